@@ -1,0 +1,77 @@
+"""The one error family of the project.
+
+Every error that a user can cause, or must act on, is a :class:`HeteroTVMError`.  A message
+answers three questions: what is wrong, where (node, operator, shape, file), what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class HeteroTVMError(Exception):
+    """Base of all errors raised on purpose by hetero_tvm.
+
+    Parameters
+    ----------
+    message : what is wrong, and where.
+    hint : what to do next; printed on a line of its own.
+    problems : single findings, listed one per line under the message.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, problems: Iterable[str] = ()):
+        self.message = message
+        self.hint = hint
+        self.problems = tuple(problems)
+        lines = [message, *(f"  - {problem}" for problem in self.problems)]
+        if hint:
+            lines.append(f"What to do: {hint}")
+        super().__init__("\n".join(lines))
+
+
+class UsageError(HeteroTVMError):
+    """An option or argument is wrong."""
+
+
+class ModelError(HeteroTVMError):
+    """The model file is broken, hostile, or cannot be imported."""
+
+
+class UnsupportedOperatorError(ModelError):
+    """The model uses operators that have no importer; lists all of them."""
+
+
+class ShapeError(ModelError):
+    """A shape is missing, symbolic where it must be fixed, or contradictory."""
+
+
+class TargetError(HeteroTVMError):
+    """The target is unknown, or this machine cannot serve it."""
+
+
+class NativeBuildError(HeteroTVMError):
+    """Compiling one of the C++ sources that ship with the package failed."""
+
+
+class RecordError(HeteroTVMError):
+    """A tuning record or its file cannot be read or does not fit."""
+
+
+class TuningError(HeteroTVMError):
+    """The search could not go on (workers cannot start, no valid candidate, ...)."""
+
+
+class BuildError(HeteroTVMError):
+    """Lowering, code generation or linking failed."""
+
+
+class AccuracyError(HeteroTVMError):
+    """The compiled model's numbers are beyond the tolerance; names the kernel at fault."""
+
+
+class LibraryError(HeteroTVMError):
+    """An exported library cannot be loaded here (missing, damaged, other ISA, other version)."""
+
+
+class InputError(HeteroTVMError):
+    """A loaded library was called with wrong names, shapes or dtypes."""
