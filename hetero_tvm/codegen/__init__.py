@@ -1,0 +1,1 @@
+"""TensorIR to machine code: the lowering pipeline that every compilation goes through."""

@@ -1,0 +1,69 @@
+"""The lowering pipeline from TensorIR to machine code, and how to compile with it.
+
+It is TVM's own pipeline with two additions: calls of exp, erf, tanh and the like become vector
+polynomials before loops are vectorised, and small constant-size buffers stay on the stack.  Every
+compilation, the tuner's candidates included, must use it, or candidates are ranked on other code
+than the one that ships.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+import tvm_ffi  # noqa: E402
+from tvm import tirx  # noqa: E402
+from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
+from tvm.tirx import compilation_pipeline  # noqa: E402
+
+PIPELINE = "hetero_tvm"
+STACK_LIMIT = 64 << 10
+"""Largest buffer in bytes that is kept on the stack."""
+
+
+def _bytes_of(buffer: Any) -> int | None:
+    count = 1
+    for extent in buffer.shape:
+        if not isinstance(extent, tirx.IntImm):
+            return None
+        count *= int(extent)
+    dtype = tvm.DataType(str(buffer.dtype))
+    return count * ((dtype.bits * dtype.lanes + 7) // 8)
+
+
+def _keep_on_stack(alloc: Any) -> Any:
+    size = _bytes_of(alloc.buffer)
+    if size is None or size > STACK_LIMIT:
+        return alloc
+    keep = {**dict(alloc.annotations or {}), "disable_lower_builtin": tirx.const(1, "bool")}
+    return tirx.AllocBuffer(alloc.buffer, keep, alloc.span)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepSmallBuffersOnStack")
+def keep_small_buffers_on_stack(func: Any, _mod: Any, _ctx: Any) -> Any:
+    """Small constant-size buffers become stack slots instead of heap workspaces.
+
+    TVM lowers even a register tile to a pair of runtime calls, and LLVM can then not always prove
+    that the accumulators do not alias: it stores them at every step (half the speed).
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _keep_on_stack)))
+
+
+def _pipeline_factory() -> tuple[Any, Any, Any]:
+    lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
+
+    def finalize() -> Any:
+        return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
+
+    return lower, finalize, finalize_device
+
+
+compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)
+
+
+def compile_kernels(module: Any, target: Any) -> Any:
+    """Compile an IRModule of PrimFuncs (or one PrimFunc); returns an executable, ``jit()`` gives callables."""
+    return tvm.compile(module, target=target, tir_pipeline=PIPELINE)

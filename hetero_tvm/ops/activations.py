@@ -1,0 +1,46 @@
+"""Activation functions that an epilogue may contain: NumPy semantics by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    from scipy.special import erf as scipy_erf
+
+    return scipy_erf(x)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+def gelu_erf(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": relu,
+    "gelu_erf": gelu_erf,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+}
+"""Name -> NumPy function.  ``codegen.vector_math`` has the vector code under the same names."""

@@ -1,0 +1,95 @@
+"""What every fused operator's contract looks like.
+
+A fused operator is a frozen dataclass: its fields are the attributes, and together they say all
+that a design space needs to know (shapes included).  It is the only thing that graph passes emit
+besides Relax's own operators, and the only thing that spaces and targets match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+_KINDS: dict[str, type[FusedOp]] = {}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor argument of a fused operator.
+
+    ``constant`` says that the value is known when the model is compiled, so a design space may
+    ask for it in a layout of its own (see :meth:`DesignSpace.pack`).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    constant: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class FusedOp(ABC):
+    """Contract of a fused operator: semantics, attributes, operands and cost."""
+
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.kind:
+            _KINDS[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Operand, ...]:
+        """Operands in the order of the call."""
+
+    @property
+    @abstractmethod
+    def output(self) -> Operand:
+        """The single result."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Floating-point operations of one call (a fused multiply-add counts two)."""
+
+    @abstractmethod
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        """NumPy semantics, computed in the dtype of the arrays given (float64 for a reference)."""
+
+    @abstractmethod
+    def workload(self):
+        """The operator as an unscheduled TensorIR function: inputs in order, then the output."""
+
+    @property
+    def label(self) -> str:
+        """Short readable name, stable across runs; it names tasks and kernels."""
+        return self.kind
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one call must at least move: every operand once."""
+        return sum(operand.nbytes for operand in self.inputs) + self.output.nbytes
+
+    def to_json(self) -> str:
+        """The contract as JSON; :func:`from_json` is its inverse."""
+        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, sort_keys=True)
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(_freeze(item) for item in value) if isinstance(value, list) else value
+
+
+def from_json(text: str) -> FusedOp:
+    """Rebuild a fused operator from :meth:`FusedOp.to_json`."""
+    fields = json.loads(text)
+    return _KINDS[fields.pop("kind")](**{name: _freeze(value) for name, value in fields.items()})

@@ -1,0 +1,99 @@
+"""Matrix multiplication with its epilogue."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.base import FusedOp, Operand
+
+BIAS = "bias"
+RESIDUAL = "residual"
+
+
+@dataclass(frozen=True)
+class Matmul(FusedOp):
+    """``Y[..., n] = epilogue(X[..., k] @ W[k, n])`` in float32, W constant.
+
+    Parameters
+    ----------
+    lead : leading dimensions of X and Y; their product is m, the rows of the product.
+    n, k : columns of the result; reduction length.
+    epilogue : steps applied in order to each value of the product: ``bias`` adds a vector [n]
+        (constant), ``residual`` adds a tensor of Y's shape, any other name is an activation of
+        :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
+
+    Operands: X [*lead, k], W [k, n] (constant), then one per ``bias`` / ``residual`` in the order of
+    the epilogue.
+    """
+
+    kind: ClassVar[str] = "matmul"
+
+    lead: tuple[int, ...]
+    n: int
+    k: int
+    epilogue: tuple[str, ...] = ()
+
+    @property
+    def m(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        operands = [Operand("X", (*self.lead, self.k)), Operand("W", (self.k, self.n), constant=True)]
+        for step in self.epilogue:
+            if step == BIAS:
+                operands.append(Operand("bias", (self.n,), constant=True))
+            elif step == RESIDUAL:
+                operands.append(Operand("residual", (*self.lead, self.n)))
+        return tuple(operands)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (*self.lead, self.n))
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def label(self) -> str:
+        return "_".join(["matmul", f"{self.m}x{self.k}x{self.n}", *self.epilogue])
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, w, *extra = arrays
+        y = x @ w
+        rest = iter(extra)
+        for step in self.epilogue:
+            y = y + next(rest) if step in (BIAS, RESIDUAL) else ACTIVATIONS[step](y)
+        return y
+
+    def workload(self):
+        from tvm import te
+
+        from hetero_tvm.ops.te_workload import activation, prim_func
+
+        def elementwise(step, y, operand):
+            if step == BIAS:
+                return te.compute(y.shape, lambda *i: y(*i) + operand[i[-1]], name=step)
+            if step == RESIDUAL:
+                return te.compute(y.shape, lambda *i: y(*i) + operand(*i), name=step)
+            return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
+
+        def compute(x, w, *extra):
+            axis = te.reduce_axis((0, self.k), name="k")
+            y = te.compute(
+                self.output.shape,
+                lambda *i: te.sum(x[(*i[:-1], axis)] * w[axis, i[-1]], axis=axis),
+                name="product",
+            )
+            rest = iter(extra)
+            for step in self.epilogue:
+                y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
+            return y
+
+        return prim_func(self, compute)

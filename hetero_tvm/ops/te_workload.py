@@ -1,0 +1,34 @@
+"""Operators as unscheduled TensorIR, written as tensor expressions.
+
+This form is the identity of a tuning task (its structural hash), what the stock rules would
+schedule, and what a target that claims nothing would compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import te, tirx  # noqa: E402
+
+OP_ATTR = "hetero.op"
+"""PrimFunc attribute that carries the contract of a fused operator as JSON."""
+
+
+def prim_func(op: Any, compute: Callable[..., Any]) -> Any:
+    """``compute`` maps placeholders of ``op.inputs`` to the result; returns a marked PrimFunc."""
+    placeholders = [te.placeholder(x.shape, x.dtype, name=x.name) for x in op.inputs]
+    function = te.create_prim_func([*placeholders, compute(*placeholders)])
+    # op_pattern 8 is "opaque": Relax's generic fusion leaves the function alone.
+    return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": tirx.const(8, "int32"), "tirx.noalias": True})
+
+
+def activation(name: str, x: Any) -> Any:
+    """One activation of the epilogue on a scalar expression (see ``codegen.vector_math``)."""
+    from hetero_tvm.codegen import vector_math
+
+    return getattr(vector_math, name)(x)

@@ -1,0 +1,83 @@
+"""What a design space is.
+
+A space says, for one kind of fused operator on one kind of hardware, which choices the search may
+make (:meth:`DesignSpace.knobs`), which of them is good without any search
+(:meth:`DesignSpace.default`), and what TensorIR each choice stands for (:meth:`DesignSpace.emit`).
+
+The search samples one MetaSchedule ``sample_categorical`` per knob, so that traces, mutation, the
+cost model and the database are MetaSchedule's own; the kernel is emitted from the decisions.  This
+two-step form is used where schedule primitives on the plain operator cannot express the kernel
+(row tails as a second nest, prefetch of the next weight panel, run-time packed panels).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp
+
+Point = Mapping[str, Any]
+"""One choice per knob: knob name -> one of its ``choices`` (an int, a string or a tuple of ints)."""
+
+Packer = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One decision: its name and the finite list of choices, the likely ones first."""
+
+    name: str
+    choices: tuple[Any, ...]
+
+
+class DesignSpace(ABC):
+    """The design space of one kind of operator on one kind of hardware.
+
+    ``machine`` is the target's description of the hardware (for CPUs
+    :class:`hetero_tvm.schedules.cpu.machine.CpuModel`); spaces take vector width, registers,
+    caches and threads from it and assume none of them.
+    """
+
+    name: str = ""
+    version: int = 1
+    """Raised whenever a record of the old version would no longer mean the same kernel."""
+
+    @abstractmethod
+    def refuses(self, op: FusedOp, machine: Any) -> str | None:
+        """Why this space cannot serve ``op``; None when it can."""
+
+    @abstractmethod
+    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
+        """The decisions.  Every combination of choices must give a correct kernel."""
+
+    @abstractmethod
+    def default(self, op: FusedOp, machine: Any) -> Point:
+        """The point to use when there is no record."""
+
+    @abstractmethod
+    def emit(self, op: FusedOp, point: Point, machine: Any):
+        """The kernel: a TensorIR PrimFunc over ``op``'s operands (constant ones packed)."""
+
+    def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
+        """Layout of constant operands: operand index -> function from the plain to the packed array."""
+        return {}
+
+    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
+        """Numbers that let the cost model rank points across shapes of this space."""
+        return []
+
+    def check(self, op: FusedOp, point: Point, machine: Any) -> None:
+        """Raise ``ValueError`` when ``point`` is not one of this space (a foreign or stale record)."""
+        for knob in self.knobs(op, machine):
+            if point.get(knob.name) not in knob.choices:
+                raise ValueError(f"{self.name}: {knob.name}={point.get(knob.name)!r} is not among {knob.choices}")
+
+
+def thaw(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point read from JSON: lists become the tuples that knobs use."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in point.items()}

@@ -1,0 +1,42 @@
+"""What CPU design spaces know about the hardware."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CpuModel:
+    """A CPU as the design spaces see it.
+
+    Parameters
+    ----------
+    mcpu : LLVM's name of the microarchitecture (``znver4``).
+    features : sorted ISA features in /proc/cpuinfo naming.
+    lanes : float32 values in one vector register.
+    registers : architectural vector registers.
+    threads : threads that one kernel runs on.
+    l1, l2, l3 : data cache sizes in bytes (l1, l2 per core).
+    fma_units, fma_latency : vector FMAs started per cycle; cycles until a result can be used.
+    """
+
+    mcpu: str
+    features: tuple[str, ...] = ()
+    lanes: int = 8
+    registers: int = 16
+    threads: int = 2
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 16 << 20
+    fma_units: float = 2.0
+    fma_latency: int = 4
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CpuModel:
+        fields = json.loads(text)
+        return cls(**{**fields, "features": tuple(fields["features"])})

@@ -1,0 +1,220 @@
+"""Matrix product with a constant right operand, packed when the model is compiled.
+
+Loop structure::
+
+    parallel (block of rows) x (panel of NR columns):    contiguous pieces per thread
+        for each register tile of MR rows in the block:
+            acc[MR][NR] = X[rows, :] @ W[:, panel]        (see schedules/cpu/tile.py)
+            epilogue on the registers: bias, activation, residual; store
+        the last M % MR rows: one more nest of that height (no padding, no predicate)
+
+W is packed as [panels, K, NR], so a tile reads it with unit stride; a panel (K * NR floats) is used
+by all row tiles of the block while it is in L2.  Weights are cold in a network (each is used once
+per inference), so every step of k also prefetches a line of the *next* panel.
+
+``row_blocks = 1`` splits columns among the threads, ``row_blocks = threads`` splits rows (each
+thread's activations stay in its own L2), more than that blocks the rows for large M.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu import tile
+from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.machine import CpuModel
+
+_MAX_ROWS = 14
+_MAX_VECTORS = 8
+
+
+def tile_choices(op: Matmul, machine: CpuModel) -> list[tuple[int, int]]:
+    """Register tiles (rows, vectors) that fit the register file, the best estimate first."""
+    choices = []
+    vectors_of_n = -(-op.n // machine.lanes)
+    for vectors in range(1, min(_MAX_VECTORS, vectors_of_n) + 1):
+        for rows in range(1, min(_MAX_ROWS, op.m) + 1):
+            if rows * vectors + vectors + 1 <= machine.registers:
+                choices.append((rows, vectors))
+    return sorted(choices, key=lambda t: min(estimate(op, t, b, machine) for b in row_block_choices(op, machine)))
+
+
+def row_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
+    """Into how many blocks the rows may be cut; every block has at least one row tile."""
+    most = max(1, op.m // 4)
+    wanted = {1, machine.threads, 2 * machine.threads, 4 * machine.threads}
+    return sorted(b for b in wanted if b <= most)
+
+
+def estimate(op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: CpuModel) -> float:
+    """Cycles of one call on the busiest thread, from a port model of the register tile.
+
+    Per k a tile of r rows costs the larger of FMA issue, load issue and FMA latency; 24 cycles per
+    tile go to its prologue and epilogue.  X is streamed once per panel: when a block of it does not
+    fit L2, that traffic is added.
+    """
+    rows, vectors = tile_shape
+    columns = vectors * machine.lanes
+    load_cycles = 1.0 if machine.lanes >= 16 else 0.5
+
+    def per_k(r: int) -> float:
+        issue = r * vectors / machine.fma_units
+        loads = 0.5 * r + load_cycles * vectors
+        return max(issue, loads, 1.12 * machine.fma_latency) + 24 / op.k
+
+    full, rest = divmod(op.m, rows)
+    panels = -(-op.n // columns)
+    row_cost = full * per_k(rows) + (per_k(rest) if rest else 0.0)
+    pieces = panels * row_blocks
+    imbalance = -(-pieces // machine.threads) * machine.threads / pieces
+    if row_blocks > 1:
+        tiles = full + bool(rest)
+        imbalance *= -(-tiles // row_blocks) * row_blocks / tiles
+    block_bytes = op.m * op.k * 4 / row_blocks
+    spill = max(0.0, 1.0 - machine.l2 / 2 / max(block_bytes, 1))
+    traffic = spill * op.m * 4 / 12.0
+    return (row_cost + traffic) * op.k * panels * imbalance / machine.threads
+
+
+class MatmulSpace(DesignSpace):
+    """Knobs: register tile, unrolling of k, number of row blocks, prefetch of the next panel."""
+
+    name = "cpu.matmul"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Matmul):
+            return "not a matmul"
+        return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
+
+    def knobs(self, op: Matmul, machine: CpuModel) -> tuple[Knob, ...]:
+        return (
+            Knob("tile", tuple(tile_choices(op, machine)[:24])),
+            Knob("row_blocks", tuple(row_block_choices(op, machine))),
+            Knob("unroll", tuple(u for u in (4, 8, 2, 1) if u <= op.k)),
+            Knob("prefetch", (1, 0)),
+        )
+
+    def default(self, op: Matmul, machine: CpuModel) -> Point:
+        points = [(t, b) for t in tile_choices(op, machine)[:24] for b in row_block_choices(op, machine)]
+        shape, blocks = min(points, key=lambda p: (estimate(op, p[0], p[1], machine), p[1]))
+        return {"tile": shape, "row_blocks": blocks, "unroll": 4 if op.k >= 4 else 1, "prefetch": 1}
+
+    def features(self, op: Matmul, point: Point, machine: CpuModel) -> list[float]:
+        rows, vectors = point["tile"]
+        columns = vectors * machine.lanes
+        panels = -(-op.n // columns)
+        cycles = estimate(op, point["tile"], point["row_blocks"], machine)
+        ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
+        return [
+            math.log2(op.m), math.log2(op.n), math.log2(op.k), len(op.epilogue),
+            rows, vectors, rows * vectors, columns, (op.m % rows) / rows, (panels * columns - op.n) / op.n,
+            point["row_blocks"], point["unroll"], point["prefetch"],
+            panels * point["row_blocks"] % machine.threads,
+            math.log2(op.k * columns * 4 / machine.l2), math.log2(op.m * op.k * 4 / machine.l2),
+            ideal / cycles,
+        ]  # fmt: skip
+
+    def pack(self, op: Matmul, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        columns = point["tile"][1] * machine.lanes
+        panels = -(-op.n // columns)
+
+        def weight(w: np.ndarray) -> np.ndarray:
+            """[K, N] -> [panels, K, NR], zero columns after N."""
+            padded = w if panels * columns == op.n else np.pad(w, ((0, 0), (0, panels * columns - op.n)))
+            return np.ascontiguousarray(padded.reshape(op.k, panels, columns).transpose(1, 0, 2))
+
+        return {1: weight}
+
+    def emit(self, op: Matmul, point: Point, machine: CpuModel) -> Any:
+        lanes = machine.lanes
+        rows, vectors = point["tile"]
+        columns = vectors * lanes
+        panels = -(-op.n // columns)
+        blocks = point["row_blocks"]
+        full, rest = divmod(op.m, rows)
+        last_columns = op.n - (panels - 1) * columns
+
+        k = Kernel()
+        with k:
+            x = k.argument("X", op.inputs[0].shape)
+            w = k.argument("W", (panels, op.k, columns))
+            extra = [k.argument(operand.name, operand.shape) for operand in op.inputs[2:]]
+            y = k.argument("Y", op.output.shape)
+            x, y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
+            extra = [
+                k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
+                for buffer, operand in zip(extra, op.inputs[2:], strict=True)
+            ]
+
+            def finish(value: Any, row: Any, column: Any, width: int) -> None:
+                at = k.ramp(column, width)
+                rest_operands = iter(extra)
+                for step in op.epilogue:
+                    if step == BIAS:
+                        value = value + k.load(next(rest_operands), [at])
+                    elif step == RESIDUAL:
+                        value = value + k.load(next(rest_operands), [row, at])
+                    else:
+                        value = getattr(vector_math, step)(value)
+                k.store(y, value, [row, at])
+
+            def row_tile(first_row: Any, height: int, panel: Any, tile_index: Any, tiles: int) -> None:
+                acc = k.scratch((height, columns))
+                steps = max(1, op.k // point["unroll"])
+                lines = -(-op.k * columns // LINE_FLOATS)
+                per_step = -(-lines // (tiles * steps))
+
+                def prefetch(step: Any) -> None:
+                    next_panel = tirx.min(panel + 1, int32(panels - 1))
+                    with k.unroll(per_step) as p:
+                        line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
+                        k.prefetch(w, [next_panel, tirx.floordiv(line, columns), tirx.floormod(line, columns)])
+
+                tile.accumulate(
+                    k, acc, height, vectors, lanes, op.k, point["unroll"],
+                    a_at=lambda r, kk: k.load(x, [first_row + r, kk]),
+                    b_at=lambda kk, at: k.load(w, [panel, kk, at]),
+                    on_step=prefetch if point["prefetch"] and panels > 1 else None,
+                )  # fmt: skip
+
+                def write(count: int) -> None:
+                    tile.store(
+                        k, acc, height, count, lanes,
+                        lambda r, c, width, value: finish(value, first_row + r, panel * columns + c, width),
+                    )  # fmt: skip
+
+                if last_columns == columns:
+                    write(columns)
+                elif panels == 1:
+                    write(last_columns)
+                else:
+                    k.branch(panel < panels - 1, lambda: write(columns), lambda: write(last_columns))
+
+            with k.parallel(blocks * panels) as piece:
+                block, panel = tirx.floordiv(piece, panels), tirx.floormod(piece, panels)
+                if blocks == 1:
+                    panel = piece
+                    if full:
+                        with k.serial(full) as t:
+                            row_tile(t * rows, rows, panel, t, full)
+                else:
+                    first = tirx.floordiv(block * full, blocks)
+                    count = tirx.floordiv((block + 1) * full, blocks) - first
+                    if full:
+                        with k.serial(count) as t:
+                            row_tile((first + t) * rows, rows, panel, t, max(1, full // blocks))
+                if rest:
+                    if blocks == 1:
+                        row_tile(full * rows, rest, panel, full, max(1, full))
+                    else:
+                        with k.when(tirx.EQ(block, int32(blocks - 1))):
+                            row_tile(full * rows, rest, panel, int32(0), max(1, full // blocks))
+        return k.function
