@@ -10,6 +10,7 @@ trick is folded away by TVM's simplifier.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -20,7 +21,7 @@ from tvm import tirx  # noqa: E402
 
 
 def _lanes(x: Any) -> int:
-    return tvm.DataType(str(x.ty.dtype) if hasattr(x, "ty") else str(x.dtype)).lanes
+    return tvm.DataType(str(x.ty.dtype)).lanes
 
 
 def _c(value: float, x: Any) -> Any:
@@ -40,6 +41,12 @@ def _typed(dtype: str, x: Any) -> str:
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
+def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+    """``body`` of a variable bound to ``value``: expressions are trees, so reuse without a name is repetition."""
+    name = tirx.Var("t", str(value.ty.dtype))
+    return tirx.Let(name, value, body(name))
+
+
 def _horner(x: Any, coefficients: tuple[float, ...]) -> Any:
     value = _c(coefficients[0], x)
     for coefficient in coefficients[1:]:
@@ -47,88 +54,91 @@ def _horner(x: Any, coefficients: tuple[float, ...]) -> Any:
     return value
 
 
-def exp(x: Any, *, nonpositive: bool = False) -> Any:
-    """e**x, relative error 1e-7; 0 below -87.3, inf above 88.7 (never wrapped); NaN stays NaN.
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
-    ``x = n ln2 + r``, a degree-7 polynomial for ``e**r``, and ``2**n`` added to the exponent bits
-    (Cody and Waite's reduction; coefficients of Cephes' ``expf``).  ``nonpositive`` drops the upper
-    clamp, for softmax where ``x <= 0``.
+
+def _exp_in_range(y: Any) -> Any:
+    """e**y for y in [-87.3, 88.3]: ``y = n ln2 + r``, a polynomial for ``e**r``, ``2**n`` through the exponent bits.
+
+    Cody and Waite's reduction with the coefficients of Cephes' ``expf``.
     """
-    low = _c(-87.33654, x)
-    high = _c(88.72283, x)
-    y = tirx.max(x, low)
-    if not nonpositive:
-        y = tirx.min(y, _c(88.37626, x))
-    n = tirx.floor(y * _c(1.4426950408889634, x) + _c(0.5, x))
-    r = y - n * _c(0.693145751953125, x)
-    r = r - n * _c(1.428606765330187e-06, x)
-    p = _horner(
-        r,
-        (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
-    )
-    p = p * r * r + r + _c(1.0, x)
-    bits = tirx.call_intrin(_typed("int32", x), "tirx.reinterpret", p)
-    scaled = bits + tirx.shift_left(tirx.Cast(_typed("int32", x), n), _i(23, x))
-    value = tirx.call_intrin(_typed("float32", x), "tirx.reinterpret", scaled)
-    value = tirx.Select(x < low, _c(0.0, x), value)
-    if not nonpositive:
-        value = tirx.Select(x > high, _c(math.inf, x), value)
-        value = tirx.Select(x == x, value, x)
-    return value
+
+    def scaled(n: Any, r: Any) -> Any:
+        p = _horner(r, _EXP) * r * r + r + _c(1.0, r)
+        bits = tirx.call_intrin(_typed("int32", r), "tirx.reinterpret", p)
+        shifted = bits + tirx.shift_left(tirx.Cast(_typed("int32", r), n), _i(23, r))
+        return tirx.call_intrin(_typed("float32", r), "tirx.reinterpret", shifted)
+
+    def reduced(y: Any, n: Any) -> Any:
+        r = y - n * _c(0.693145751953125, y) - n * _c(1.428606765330187e-06, y)
+        return _let(r, lambda r: scaled(n, r))
+
+    def split(y: Any) -> Any:
+        n = tirx.floor(y * _c(1.4426950408889634, y) + _c(0.5, y))
+        return _let(n, lambda n: reduced(y, n))
+
+    return _let(y, split)
+
+
+def exp(x: Any) -> Any:
+    """e**x, relative error 1e-7; 0 below -87.3, inf above 88.7; NaN stays NaN."""
+
+    def whole(x: Any) -> Any:
+        low, high = _c(-87.33654, x), _c(88.72283, x)
+        value = _exp_in_range(tirx.min(_c(88.37626, x), tirx.max(low, x)))
+        value = tirx.Select(x < low, _c(0.0, x), value)
+        return tirx.Select(x > high, _c(math.inf, x), value)
+
+    return _let(x, whole)
 
 
 def softmax_exp(x: Any) -> Any:
     """e**x for ``x <= 0`` in a softmax: values below e**-87 become e**-87, which no sum can see."""
-    y = tirx.max(x, _c(-87.0, x))
-    n = tirx.floor(y * _c(1.4426950408889634, x) + _c(0.5, x))
-    r = y - n * _c(0.693145751953125, x)
-    r = r - n * _c(1.428606765330187e-06, x)
-    p = _horner(
-        r,
-        (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
-    )
-    p = p * r * r + r + _c(1.0, x)
-    bits = tirx.call_intrin(_typed("int32", x), "tirx.reinterpret", p)
-    scaled = bits + tirx.shift_left(tirx.Cast(_typed("int32", x), n), _i(23, x))
-    return tirx.call_intrin(_typed("float32", x), "tirx.reinterpret", scaled)
+    return _exp_in_range(tirx.max(_c(-87.0, x), x))  # this operand order lets NaN through
 
 
 def erf(x: Any) -> Any:
     """The error function, absolute error 3e-7 (rational approximation of degree 13/8 on [-4, 4])."""
-    y = tirx.max(tirx.min(x, _c(4.0, x)), _c(-4.0, x))
-    s = y * y
-    numerator = _horner(
-        s,
-        (
-            -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-            -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
-        ),
-    )  # fmt: skip
-    denominator = _horner(
-        s,
-        (
-            -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
-            -1.42647390514189e-02,
-        ),
-    )  # fmt: skip
-    return y * numerator / denominator
+
+    def ratio(y: Any, s: Any) -> Any:
+        numerator = _horner(
+            s,
+            (
+                -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+                -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
+            ),
+        )  # fmt: skip
+        denominator = _horner(
+            s,
+            (
+                -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+                -1.42647390514189e-02,
+            ),
+        )  # fmt: skip
+        return y * numerator / denominator
+
+    clamped = tirx.max(_c(-4.0, x), tirx.min(_c(4.0, x), x))
+    return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
 
 
 def tanh(x: Any) -> Any:
     """tanh, absolute error 3e-7 (rational approximation of degree 13/6 on [-9, 9], as in Eigen)."""
-    y = tirx.max(tirx.min(x, _c(9.0, x)), _c(-9.0, x))
-    s = y * y
-    numerator = _horner(
-        s,
-        (
-            -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
-            1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
-        ),
-    )  # fmt: skip
-    denominator = _horner(
-        s, (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-    )
-    return y * numerator / denominator
+
+    def ratio(y: Any, s: Any) -> Any:
+        numerator = _horner(
+            s,
+            (
+                -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+                1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+            ),
+        )  # fmt: skip
+        denominator = _horner(
+            s, (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+        )
+        return y * numerator / denominator
+
+    clamped = tirx.max(_c(-9.0, x), tirx.min(_c(9.0, x), x))
+    return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
 
 
 def sigmoid(x: Any) -> Any:
@@ -138,18 +148,22 @@ def sigmoid(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """x * sigmoid(x)."""
-    return x * sigmoid(x)
+    return _let(x, lambda x: x * sigmoid(x))
 
 
 def gelu_erf(x: Any) -> Any:
     """x / 2 * (1 + erf(x / sqrt 2))."""
-    return x * _c(0.5, x) * (_c(1.0, x) + erf(x * _c(math.sqrt(0.5), x)))
+    return _let(x, lambda x: x * _c(0.5, x) * (_c(1.0, x) + erf(x * _c(math.sqrt(0.5), x))))
 
 
 def gelu_tanh(x: Any) -> Any:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x**3)))."""
-    inner = _c(math.sqrt(2.0 / math.pi), x) * (x + _c(0.044715, x) * x * x * x)
-    return x * _c(0.5, x) * (_c(1.0, x) + tanh(inner))
+
+    def whole(x: Any) -> Any:
+        inner = _c(math.sqrt(2.0 / math.pi), x) * (x + _c(0.044715, x) * x * x * x)
+        return x * _c(0.5, x) * (_c(1.0, x) + tanh(inner))
+
+    return _let(x, whole)
 
 
 def relu(x: Any) -> Any:

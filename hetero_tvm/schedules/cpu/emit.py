@@ -108,6 +108,10 @@ class Kernel:
     def store(self, buffer: Any, value: Any, indices: Sequence[Any]) -> None:
         T.buffer_store(buffer, value, list(indices))
 
+    def let(self, value: Any) -> Any:
+        """Name a value: evaluated here and once, however often the name is used."""
+        return T.Bind(value)
+
     def prefetch(self, buffer: Any, indices: Sequence[Any]) -> None:
         """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
         address = tirx.call_intrin("handle", "tirx.address_of", buffer[tuple(indices)])

@@ -93,3 +93,25 @@ def store(
         for start, width in chunks(columns - full * lanes, lanes):
             column = full * lanes + start
             put(r, column, width, k.load(acc, [r, k.ramp(column, width)]))
+
+
+def accumulate_dynamic(
+    k: Kernel,
+    acc: Any,
+    rows: int,
+    vectors: int,
+    lanes: int,
+    depth: Any,
+    a_at: Callable[[Any, Any], Any],
+    b_at: Callable[[Any, Any], Any],
+) -> None:
+    """:func:`accumulate` for a reduction length known only at run time (not unrolled)."""
+    with k.unroll(rows) as r:
+        with k.unroll(vectors) as v:
+            k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
+    with k.serial(depth) as kk:
+        with k.unroll(rows) as r:
+            with k.unroll(vectors) as v:
+                at = k.ramp(v * lanes, lanes)
+                product = k.splat(a_at(r, kk), lanes) * b_at(kk, at)
+                k.store(acc, k.load(acc, [r, at]) + product, [r, at])

@@ -1,0 +1,93 @@
+"""Layer normalisation and RMS normalisation over the last axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp, Operand
+
+
+@dataclass(frozen=True)
+class Normalize(FusedOp):
+    """``(x - mean) / sqrt(variance + eps) * scale + shift`` over the last axis (Ba et al., 2016).
+
+    Parameters
+    ----------
+    lead : leading dimensions; their product is the number of rows.
+    n : length of a row.
+    eps : added to the variance.
+    centered : False gives RMS normalisation (Zhang and Sennrich, 2019): no mean is subtracted.
+    shifted : whether there is a shift operand.
+
+    Operands: X [*lead, n], scale [n], and shift [n] when ``shifted``.
+    """
+
+    kind: ClassVar[str] = "normalize"
+
+    lead: tuple[int, ...]
+    n: int
+    eps: float
+    centered: bool = True
+    shifted: bool = True
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        vectors = [Operand("scale", (self.n,), constant=True)]
+        if self.shifted:
+            vectors.append(Operand("shift", (self.n,), constant=True))
+        return (Operand("X", (*self.lead, self.n)), *vectors)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (*self.lead, self.n))
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.n * (7 if self.centered else 4)
+
+    @property
+    def label(self) -> str:
+        return f"{'layer_norm' if self.centered else 'rms_norm'}_{self.rows}x{self.n}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, scale, *shift = arrays
+        if self.centered:
+            x = x - x.mean(-1, keepdims=True)
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(self.eps)) * scale
+        return y + shift[0] if self.shifted else y
+
+    def workload(self):
+        from tvm import te, tirx
+
+        from hetero_tvm.ops.te_workload import prim_func
+
+        def compute(x, scale, *shift):
+            def mean_of(value, name):
+                axis = te.reduce_axis((0, self.n), name="k")
+                total = te.compute(self.lead, lambda *i: te.sum(value(*i, axis), axis=axis), name=name)
+                return lambda *i: total(*i) * tirx.const(1.0 / self.n, "float32")
+
+            if self.centered:
+                mean = mean_of(x, "sum")
+                centered = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:-1]), name="centered")
+            else:
+                centered = x
+            square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
+            variance = mean_of(square, "sum_of_squares")
+            eps = tirx.const(self.eps, "float32")
+
+            def normalized(*i):
+                y = centered(*i) * tirx.rsqrt(variance(*i[:-1]) + eps) * scale[i[-1]]
+                return y + shift[0][i[-1]] if self.shifted else y
+
+            return te.compute(x.shape, normalized, name="normalized")
+
+        return prim_func(self, compute)

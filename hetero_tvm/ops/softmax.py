@@ -1,0 +1,61 @@
+"""Softmax over the last axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp, Operand
+
+
+@dataclass(frozen=True)
+class Softmax(FusedOp):
+    """``exp(x - max x) / sum exp(x - max x)`` over the last axis.
+
+    Parameters
+    ----------
+    lead : leading dimensions; their product is the number of rows.
+    n : length of a row.
+
+    Operands: X [*lead, n].
+    """
+
+    kind: ClassVar[str] = "softmax"
+
+    lead: tuple[int, ...]
+    n: int
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (Operand("X", (*self.lead, self.n)),)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (*self.lead, self.n))
+
+    @property
+    def flops(self) -> int:
+        return 16 * self.rows * self.n
+
+    @property
+    def label(self) -> str:
+        return f"softmax_{self.rows}x{self.n}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        (x,) = arrays
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    def workload(self):
+        from tvm import topi
+
+        from hetero_tvm.ops.te_workload import prim_func
+
+        return prim_func(self, lambda x: topi.nn.softmax(x, axis=-1))

@@ -1,0 +1,292 @@
+"""Fused attention: scores never leave the core's caches.
+
+Loop structure::
+
+    parallel over batch x heads x pieces of the query rows:
+        pack K of this head as KT[S / NK][D][NK] and V as [D / NV][S][NV]        (L1 or L2)
+        for each tile of MR query rows:
+            for each panel of NK keys:  acc[MR][NK] = Q KT, times scale, plus mask -> P[MR][S]   (L1)
+            for each row of P:          max, exp, sum                     (schedules/cpu/softmax.py)
+            for each panel of NV values: acc[MR][NV] = P V, times 1 / sum -> O
+        the last Sq % MR query rows: one more nest of that height
+
+Both products run in the register tile of ``schedules/cpu/tile.py`` on operands that sit in L1/L2; the
+scratch of a thread is MR x S scores plus one head's packed K and V.  K must be packed because lanes
+run over keys; V because rows of a wide QKV tensor would fall into few cache sets.  A causal mask
+skips the panels of keys that no row of the tile can see.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu import row, tile
+from hetero_tvm.schedules.cpu.emit import Kernel, chunks, constant, int32, tirx
+from hetero_tvm.schedules.cpu.machine import CpuModel
+from hetero_tvm.schedules.cpu.softmax import LOWEST
+
+_SCORES_LIMIT = 256 << 10
+"""Bytes of scores per tile that still make sense in L2; longer rows are refused."""
+
+
+class AttentionSpace(DesignSpace):
+    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces that a head's queries are cut into."""
+
+    name = "cpu.attention"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Attention):
+            return "not an attention"
+        if 0 in (op.batch, op.heads, op.q_len, op.kv_len, op.head_dim):
+            return "an extent is zero"
+        if op.kv_len * 4 * 2 > _SCORES_LIMIT:
+            return f"{op.kv_len} keys: the scores of two rows do not fit the {_SCORES_LIMIT >> 10} KiB tile"
+        return None
+
+    def knobs(self, op: Attention, machine: CpuModel) -> tuple[Knob, ...]:
+        tiles = []
+        for vectors in (2, 1, 4, 3):
+            for rows in (12, 8, 6, 4, 3, 2, 1):
+                value_vectors = min(vectors, -(-op.head_dim // machine.lanes))
+                fits = rows * vectors + vectors + 1 <= machine.registers
+                fits = fits and rows * value_vectors + value_vectors + 1 <= machine.registers
+                if fits and rows <= op.q_len and rows * op.kv_len * 4 <= _SCORES_LIMIT:
+                    tiles.append((rows, vectors))
+        pieces = tuple(p for p in (1, 2, 4) if p <= op.q_len)
+        return (
+            Knob("tile", tuple(tiles)),
+            Knob("pieces", pieces),
+            Knob("unroll", (4, 8, 2)),
+        )
+
+    def default(self, op: Attention, machine: CpuModel) -> Point:
+        def cost(shape: tuple[int, int], pieces: int) -> float:
+            rows, vectors = shape
+            columns = vectors * machine.lanes
+            per_k = max(rows * vectors / machine.fma_units, 1.12 * machine.fma_latency, 0.5 * rows + vectors)
+            per_row = per_k / rows / vectors * (1 + (-op.kv_len % columns) / op.kv_len)
+            rows_per_piece = -(-op.q_len // pieces)
+            waste = -(-rows_per_piece // rows) * rows / rows_per_piece
+            work = op.batch * op.heads * pieces
+            balance = -(-work // machine.threads) * machine.threads / work
+            packing = 1 + 0.12 * (pieces - 1)
+            return per_row * (0.7 + 0.3 * waste) * balance * packing
+
+        tiles, pieces = (knob.choices for knob in self.knobs(op, machine)[:2])
+        shape, piece_count = min(((t, p) for t in tiles for p in pieces), key=lambda c: cost(*c))
+        return {"tile": shape, "pieces": piece_count, "unroll": 4}
+
+    def features(self, op: Attention, point: Point, machine: CpuModel) -> list[float]:
+        rows, vectors = point["tile"]
+        columns = vectors * machine.lanes
+        work = op.batch * op.heads * point["pieces"]
+        return [
+            math.log2(op.q_len), math.log2(op.kv_len), op.head_dim, op.heads, op.batch,
+            rows, vectors, rows * vectors, point["pieces"], point["unroll"],
+            op.q_len % rows / rows, op.kv_len % columns / columns,
+            work % machine.threads,
+            min(1.0, rows * vectors / machine.fma_units / max(1.12 * machine.fma_latency, 0.5 * rows + vectors)),
+        ]  # fmt: skip
+
+    def emit(self, op: Attention, point: Point, machine: CpuModel) -> Any:
+        lanes, dim = machine.lanes, op.head_dim
+        rows, key_vectors = point["tile"]
+        value_vectors = min(key_vectors, -(-dim // lanes))
+        key_columns, value_columns = key_vectors * lanes, value_vectors * lanes
+        key_panels, value_panels = -(-op.kv_len // key_columns), -(-dim // value_columns)
+        padded_keys = key_panels * key_columns
+        group = op.heads // op.kv_heads
+        pieces = point["pieces"]
+        width, kv_width = op.heads * dim, op.kv_heads * dim
+
+        k = Kernel()
+        with k:
+            operands = [k.argument(o.name, o.shape) for o in op.inputs]
+            out = k.argument("O", op.output.shape)
+            mask = operands.pop() if op.mask else None
+            query, key, value = operands * 3 if op.packed else operands
+            key_offset, value_offset = (width, width + kv_width) if op.packed else (0, 0)
+
+            with k.parallel(op.batch * op.heads * pieces) as work:
+                piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
+                head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
+                batch = tirx.floordiv(work, pieces * op.heads)
+                kv_head = tirx.floordiv(head, group)
+                packed_keys = k.scratch((key_panels, dim, key_columns))
+                packed_values = k.scratch((value_panels, op.kv_len, value_columns))
+                scores = k.scratch((rows, padded_keys))
+                factors = k.scratch((rows,))
+                keys_at = key_offset + kv_head * dim
+                values_at = value_offset + kv_head * dim
+                _pack_keys(k, packed_keys, key, batch, keys_at, op.kv_len, key_columns, dim)
+                _pack_values(k, packed_values, value, batch, values_at, op.kv_len, value_columns, dim, lanes)
+
+                def query_tile(first_row: Any, height: int) -> None:
+                    if op.causal:
+                        seen = first_row + height + (op.kv_len - op.q_len)
+                        panels = tirx.floordiv(seen + (key_columns - 1), int32(key_columns))
+                    else:
+                        panels = key_panels
+                    with k.serial(panels) as panel:
+                        score_panel(first_row, height, panel)
+                    with k.serial(height) as r:
+                        if op.causal:
+                            _softmax_visible(k, scores, factors, r, panels * key_columns, lanes)
+                        else:
+                            _softmax_row(k, scores, factors, r, op.kv_len, lanes)
+                    depth = tirx.min(panels * key_columns, int32(op.kv_len)) if op.causal else op.kv_len
+                    with k.serial(value_panels) as panel:
+                        value_panel(first_row, height, panel, depth)
+
+                def score_panel(first_row: Any, height: int, panel: Any) -> None:
+                    acc = k.scratch((height, key_columns))
+                    tile.accumulate(
+                        k, acc, height, key_vectors, lanes, dim, point["unroll"],
+                        a_at=lambda r, d: k.load(query, [batch, first_row + r, head * dim + d]),
+                        b_at=lambda d, at: k.load(packed_keys, [panel, d, at]),
+                    )  # fmt: skip
+
+                    def put(r: Any, column: Any, lanes_: int, value_: Any) -> None:
+                        at = panel * key_columns + column
+                        value_ = value_ * k.splat(op.scale, lanes_)
+                        if mask is not None:
+                            value_ = value_ + _mask_at(k, op, mask, batch, head, first_row + r, at, lanes_)
+                        if op.causal:
+                            limit = k.splat(first_row + r + (op.kv_len - op.q_len), lanes_)
+                            value_ = tirx.Select(k.ramp(at, lanes_) <= limit, value_, k.splat(LOWEST, lanes_))
+                        k.store(scores, value_, [r, k.ramp(at, lanes_)])
+
+                    def write(columns: int) -> None:
+                        tile.store(k, acc, height, columns, lanes, put)
+
+                    last = op.kv_len - (key_panels - 1) * key_columns
+                    masked_tail = mask is not None and op.mask[3] != 1 and last != key_columns
+                    if masked_tail and key_panels == 1:
+                        write(last)
+                    elif masked_tail:
+                        k.branch(panel < key_panels - 1, lambda: write(key_columns), lambda: write(last))
+                    else:
+                        write(key_columns)
+
+                def value_panel(first_row: Any, height: int, panel: Any, depth: Any) -> None:
+                    acc = k.scratch((height, value_columns))
+                    a_at = lambda r, j: k.load(scores, [r, j])  # noqa: E731
+                    b_at = lambda j, at: k.load(packed_values, [panel, j, at])  # noqa: E731
+                    if op.causal:
+                        tile.accumulate_dynamic(k, acc, height, value_vectors, lanes, depth, a_at, b_at)
+                    else:
+                        tile.accumulate(
+                            k, acc, height, value_vectors, lanes, depth, point["unroll"], a_at, b_at
+                        )
+
+                    def put(r: Any, column: Any, lanes_: int, value_: Any) -> None:
+                        at = k.ramp(head * dim + panel * value_columns + column, lanes_)
+                        scaled = value_ * k.splat(k.load(factors, [r]), lanes_)
+                        k.store(out, scaled, [batch, first_row + r, at])
+
+                    last = dim - (value_panels - 1) * value_columns
+                    if last == value_columns or value_panels == 1:
+                        tile.store(k, acc, height, min(last, value_columns), lanes, put)
+                    else:
+                        k.branch(
+                            panel < value_panels - 1,
+                            lambda: tile.store(k, acc, height, value_columns, lanes, put),
+                            lambda: tile.store(k, acc, height, last, lanes, put),
+                        )
+
+                full, rest = divmod(op.q_len, rows)
+                first = tirx.floordiv(piece * full, pieces)
+                count = tirx.floordiv((piece + 1) * full, pieces) - first
+                if full:
+                    with k.serial(full if pieces == 1 else count) as t:
+                        query_tile((first + t) * rows, rows)
+                if rest and pieces == 1:
+                    query_tile(int32(full * rows), rest)
+                elif rest:
+                    with k.when(tirx.EQ(piece, int32(pieces - 1))):
+                        query_tile(int32(full * rows), rest)
+        return k.function
+
+
+def _pack_keys(
+    k: Kernel, packed: Any, key: Any, batch: Any, offset: Any, length: int, columns: int, dim: int
+) -> None:
+    """K [S, D] of one head -> KT [panels, D, columns]; keys after S are zero."""
+
+    def panel_of(panel: Any, count: int) -> None:
+        with k.serial(count) as j:
+            with k.unroll(dim) if dim <= 64 else k.serial(dim) as d:
+                k.store(packed, k.load(key, [batch, panel * columns + j, offset + d]), [panel, d, j])
+
+    full, rest = divmod(length, columns)
+    if full:
+        with k.serial(full) as panel:
+            panel_of(panel, columns)
+    if rest:
+        panel_of(int32(full), rest)
+        with k.serial(dim) as d:
+            for start, width in chunks(columns - rest, 16):
+                k.store(packed, k.splat(0.0, width), [full, d, k.ramp(rest + start, width)])
+
+
+def _pack_values(
+    k: Kernel, packed: Any, value: Any, batch: Any, offset: Any, length: int, columns: int, dim: int, lanes: int
+) -> None:
+    """V [S, D] of one head -> [panels, S, columns]; columns after D are zero."""
+    panels = -(-dim // columns)
+    with k.serial(length) as j:
+        for panel in range(panels):
+            valid = min(columns, dim - panel * columns)
+            for start, width in chunks(valid, lanes):
+                source = [batch, j, k.ramp(offset + panel * columns + start, width)]
+                k.store(packed, k.load(value, source), [panel, j, k.ramp(start, width)])
+            for start, width in chunks(columns - valid, lanes):
+                k.store(packed, k.splat(0.0, width), [panel, j, k.ramp(valid + start, width)])
+
+
+def _mask_at(
+    k: Kernel, op: Attention, mask: Any, batch: Any, head: Any, query_row: Any, column: Any, width: int
+) -> Any:
+    where = (batch, head, query_row)
+    at = [int32(0) if extent == 1 else x for extent, x in zip(op.mask[:3], where, strict=True)]
+    if op.mask[3] == 1:
+        return k.splat(k.load(mask, [*at, int32(0)]), width)
+    return k.load(mask, [*at, k.ramp(column, width)])
+
+
+def _softmax_row(k: Kernel, scores: Any, factors: Any, r: Any, length: int, lanes: int) -> None:
+    """exp(score - max) in place over ``length`` keys; ``factors[r]`` = 1 / sum."""
+    peak = row.reduce_row(k, length, lanes, lambda c, w: k.load(scores, [r, k.ramp(c, w)]), row.maximum, LOWEST)
+    k.store(factors, peak, [r])
+    total = row.RowReduction(k, lanes, row.add, 0.0)
+
+    def exponent(c: Any, width: int, slot: int) -> None:
+        at = [r, k.ramp(c, width)]
+        value = k.let(vector_math.softmax_exp(k.load(scores, at) - k.splat(k.load(factors, [r]), width)))
+        k.store(scores, value, at)
+        total.take(value, width, slot)
+
+    row.each_vector(k, length, lanes, exponent)
+    k.store(factors, constant(1.0) / total.finish(), [r])
+
+
+def _softmax_visible(k: Kernel, scores: Any, factors: Any, r: Any, length: Any, lanes: int) -> None:
+    """As :func:`_softmax_row` for a run-time length that is a multiple of ``lanes``."""
+    vectors = tirx.floordiv(length, int32(lanes))
+    peak = row.RowReduction(k, lanes, row.maximum, LOWEST)
+    with k.serial(vectors) as v:
+        peak.take(k.load(scores, [r, k.ramp(v * lanes, lanes)]), lanes)
+    k.store(factors, peak.finish(), [r])
+    total = row.RowReduction(k, lanes, row.add, 0.0)
+    with k.serial(vectors) as v:
+        at = [r, k.ramp(v * lanes, lanes)]
+        value = k.let(vector_math.softmax_exp(k.load(scores, at) - k.splat(k.load(factors, [r]), lanes)))
+        k.store(scores, value, at)
+        total.take(value, lanes)
+    k.store(factors, constant(1.0) / total.finish(), [r])

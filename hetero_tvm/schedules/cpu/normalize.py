@@ -1,0 +1,79 @@
+"""Layer and RMS normalisation of rows.
+
+Loop structure::
+
+    parallel chunks of rows:
+        for each row (it stays in L1 over the passes):
+            pass 1: sum, in 4 independent vector accumulators        (skipped for RMS)
+            pass 2: sum of (x - mean)**2
+            pass 3: (x - mean) * rstd * scale + shift, stored
+
+Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu import row
+from hetero_tvm.schedules.cpu.emit import Kernel, constant, tirx
+from hetero_tvm.schedules.cpu.machine import CpuModel
+from hetero_tvm.schedules.cpu.rows import chunk_choices, default_chunks, each_row
+
+
+class NormalizeSpace(DesignSpace):
+    """Knob: into how many parallel chunks the rows are cut."""
+
+    name = "cpu.normalize"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Normalize):
+            return "not a normalisation"
+        return "an extent is zero" if 0 in (op.rows, op.n) else None
+
+    def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("chunks", chunk_choices(op.rows, machine)),)
+
+    def default(self, op: Normalize, machine: CpuModel) -> Point:
+        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
+
+    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
+        lanes, n = machine.lanes, op.n
+        k = Kernel()
+        with k:
+            x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
+            y = k.argument("Y", op.output.shape)
+            x, y = k.view(x, (op.rows, n)), k.view(y, (op.rows, n))
+
+            def normalize_row(i: Any) -> None:
+                stats = k.scratch((2,))
+                if op.centered:
+                    total = row.reduce_row(
+                        k, n, lanes, lambda c, w: k.load(x, [i, k.ramp(c, w)]), row.add, 0.0
+                    )
+                    k.store(stats, total * constant(1.0 / n), [0])
+
+                def centered(c: Any, width: int) -> Any:
+                    value = k.load(x, [i, k.ramp(c, width)])
+                    return value - k.splat(k.load(stats, [0]), width) if op.centered else value
+
+                squares = row.reduce_row(
+                    k, n, lanes, lambda c, w: centered(c, w) * centered(c, w), row.add, 0.0
+                )
+                k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
+
+                def write(c: Any, width: int, _slot: int) -> None:
+                    at = k.ramp(c, width)
+                    value = centered(c, width) * k.splat(k.load(stats, [1]), width) * k.load(vectors[0], [at])
+                    if op.shifted:
+                        value = value + k.load(vectors[1], [at])
+                    k.store(y, value, [i, at])
+
+                row.each_vector(k, n, lanes, write)
+
+            each_row(k, op.rows, point["chunks"], normalize_row)
+        return k.function

@@ -1,0 +1,26 @@
+"""Every design space by name; a new space is one file and one entry here."""
+
+from __future__ import annotations
+
+from hetero_tvm.errors import RecordError
+from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
+from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
+
+CPU_SPACES: tuple[DesignSpace, ...] = (MatmulSpace(), AttentionSpace(), NormalizeSpace(), SoftmaxSpace())
+
+_BY_NAME = {space.name: space for space in CPU_SPACES}
+
+
+def space_named(name: str) -> DesignSpace:
+    """The space that a record or a tuning worker names.
+
+    Raises
+    ------
+    RecordError : no space has that name (the record comes from another version).
+    """
+    if name not in _BY_NAME:
+        raise RecordError(f"no design space is called {name!r}", hint=f"known: {', '.join(sorted(_BY_NAME))}")
+    return _BY_NAME[name]
