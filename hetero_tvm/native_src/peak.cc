@@ -1,0 +1,177 @@
+// What this machine can do at best: FMA rate and memory read rate, on pinned threads.
+//
+// The FMA loop keeps 12 independent accumulators in registers: two units times a latency of
+// 4 to 5 cycles need at least 10 in flight, and 12 + 2 operands fit the 16 registers of AVX2.
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+using Vec = __m512;
+inline Vec Set(float x) { return _mm512_set1_ps(x); }
+inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec Load(const float* p) { return _mm512_load_ps(p); }
+inline Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+#elif defined(__AVX2__) && defined(__FMA__)
+using Vec = __m256;
+inline Vec Set(float x) { return _mm256_set1_ps(x); }
+inline Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec Load(const float* p) { return _mm256_load_ps(p); }
+inline Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+#elif defined(__x86_64__)
+using Vec = __m128;
+inline Vec Set(float x) { return _mm_set1_ps(x); }
+inline Vec Fma(Vec a, Vec b, Vec c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+inline Vec Load(const float* p) { return _mm_load_ps(p); }
+inline Vec Add(Vec a, Vec b) { return _mm_add_ps(a, b); }
+#else  // any other machine: four lanes, left to the compiler
+typedef float Vec __attribute__((vector_size(16)));
+inline Vec Set(float x) { return Vec{x, x, x, x}; }
+inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
+inline Vec Load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+inline Vec Add(Vec a, Vec b) { return a + b; }
+#endif
+
+constexpr int kLanes = sizeof(Vec) / sizeof(float);
+constexpr int kChains = 12;
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point from) {
+  return std::chrono::duration<double>(Clock::now() - from).count();
+}
+
+// Tells the compiler that the value may be read and changed here, at no cost.
+inline void Keep(Vec& v) {
+#if defined(__x86_64__)
+  __asm__ volatile("" : "+x"(v));
+#else
+  __asm__ volatile("" : "+w"(v));
+#endif
+}
+
+void Pin(int core) {
+  if (core < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+}
+
+// A meeting point that spins: the threads must leave it together, within nanoseconds.
+class Barrier {
+ public:
+  explicit Barrier(int count) : count_(count) {}
+  void Wait() {
+    int turn = turn_.load();
+    if (arrived_.fetch_add(1) + 1 == count_) {
+      arrived_.store(0);
+      turn_.fetch_add(1);
+      return;
+    }
+    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins)
+      if (spins > 2000) std::this_thread::yield();
+  }
+
+ private:
+  const int count_;
+  std::atomic<int> arrived_{0}, turn_{0};
+};
+
+void Fmas(int64_t steps) {
+  Vec acc[kChains];
+  for (int i = 0; i < kChains; ++i) acc[i] = Set(0.5f + 0.01f * static_cast<float>(i));
+  Vec a = Set(0.999f), b = Set(0.0005f);  // a fixed point below one: never inf, never denormal
+  Keep(a);
+  Keep(b);
+  for (int64_t s = 0; s < steps; ++s) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) acc[i] = Fma(acc[i], a, b);
+  }
+  for (int i = 0; i < kChains; ++i) Keep(acc[i]);
+}
+
+void Read(const float* data, size_t count) {
+  Vec sum[8];
+  for (auto& v : sum) v = Set(0.f);
+  for (size_t i = 0; i + 8 * kLanes <= count; i += 8 * kLanes) {
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) sum[k] = Add(sum[k], Load(data + i + k * kLanes));
+  }
+  for (auto& v : sum) Keep(v);
+}
+
+// Runs `body(thread)` on every thread at once, `repeats` times; the shortest wall time of all.
+double BestTime(int threads, const int* cores, int repeats, const std::function<void(int)>& prepare,
+                const std::function<void(int)>& body) {
+  Barrier barrier(threads);
+  std::vector<double> times(static_cast<size_t>(repeats), 0.0);
+  auto work = [&](int index) {
+    Pin(cores[index]);
+    prepare(index);
+    for (int r = 0; r < repeats; ++r) {
+      barrier.Wait();
+      Clock::time_point start = Clock::now();
+      body(index);
+      barrier.Wait();
+      if (index == 0) times[static_cast<size_t>(r)] = Seconds(start);
+    }
+  };
+  std::vector<std::thread> pool;
+  for (int i = 0; i < threads; ++i) pool.emplace_back(work, i);
+  for (auto& thread : pool) thread.join();
+  double best = times[0];
+  for (double t : times) best = t < best ? t : best;
+  return best;
+}
+
+}  // namespace
+
+extern "C" {
+
+// GFLOP/s of all threads together; each repeat lasts about `seconds`.
+double hetero_peak_gflops(int threads, const int* cores, double seconds, int repeats) {
+  int64_t steps = 100000;
+  Fmas(steps);  // wakes the clock before it is measured
+  Clock::time_point start = Clock::now();
+  Fmas(steps);
+  steps = static_cast<int64_t>(static_cast<double>(steps) * seconds / Seconds(start)) + 1;
+  double best = BestTime(
+      threads, cores, repeats, [](int) { Fmas(2000000); }, [steps](int) { Fmas(steps); });
+  return 2.0 * kLanes * kChains * static_cast<double>(steps) * threads / best * 1e-9;
+}
+
+// GB/s of all threads together, each reading its own `bytes`; negative when memory is short.
+double hetero_read_gbytes(int threads, const int* cores, size_t bytes, int repeats) {
+  bytes = (bytes + 4095) / 4096 * 4096;
+  std::vector<float*> data(static_cast<size_t>(threads), nullptr);
+  for (auto& p : data) p = static_cast<float*>(std::aligned_alloc(4096, bytes));
+  bool ok = true;
+  for (auto* p : data) ok = ok && p != nullptr;
+  double best = -1.0;
+  if (ok) {
+    // Each thread touches its memory first, so that it lies on that thread's node.
+    best = BestTime(
+        threads, cores, repeats, [&](int i) { std::memset(data[i], 0, bytes); },
+        [&](int i) { Read(data[i], bytes / sizeof(float)); });
+  }
+  for (auto* p : data) std::free(p);
+  return ok ? static_cast<double>(bytes) * threads / best * 1e-9 : -1.0;
+}
+
+}  // extern "C"
