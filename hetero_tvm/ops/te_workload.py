@@ -13,7 +13,7 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-from tvm import te, tirx  # noqa: E402
+from tvm import te  # noqa: E402
 
 OP_ATTR = "hetero.op"
 """PrimFunc attribute that carries the contract of a fused operator as JSON."""
@@ -22,9 +22,9 @@ OP_ATTR = "hetero.op"
 def prim_func(op: Any, compute: Callable[..., Any]) -> Any:
     """``compute`` maps placeholders of ``op.inputs`` to the result; returns a marked PrimFunc."""
     placeholders = [te.placeholder(x.shape, x.dtype, name=x.name) for x in op.inputs]
-    function = te.create_prim_func([*placeholders, compute(*placeholders)])
+    function = te.create_prim_func([*placeholders, compute(*placeholders)]).without_attr("global_symbol")
     # op_pattern 8 is "opaque": Relax's generic fusion leaves the function alone.
-    return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": tirx.const(8, "int32"), "tirx.noalias": True})
+    return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": 8, "tirx.noalias": True})
 
 
 def activation(name: str, x: Any) -> Any:

@@ -1,0 +1,193 @@
+"""A Relax function as a graph that rules can read and rewrite in place.
+
+A rewrite replaces the *value* of a binding and keeps its variable, so no user has to be touched;
+what nobody uses any more disappears when the function is rebuilt.  Every variable carries the names
+of the source nodes it stands for; a rewrite unites those of the bindings that it absorbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+
+class Graph:
+    """The dataflow of one Relax function, as ordered bindings.
+
+    Parameters
+    ----------
+    module, name : the module and the function in it.
+    sources : source node names by variable name; variables not in it stand for their own name.
+    """
+
+    def __init__(self, module: Any, name: str = "main", sources: Mapping[str, tuple[str, ...]] | None = None):
+        self._name = name
+        self._function = module[name]
+        self._builder = relax.BlockBuilder(module)
+        self._output = self._function.body.body
+        self._order: list[Any] = []
+        self._value: dict[Any, Any] = {}
+        self._uses: dict[Any, list[Any]] = {}
+        self._sources: dict[Any, tuple[str, ...]] = {}
+        for block in self._function.body.blocks:
+            for binding in block.bindings:
+                if isinstance(binding, relax.MatchCast):
+                    raise ValueError(f"binding {binding.var.name} is a match_cast: shapes must be static here")
+                self._order.append(binding.var)
+                self._bind(binding.var, binding.value)
+                self._sources[binding.var] = (sources or {}).get(binding.var.name, (binding.var.name,))
+        self._users: dict[Any, list[Any]] | None = None
+
+    def _bind(self, var: Any, value: Any) -> None:
+        self._value[var] = value
+        self._uses[var] = _variables(value)
+
+    def _live_users(self) -> dict[Any, list[Any]]:
+        """Users of each variable among the bindings that the result needs; dead bindings are dropped."""
+        if self._users is None:
+            users: dict[Any, list[Any]] = {}
+            for used in _variables(self._output):
+                users.setdefault(used, []).append(None)
+            kept = []
+            for var in reversed(self._order):
+                if var in users:
+                    kept.append(var)
+                    for used in self._uses[var]:
+                        users.setdefault(used, []).append(var)
+            self._order = kept[::-1]
+            self._users = users
+        return self._users
+
+    # reading -----------------------------------------------------------------------------------
+    def bindings(self) -> list[Any]:
+        """The live variables in order (a snapshot: rules may rewrite while they walk)."""
+        self._live_users()
+        return list(self._order)
+
+    def is_live(self, var: Any) -> bool:
+        return var in self._live_users()
+
+    def value(self, expr: Any) -> Any:
+        """What a variable is bound to, through aliases; constants and parameters are themselves."""
+        while isinstance(expr, relax.Var) and expr in self._value:
+            value = self._value[expr]
+            if not isinstance(value, relax.Var):
+                return value
+            expr = value
+        return expr
+
+    def call(self, expr: Any, *names: str) -> Any | None:
+        """The call that ``expr`` is bound to when its operator is one of ``names`` (``"relax.add"``)."""
+        value = self.value(expr)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name in names:
+            return value
+        return None
+
+    def op_name(self, expr: Any) -> str | None:
+        value = self.value(expr)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
+            return value.op.name
+        return None
+
+    def users(self, var: Any) -> list[Any]:
+        """Variables whose values use ``var``; the function's result counts as the user ``None``."""
+        return self._live_users().get(var, [])
+
+    def only_user(self, var: Any) -> Any | None:
+        """The one binding that uses ``var``; None when there are several, or it is a result."""
+        users = self.users(var)
+        return users[0] if len(users) == 1 else None
+
+    def sources(self, var: Any) -> tuple[str, ...]:
+        return self._sources.get(var, (var.name,))
+
+    def node(self, var: Any) -> str:
+        """A readable name of the source node, for reports."""
+        return self.sources(var)[-1]
+
+    def functions(self) -> Any:
+        """The module as it stands, with the functions that rewrites have added."""
+        return self._builder.get()
+
+    # writing -----------------------------------------------------------------------------------
+    def replace(self, var: Any, value: Any, absorbs: Iterable[Any] = ()) -> None:
+        """Bind ``var`` to ``value`` instead; ``absorbs`` are the bindings that it stands for from now on."""
+        self._bind(var, self._normalized(value))
+        self._sources[var] = _united(self.sources(v) for v in (*absorbs, var))
+        self._users = None
+
+    def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
+        """A new binding right before ``anchor``; returns its variable."""
+        value = self._normalized(value)
+        var = relax.DataflowVar(name, value.ty)
+        self._bind(var, value)
+        self._sources[var] = _united(self.sources(v) for v in absorbs) or (name,)
+        self._order.insert(self._order.index(anchor), var)
+        self._users = None
+        return var
+
+    def call_function(self, function: Any, name: str, args: list[Any], out_var: Any) -> Any:
+        """A ``call_tir`` of a PrimFunc (added to the module under a fresh name) with the type of ``out_var``."""
+        return relax.call_tir(self._builder.add_func(function, name), args, out_ty=out_var.ty)
+
+    def rebuild(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+        """The module with this function rewritten and dead bindings dropped, and sources by variable name."""
+        kept = self.bindings()
+        block = relax.DataflowBlock([relax.VarBinding(var, self._value[var]) for var in kept])
+        body = relax.SeqExpr([block], self._output)
+        function = relax.Function(
+            self._function.params, body, self._function.ret_ty, self._function.is_pure, self._function.attrs
+        )
+        module = self._builder.get()
+        module.update_func(module.get_global_var(self._name), function)
+        module = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])(
+            module
+        )
+        return module, {var.name: self.sources(var) for var in kept}
+
+    def _normalized(self, value: Any) -> Any:
+        return value if isinstance(value, relax.Var) else self._builder.normalize(value)
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
+    return found
+
+
+def _united(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in names for name in group))
+
+
+def shape_of(expr: Any) -> tuple[int, ...]:
+    """Static shape of a Relax tensor expression."""
+    return tuple(int(extent) for extent in expr.ty.shape)
+
+
+def dtype_of(expr: Any) -> str:
+    return str(expr.ty.dtype)
+
+
+def array_of(expr: Any) -> np.ndarray | None:
+    """The value of a constant; None for anything else."""
+    if isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor):
+        return expr.value.numpy()
+    return None
+
+
+def scalar_of(expr: Any) -> float | None:
+    """The value of a constant with one element; None for anything else."""
+    array = array_of(expr)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def is_tensor(expr: Any) -> bool:
+    return isinstance(expr.ty, relax.TensorType)

@@ -1,0 +1,122 @@
+"""A product with a constant weight and what follows it -> one fused operator.
+
+From the product the rule follows the only user as long as it is a bias (constant vector), an
+activation, or the addition of another tensor of the same shape (residual).  What it meets after
+that starts a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
+
+_ACTIVATIONS = {
+    "relax.nn.relu": "relu",
+    "relax.nn.gelu": "gelu_erf",
+    "relax.nn.gelu_tanh": "gelu_tanh",
+    "relax.nn.silu": "silu",
+    "relax.sigmoid": "sigmoid",
+    "relax.tanh": "tanh",
+}
+
+
+_RESHAPE = "reshape"
+"""A reshape that keeps rows whole (exporters flatten [B, S, N] around Gemm) does not end the epilogue."""
+
+
+@dataclass
+class _Found:
+    op: Matmul
+    operands: list[Any]
+    top: Any
+    absorbed: list[Any]
+
+
+class MatmulEpilogue(Rule):
+    """``epilogue(x @ W)`` with W constant, as one ``ops.Matmul``."""
+
+    name = "matmul_epilogue"
+    anchors = ("relax.matmul",)
+
+    def match(self, graph: Graph, var: Any) -> _Found | None:
+        x, w = graph.value(var).args
+        weight = constant_matrix(graph, w)
+        if weight is None:
+            return None
+        if dtype_of(var) != "float32" or weight.dtype != np.float32:
+            raise Miss(f"dtypes are {dtype_of(x)} and {weight.dtype}, expected float32")
+        if len(shape_of(x)) < 2:
+            raise Miss("the left operand is a vector")
+        n = weight.shape[1]
+        operands, steps, absorbed, top = [x, relax.const(weight)], [], [], var
+        while (user := graph.only_user(top)) is not None:
+            step, operand = _step(graph, user, top, n)
+            if step is None:
+                break
+            if step != _RESHAPE:
+                steps.append(step)
+            if operand is not None:
+                operands.append(operand)
+            absorbed.append(top)
+            top = user
+        op = Matmul(shape_of(top)[:-1], n, weight.shape[0], tuple(steps))
+        return _Found(op, operands, top, absorbed)
+
+    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+        for index, operand in enumerate(found.op.inputs):
+            found.operands[index] = _reshaped(graph, found.operands[index], operand.shape, found.top)
+        call = graph.call_function(found.op.workload(), found.op.label, found.operands, found.top)
+        graph.replace(found.top, call, absorbs=found.absorbed)
+
+
+def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> Any:
+    """``expr`` under another shape, without a reshape of a reshape."""
+    if shape_of(expr) == shape:
+        return expr
+    inner = graph.call(expr, "relax.reshape")
+    if inner is not None and shape_of(inner.args[0]) == shape:
+        return inner.args[0]
+    return graph.insert_before(anchor, relax.op.reshape(expr, shape), anchor.name + "#rows", [])
+
+
+def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
+    """A constant [K, N] operand, also behind a transpose."""
+    value = graph.value(expr)
+    array = array_of(value)
+    if array is None and (permuted := graph.call(expr, "relax.permute_dims")) is not None:
+        array = array_of(graph.value(permuted.args[0]))
+        array = np.ascontiguousarray(array.T) if array is not None and array.ndim == 2 else None
+    return array if array is not None and array.ndim == 2 else None
+
+
+def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:
+    """The epilogue step that ``user`` is, and its operand."""
+    name = graph.op_name(user)
+    if name == "relax.reshape":
+        return (_RESHAPE, None) if len(shape_of(user)) > 1 and shape_of(user)[-1] == n else (None, None)
+    if name in _ACTIVATIONS:
+        return _ACTIVATIONS[name], None
+    if name != "relax.add" or shape_of(user) != shape_of(top):
+        return None, None
+    args = graph.value(user).args
+    other = args[1] if args[0].same_as(top) else args[0]
+    if other.same_as(top):
+        return None, None
+    array = array_of(graph.value(other))
+    if array is not None and array.size == n and (array.ndim == 0 or array.shape[-1] == n):
+        return BIAS, relax.const(array.reshape(n).astype("float32"))
+    if array is None and shape_of(other) == shape_of(top) and dtype_of(other) == "float32":
+        return RESIDUAL, other
+    return None, None

@@ -1,0 +1,68 @@
+"""What a fusion rule is, and how rules are run.
+
+A rule has an *anchor* (the operator at which it looks), a *match* that either returns what it found
+or raises :class:`Miss` with a reason, and a *rewrite*.  A binding that has the anchor but is plainly
+something else returns None: that is no near miss and is not reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetero_tvm.relax_passes.graph import Graph
+
+
+class Miss(Exception):
+    """A near miss: why a binding that looks like the pattern was not fused."""
+
+
+@dataclass
+class Report:
+    """What the rules did: fusions by name, near misses with node and reason."""
+
+    fusions: dict[str, int] = field(default_factory=dict)
+    misses: list[dict[str, str]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by pass."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"fusions": dict(sorted(self.fusions.items())), "misses": list(self.misses)}
+
+
+class Rule(ABC):
+    """One fusion: pattern (anchors), check (match) and rewrite."""
+
+    name: str = ""
+    """Under which the fusion is counted and can be switched off."""
+
+    anchors: tuple[str, ...] = ()
+    """Relax operators at which :meth:`match` is tried."""
+
+    @abstractmethod
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        """What the rewrite needs; None when this is something else; raises Miss with a reason."""
+
+    @abstractmethod
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        """Apply to the graph what :meth:`match` found."""
+
+
+def run_rules(graph: Graph, rules: Sequence[Rule], report: Report, disabled: frozenset[str] = frozenset()) -> None:
+    """Run each rule once over all bindings, in order; counts and misses go to ``report``."""
+    for rule in rules:
+        if rule.name in disabled:
+            continue
+        for var in graph.bindings():
+            if not graph.is_live(var) or graph.op_name(var) not in rule.anchors:
+                continue
+            try:
+                found = rule.match(graph, var)
+            except Miss as miss:
+                report.misses.append({"rule": rule.name, "node": graph.node(var), "reason": str(miss)})
+                continue
+            if found is not None:
+                rule.rewrite(graph, var, found)
+                report.fusions[rule.name] = report.fusions.get(rule.name, 0) + 1
