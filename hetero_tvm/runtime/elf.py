@@ -1,0 +1,63 @@
+"""Just enough of the ELF format to look into a library without loading it."""
+
+from __future__ import annotations
+
+import mmap
+import platform
+import struct
+from pathlib import Path
+
+from hetero_tvm.errors import LibraryError
+
+_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+_ALIASES = {"AMD64": "x86_64", "arm64": "aarch64"}
+
+
+def check_machine(path: Path) -> None:
+    """Refuse a file that the dynamic loader of this machine would refuse, and say why.
+
+    Raises :class:`LibraryError` when ``path`` is no 64-bit shared library of this architecture.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or head[:4] != b"\x7fELF":
+        raise LibraryError(f"{path} is not a shared library (no ELF header)", hint="export the model again")
+    kind, machine = struct.unpack_from("<HH", head, 16)
+    built_for = _MACHINES.get(machine, f"ELF machine {machine}")
+    here = _ALIASES.get(platform.machine(), platform.machine())
+    if head[4] != 2 or head[5] != 1 or built_for != here:
+        raise LibraryError(
+            f"{path} is built for {built_for}, this machine is {here}",
+            hint="build the model again for this machine (--target)",
+        )
+    if kind != 3:
+        raise LibraryError(f"{path} is an ELF file, but not a shared library", hint="export to a .so")
+
+
+def section(data: mmap.mmap | bytes, name: bytes) -> tuple[int, int] | None:
+    """(offset, size) of a section of a 64-bit little-endian ELF file, or None.
+
+    Raises :class:`ValueError` when the section table lies beyond the end: the file is cut off.
+    """
+    if len(data) < 64:
+        raise ValueError("shorter than an ELF header")
+    (table,) = struct.unpack_from("<Q", data, 40)
+    entry, count, names_index = struct.unpack_from("<HHH", data, 58)
+    if not table or not count:
+        return None
+    if entry < 64 or table + entry * count > len(data) or names_index >= count:
+        raise ValueError("its section table lies beyond its end")
+
+    def header(index: int) -> tuple[int, int, int]:
+        at = table + index * entry
+        (label,) = struct.unpack_from("<I", data, at)
+        offset, size = struct.unpack_from("<QQ", data, at + 24)
+        return label, offset, size
+
+    _, names_at, names_size = header(names_index)
+    names = data[names_at : names_at + names_size]
+    for index in range(count):
+        label, offset, size = header(index)
+        if names[label : names.find(b"\0", label)] == name:
+            return offset, size
+    return None

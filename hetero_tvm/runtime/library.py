@@ -1,0 +1,263 @@
+"""Load an exported library and call it like a function."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm import host
+from hetero_tvm.errors import InputError, LibraryError
+from hetero_tvm.runtime import elf, tvm_runtime
+from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
+from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.runtime.signature import Signature
+from hetero_tvm.runtime.threads import Placement, attach, plan
+
+VERIFY_VARIABLE = "HETERO_TVM_VERIFY"
+_CPU, _POOLED = 1, 2  # device type, allocator of the virtual machine
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    pin: bool | Iterable[int] | None = None,
+    verify: bool = False,
+) -> Library:
+    """Load an exported library; needs no compiler.
+
+    Parameters
+    ----------
+    path : the ``.so``, or its folder (``model.so`` there, or the only ``.so``).
+    threads : size of the thread pool; default ``$HETERO_TVM_THREADS``, else the available cores.
+    pin : keep each thread on a core of its own (True), on these cores (a list of ids), or let
+        the scheduler decide (False); default ``$HETERO_TVM_PIN``, else see
+        :func:`hetero_tvm.runtime.threads.plan`.
+    verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
+        ``$HETERO_TVM_VERIFY=1``).
+
+    Raises
+    ------
+    LibraryError : missing, damaged, not ours, for another CPU or version; before any of its code
+        runs.
+    UsageError : ``threads`` or ``pin`` cannot be had.
+    """
+    so_path = _resolve(Path(path).expanduser())
+    elf.check_machine(so_path)
+    manifest = read_manifest(so_path)
+    _check_cpu(so_path, manifest)
+    if verify or os.environ.get(VERIFY_VARIABLE, "") not in ("", "0"):
+        verify_sidecar(so_path)
+    placement = plan(threads, pin)
+    tvm_runtime.check_versions(manifest.versions)
+    return Library(so_path, manifest, placement)
+
+
+class Library:
+    """An exported model: call it with arrays, in order or by name, and get arrays.
+
+    ``net(x)``, ``net(input_ids=ids, attention_mask=mask)`` and mixtures.  Inputs may have any
+    alignment and stride; their dtype must be the model's (Python numbers and lists convert when
+    their values survive).  One output comes as a NumPy array, several as a tuple; results belong
+    to the caller and stay as they are.
+
+    Threads: calls are safe from any thread and run one after another, under a lock.  A virtual
+    machine per thread was the alternative; but TVM has one pool of workers per calling thread,
+    so parallel calls on the same cores would only make the workers wait for one another.  To
+    serve in parallel, use processes with cores of their own (``pin=[0, 1]``, ``pin=[2, 3]``).
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, placement: Placement):
+        self.path = path
+        self.manifest = manifest
+        self._placement = placement
+        self._core = {placement.cores[0]} if placement.cores else None
+        self._runtime = tvm_runtime.start()
+        attach(self._runtime, placement)
+        with quiet_fd2():
+            self._main = _start_main(self._runtime, path)
+        self._lock = threading.Lock()
+        self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
+        self._names = [spec.name for spec in manifest.signature.inputs]
+        self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
+
+    @property
+    def signature(self) -> Signature:
+        """Names, shapes and dtypes of inputs and outputs."""
+        return self.manifest.signature
+
+    @property
+    def threads(self) -> int:
+        """Threads that a call runs on, the calling one included."""
+        return self._placement.threads
+
+    @property
+    def cores(self) -> tuple[int, ...] | None:
+        """Core of each thread, or None when they are not pinned."""
+        return self._placement.cores
+
+    def __repr__(self) -> str:
+        return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Run the model.
+
+        Raises :class:`InputError` that lists everything wrong with the inputs, and
+        :class:`LibraryError` when the library itself fails.
+        """
+        arrays = self._bind(args, kwargs)
+        with self._lock:
+            attach(self._runtime, self._placement)
+            tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
+            result = self._run(tensors)
+            return self._results(result)
+
+    def _run(self, tensors: list[Any]) -> Any:
+        core = self._core
+        if core is None:
+            return self._call_main(tensors)
+        before = os.sched_getaffinity(0)
+        if before == core:
+            return self._call_main(tensors)
+        os.sched_setaffinity(0, core)
+        try:
+            return self._call_main(tensors)
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _call_main(self, tensors: list[Any]) -> Any:
+        try:
+            return self._main(*tensors)
+        except Exception as error:
+            raise LibraryError(f"{self.path.name} failed: {error}") from error
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
+        """Arrays in the order of the signature."""
+        values: list[Any] | tuple[Any, ...] = args
+        if kwargs or len(args) != len(self._slots):
+            values = self._by_name(args, kwargs)
+        arrays, problems = [], []
+        for slot, value in zip(self._slots, values, strict=True):
+            array, problem = slot.check(value)
+            arrays.append(array)
+            if problem:
+                problems.append(problem)
+        if problems:
+            raise self._input_error(problems)
+        return arrays
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        given = dict(zip(self._names, args, strict=False))
+        problems = [f"{name}: given twice, in order and by name" for name in kwargs if name in given]
+        problems += [f"{name}: no input has this name" for name in kwargs if name not in self._names]
+        if len(args) > len(self._names):
+            problems.append(f"{len(args)} arrays given in order, there are {len(self._names)} inputs")
+        given |= kwargs
+        for slot in self._slots:
+            if slot.spec.name not in given:
+                problems.append(f"{slot.spec.name}: missing")
+            elif problem := slot.check(given[slot.spec.name])[1]:
+                problems.append(problem)
+        if problems:
+            raise self._input_error(problems)
+        return [given[name] for name in self._names]
+
+    def _input_error(self, problems: list[str]) -> InputError:
+        inputs = ", ".join(map(str, self.signature.inputs))
+        return InputError(
+            f"wrong inputs for {self.manifest.name}", problems=problems, hint=f"call it with ({inputs})"
+        )
+
+    def _results(self, result: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        dtypes = self._output_dtypes
+        if len(dtypes) == 1 and hasattr(result, "data_ptr"):
+            return result_array(result, dtypes[0], self._slots)
+        arrays = tuple(
+            result_array(tensor, dtype, self._slots)
+            for tensor, dtype in zip(_flat(result), dtypes, strict=True)
+        )
+        return arrays[0] if len(dtypes) == 1 else arrays
+
+
+def _flat(result: Any) -> Iterator[Any]:
+    if hasattr(result, "data_ptr"):
+        yield result
+        return
+    for part in result:
+        yield from _flat(part)
+
+
+# --- before loading --------------------------------------------------------------------------
+
+
+def _resolve(path: Path) -> Path:
+    """The library that ``path`` means, absolute (the loader needs a slash in it)."""
+    if path.is_file():
+        return path.resolve()
+    if not path.exists():
+        raise LibraryError(f"{path} does not exist", hint="name the exported .so or its folder")
+    found = sorted(path.glob("*.so")) if path.is_dir() else []
+    for candidate in found:
+        if candidate.name == "model.so" or len(found) == 1:
+            return candidate.resolve()
+    if not found:
+        raise LibraryError(f"no .so in {path}", hint="name the exported .so")
+    raise LibraryError(
+        f"{path} holds {len(found)} libraries and none is called model.so",
+        problems=[candidate.name for candidate in found],
+        hint="name one of them",
+    )
+
+
+def _check_cpu(path: Path, manifest: Manifest) -> None:
+    features = host.cpu_features()
+    missing = [flag for flag in manifest.target.isa if flag not in features]
+    if missing and features:
+        raise LibraryError(
+            f"{path} was built for {manifest.target.cpu or 'another CPU'}; this CPU cannot run it",
+            problems=[f"missing CPU feature: {flag}" for flag in missing],
+            hint="build it on this machine, or with --target cpu:NAME for the oldest CPU that must run it "
+            "(cpu:x86-64-v3 needs AVX2)",
+        )
+
+
+# --- loading ---------------------------------------------------------------------------------
+
+_loaded: dict[Path, tuple[int, int, int]] = {}
+_loaded_lock = threading.Lock()
+
+
+def _start_main(runtime: tvm_runtime.TVMRuntime, path: Path) -> Any:
+    """The model's entry function, in a virtual machine of its own."""
+    try:
+        module = _load_module(runtime, path)
+        machine = module["vm_load_executable"]()
+        machine["vm_initialization"](_CPU, 0, _POOLED)
+        return machine["main"]
+    except Exception as error:
+        raise LibraryError(f"cannot load {path}: {error}", hint="export the model again") from error
+
+
+def _load_module(runtime: tvm_runtime.TVMRuntime, path: Path) -> Any:
+    """Load a library, also one that replaces a file loaded earlier from the same path.
+
+    The dynamic loader takes a path that it knows for the library that it knows, whatever the
+    file is by now; a new file is therefore loaded under another name.
+    """
+    status = path.stat()
+    identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+    with _loaded_lock:
+        if _loaded.setdefault(path, identity) == identity:
+            return runtime.ffi.load_module(str(path))
+    with tempfile.TemporaryDirectory(prefix="hetero_tvm-") as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        return runtime.ffi.load_module(str(copy))

@@ -1,0 +1,258 @@
+"""What an exported library says about itself, without being loaded.
+
+The manifest is JSON in a section of its own inside the ``.so`` (:func:`embed_source` makes the
+C++ source for it), and a copy with the file's sha256 lies beside it (:func:`write_sidecar`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.resources
+import json
+import mmap
+import os
+import re
+import struct
+import tempfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import BuildError, LibraryError
+from hetero_tvm.runtime import elf
+from hetero_tvm.runtime.cpuid import FEATURES
+from hetero_tvm.runtime.signature import Signature, TensorSpec
+
+VERSION = 1
+SECTION = ".hetero_tvm"
+# Written in two parts, so that the marker occurs in the libraries only.
+MAGIC = b"\x89hetero_tvm" + b"-manifest\r\n\x1a\n"
+_HEADER = struct.Struct("<24sIIQ")
+_REBUILD = "export the model again"
+_COPY_AGAIN = "copy or export it again"
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned."""
+
+    kind: str = "cpu"
+    cpu: str = ""
+    isa: tuple[str, ...] = ()
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Schema version 1.  ``kernels``, ``memory`` and ``accuracy`` are free-form JSON values."""
+
+    name: str
+    signature: Signature
+    target: TargetInfo = field(default_factory=TargetInfo)
+    versions: dict[str, str] = field(default_factory=dict)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    memory: Any = None
+    accuracy: Any = None
+    created: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain JSON values, ``manifest_version`` first."""
+        return {
+            "manifest_version": VERSION,
+            "name": self.name,
+            "signature": {
+                "inputs": [spec.to_json() for spec in self.signature.inputs],
+                "outputs": [spec.to_json() for spec in self.signature.outputs],
+            },
+            "target": {**dataclasses.asdict(self.target), "isa": list(self.target.isa)},
+            "versions": dict(self.versions),
+            "kernels": self.kernels,
+            "memory": self.memory,
+            "accuracy": self.accuracy,
+            "created": self.created,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Manifest:
+        """Read :meth:`to_json`'s dict; unknown keys are ignored.
+
+        Raises :class:`LibraryError` for another schema version or a missing key.
+        """
+        version = data.get("manifest_version") if isinstance(data, dict) else None
+        if version != VERSION:
+            raise LibraryError(
+                f"the manifest has version {version}, this hetero_tvm reads version {VERSION}",
+                hint="upgrade hetero-tvm" if isinstance(version, int) and version > VERSION else _REBUILD,
+            )
+        try:
+            ends = data["signature"]
+            target = data["target"]
+            return cls(
+                name=data["name"],
+                signature=Signature(
+                    *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs"))
+                ),
+                target=TargetInfo(target["kind"], target["cpu"], tuple(target["isa"]), target["threads"]),
+                versions=dict(data["versions"]),
+                kernels=list(data["kernels"]),
+                memory=data.get("memory"),
+                accuracy=data.get("accuracy"),
+                created=data.get("created", ""),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error
+
+
+def current_versions() -> dict[str, str]:
+    """Installed versions for :attr:`Manifest.versions`; what is not installed is left out."""
+    versions = {}
+    for key, distribution in (
+        ("hetero_tvm", "hetero-tvm"),
+        ("tvm", "apache-tvm"),
+        ("tvm_ffi", "apache-tvm-ffi"),
+    ):
+        try:
+            versions[key] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def embed_source(manifest: Manifest) -> str:
+    """C++ source that carries ``manifest``; compile it into the library (``addons=[file]``).
+
+    Compile it without ``-march`` flags.  It exports ``const char* hetero_tvm_manifest(void)``
+    and ``int hetero_tvm_check_cpu(char* message, size_t size)``.
+
+    Raises :class:`BuildError` for an x86 feature name that the check does not know.
+    """
+    text = json.dumps(manifest.to_json(), separators=(",", ":"), allow_nan=False)
+    x86 = manifest.target.cpu == "" or not _is_arm(manifest.target.isa)
+    unknown = sorted(set(manifest.target.isa) - FEATURES.keys()) if x86 else []
+    if unknown:
+        raise BuildError(
+            f"no CPU check for the features {', '.join(unknown)}",
+            hint="add them to hetero_tvm/runtime/cpuid.py, or leave them out of the manifest's isa",
+        )
+    features = "".join(
+        f'    {{"{name}", {", ".join(f"{number}u" for number in FEATURES[name])}}},\n'
+        for name in manifest.target.isa
+        if name in FEATURES
+    )
+    values = {
+        "SIZE": str(len(text)),
+        "SECTION": SECTION,
+        "MAGIC": ", ".join(f"static_cast<char>({byte})" for byte in MAGIC.ljust(24, b"\0")),
+        "VERSION": str(VERSION),
+        "CRC": str(zlib.crc32(text.encode())),
+        "JSON": _c_string(text),
+        "FEATURES": features,
+        "CPU": _escape(manifest.target.cpu.encode("ascii", "replace").decode() or "another CPU"),
+    }
+    source = importlib.resources.files("hetero_tvm.runtime").joinpath("cpp/embed.cc.in").read_text()
+    # One pass: a value may look like another placeholder.
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], source)
+
+
+def _is_arm(isa: tuple[str, ...]) -> bool:
+    return "asimd" in isa or "neon" in isa
+
+
+def _escape(text: str) -> str:
+    """``text`` (ASCII) for the inside of a C string literal; ``?`` too, because of trigraphs."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+
+
+def _c_string(text: str, width: int = 100) -> str:
+    pieces = [text[at : at + width] for at in range(0, len(text), width)] or [""]
+    return "\n".join(f'    "{_escape(piece)}"' for piece in pieces)
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of a library without loading it.
+
+    Raises :class:`LibraryError` when the file is missing, cut off, damaged, or was not made by
+    hetero_tvm.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            text = _find(path, data)
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped: ValueError
+        raise LibraryError(f"cannot read {path}: {error}", hint="export the model again") from error
+    try:
+        return Manifest.from_json(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise LibraryError(f"the manifest of {path} is damaged ({error})", hint=_REBUILD) from error
+
+
+def _find(path: Path, data: mmap.mmap) -> bytes:
+    """The JSON text; by the section table, else (it was stripped) by the marker."""
+    try:
+        place = elf.section(data, SECTION.encode())
+    except (ValueError, struct.error) as error:
+        raise LibraryError(f"{path} is cut off or damaged ({error})", hint=_COPY_AGAIN) from error
+    at = place[0] if place else data.find(MAGIC)
+    if at < 0:
+        raise LibraryError(
+            f"{path} carries no manifest: it was not exported by hetero_tvm",
+            hint="export it with hetero_tvm.build_model(...).export(path)",
+        )
+    if at + _HEADER.size > len(data):
+        raise LibraryError(f"{path} is cut off", hint=_COPY_AGAIN)
+    magic, version, crc, size = _HEADER.unpack_from(data, at)
+    text = data[at + _HEADER.size : at + _HEADER.size + size]
+    if magic.rstrip(b"\0") != MAGIC or len(text) != size or zlib.crc32(text) != crc:
+        raise LibraryError(f"the manifest of {path} is damaged (wrong checksum)", hint=_COPY_AGAIN)
+    if version != VERSION:
+        Manifest.from_json({"manifest_version": version})  # raises the error that says what to do
+    return text
+
+
+def sidecar_path(so_path: str | os.PathLike[str]) -> Path:
+    """``out/model.so`` -> ``out/model.manifest.json``."""
+    return Path(so_path).with_suffix(".manifest.json")
+
+
+def write_sidecar(so_path: str | os.PathLike[str], manifest: Manifest) -> Path:
+    """Write the readable copy of ``manifest`` beside the library, with the library's sha256."""
+    target = sidecar_path(so_path)
+    text = json.dumps({**manifest.to_json(), "sha256": file_sha256(so_path)}, indent=1)
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".manifest-", delete=False) as file:
+        file.write(text + "\n")
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, target)
+    return target
+
+
+def verify_sidecar(so_path: Path) -> None:
+    """Compare the library with the sha256 in its sidecar, when there is one.
+
+    Raises :class:`LibraryError` when they differ or the sidecar cannot be read.
+    """
+    target = sidecar_path(so_path)
+    if not target.exists():
+        return
+    try:
+        expected = json.loads(target.read_text())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LibraryError(f"cannot read the sha256 in {target} ({error!r})", hint=_REBUILD) from error
+    actual = file_sha256(so_path)
+    if actual != expected:
+        raise LibraryError(
+            f"{so_path} is not the file that was exported",
+            problems=[f"sha256 now {actual}", f"in {target.name} {expected}"],
+            hint="copy or export both files again",
+        )
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Hex digest of a file's content."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
