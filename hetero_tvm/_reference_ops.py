@@ -1,0 +1,163 @@
+"""Operators for the reference, in the precision of their operands.
+
+onnx's own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
+training, and convolutions and pools too slowly for real networks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
+
+
+class Erf(OpRun):
+    """Exact to the last bit or so, element by element."""
+
+    op_domain = ""
+
+    def _run(self, x):
+        values = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
+        return (values.reshape(x.shape).astype(x.dtype),)
+
+
+class Conv(OpRun):
+    """Any rank, with groups: one matrix product per position of the kernel."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x,
+        weight,
+        bias=None,
+        auto_pad=None,
+        dilations=None,
+        group=None,
+        kernel_shape=None,
+        pads=None,
+        strides=None,
+    ):
+        spatial = x.ndim - 2
+        kernel = weight.shape[2:]
+        strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
+        x = _padded(x, kernel, strides, dilations, pads, auto_pad, fill=0)
+        sizes = _output_sizes(x.shape[2:], kernel, strides, dilations)
+        batch, channels = x.shape[:2]
+        group = group or 1
+        weight = weight.reshape(group, weight.shape[0] // group, channels // group, *kernel)
+        result = np.zeros((batch, group, weight.shape[1], math.prod(sizes)), x.dtype)
+        for position, window in _windows(x, kernel, strides, dilations, sizes):
+            columns = window.reshape(batch, group, channels // group, -1)
+            taps = weight[(..., *position)]
+            # depthwise: a product per channel is faster than many 1 x 1 matrix products
+            result += taps * columns if channels == group else np.matmul(taps, columns)
+        result = result.reshape(batch, -1, *sizes)
+        if bias is not None:
+            result += bias.reshape(-1, *[1] * spatial)
+        return (result,)
+
+
+class MaxPool(_SlowMaxPool):
+    """Values only; a node that also wants the places of the maxima takes the slow way."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x,
+        auto_pad=None,
+        ceil_mode=None,
+        dilations=None,
+        kernel_shape=None,
+        pads=None,
+        storage_order=None,
+        strides=None,
+    ):
+        if len(self.onnx_node.output) > 1 or ceil_mode:
+            return super()._run(
+                x,
+                auto_pad=auto_pad,
+                ceil_mode=ceil_mode,
+                dilations=dilations,
+                kernel_shape=kernel_shape,
+                pads=pads,
+                storage_order=storage_order,
+                strides=strides,
+            )
+        spatial = x.ndim - 2
+        strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        x = _padded(x, kernel_shape, strides, dilations, pads, auto_pad, fill=lowest)
+        sizes = _output_sizes(x.shape[2:], kernel_shape, strides, dilations)
+        result = np.full((*x.shape[:2], *sizes), lowest, x.dtype)
+        for _, window in _windows(x, kernel_shape, strides, dilations, sizes):
+            np.maximum(result, window, out=result)
+        return (result,)
+
+
+class BatchNormalization(OpRun):
+    """With the running statistics; the training mode has other outputs and is not for inference."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, bias, mean, variance, epsilon=None, momentum=None, training_mode=None):
+        if training_mode:
+            raise NotImplementedError(f"node {self.onnx_node.name!r} is in training mode")
+        shape = (-1, *[1] * (x.ndim - 2))
+        factor = scale / np.sqrt(variance + np.asarray(1e-5 if epsilon is None else epsilon, variance.dtype))
+        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+
+
+#: What :class:`onnx.reference.ReferenceEvaluator` takes as ``new_ops``.
+REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization)
+
+
+def _padded(
+    x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    pads: Sequence[int] | None, auto_pad: str | None, *, fill,
+) -> np.ndarray:  # fmt: skip
+    spatial = x.ndim - 2
+    pads = list(pads or [0] * (2 * spatial))
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        for axis in range(spatial):
+            size, reach = x.shape[2 + axis], (kernel[axis] - 1) * dilations[axis] + 1
+            total = max(0, (math.ceil(size / strides[axis]) - 1) * strides[axis] + reach - size)
+            small, large = total // 2, total - total // 2
+            before, after = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+            pads[axis], pads[axis + spatial] = before, after
+    elif auto_pad == "VALID":
+        pads = [0] * (2 * spatial)
+    if not any(pads):
+        return x
+    return np.pad(
+        x, [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)], constant_values=fill
+    )
+
+
+def _output_sizes(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...]:
+    return tuple(
+        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
+    )
+
+
+def _windows(
+    x: np.ndarray,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    sizes: Sequence[int],
+) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """For each position in the kernel, what it sees of ``x``: [batch, channels, *sizes]."""
+    for position in itertools.product(*map(range, kernel)):
+        cut = tuple(
+            slice(p * d, p * d + (n - 1) * s + 1, s)
+            for p, d, s, n in zip(position, dilations, strides, sizes, strict=True)
+        )
+        yield position, x[(slice(None), slice(None), *cut)]

@@ -1,0 +1,83 @@
+"""Front ends: model files and objects -> Relax with fixed shapes and a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from hetero_tvm import zoo
+from hetero_tvm.errors import ModelError, UsageError
+
+from .onnx import import_onnx
+from .onnx_relax import source_names
+from .signature import ImportedModel, Signature, TensorSpec, parse_shape_option
+
+__all__ = [
+    "ImportedModel",
+    "Signature",
+    "TensorSpec",
+    "import_model",
+    "import_onnx",
+    "parse_shape_option",
+    "source_names",
+]
+
+
+def import_model(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    seed: int = 0,
+) -> ImportedModel:
+    """Import a model: ``zoo:NAME``, the path of an ONNX file, or an ``onnx.ModelProto``.
+
+    Parameters
+    ----------
+    shapes : dimensions by input name, for inputs that the model leaves symbolic.
+    batch, sequence : sizes by role: options of a zoo model, or values of symbols with such names.
+    seed : seed of a zoo model's weights.
+
+    Raises
+    ------
+    UsageError : a source that is not (or not yet) supported.
+    ModelError : see :func:`import_onnx`; unknown zoo names list the known ones.
+    """
+    if isinstance(source, str) and source.startswith("zoo:"):
+        return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
+    if isinstance(source, onnx.ModelProto):
+        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
+    if isinstance(source, str | Path):
+        suffix = Path(source).suffix.lower()
+        if suffix in (".pt2", ".pt", ".pth", ".json", ".tflite", ".mlir"):
+            raise UsageError(
+                f"{source}: {suffix} models are not supported yet.",
+                hint="Export the model to ONNX, for example with torch.onnx.export.",
+            )
+        if not Path(source).exists() and str(source) in zoo.names():
+            raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
+        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
+    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    if kind.startswith("torch."):
+        raise UsageError(
+            f"PyTorch objects ({kind}) are not supported yet.",
+            hint="Export the model with torch.onnx.export first.",
+        )
+    raise UsageError(f"A model is zoo:NAME, a path, or an onnx.ModelProto, not {kind}.")
+
+
+def _import_zoo(
+    name: str, shapes: Mapping[str, Sequence[int]], batch: int | None, sequence: int | None, seed: int
+) -> ImportedModel:
+    """Zoo models are built for the asked sizes; ``shapes`` of their inputs set batch and sequence."""
+    for given in shapes.values():
+        if len(given) in (2, 4):
+            batch = given[0] if batch is None else batch
+        if len(given) == 2:
+            sequence = given[1] if sequence is None else sequence
+    model = zoo.build(name, batch=batch, sequence=sequence, seed=seed)
+    return import_onnx(model, shapes=shapes, name=name)

@@ -1,0 +1,143 @@
+"""Read an ONNX file: bytes, protobuf, external data.  Every defect of the file is a ModelError."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from hetero_tvm.errors import ModelError
+
+#: Protobuf cannot hold more in one message.
+_LARGEST_FILE = 2**31 - 1
+
+
+def load_onnx(path: Path) -> onnx.ModelProto:
+    """Load an ONNX file with its external data, all weights in memory.
+
+    Raises
+    ------
+    ModelError : the file is missing, empty, truncated, too large, not ONNX, or its external
+        data is missing, too short, or lies outside the folder of the model.
+    """
+    data = _read(path)
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except (DecodeError, RecursionError, MemoryError, ValueError) as error:
+        raise ModelError(
+            f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
+            hint="Check that the download or export finished; Git LFS pointers must be pulled first.",
+        ) from error
+    if not model.HasField("graph"):
+        raise ModelError(
+            f"{path} is not an ONNX model: it holds no graph.",
+            hint="Give a file written by an ONNX exporter.",
+        )
+    _load_external(model, path)
+    return model
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """All tensors stored in a model: initializers and node attributes, subgraphs and functions too."""
+    stack: list = [model.graph]
+    yield_functions = list(model.functions)
+    for function in yield_functions:
+        stack.extend(function.node)
+    while stack:
+        item = stack.pop()
+        if isinstance(item, onnx.GraphProto):
+            yield from item.initializer
+            stack.extend(item.node)
+            continue
+        for attribute in item.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                stack.append(attribute.g)
+            stack.extend(attribute.graphs)
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        found = sorted(p.name for p in path.glob("*.onnx"))
+        hint = f"Name the file: {', '.join(found)}." if found else "Give the path of an .onnx file."
+        raise ModelError(f"{path} is a folder, not an ONNX file.", hint=hint)
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise ModelError(f"{path} is empty.", hint="Export or download the model again.")
+        if size > _LARGEST_FILE:
+            raise ModelError(
+                f"{path} has {size} bytes; an ONNX file cannot be larger than 2 GiB.",
+                hint="Save the model with external data (onnx.save(..., save_as_external_data=True)).",
+            )
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, near, n=1)
+        hint = (
+            f"Did you mean {path.parent / close[0]}?" if close else "Check the path; zoo models are zoo:NAME."
+        )
+        raise ModelError(f"There is no model file {path}.", hint=hint) from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}.") from error
+
+
+def _load_external(model: onnx.ModelProto, path: Path) -> None:
+    external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
+    problems = []
+    for tensor in external:
+        try:
+            tensor.raw_data = _external_bytes(tensor, path)
+        except (ModelError, OSError, ValueError, OverflowError) as error:
+            problems.append(f"{tensor.name or '(unnamed tensor)'}: {error}")
+            continue
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    if problems:
+        shown = problems[:10] + ([f"and {len(problems) - 10} more"] if len(problems) > 10 else [])
+        raise ModelError(
+            f"{path} keeps weights in external files that cannot be used.",
+            problems=shown,
+            hint=f"Put the data files that were written with the model into {path.parent.resolve()}.",
+        )
+
+
+def _external_bytes(tensor: TensorProto, path: Path) -> bytes:
+    """The bytes of one external tensor; refuses files outside the folder of the model."""
+    entry = {item.key: item.value for item in tensor.external_data}
+    location = entry.get("location", "")
+    target = _inside(path, location)
+    if not target.is_file():
+        raise ModelError(f"external data file {location!r} is missing")
+    offset = int(entry.get("offset", 0) or 0)
+    available = target.stat().st_size - offset
+    length = int(entry["length"]) if entry.get("length") else available
+    if offset < 0 or length < 0 or length > available:
+        raise ModelError(
+            f"needs {length} bytes at offset {offset}, but {location!r} has {target.stat().st_size} bytes"
+        )
+    with target.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(length)
+
+
+def _inside(path: Path, location: str) -> Path:
+    """Resolve a location relative to the model; a file must not read the rest of the disk."""
+    refusal = ModelError(f"external data file {location!r} lies outside the folder of the model; refused")
+    if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise refusal
+    target = (path.parent / location).resolve()
+    # Download caches keep a model and its data as links into one blob folder: allowed when the
+    # model itself is such a link and both end in the same folder.
+    allowed = {path.parent.resolve()}
+    if path.is_symlink():
+        allowed.add(path.resolve().parent)
+    if not any(target.is_relative_to(folder) for folder in allowed):
+        raise refusal
+    return target

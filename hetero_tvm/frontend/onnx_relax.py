@@ -1,0 +1,239 @@
+"""Cleaned ONNX -> Relax through TVM's importer; each binding carries the name of its ONNX node."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import SimpleNamespace
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from hetero_tvm.errors import HeteroTVMError, ModelError
+
+from .onnx_check import opset_of
+
+_SUFFIX = re.compile(r"#\d+$")
+
+
+def supported_operators() -> frozenset[str]:
+    """ONNX operators that TVM's importer has a converter for."""
+    # Strings and sequences have converters, but no code generation: they fail at a later step.
+    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant"}
+
+
+def source_names(var: relax.Var | str) -> str:
+    """The ONNX node that a binding of an imported module stands for.
+
+    A node that needs several bindings names its result plainly and the steps before it with a
+    suffix: ``/encoder/Add#1``, ``/encoder/Add#2``, ``/encoder/Add``.
+    """
+    name = var if isinstance(var, str) else var.name
+    return _SUFFIX.sub("", name)
+
+
+def to_relax(model: onnx.ModelProto) -> tvm.IRModule:
+    """Convert a cleaned model of fixed shapes; weights become constants.
+
+    Raises
+    ------
+    ModelError : TVM cannot convert a node, or a result has another type than ONNX says, or no
+        fixed shape.  Names the node.
+    """
+    importer = _Importer(model.graph)
+    try:
+        module = importer.from_onnx(model.graph, opset_of(model))
+    except _Failed as failure:
+        node, error = failure.args
+        importer.bb._end_block()  # else the builder warns about it on stderr
+        raise _conversion_error(node, error) from error
+    except HeteroTVMError:
+        importer.bb._end_block()
+        raise
+    except Exception as error:
+        importer.bb._end_block()
+        raise _conversion_error(importer.at, error) from error
+    module["main"] = _rename(module["main"], importer.marks, importer.order)
+    # Removes the alias that TVM's importer binds each single output to.
+    module = relax.transform.CanonicalizeBindings()(module)
+    module = relax.transform.DeadCodeElimination()(module)
+    if not relax.analysis.check_well_formed(module):
+        raise ModelError("TVM's importer made an ill-formed Relax module of this model.")
+    return module
+
+
+class _Failed(BaseException):
+    """Carries (node, error) past the importer, which prints all operands for every ``Exception``."""
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer, one node at a time: ends each node with a marker binding, so that the
+    bindings between two markers are known to stand for that node."""
+
+    def __init__(self, graph: onnx.GraphProto):
+        super().__init__({}, "float32", sanitize=False)
+        self._known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+        self.at: onnx.NodeProto | None = None
+        self.marks: set[str] = set()
+        self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
+
+    def _construct_nodes(self, graph):
+        for node in graph.node:
+            self.at = node
+            super()._construct_nodes(SimpleNamespace(node=[node]))
+            for name in filter(None, node.output):
+                self._nodes[name] = self._settle(node, name, self._nodes[name])
+            marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
+            self.marks.add(marker.name)
+            first = self._nodes.get(node.output[0])
+            self.order.append((node.name, first.name if isinstance(first, relax.Var) else None))
+        self.at = None
+
+    def _convert_operator(self, op_name, inputs, attrs, opset):
+        try:
+            if op_name == "Clip" and _numeric_bounds(inputs[1:3]):
+                return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
+            if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
+                return self.bb.normalize(_gather(inputs[0], inputs[1], attrs.get("axis", 0)))
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        except Exception as error:
+            raise _Failed(self.at, error) from error
+
+    def _settle(self, node: onnx.NodeProto, name: str, value):
+        """Bind a result and hold its type against what ONNX inferred."""
+        if isinstance(value, relax.ShapeExpr):
+            value = relax.const([int(dim) for dim in value.values], "int64")
+        if not isinstance(value, relax.Expr):
+            return value
+        if not isinstance(value, relax.Var | tvm.ir.GenericConst | relax.Tuple):
+            value = self.bb.emit(value)
+        known = self._known.get(name)
+        found = value.ty
+        if known is None or not known.elem_type or not isinstance(found, relax.TensorType):
+            return value
+        dtype = onnx_frontend.get_type(known.elem_type)
+        shape = _static_shape(found)
+        wanted = [d.dim_value for d in known.shape.dim] if known.HasField("shape") else None
+        if (
+            shape is None
+            or str(found.dtype) != dtype
+            or (wanted is not None and 0 not in wanted and shape != wanted)
+        ):
+            raise ModelError(
+                f"TVM's importer gives {found} for output {name!r} of node {node.name!r} ({node.op_type}), "
+                f"ONNX says {dtype}{wanted}.",
+                hint="The importer does not cover this form of the operator; export the model without it.",
+            )
+        return value
+
+
+def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> ModelError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = f"{type(error).__name__}: {(lines or [''])[-1][:300]}"
+    if node is None:
+        return ModelError(f"TVM cannot import this model. {reason}")
+    return ModelError(
+        f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
+        hint="The importer does not cover this form of the operator; export the model without it.",
+    )
+
+
+def _gather(data: relax.Expr, indices: relax.Expr, axis: int) -> relax.Expr:
+    """One ``take``; TVM's converter spends six bindings on negative indices."""
+    size = _static_shape(data.ty)[axis]
+    if isinstance(indices, tvm.ir.GenericConst):
+        values = indices.value.numpy()
+        if values.size and not -size <= values.min() <= values.max() < size:
+            raise ValueError(f"an index lies outside [{-size}, {size})")
+    # "wrap" counts negative indices from the end and never reads outside the table.
+    return relax.op.take(data, indices, axis=axis, mode="wrap")
+
+
+def _numeric_bounds(bounds: list) -> bool:
+    return all(
+        b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds
+    )
+
+
+def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
+    """Relax's own minimum and maximum; TVM's converter writes opaque kernels and tests each bound for NaN."""
+    dtype = str(x.ty.dtype)
+    for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
+        if bound is not None:
+            x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
+    return x
+
+
+def _static_shape(ty) -> list[int] | None:
+    """Dimensions of a tensor type as numbers, or None when one is unknown."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    dims = list(ty.shape.values)
+    if not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in dims):
+        return None
+    return [int(dim) for dim in dims]
+
+
+# ---- names ---------------------------------------------------------------------------------
+
+
+def _rename(function: relax.Function, marks: set[str], order: list[tuple[str, str | None]]) -> relax.Function:
+    """Drop the marker bindings and name all others after their ONNX node."""
+    groups: list[list[relax.Var]] = [[]]
+    alias: dict[str, str] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            if isinstance(getattr(binding, "value", None), relax.Var):
+                alias[binding.var.name] = binding.value.name
+            if binding.var.name in marks:
+                groups.append([])
+            else:
+                groups[-1].append(binding.var)
+    names: dict[str, str] = {}
+    taken: Counter[str] = Counter()
+    used = {parameter.name for parameter in function.params}
+
+    def suffixed(source: str) -> str:
+        while True:
+            taken[source] += 1
+            if f"{source}#{taken[source]}" not in used:
+                return f"{source}#{taken[source]}"
+
+    for (source, first), group in zip([*order, ("outputs", None)], groups, strict=True):
+        for var in group:
+            # A plain name that looks like a suffixed one would be cut by `source_names`.
+            plain = var.name == first and source not in used and not _SUFFIX.search(source)
+            names[var.name] = source if plain else suffixed(source)
+            original = alias.get(var.name)
+            if original in names:
+                # the alias survives canonicalization: it takes over the name
+                names[var.name], names[original] = names[original], names[var.name]
+            used.add(names[var.name])
+    return _Renamer(names, marks).visit_expr(function)
+
+
+@relax.expr_functor.mutator
+class _Renamer(relax.PyExprMutator):
+    def __init__(self, names: dict[str, str], marks: set[str]):
+        super().__init__()
+        self.names = names
+        self.marks = marks
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var.name not in self.marks:
+            super().visit_var_binding_(binding)
+
+    def visit_dataflow_var_def_(self, var):
+        return self._define(var, relax.DataflowVar)
+
+    def visit_var_def_(self, var):
+        return self._define(var, relax.Var)
+
+    def _define(self, var, kind):
+        if var.name not in self.names:
+            return var
+        renamed = kind(self.names[var.name], var.ty)
+        self.set_var_remap(var, renamed)
+        return renamed

@@ -1,0 +1,165 @@
+"""Fix the shapes of a model's inputs; one error lists everything that is missing or contradictory."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import TensorProto
+
+from hetero_tvm.errors import ModelError, ShapeError
+
+#: Symbols that mean "batch" and "sequence length" in what exporters write.
+_BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
+_SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
+
+# A dimension is a number, a symbol, or None (no name, no value).
+_Dims = list["int | str | None"]
+
+
+def fix_input_shapes(
+    inputs: Sequence[onnx.ValueInfoProto],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+) -> dict[str, tuple[int, ...]]:
+    """The fixed shape of every input.
+
+    A symbol that one given shape fixes is fixed in all inputs; ``batch`` and ``sequence`` fix
+    symbols by their usual names.
+
+    Raises
+    ------
+    ShapeError : unknown input names, wrong ranks, contradictions (all of them), or dimensions
+        that are left without a value (all of them, with the options to add).
+    ModelError : an input is not a tensor.
+    """
+    declared = {value.name: _declared(value) for value in inputs}
+    symbols = _symbols_by_role(declared, batch=batch, sequence=sequence)
+    problems = _unknown_names(declared, shapes)
+    for name, dims in declared.items():
+        if name in shapes:
+            problems += _bind(name, dims, shapes[name], symbols)
+    if problems:
+        raise ShapeError(
+            "The given shapes do not fit the model.",
+            problems=problems,
+            hint="The model's inputs are "
+            + ", ".join(f"{n}={_letters(d)}" for n, d in declared.items())
+            + ".",
+        )
+    fixed = {}
+    for name, dims in declared.items():
+        if name in shapes:
+            fixed[name] = tuple(int(size) for size in shapes[name])
+        elif dims is not None:
+            fixed[name] = tuple(symbols.get(d, d) if isinstance(d, str) else d for d in dims)
+    _refuse_open(declared, fixed)
+    return fixed
+
+
+def _declared(value: onnx.ValueInfoProto) -> _Dims | None:
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(
+            f"Input {value.name!r} is not a tensor.", hint="Export the model with plain tensors as inputs."
+        )
+    tensor = value.type.tensor_type
+    if tensor.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        kind = "has no data type" if tensor.elem_type == TensorProto.UNDEFINED else "holds strings"
+        raise ModelError(f"Input {value.name!r} {kind}.", hint="Export the model with numeric inputs.")
+    if not tensor.HasField("shape"):
+        return None
+    # Zero and negative sizes are how older exporters wrote "dynamic".
+    return [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else (dim.dim_param or None)
+        for dim in tensor.shape.dim
+    ]
+
+
+def _letters(dims: _Dims | None) -> str:
+    return (
+        "(any rank)" if dims is None else "x".join("?" if d is None else str(d) for d in dims) or "(scalar)"
+    )
+
+
+def _symbols_by_role(declared: Mapping[str, _Dims | None], **roles: int | None) -> dict[str, int]:
+    symbols: dict[str, int] = {}
+    names = {d for dims in declared.values() for d in dims or () if isinstance(d, str)}
+    for (role, size), pattern in zip(roles.items(), (_BATCH, _SEQUENCE), strict=True):
+        if size is None:
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ShapeError(f"{role}={size!r} is not a whole number of at least 1.")
+        matches = [name for name in names if pattern.search(name)]
+        if not matches:
+            listed = ", ".join(f"{n}={_letters(d)}" for n, d in declared.items())
+            raise ShapeError(
+                f"No input has a symbolic {role} dimension that {role}={size} could fix.",
+                hint=f"Fix dimensions with --shape; the inputs are {listed}.",
+            )
+        symbols.update(dict.fromkeys(matches, size))
+    return symbols
+
+
+def _unknown_names(declared: Mapping[str, object], shapes: Mapping[str, object]) -> list[str]:
+    problems = []
+    for name in shapes:
+        if name not in declared:
+            close = difflib.get_close_matches(name, declared, n=1)
+            problems.append(
+                f"there is no input {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "")
+            )
+    return problems
+
+
+def _bind(name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str, int]) -> list[str]:
+    """Check one given shape and record the symbols that it fixes; returns the problems."""
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in given):
+        return [
+            f"{name}: {'x'.join(map(str, given))} has a dimension that is not a whole number of at least 1"
+        ]
+    if dims is None:
+        return []
+    if len(dims) != len(given):
+        return [f"{name}: {len(given)} dimensions given, the model has {len(dims)} ({_letters(dims)})"]
+    problems = []
+    for axis, (dim, size) in enumerate(zip(dims, given, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            problems.append(f"{name}: dimension {axis} is fixed to {dim} in the model, not {size}")
+        elif isinstance(dim, str) and symbols.setdefault(dim, size) != size:
+            problems.append(f"{name}: dimension {axis} ({dim}) is {size} here but {symbols[dim]} elsewhere")
+    return problems
+
+
+def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple]) -> None:
+    problems, options = [], []
+    for name, dims in declared.items():
+        if name not in fixed:
+            problems.append(f"{name}: even the number of dimensions is unknown")
+            options.append(f"--shape {name}=AxBxC")
+            continue
+        still_open = [axis for axis, size in enumerate(fixed[name]) if not isinstance(size, int)]
+        if still_open:
+            listed = ", ".join(
+                f"dimension {a} ({dims[a]})" if dims[a] else f"dimension {a}" for a in still_open
+            )
+            problems.append(f"{name}: {listed} of {_letters(dims)}")
+            sizes = (d if isinstance(d, int) else _suggest(d, axis) for axis, d in enumerate(fixed[name]))
+            options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
+    if problems:
+        raise ShapeError(
+            "Some input dimensions have no value; shapes must be fixed before compilation.",
+            problems=problems,
+            hint=f"Add {' '.join(options)} (with the sizes that you will run).",
+        )
+
+
+def _suggest(symbol: str | None, axis: int) -> int:
+    if symbol and _SEQUENCE.search(symbol):
+        return 128
+    if axis == 0 or (symbol and _BATCH.search(symbol)):
+        return 1
+    return 128 if axis == 1 else 224

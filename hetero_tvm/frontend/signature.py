@@ -1,0 +1,69 @@
+"""What every front end hands on: the imported model and the names, shapes and dtypes of its ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+import tvm
+
+from hetero_tvm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output.  ``dtype`` is a NumPy dtype name; every dimension is a number."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a model, in calling order."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model as Relax, with the cleaned ONNX model it was made from.
+
+    ``module`` has one function ``main``: parameters in the order of ``signature.inputs``, weights
+    as constants, one tensor as result, or a tuple where there are several outputs.  Names of its
+    bindings tell the ONNX nodes (see :func:`hetero_tvm.frontend.source_names`).
+    """
+
+    module: tvm.IRModule
+    signature: Signature
+    onnx_model: onnx.ModelProto
+    name: str
+    weight_bytes: int
+
+
+def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
+
+    Raises
+    ------
+    UsageError : the text has another form, or a dimension is not a whole number of at least 1.
+    """
+    name, equals, sizes = text.rpartition("=")
+    hint = "Write NAME=AxBxC, for example --shape input_ids=1x128."
+    if not equals or not name.strip() or not sizes.strip():
+        raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
+    parts = [part.strip() for part in sizes.lower().split("x")]
+    # isdecimal alone would also let other scripts' digits through
+    bad = [part for part in parts if not (part.isascii() and part.isdecimal() and int(part) > 0)]
+    if bad:
+        listed = ", ".join(repr(part) for part in bad)
+        raise UsageError(f"--shape {text!r}: {listed} is not a whole number of at least 1.", hint=hint)
+    return name.strip(), tuple(int(part) for part in parts)
