@@ -19,6 +19,8 @@ from tvm import tirx  # noqa: E402
 from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
 from tvm.tirx import compilation_pipeline  # noqa: E402
 
+from hetero_tvm.codegen import vector_math  # noqa: E402
+
 PIPELINE = "hetero_tvm"
 STACK_LIMIT = 64 << 10
 """Largest buffer in bytes that is kept on the stack."""
@@ -52,13 +54,39 @@ def keep_small_buffers_on_stack(func: Any, _mod: Any, _ctx: Any) -> Any:
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _keep_on_stack)))
 
 
+_POLYNOMIALS = {"tirx.exp": vector_math.exp, "tirx.erf": vector_math.erf, "tirx.tanh": vector_math.tanh,
+                "tirx.sigmoid": vector_math.sigmoid}  # fmt: skip
+
+
+def _vector_math(call: Any) -> Any:
+    name = call.op.name if isinstance(call.op, tvm.ir.Op) else None
+    if name in _POLYNOMIALS and str(call.ty.dtype) == "float32":
+        return _POLYNOMIALS[name](call.args[0])
+    if name == "tirx.pow" and isinstance(call.args[1], tirx.FloatImm):
+        base, power = call.args[0], float(call.args[1].value)
+        if power == 2.0:
+            return base * base
+        if power == 3.0:
+            return base * base * base
+    return call
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
+def use_vector_math(func: Any, _mod: Any, _ctx: Any) -> Any:
+    """float32 exp, erf, tanh and sigmoid become polynomials; small powers become products.
+
+    LLVM would call libm once per lane.
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _vector_math), order="post"))
+
+
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
         return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
 
-    return lower, finalize, finalize_device
+    return tvm.ir.transform.Sequential([use_vector_math, lower]), finalize, finalize_device
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)

@@ -134,9 +134,13 @@ class Graph:
         self._users = None
         return var
 
+    def add_function(self, function: Any, name: str) -> Any:
+        """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""
+        return self._builder.add_func(function, name)
+
     def call_function(self, function: Any, name: str, args: list[Any], out_var: Any) -> Any:
-        """A ``call_tir`` of a PrimFunc (added to the module under a fresh name) with the type of ``out_var``."""
-        return relax.call_tir(self._builder.add_func(function, name), args, out_ty=out_var.ty)
+        """A ``call_tir`` of a PrimFunc, added to the module, with the type of ``out_var``."""
+        return relax.call_tir(self.add_function(function, name), args, out_ty=out_var.ty)
 
     def rebuild(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """The module with this function rewritten and dead bindings dropped, and sources by variable name."""

@@ -39,7 +39,8 @@ class _Norm(Rule):
         if addition is None:
             return None
         eps = next((scalar_of(a) for a in addition.args if scalar_of(a) is not None), None)
-        mean = next((graph.call(a, "relax.mean") for a in addition.args if graph.call(a, "relax.mean")), None)
+        means = [call for a in addition.args if (call := graph.call(a, "relax.mean")) is not None]
+        mean = means[0] if means else None
         if eps is None or mean is None:
             return None
         base = _square_root_of(graph, mean.args[0])

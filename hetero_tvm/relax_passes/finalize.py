@@ -1,0 +1,79 @@
+"""From tasks to kernels: every call gets its scheduled kernel and constants in the layout it wants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.errors import BuildError  # noqa: E402
+from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
+from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
+from hetero_tvm.schedules.base import Point  # noqa: E402
+from hetero_tvm.targets.base import Target  # noqa: E402
+from hetero_tvm.tasks import Task  # noqa: E402
+
+
+def apply_schedules(
+    module: Any,
+    tasks: tuple[Task, ...],
+    points: Mapping[str, Point],
+    scheduled: Mapping[str, Any],
+    target: Target,
+) -> Any:
+    """Replace every workload by its scheduled kernel.
+
+    Parameters
+    ----------
+    points : task key -> point of the task's space (default point when absent).
+    scheduled : task key -> scheduled PrimFunc, for tasks without a space whose record is a trace.
+
+    Packed constants are new arrays; the plain ones disappear with the calls that used them, so no
+    weight is stored twice unless two kernels want it in two layouts.
+    """
+    by_key = {task.key: task for task in tasks}
+    graph = Graph(module)
+    kernels: dict[str, Any] = {}
+    for var in graph.bindings():
+        call = graph.value(var)
+        if not is_call_tir(call):
+            continue
+        task = by_key[task_key(module[call.args[0]])]
+        args = list(call.args[1].fields)
+        if task.space is None:
+            if task.key not in kernels:
+                kernel = scheduled.get(task.key) or target.schedule_generic(task.workload)
+                kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name))
+        else:
+            point = points.get(task.key) or task.space.default(task.op, target.machine)
+            if task.key not in kernels:
+                kernel = task.space.emit(task.op, point, target.machine)
+                kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name))
+            for index, pack in task.space.pack(task.op, point, target.machine).items():
+                array = array_of(graph.value(args[index]))
+                if array is None:
+                    raise BuildError(
+                        f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
+                        hint="this is a fault of the fusion that made the call; switch it off and report it",
+                    )
+                args[index] = relax.const(np.ascontiguousarray(pack(array)))
+        graph.replace(var, relax.call_tir(kernels[task.key], args, out_ty=var.ty))
+    return graph.rebuild()[0]
+
+
+def symbol(name: str) -> str:
+    """A task's name as a C identifier."""
+    return re.sub(r"\W", "_", name)
+
+
+def _marked(kernel: Any) -> Any:
+    return kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel

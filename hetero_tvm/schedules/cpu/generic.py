@@ -1,0 +1,193 @@
+"""A schedule for any kernel: what operators without a space of their own get when untuned.
+
+Strategy, in order:
+
+1. Elementwise producers are inlined into their consumers.
+2. A block without reduction: all loops but the innermost are fused and run in parallel, the
+   innermost is vectorised.
+3. A block with a reduction whose innermost spatial axis is contiguous: the same, with the reduction
+   between them and the accumulators in registers (a second spatial axis is unrolled for reuse).
+4. A reduction over the contiguous axis itself (a row sum): rows in parallel, partial sums in vector
+   lanes.
+
+Each step that a block's shape does not allow is left out for that block; the kernel stays correct.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import tirx  # noqa: E402
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError  # noqa: E402
+
+from hetero_tvm.schedules.cpu.machine import CpuModel  # noqa: E402
+
+_PARALLEL_WORTH = 8192
+"""Loop iterations below which waking the other threads costs more than it saves."""
+
+_ROWS = 4
+"""Rows of a register tile: how many accumulators share one loaded vector."""
+
+
+def schedule(function: Any, machine: CpuModel) -> Any:
+    """Schedule one PrimFunc; returns a PrimFunc with the same signature and attributes."""
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    try:
+        sch = Schedule(module)
+    except (ValueError, tvm.error.TVMError):  # no blocks to schedule (extern calls, hand-written loops)
+        return function
+    _inline(sch)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        loops = sch.get_loops(block)
+        if not loops or not all(_extent(sch, loop) for loop in loops):
+            continue
+        try:
+            _schedule_block(sch, block, machine)
+        except ScheduleError:
+            continue  # the block keeps the steps that succeeded before
+    result = sch.mod["main"]
+    if not (function.attrs and "global_symbol" in function.attrs):
+        result = result.without_attr("global_symbol")
+    return result.with_attr("tirx.noalias", True)
+
+
+def _inline(sch: Schedule) -> None:
+    for block in list(sch.get_child_blocks(sch.get_sblock("root"))):
+        if _reduction(sch, block):
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            pass  # an output, or used in a way that cannot be inlined
+
+
+def _schedule_block(sch: Schedule, block: Any, machine: CpuModel) -> None:
+    loops = sch.get_loops(block)
+    kinds = _kinds(sch, block)
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
+    work = math.prod(_extent(sch, loop) for loop in loops)
+    if "?" in kinds or not spatial:
+        return
+    if not reduced:
+        _spatial(sch, spatial, work, machine)
+    elif _contiguous_over(sch, block, spatial[-1]) and _width(_extent(sch, spatial[-1]), machine) >= 4:
+        _tiled_reduction(sch, block, spatial, reduced, work, machine)
+    else:
+        _row_reduction(sch, block, spatial, reduced, work, machine)
+
+
+def _spatial(sch: Schedule, loops: list[Any], work: int, machine: CpuModel) -> None:
+    width = _width(_extent(sch, loops[-1]), machine)
+    *outer, inner = loops
+    if width > 1:
+        more, inner = sch.split(inner, [None, width])
+        outer = [*outer, more]
+        sch.vectorize(inner)
+    if outer:
+        _parallel(sch, sch.fuse(*outer), work, machine)
+
+
+def _tiled_reduction(
+    sch: Schedule, block: Any, spatial: list[Any], reduced: list[Any], work: int, machine: CpuModel
+) -> None:
+    """``parallel(outer) . reduce . unroll(rows) . vector`` with the tile in registers."""
+    width = _width(_extent(sch, spatial[-1]), machine)
+    *outer, last = spatial
+    more, lanes = sch.split(last, [None, width])
+    rows = []
+    if outer:
+        tile = max(f for f in range(1, _ROWS + 1) if _extent(sch, outer[-1]) % f == 0)
+        if tile > 1:
+            coarse, fine = sch.split(outer[-1], [None, tile])
+            outer, rows = [*outer[:-1], coarse], [fine]
+    outer = [*outer, more]
+    sch.reorder(*outer, *reduced, *rows, lanes)
+    fused = sch.fuse(*outer)
+    tile_block = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(tile_block, fused)
+    written = sch.get_loops(tile_block)
+    sch.vectorize(written[-1])
+    for row in rows:
+        sch.unroll(row)
+    sch.vectorize(lanes)
+    start = sch.decompose_reduction(block, reduced[0])
+    sch.vectorize(sch.get_loops(start)[-1])
+    _parallel(sch, fused, work, machine)
+
+
+def _row_reduction(
+    sch: Schedule, block: Any, spatial: list[Any], reduced: list[Any], work: int, machine: CpuModel
+) -> None:
+    """``parallel(rows) . reduce in vector lanes . fold the lanes``."""
+    width = _width(_extent(sch, reduced[-1]), machine)
+    sch.reorder(*spatial, *reduced)
+    rows = sch.fuse(*spatial)
+    if width >= 4:
+        _, lanes = sch.split(reduced[-1], [None, width])
+        partial = sch.rfactor(lanes, 0)
+        sch.vectorize(sch.get_loops(partial)[-1])
+    _parallel(sch, rows, work, machine)
+
+
+def _parallel(sch: Schedule, loop: Any, work: int, machine: CpuModel) -> None:
+    if work >= _PARALLEL_WORTH and _extent(sch, loop) > 1:
+        sch.parallel(loop)
+
+
+def _width(extent: int, machine: CpuModel) -> int:
+    """Vector length for a loop: the largest divisor of at most two registers; 1 when there is none worth it."""
+    best = max(d for d in range(1, 2 * machine.lanes + 1) if extent % d == 0)
+    return best if best >= 4 else 1
+
+
+def _extent(sch: Schedule, loop: Any) -> int:
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
+def _reduction(sch: Schedule, block: Any) -> bool:
+    return any(int(var.iter_type) != tirx.IterVar.DataPar for var in sch.get(block).iter_vars)
+
+
+def _kinds(sch: Schedule, block: Any) -> list[str]:
+    """S or R for each loop, when each binds one iterator directly; ``?`` otherwise."""
+    kinds: dict[Any, str] = {}
+    for var, value in zip(sch.get(block).iter_vars, _iter_values(sch, block), strict=True):
+        if isinstance(value, tirx.Var):
+            kinds[value] = "S" if int(var.iter_type) == tirx.IterVar.DataPar else "R"
+    return [kinds.get(sch.get(x).loop_var, "S" if _extent(sch, x) == 1 else "?") for x in sch.get_loops(block)]
+
+
+def _iter_values(sch: Schedule, block: Any) -> list[Any]:
+    inner = sch.get(sch.get_loops(block)[-1]).body
+    while not isinstance(inner, SBlockRealize):
+        inner = inner.body
+    return list(inner.iter_values)
+
+
+def _contiguous_over(sch: Schedule, block: Any, loop: Any) -> bool:
+    """Whether what the block reads is contiguous, or constant, along ``loop``."""
+    stmt, values = sch.get(block), _iter_values(sch, block)
+    variable = sch.get(loop).loop_var
+    iterator = next((v.var for v, x in zip(stmt.iter_vars, values, strict=True) if x.same_as(variable)), None)
+    if iterator is None:
+        return False
+    for read in stmt.reads:
+        *leading, last = read.region
+        if any(_step(axis.min, iterator) != 0 for axis in leading) or _step(last.min, iterator) not in (0, 1):
+            return False
+    return True
+
+
+def _step(index: Any, iterator: Any) -> int | None:
+    """By how much a linear index moves per step of ``iterator``; None when it is not linear in it."""
+    if iterator not in tirx.analysis.undefined_vars(index):
+        return 0
+    coefficients = tvm.sym.detect_linear_equation(index, [iterator])
+    return int(coefficients[0]) if len(coefficients) and isinstance(coefficients[0], tirx.IntImm) else None

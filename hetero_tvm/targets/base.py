@@ -1,0 +1,95 @@
+"""What a target is, and the registry through which targets are found.
+
+A target brings its graph passes, its design spaces, and how to compile; nothing outside its own file
+knows its name.  Third-party packages register theirs through the entry-point group
+``hetero_tvm.targets``: entry ``KIND = "module:factory"``, where the factory maps the variant text to
+a :class:`Target`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from hetero_tvm.errors import TargetError
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.rule import Rule
+from hetero_tvm.schedules.base import DesignSpace
+
+GROUP = "hetero_tvm.targets"
+
+
+class Target(ABC):
+    """One concrete target: a kind and the variant that it is built for."""
+
+    kind: str = ""
+
+    @property
+    @abstractmethod
+    def machine(self) -> Any:
+        """The hardware as this target's design spaces see it (JSON through ``to_json``)."""
+
+    @property
+    @abstractmethod
+    def tvm_target(self) -> Any:
+        """The ``tvm.target.Target`` for code generation."""
+
+    @property
+    @abstractmethod
+    def fusions(self) -> Sequence[Rule]:
+        """Fusion rules of the optimize pipeline, in order."""
+
+    @property
+    @abstractmethod
+    def spaces(self) -> Sequence[DesignSpace]:
+        """Design spaces, tried in order."""
+
+    @abstractmethod
+    def schedule_generic(self, function: Any) -> Any:
+        """A schedule for a kernel that no space knows: correct for any function, never none."""
+
+    @abstractmethod
+    def compile(self, module: Any) -> Any:
+        """From a lowered module (Relax and scheduled kernels) to a ``relax.VMExecutable``."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """For the manifest: kind, cpu (or device), isa (features that must be present), threads."""
+
+    def space_for(self, op: FusedOp) -> tuple[DesignSpace | None, list[str]]:
+        """The first space that serves ``op``, and the reasons of those that do not."""
+        reasons = []
+        for space in self.spaces:
+            reason = space.refuses(op, self.machine)
+            if reason is None:
+                return space, reasons
+            reasons.append(f"{space.name}: {reason}")
+        return None, reasons
+
+
+def _builtin() -> dict[str, Callable[[str], Target]]:
+    from hetero_tvm.targets.cpu import CpuTarget
+
+    return {"cpu": CpuTarget.from_variant}
+
+
+def parse_target(text: str | Target) -> Target:
+    """``KIND[:VARIANT[,VARIANT]]`` -> target; a target object is returned as it is.
+
+    Raises
+    ------
+    TargetError : no such kind, or the kind refuses the variant.
+    """
+    if isinstance(text, Target):
+        return text
+    kind, _, variant = text.partition(":")
+    factories = _builtin()
+    if kind not in factories:
+        found = {entry.name: entry for entry in entry_points(group=GROUP)}
+        if kind not in found:
+            known = ", ".join(sorted({*factories, *found}))
+            raise TargetError(f"there is no target {kind!r}", hint=f"targets here: {known}")
+        return found[kind].load()(variant)
+    return factories[kind](variant)

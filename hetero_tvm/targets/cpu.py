@@ -1,0 +1,133 @@
+"""The CPU target: code for the CPU that is really there, on the cores that are really available."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from hetero_tvm import host  # noqa: E402
+from hetero_tvm.codegen.pipeline import PIPELINE  # noqa: E402
+from hetero_tvm.errors import TargetError  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
+from hetero_tvm.schedules.cpu import generic  # noqa: E402
+from hetero_tvm.schedules.cpu.machine import CpuModel  # noqa: E402
+from hetero_tvm.schedules.registry import CPU_SPACES  # noqa: E402
+from hetero_tvm.targets.base import Target  # noqa: E402
+
+# LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
+_CPUINFO_NAME = {
+    "sse4.1": "sse4_1", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+    "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8", "lzcnt": "abm", "bmi": "bmi1",
+}  # fmt: skip
+_CHECKED = (
+    "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe", "sse4.1", "sse4.2",
+    "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi", "avx512vbmi2",
+    "avx512vnni", "avx512bf16", "avx512bitalg", "avx512vpopcntdq", "avx512fp16", "avxvnni",
+    "amx-tile", "amx-bf16", "amx-int8",
+)  # fmt: skip
+
+
+class CpuTarget(Target):
+    """x86 (or other LLVM) CPUs.
+
+    Parameters
+    ----------
+    mcpu : LLVM's name of the microarchitecture; None for this machine's.
+    threads : threads that kernels are laid out for; None for the available cores.
+    """
+
+    kind = "cpu"
+
+    def __init__(self, mcpu: str | None = None, threads: int | None = None):
+        here = host.detect()
+        self._mcpu = mcpu or here.microarchitecture
+        self._threads = threads or len(here.cores)
+        self._here = here
+
+    @classmethod
+    def from_variant(cls, variant: str) -> CpuTarget:
+        """``cpu`` is this machine, ``cpu:znver3`` another one (built here, run there)."""
+        if "," in variant:
+            raise TargetError(f"cpu takes one microarchitecture, not {variant!r}", hint="for example cpu:znver3")
+        if variant:
+            known = [str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))]
+            if variant not in known:
+                from difflib import get_close_matches
+
+                close = get_close_matches(variant, known, 3) or known[-5:]
+                raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
+        return cls(variant or None)
+
+    @functools.cached_property
+    def tvm_target(self) -> Any:
+        config = {"kind": "llvm", "mcpu": self._mcpu, "num-cores": self._threads}
+        if self._hidden:
+            config["mattr"] = [f"-{name}" for name in self._hidden]
+        return tvm.target.Target(config)
+
+    @functools.cached_property
+    def _implied(self) -> tuple[str, ...]:
+        """Features, in LLVM's spelling, that the microarchitecture's name implies."""
+        plain = tvm.target.Target({"kind": "llvm", "mcpu": self._mcpu})
+        return tuple(name for name in _CHECKED if tvm.target.codegen.target_has_features(name, plain))
+
+    @functools.cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        """Implied features that this machine does not show: a hypervisor may mask some."""
+        if self._mcpu != self._here.microarchitecture or self._here.architecture != "x86_64":
+            return ()
+        return tuple(name for name in self._implied if _cpuinfo_name(name) not in self._here.features)
+
+    @functools.cached_property
+    def features(self) -> tuple[str, ...]:
+        """ISA features that the generated code may use, in /proc/cpuinfo naming, sorted."""
+        return tuple(sorted(_cpuinfo_name(name) for name in self._implied if name not in self._hidden))
+
+    @functools.cached_property
+    def machine(self) -> CpuModel:
+        wide = "avx512f" in self.features
+        native = self._mcpu == self._here.microarchitecture
+        lanes = 16 if wide else 8 if "avx2" in self.features else 4
+        return CpuModel(
+            mcpu=self._mcpu,
+            features=self.features,
+            lanes=lanes,
+            registers=32 if wide else 16,
+            threads=self._threads,
+            l1=self._here.l1d,
+            l2=self._here.l2,
+            l3=self._here.l3,
+            fma_units=float(self._here.fma_units) if native else 1.0 if wide else 2.0,
+        )
+
+    @property
+    def fusions(self) -> Sequence[Rule]:
+        return FUSIONS
+
+    @property
+    def spaces(self) -> Sequence[DesignSpace]:
+        return CPU_SPACES
+
+    def schedule_generic(self, function: Any) -> Any:
+        return generic.schedule(function, self.machine)
+
+    def compile(self, module: Any) -> Any:
+        from tvm import relax
+
+        return relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "cpu", "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
+
+
+def _cpuinfo_name(name: str) -> str:
+    return _CPUINFO_NAME.get(name, name)
