@@ -1,0 +1,59 @@
+"""The C and C++ examples: they compile as their comments say, run, and refuse the wrong CPU."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero_tvm import host
+from hetero_tvm.runtime import load
+from hetero_tvm.runtime.cpuid import FEATURES
+from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest
+
+SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp"
+
+
+@pytest.fixture(scope="module", params=["main.c", "main.cc"])
+def program(request, tmp_path_factory):
+    compiler = {"main.c": ["gcc", "-std=c11"], "main.cc": ["g++", "-std=c++17"]}[request.param]
+    if not shutil.which(compiler[0]):
+        pytest.skip(f"needs {compiler[0]}")
+    site = Path(importlib.util.find_spec("tvm").origin).parents[1]
+    tvm, ffi = site / "tvm/lib", site / "tvm_ffi"
+    binary = tmp_path_factory.mktemp("program") / "main"
+    command = [*compiler, "-O2", "-Wall", "-Werror", str(SOURCES / request.param), "-o", str(binary)]
+    command += [f"-I{ffi}/include", f"-L{tvm}", f"-L{ffi}/lib", "-Wl,--no-as-needed", "-ltvm_runtime"]
+    command += ["-ltvm_runtime_extra", "-ltvm_ffi", "-ldl", f"-Wl,-rpath,{tvm}:{ffi}/lib"]
+    subprocess.run(command, check=True)
+    return binary
+
+
+def run(program, *args):
+    env = {**os.environ, "TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
+    return subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=60, env=env)
+
+
+def test_it_computes_what_python_computes(program, mlp, many):
+    ramp = (np.arange(ROWS * WIDTH, dtype="float32") * np.float32(1e-3)).reshape(ROWS, WIDTH)
+    result = run(program, mlp, f"f32:{ROWS}x{WIDTH}")
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[3]) == pytest.approx(float(load(mlp)(ramp).sum()), rel=1e-3)
+    ids = (np.arange(ROWS * WIDTH) % 7).reshape(ROWS, WIDTH)
+    result = run(program, many, f"f32:{ROWS}x{WIDTH}", f"i64:{ROWS}x{WIDTH}")
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[3]) == pytest.approx(float(load(many)(ramp, ids)[0].sum()), rel=1e-3)
+
+
+def test_errors_are_messages(program, mlp, tmp_path):
+    result = run(program, mlp, "f32:8x63")
+    assert result.returncode == 1 and "63" in result.stderr
+    absent = sorted(set(FEATURES) - host.cpu_features())
+    if absent:
+        path = compile_manifest(tmp_path, make_manifest(isa=(absent[0],), cpu="futurecore"))
+        result = run(program, path)
+        assert result.returncode == 1
+        assert "built for futurecore" in result.stderr and absent[0] in result.stderr

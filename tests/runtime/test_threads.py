@@ -1,0 +1,211 @@
+import os
+import sys
+
+import pytest
+
+from hetero_tvm import host
+from hetero_tvm.errors import UsageError
+from hetero_tvm.runtime import threads
+from hetero_tvm.runtime.threads import Placement, plan
+
+two_cores = pytest.mark.skipif(len(host.available_cores()) < 2, reason="needs two cores")
+
+
+@pytest.fixture
+def four_cores(monkeypatch):
+    monkeypatch.delenv(threads.THREADS_VARIABLE, raising=False)
+    monkeypatch.delenv(threads.PIN_VARIABLE, raising=False)
+    monkeypatch.setattr(host, "available_cores", lambda: (4, 5, 6, 7))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 5, 6, 7})
+    return monkeypatch
+
+
+def test_default_is_one_pinned_thread_per_core(four_cores):
+    assert plan() == Placement(4, (4, 5, 6, 7))
+
+
+def test_fewer_threads_are_left_to_the_scheduler_unless_asked(four_cores):
+    assert plan(2) == Placement(2)
+    assert plan(2, True) == Placement(2, (4, 5))
+    assert plan(1) == Placement(1)
+
+
+def test_a_quota_that_hides_cores_is_no_reason_to_pin(four_cores):
+    four_cores.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    assert plan() == Placement(4)
+
+
+def test_a_list_of_cores_settles_both(four_cores):
+    assert plan(pin=[6, 5]) == Placement(2, (6, 5))
+    assert plan(1, [6, 5]) == Placement(1, (6,))
+
+
+@pytest.mark.parametrize(
+    ("threads_text", "pin_text", "expected"),
+    [
+        ("3", "", Placement(3)),
+        ("2", "1", Placement(2, (4, 5))),
+        ("", "0", Placement(4)),
+        ("", "5,7", Placement(2, (5, 7))),
+        ("", "5-7", Placement(3, (5, 6, 7))),
+        ("", "5,", Placement(1, (5,))),
+    ],
+)
+def test_environment(four_cores, threads_text, pin_text, expected):
+    four_cores.setenv(threads.THREADS_VARIABLE, threads_text)
+    four_cores.setenv(threads.PIN_VARIABLE, pin_text)
+    assert plan() == expected
+
+
+def test_arguments_win_over_the_environment(four_cores):
+    four_cores.setenv(threads.THREADS_VARIABLE, "3")
+    four_cores.setenv(threads.PIN_VARIABLE, "4,5,6")
+    assert plan(2, False) == Placement(2)
+
+
+@pytest.mark.parametrize(
+    ("count", "pin", "message"),
+    [
+        (0, None, "at least 1"),
+        (True, None, "at least 1"),
+        (5, True, "cannot be pinned"),
+        (3, [4, 5], "3 threads need 3 cores"),
+        (None, [4, 4], "listed twice"),
+        (None, [3], "core 3 is not available"),
+    ],
+)
+def test_impossible_requests_are_refused(four_cores, count, pin, message):
+    with pytest.raises(UsageError, match=message):
+        plan(count, pin)
+
+
+@pytest.mark.parametrize("name", [threads.THREADS_VARIABLE, threads.PIN_VARIABLE])
+def test_nonsense_in_the_environment_is_named(four_cores, name):
+    four_cores.setenv(name, "many")
+    with pytest.raises(UsageError, match=f"{name}='many'"):
+        plan()
+
+
+# --- in processes of their own: the pool of a thread cannot be started twice -------------------
+
+SHOW = """
+import json, os, sys, numpy as np
+from hetero_tvm.runtime import load
+before = set(os.listdir("/proc/self/task"))
+net = load(sys.argv[1], **json.loads(sys.argv[2]))
+net(np.ones((8, 64), "float32"))
+new = sorted(set(os.listdir("/proc/self/task")) - before, key=int)
+print(json.dumps([net.threads, [sorted(os.sched_getaffinity(int(t))) for t in new],
+                  sorted(os.sched_getaffinity(0)) == sorted(os.sched_getaffinity(os.getpid()))]))
+"""
+
+
+def show(run_python, library, options="{}", **env):
+    import json
+
+    return json.loads(run_python(SHOW, library, options, **env))
+
+
+@two_cores
+def test_workers_sit_on_their_own_cores(run_python, mlp):
+    first, second, *_ = host.available_cores()
+    count, workers, free = show(run_python, mlp, f'{{"pin": [{first}, {second}]}}')
+    assert (count, workers, free) == (2, [[second]], True)
+    count, workers, _ = show(run_python, mlp, "{}", HETERO_TVM_PIN=f"{second},{first}")
+    assert (count, workers) == (2, [[first]])
+
+
+@two_cores
+def test_no_pinning_on_request(run_python, mlp):
+    cores = sorted(os.sched_getaffinity(0))
+    count, workers, _ = show(run_python, mlp, '{"threads": 2, "pin": false}')
+    assert (count, workers) == (2, [cores])
+
+
+def test_one_thread_starts_no_worker(run_python, mlp):
+    count, workers, _ = show(run_python, mlp, '{"threads": 1}')
+    assert (count, workers) == (1, [])
+
+
+@two_cores
+def test_a_pool_that_is_too_small_is_an_error_that_says_what_to_do(run_python, mlp):
+    script = """
+import sys, threading, numpy as np
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.runtime import load
+load(sys.argv[1], threads=1)
+try:
+    load(sys.argv[1], threads=2)
+except LibraryError as error:
+    print(error)
+def work(): print(load(sys.argv[1], threads=2)(np.ones((8, 64), "float32")).shape)
+thread = threading.Thread(target=work)
+thread.start(); thread.join()
+"""
+    output = run_python(script, mlp)
+    assert "2 threads were asked for" in output and "HETERO_TVM_THREADS" in output
+    assert "(8, 64)" in output
+
+
+@two_cores
+def test_a_smaller_request_lowers_a_running_pool(run_python, mlp):
+    script = """
+import sys, numpy as np
+from hetero_tvm.runtime import load, tvm_runtime
+two, one = load(sys.argv[1], threads=2), load(sys.argv[1], threads=1)
+count = tvm_runtime.start().function("runtime.NumThreads")
+x = np.ones((8, 64), "float32")
+for net in (two, one, two):
+    net(x); print(count())
+"""
+    assert run_python(script, mlp).split() == ["2", "1", "2"]
+
+
+@two_cores
+def test_a_forked_child_is_told_instead_of_waiting_forever(run_python, mlp):
+    script = """
+import os, sys, threading, numpy as np
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.runtime import load
+net = load(sys.argv[1], threads=2)
+x = np.ones((8, 64), "float32"); net(x)
+child = os.fork()
+if child == 0:
+    try:
+        net(x)
+    except LibraryError as error:
+        print(error, flush=True)
+    thread = threading.Thread(target=lambda: print(net(x).shape, flush=True)); thread.start(); thread.join()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    output = run_python(script, mlp)
+    assert "forked" in output and "(8, 64)" in output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_fresh_process_imports_neither_compiler_nor_torch(run_python, mlp, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    script = """
+import re, sys
+from hetero_tvm.runtime import load
+import numpy as np
+sys.path.insert(0, sys.argv[2])
+load(sys.argv[1])(np.ones((8, 64), "float32"))
+assert "tvm" not in sys.modules and "torch" not in sys.modules, sorted(sys.modules)
+assert "libtvm_compiler" not in open("/proc/self/maps").read()
+print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+"""
+    assert int(run_python(script, mlp, tmp_path)) < 100_000  # KiB
+
+
+def test_it_works_beside_a_full_tvm(run_python, mlp):
+    script = """
+import sys
+from hetero_tvm._bootstrap import import_tvm
+tvm = import_tvm()
+from hetero_tvm.runtime import load
+import numpy as np
+print(load(sys.argv[1])(np.ones((8, 64), "float32")).shape)
+"""
+    assert "(8, 64)" in run_python(script, mlp)
