@@ -219,9 +219,9 @@ def _run_float32(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> tuple
 def _run_double(
     proto: onnx.ModelProto, inputs: dict[str, np.ndarray], outputs: list[str]
 ) -> dict[str, np.ndarray]:
-    double = to_double(proto, outputs)
-    fed = {n: a.astype(np.float64) if _is_float(a.dtype) else a for n, a in inputs.items()}
-    return dict(zip(outputs, _evaluate(double, fed, outputs), strict=True))
+    model, weights = to_double(proto, outputs)
+    fed = {name: array.astype(np.float64) if _is_float(array.dtype) else array for name, array in inputs.items()}
+    return dict(zip(outputs, _evaluate(model, weights | fed, outputs), strict=True))
 
 
 def _evaluate(proto, inputs, outputs) -> list[np.ndarray]:
@@ -241,11 +241,15 @@ def _evaluate(proto, inputs, outputs) -> list[np.ndarray]:
 # ---- float32 -> float64 --------------------------------------------------------------------
 
 
-def to_double(proto: onnx.ModelProto, outputs: Sequence[str] | None = None) -> onnx.ModelProto:
-    """The model with all its floats as float64: weights, inputs, constants, casts.
+def to_double(
+    proto: onnx.ModelProto, outputs: Sequence[str] | None = None
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model with all its floats as float64 (weights, inputs, constants, casts), and its weights.
 
-    ``outputs`` names the tensors to return, by default the model's own outputs.  Values stay what
-    they were (masks of finfo(float32).min, rounded constants): only arithmetic becomes finer.
+    The weights come as arrays, to be fed like inputs: as protobuf they would be copied several
+    times.  ``outputs`` names the tensors to return, by default the model's own outputs.  Values
+    stay what they were (masks of finfo(float32).min, rounded constants): only arithmetic becomes
+    finer.
     """
     model = onnx.ModelProto(ir_version=proto.ir_version)
     model.opset_import.extend(proto.opset_import)
@@ -253,18 +257,23 @@ def to_double(proto: onnx.ModelProto, outputs: Sequence[str] | None = None) -> o
     if outputs is not None:
         del model.graph.output[:]
         model.graph.output.extend(helper.make_value_info(name, onnx.TypeProto()) for name in outputs)
-    return model
+    return model, {tensor.name: _double_array(tensor) for tensor in proto.graph.initializer}
 
 
 def _double_graph(source: onnx.GraphProto, result: onnx.GraphProto) -> None:
+    """Copy a graph without its initializers."""
     result.name = source.name
     result.input.extend(_double_value(value) for value in source.input)
     result.output.extend(_double_value(value) for value in source.output)
-    result.initializer.extend(_double_tensor(tensor) for tensor in source.initializer)
     for node in source.node:
         copy = result.node.add()
         copy.CopyFrom(node)
         _double_node(copy)
+
+
+def _double_array(tensor: TensorProto) -> np.ndarray:
+    array = numpy_helper.to_array(tensor)
+    return array.astype(np.float64) if tensor.data_type in _FLOATS else array
 
 
 def _double_value(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
@@ -278,7 +287,7 @@ def _double_value(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def _double_tensor(tensor: TensorProto) -> TensorProto:
     if tensor.data_type not in _FLOATS:
         return tensor
-    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+    return numpy_helper.from_array(_double_array(tensor), tensor.name)
 
 
 def _double_node(node: onnx.NodeProto) -> None:
@@ -298,6 +307,7 @@ def _double_node(node: onnx.NodeProto) -> None:
         if attribute.HasField("g"):
             inner = onnx.GraphProto()
             _double_graph(attribute.g, inner)
+            inner.initializer.extend(_double_tensor(tensor) for tensor in attribute.g.initializer)
             attribute.g.CopyFrom(inner)
 
 

@@ -8,29 +8,9 @@ import onnx
 import tvm
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.runtime.signature import Signature, TensorSpec
 
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input or output.  ``dtype`` is a NumPy dtype name; every dimension is a number."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Inputs and outputs of a model, in calling order."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    def __str__(self) -> str:
-        return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
+__all__ = ["ImportedModel", "Signature", "TensorSpec", "parse_shape_option"]
 
 
 @dataclass(frozen=True)

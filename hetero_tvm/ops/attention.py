@@ -67,7 +67,9 @@ class Attention(FusedOp):
     @property
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
-        return shape + ("_packed" if self.packed else "") + ("_causal" if self.causal else "")
+        return shape + "".join(
+            f"_{name}" for name in ("packed", "mask", "causal") if getattr(self, name)
+        )
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
+import numpy as np  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
@@ -63,23 +65,33 @@ def optimize(
             relax.transform.LegalizeOps(),  # every operator that no rule claimed becomes TensorIR
             relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
             relax.transform.AnnotateTIROpPattern(),  # fused operators are marked opaque already
-            relax.transform.FuseOps(),  # what is left are chains of elementwise, broadcast and injective kernels
         ]
     )(module)
-    names = after_fusion(module, names)
+    before = module
+    module = relax.transform.FuseOps()(module)  # what is left: elementwise, broadcast and injective chains
+    names = after_fusion(before, module, names)
     module = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(module)
     report.seconds["lower"] = time.perf_counter() - start
     return module, names, report
 
 
-def lower(module: Any) -> Any:
-    """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory."""
-    return tvm.transform.Sequential(
+def lower(module: Any) -> tuple[Any, dict[str, int]]:
+    """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
+
+    Returns the module and the bytes of planned storage (``planned``) and of all the tensors in it
+    (``without_reuse``).
+    """
+    planned = tvm.transform.Sequential(
         [
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),  # call_tir -> allocation and a call that writes to it
             relax.transform.StaticPlanBlockMemory(),  # reuse of storage over live ranges
+        ]
+    )(module)
+    memory = _memory(planned)
+    lowered = tvm.transform.Sequential(
+        [
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
@@ -87,4 +99,19 @@ def lower(module: Any) -> Any:
             relax.transform.VMShapeLower(),
             relax.transform.AttachGlobalSymbol(),
         ]
-    )(module)
+    )(planned)
+    return lowered, memory
+
+
+def _memory(module: Any) -> dict[str, int]:
+    total = {"relax.memory.alloc_storage": 0, "relax.memory.alloc_tensor": 0}
+    for binding in (b for block in module["main"].body.blocks for b in block.bindings):
+        value = binding.value
+        name = value.op.name if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) else ""
+        if name == "relax.memory.alloc_storage":
+            total[name] += int(value.args[0].values[0])
+        elif name == "relax.memory.alloc_tensor":
+            size = math.prod(int(extent) for extent in binding.var.ty.shape)
+            total[name] += size * np.dtype(str(binding.var.ty.dtype)).itemsize
+    storage, tensors = total.values()
+    return {"planned": storage, "without_reuse": tensors}

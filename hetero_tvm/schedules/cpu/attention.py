@@ -164,6 +164,11 @@ class AttentionSpace(DesignSpace):
 
                     def write(columns: int) -> None:
                         tile.store(k, acc, height, columns, lanes, put)
+                        if op.causal and columns < key_columns:  # whole panels are read below
+                            with k.serial(height) as r:
+                                for start, width in chunks(key_columns - columns, lanes):
+                                    at = k.ramp(panel * key_columns + columns + start, width)
+                                    k.store(scores, k.splat(LOWEST, width), [r, at])
 
                     last = op.kv_len - (key_panels - 1) * key_columns
                     masked_tail = mask is not None and op.mask[3] != 1 and last != key_columns

@@ -1,0 +1,34 @@
+"""hetero_tvm: take a trained model, make it run fast on a CPU, a GPU or an NPU, ship one ``.so``.
+
+>>> import hetero_tvm
+>>> model = hetero_tvm.import_model("bert.onnx")
+>>> plan = hetero_tvm.optimize_model(model, target="cpu")
+>>> tuned = hetero_tvm.tune_model(plan, trials=64, logs="runs/")
+>>> hetero_tvm.build_model(tuned).export("out/bert.so")
+>>> net = hetero_tvm.load("out/bert.so")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.errors import HeteroTVMError
+
+__version__ = "0.1.0"
+
+__all__ = ["HeteroTVMError", "build_model", "import_model", "load", "optimize_model", "tune_model"]
+
+_COMPILER = ("build_model", "import_model", "optimize_model", "tune_model")
+
+
+def __getattr__(name: str) -> Any:
+    """The verbs on first use: loading a library must not import the compiler."""
+    if name in _COMPILER:
+        from hetero_tvm import api
+
+        return getattr(api, name)
+    if name == "load":
+        from hetero_tvm.runtime.library import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

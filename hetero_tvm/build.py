@@ -1,0 +1,49 @@
+"""``python -m hetero_tvm.build MODEL``: build a model with the records there are, without searching."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hetero_tvm import cli_common
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = cli_common.parser("build", "Build a model from existing records (or defaults), check it, export one .so.")
+    return cli_common.run(_run, parser, argv)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hetero_tvm import api
+
+    plan = cli_common.load_plan(options)
+    built = api.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
+    exported = cli_common.export(built, options)
+    if options.json:
+        cli_common.print_json({"model": options.model, **exported})
+        return 0
+    if not options.quiet:
+        _print_kernels(exported["kernels"])
+    if exported["accuracy"] is not None:
+        cli_common.say(options, f"outputs checked: {exported['accuracy']}")
+    cli_common.say(options, f"wrote {exported['library']}")
+    return 0
+
+
+def _print_kernels(kernels: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="kernels", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    table.add_column("calls", justify="right")
+    table.add_column("record", overflow="fold")
+    for kernel in kernels:
+        table.add_row(str(kernel["kernel"]), str(kernel["calls"]), str(kernel["record"]))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Build: from a plan and its records to a checked executable and one ``.so``."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError  # noqa: E402
+from hetero_tvm.plan_model import Plan  # noqa: E402
+from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs  # noqa: E402
+from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
+from hetero_tvm.runtime.manifest import (  # noqa: E402
+    Manifest,
+    TargetInfo,
+    current_versions,
+    embed_source,
+    write_sidecar,
+)
+from hetero_tvm.runtime.quiet import quiet_fd2  # noqa: E402
+from hetero_tvm.search.candidates import apply_trace  # noqa: E402
+from hetero_tvm.search.choose import Choice  # noqa: E402
+
+
+@dataclass
+class BuiltModel:
+    """A compiled model: run it, check it, export it.
+
+    Parameters
+    ----------
+    plan : what was compiled.
+    choices : task key -> which record (or default) its kernel was built from.
+    executable : TVM's virtual-machine executable.
+    memory : bytes of planned storage and what it would be without reuse.
+    accuracy : result of the last :meth:`check`.
+    """
+
+    plan: Plan
+    choices: Mapping[str, Choice]
+    executable: Any
+    memory: dict[str, int]
+    accuracy: Accuracy | None = field(default=None)
+
+    @functools.cached_property
+    def _main(self) -> Any:
+        with quiet_fd2():
+            return relax.VirtualMachine(self.executable, tvm.cpu())["main"]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run in this process; NumPy arrays by input name -> all outputs."""
+        arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in self.plan.model.signature.inputs]
+        result = self._main(*arguments)
+        tensors = [result] if hasattr(result, "numpy") else list(result)
+        return tuple(tensor.numpy() for tensor in tensors)
+
+    def check(self, *, seed: int = 0) -> Accuracy:
+        """Compare with a float64 reference on seeded inputs.
+
+        Raises
+        ------
+        AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
+        """
+        from hetero_tvm.fault import first_fault
+
+        model = self.plan.model
+        inputs = sample_inputs(model, seed)
+        reference = run_reference(model, inputs)
+        self.accuracy = compare(self.run(inputs), reference)
+        if not self.accuracy.ok:
+            raise AccuracyError(
+                f"{model.name}: the compiled model's numbers are beyond the tolerance",
+                problems=[*str(self.accuracy).splitlines(), first_fault(self, inputs)],
+                hint="nothing was exported; build with --no-shipped-records and an empty --logs to see "
+                "whether a record is at fault, and report the kernel named above",
+            )
+        return self.accuracy
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """One entry per distinct kernel, in the order of first use (for tables and the manifest)."""
+        rows = []
+        for task in self.plan.tasks:
+            choice = self.choices[task.key]
+            rows.append(
+                {
+                    "kernel": task.name, "calls": task.count, "flops": task.flops, "bytes": task.nbytes,
+                    "space": task.space.name if task.space else "generic", "record": choice.origin,
+                    "point": dict(choice.point) if choice.point is not None else None,
+                    "seconds": choice.seconds,
+                    "nodes": list(task.calls[0]),
+                }
+            )  # fmt: skip
+        return rows
+
+    def manifest(self) -> Manifest:
+        """What the exported library will say about itself."""
+        plan = self.plan
+        target = plan.target.describe()
+        return Manifest(
+            name=plan.model.name,
+            signature=plan.model.signature,
+            target=TargetInfo(target["kind"], target["cpu"], tuple(target["isa"]), target["threads"]),
+            versions=current_versions(),
+            kernels=self.kernels,
+            memory=self.memory,
+            accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write one ``.so`` with the manifest embedded, and ``<stem>.manifest.json`` beside it.
+
+        ``path`` is the file, or a folder (which gets ``model.so``).  The file appears whole or not
+        at all.
+
+        Raises
+        ------
+        BuildError : the linker failed, or the folder cannot be written.
+        """
+        path = Path(path)
+        if path.suffix != ".so":
+            path = path / "model.so"
+        manifest = self.manifest()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+                source = Path(folder) / "manifest.cc"
+                source.write_text(embed_source(manifest))
+                fresh = Path(folder) / path.name
+                with quiet_fd2():
+                    self.executable.export_library(str(fresh), addons=[str(source)], options=["-O2"])
+                os.replace(fresh, path)
+            write_sidecar(path, manifest)
+        except HeteroTVMError:
+            raise
+        except OSError as error:
+            raise BuildError(f"cannot write {path}: {error}", hint="give another --out") from error
+        except Exception as error:
+            raise BuildError(
+                f"linking {path.name} failed: {error}", hint="a C++ compiler (g++ or clang++) must be installed"
+            ) from error
+        return path
+
+
+def build(plan: Plan, choices: Mapping[str, Choice]) -> BuiltModel:
+    """Compile a plan with the candidate that ``choices`` names for each kernel.
+
+    Raises
+    ------
+    BuildError : lowering or code generation failed.
+    """
+    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
+    scheduled = {
+        task.key: apply_trace(task.workload, choices[task.key].trace)
+        for task in plan.tasks
+        if choices[task.key].trace is not None
+    }
+    try:
+        module = apply_schedules(plan.module, plan.tasks, points, scheduled, plan.target)
+        lowered, memory = lower(module)
+        with quiet_fd2():
+            executable = plan.target.compile(lowered)
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
+        raise BuildError(
+            f"compiling {plan.model.name} for {plan.target.kind} failed: {_last_line(error)}",
+            hint="set HETERO_TVM_DEBUG=1 for the whole story",
+        ) from error
+    return BuiltModel(plan, dict(choices), executable, memory)
+
+
+def _last_line(error: Exception) -> str:
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,184 @@
+"""What the command lines share: options, error reporting, JSON output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import HeteroTVMError, UsageError
+
+DEFAULT_MODEL = "zoo:minilm-l6"
+DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
+_PRECISIONS = ("f32", "f16", "bf16", "int8")
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """``NAME=1x128`` -> (NAME, (1, 128)); an argparse type."""
+    name, equals, extents = text.rpartition("=")
+    try:
+        sizes = tuple(int(extent) for extent in extents.split("x"))
+    except ValueError:
+        sizes = ()
+    if not equals or not name or not sizes or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128 (positive sizes joined by x)")
+    return name, sizes
+
+
+def positive(text: str) -> int:
+    """A positive whole number; an argparse type."""
+    return _number(text, int, 1, "a positive whole number")
+
+
+def count(text: str) -> int:
+    """A whole number from 0; an argparse type."""
+    return _number(text, int, 0, "a whole number, 0 or more")
+
+
+def minutes(text: str) -> float:
+    """A positive number of minutes; an argparse type."""
+    return _number(text, float, 1e-3, "a positive number of minutes")
+
+
+def _number(text: str, kind: type, least: float, what: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not least <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value
+
+
+class _Parser(argparse.ArgumentParser):
+    """Options may not be abbreviated: a new option must not change what an old command line means."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+
+def parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the options that tune and build share."""
+    result = _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
+    result.add_argument(
+        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL",
+        help=f"an ONNX file, or zoo:NAME (default: {DEFAULT_MODEL})",
+    )  # fmt: skip
+    result.add_argument("--target", default="cpu", help="KIND[:VARIANT] (default: cpu, auto-detected)")
+    result.add_argument(
+        "--shape", type=shape, action="append", default=[], metavar="NAME=1x128",
+        help="fix the shape of an input; may be repeated",
+    )  # fmt: skip
+    result.add_argument("--batch", type=positive, help="batch size of a zoo model")
+    result.add_argument("--sequence", type=positive, help="sequence length of a zoo model")
+    result.add_argument("--precision", default="f32", help="f32 (f16, bf16 and int8 are not available yet)")
+    result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
+    result.add_argument("--logs", type=Path, metavar="DIR", help="tuning records (default: a user data folder)")
+    result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
+    result.add_argument("--no-check", action="store_true", help="do not compare the outputs with a reference")
+    result.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    result.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    return result
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse what parses but cannot be served.  :class:`UsageError` names the option."""
+    if options.precision not in _PRECISIONS:
+        raise UsageError(f"--precision {options.precision} is unknown", hint="use --precision f32")
+    if options.precision != "f32":
+        raise UsageError(
+            f"--precision {options.precision} is not available yet", hint="use --precision f32, the default"
+        )
+    names = [name for name, _ in options.shape]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--shape gives {name} twice")
+
+
+def load_plan(options: argparse.Namespace) -> Any:
+    """Import and optimize the model that the options name."""
+    from hetero_tvm import api
+
+    model = api.import_model(
+        options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
+    )
+    return api.optimize_model(model, target=options.target)
+
+
+def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Check the built model (unless told not to) and write it; what was done, as JSON values.
+
+    Nothing is written when the numbers are wrong (:class:`AccuracyError` comes from the check).
+    """
+    accuracy = None if options.no_check else built.check()
+    path = built.export(options.out)
+    return {
+        "library": str(path),
+        "accuracy": None if accuracy is None else plain(accuracy),
+        "kernels": [plain(kernel) for kernel in built.kernels],
+    }
+
+
+def plain(value: Any) -> Any:
+    """Results of the API as JSON values."""
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(plain(document), indent=2))
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    """A line for people: on stdout, or on stderr when stdout is for JSON."""
+    if not options.quiet:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+def run(
+    command: Callable[[argparse.Namespace], int], parse: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> int:
+    """Parse, run, and turn errors into messages.
+
+    Returns the exit status: 0; 2 for a wrong option or model; 1 for other failures; 130 when
+    interrupted.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
+    """
+    options = parse.parse_args(argv)
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        check_options(options)
+        return command(options)
+    warnings.showwarning = _show_warning
+    try:
+        check_options(options)
+        return command(options)
+    except HeteroTVMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `... | head`: nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        name = type(error).__name__
+        print(f"error: {name}: {error}\n(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)", file=sys.stderr)
+        return 1
+
+
+def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)

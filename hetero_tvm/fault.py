@@ -1,0 +1,76 @@
+"""Find the kernel at which a compiled model leaves the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
+from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
+from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
+
+_SUSPICIOUS = 1e-4
+"""Error relative to the largest value at which an intermediate result counts as wrong: float32
+kernels stay near 1e-6, a wrong one is off by far more."""
+
+
+def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
+    """One line that names the first kernel whose output deviates, with its nodes and error."""
+    plan = built.plan
+    module = relax.transform.ToNonDataflow()(plan.module)
+    bindings = [
+        binding
+        for block in module["main"].body.blocks
+        for binding in block.bindings
+        if is_call_tir(binding.value) and isinstance(binding.var.ty, relax.TensorType)
+    ]
+    outputs_of = tensors_of_nodes(plan.model)
+    wanted = {}
+    for var in (binding.var for binding in bindings):
+        last = plan.sources.get(var.name, (var.name,))[-1]
+        if last in outputs_of:
+            wanted[var.name] = outputs_of[last][0]
+    expected = intermediate(plan.model, inputs, sorted(set(wanted.values())))
+    actual = _run_returning(built, module, [binding.var for binding in bindings], inputs)
+    for binding, value in zip(bindings, actual, strict=True):
+        var = binding.var
+        truth = expected.get(wanted.get(var.name, ""))
+        if truth is None or truth.size != value.size:
+            continue
+        error = float(np.max(np.abs(value.reshape(truth.shape).astype("float64") - truth), initial=0.0))
+        scale = float(np.max(np.abs(truth), initial=0.0)) or 1.0
+        if not error <= _SUSPICIOUS * scale:
+            kernel = binding.value.args[0].name_hint
+            return (
+                f"first wrong kernel: {kernel}, nodes {', '.join(plan.sources.get(var.name, ()))}: "
+                f"error {error:.3g} of values up to {scale:.3g}"
+            )
+    return "no single kernel deviates from the reference: errors accumulate over the model"
+
+
+def _run_returning(
+    built: Any, module: Any, variables: list[Any], inputs: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """Build the same kernels once more in a function that returns every intermediate tensor."""
+    plan, main = built.plan, module["main"]
+    result = relax.Tuple(variables)
+    body = relax.SeqExpr(list(main.body.blocks), result)
+    returns = relax.TupleType([var.ty for var in variables])
+    module.update_func(
+        module.get_global_var("main"),
+        relax.Function(main.params, body, returns, main.is_pure, main.attrs),
+    )
+    points = {key: choice.point for key, choice in built.choices.items() if choice.point is not None}
+    lowered, _ = lower(apply_schedules(module, plan.tasks, points, {}, plan.target))
+    vm = relax.VirtualMachine(plan.target.compile(lowered), tvm.cpu())
+    arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in plan.model.signature.inputs]
+    return [tensor.numpy() for tensor in vm["main"](*arguments)]

@@ -1,0 +1,92 @@
+"""Import and optimize: from a model to its fused form and its tuning tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.frontend import ImportedModel, source_names
+from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.relax_passes.pipeline import optimize
+from hetero_tvm.relax_passes.rule import Report
+from hetero_tvm.relax_passes.sources import initial
+from hetero_tvm.relax_passes.tasks_of import tasks_of
+from hetero_tvm.targets.base import Target, parse_target
+from hetero_tvm.tasks import Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An optimized model: what to compile, and what could be tuned.
+
+    Parameters
+    ----------
+    model : what was imported.
+    target : what it is compiled for.
+    module : Relax whose ``main`` calls unscheduled kernels only.
+    sources : source node names by variable of ``main``.
+    tasks : the distinct kernels.
+    report : fusions that fired and near misses, with reasons.
+    """
+
+    model: ImportedModel
+    target: Target
+    module: Any
+    sources: Mapping[str, tuple[str, ...]]
+    tasks: tuple[Task, ...]
+    report: Report
+
+    @property
+    def machine(self) -> Any:
+        """The hardware as the target's design spaces see it."""
+        return self.target.machine
+
+
+def import_model(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+) -> ImportedModel:
+    """Read a model: a path to an ONNX file, an ``onnx.ModelProto``, or ``zoo:NAME``.
+
+    Parameters
+    ----------
+    shapes : dimensions by input name; needed where the file leaves them symbolic.
+    batch, sequence : sizes by role, for zoo models and for symbols with such names.
+
+    Raises
+    ------
+    ModelError : the file is broken, uses unsupported operators (all are listed), or has open shapes.
+    UsageError : the source is of no known kind.
+    """
+    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence)
+
+
+def optimize_model(model: ImportedModel, target: str | Target = "cpu", *, disable: Iterable[str] = ()) -> Plan:
+    """Fuse the graph for a target and divide it into kernels.
+
+    Parameters
+    ----------
+    target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
+    disable : names of fusions to switch off.
+
+    Raises
+    ------
+    TargetError : the target is unknown.
+    UsageError : ``disable`` names no fusion.
+    """
+    target = parse_target(target)
+    disabled = frozenset(disable)
+    known = {rule.name for rule in target.fusions}
+    if unknown := sorted(disabled - known):
+        raise UsageError(
+            f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+        )
+    module, sources, report = optimize(
+        model.module, initial(model.module, source_names), target.fusions, disabled
+    )
+    return Plan(model, target, module, sources, tasks_of(module, sources, target), report)

@@ -1,0 +1,110 @@
+"""``python -m hetero_tvm.tune MODEL``: tune, check and export a model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hetero_tvm import cli_common
+
+_SECONDS_PER_TRIAL = 0.12
+"""For the estimate of --dry-run; the comparison at the end and the start-up come on top."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, _parser(), argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = cli_common.parser("tune", "Tune a model's kernels for this machine, check the result, export one .so.")
+    parser.add_argument(
+        "--trials", type=cli_common.count, metavar="N",
+        help="candidates to measure in all; finished ones count (default: 64, or no limit with --minutes)",
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="stop searching after this time")
+    parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
+    parser.add_argument("--dry-run", action="store_true", help="list the tasks and the expected time, then stop")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hetero_tvm import api
+    from hetero_tvm.search.progress import Progress
+    from hetero_tvm.search.report import print_report
+
+    trials = 64 if options.trials is None and options.minutes is None else options.trials
+    plan = cli_common.load_plan(options)
+    if options.dry_run:
+        return _dry_run(plan, options, trials)
+    with Progress(quiet=options.quiet) as progress:
+        tuned = api.tune_model(
+            plan,
+            trials=trials,
+            minutes=options.minutes,
+            logs=options.logs,
+            seed=options.seed,
+            use_shipped=not options.no_shipped_records,
+            on_event=progress,
+        )
+    report = tuned.report
+    if not options.quiet:
+        print_report(report, sys.stderr if options.json else sys.stdout)
+    if report.interrupted:
+        if options.json:
+            cli_common.print_json({"model": options.model, "search": report.to_dict()})
+        cli_common.say(options, "interrupted: run the same command again to go on")
+        return 130
+    built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
+    exported = cli_common.export(built, options)
+    if options.json:
+        cli_common.print_json({"model": options.model, "search": report.to_dict(), **exported})
+    else:
+        _say_exported(options, exported)
+    return 0
+
+
+def _say_exported(options: argparse.Namespace, exported: dict[str, Any]) -> None:
+    if exported["accuracy"] is not None:
+        cli_common.say(options, f"outputs checked: {exported['accuracy']}")
+    cli_common.say(options, f"wrote {exported['library']}")
+
+
+def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
+    tasks = [
+        {
+            "name": task.name,
+            "calls": task.count,
+            "flops": task.flops,
+            "nbytes": task.nbytes,
+            "space": task.space.name if task.space is not None else "stock",
+        }
+        for task in plan.tasks
+    ]
+    seconds = None if trials is None else 2 + _SECONDS_PER_TRIAL * trials + 0.3 * len(tasks)
+    if options.minutes is not None:
+        seconds = min(seconds or float("inf"), 60 * options.minutes)
+    if options.json:
+        cli_common.print_json({"model": options.model, "tasks": tasks, "trials": trials, "expected_seconds": seconds})
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="tasks", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    for column in ("calls", "MFLOP", "MB"):
+        table.add_column(column, justify="right")
+    table.add_column("space")
+    for task in tasks:
+        megas = (f"{task['flops'] / 1e6:.2f}", f"{task['nbytes'] / 1e6:.2f}")
+        table.add_row(task["name"], str(task["calls"]), *megas, task["space"])
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    total = sum(task["calls"] * task["flops"] for task in tasks)
+    print(f"{len(tasks)} kernels, {total / 1e9:.3f} GFLOP per inference")
+    print(f"{'unlimited' if trials is None else trials} trials, about {seconds:.0f} s; less when records exist")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
