@@ -1,0 +1,193 @@
+"""What a forked candidate process does: build, wait for its turn, check, time, report, exit.
+
+Nothing here returns: the process ends by ``os._exit`` so that no destructor, no atexit handler and
+no thread of a misbehaving kernel can delay it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.search import timing
+from hetero_tvm.search.prepared import Prepared, tvm
+from hetero_tvm.search.wire import Channel
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Refused(Exception):
+    """A candidate ended in a known way: ``args`` are status and text."""
+
+
+class _Clock:
+    """Where a child's wall time goes, for the report."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = perf_counter()
+        self.spent[phase] = now - self._last
+        self._last = now
+
+
+def confine(log_fd: int, memory: int, parent: int) -> None:
+    """Make this fresh process harmless: dies with its parent, bounded memory, no core dumps, own output."""
+    os.setpgid(0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died before prctl took effect
+        os._exit(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory:
+        with open("/proc/self/statm") as file:
+            in_use = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + memory, in_use + memory))
+
+
+def run(task: Prepared, job: dict[str, Any], channel: Channel) -> None:
+    """Serve one job and exit.
+
+    ``job``: ``candidates`` (compared with each other in alternation when there are several),
+    ``limit`` (seconds per call beyond which a candidate need not be timed exactly, or None),
+    ``budget`` (seconds of timing per candidate), ``cores``, ``cache`` (bytes that the constants
+    must overflow), ``store_reference`` (the first candidate is the unscheduled workload: it is run
+    once, and its result is what the others and later jobs must reproduce).
+
+    Sends ``{"phase": "built"}``, waits for a message, then sends ``{"phase": "done", "results":
+    [[status, seconds | None, text], ...], "spent": {phase: seconds}}``.
+    """
+    clock = _Clock()
+    built, results = [], []
+    for candidate in job["candidates"]:
+        kernel, failure = _attempt("build_error", lambda c=candidate: _Kernel(task, c, job["cache"]))
+        built.append(kernel)
+        results.append(failure)
+    clock.lap("build")
+    channel.send({"phase": "built"})
+    if any(kernel is not None for kernel in built):
+        if not channel.wait(None) or not channel.receive():
+            os._exit(1)
+    clock.lap("wait")
+    _time_all(task, job, built, results, clock)
+    channel.send({"phase": "done", "results": results, "spent": clock.spent})
+    os._exit(0)
+
+
+def _attempt(status: str, action: Any) -> tuple[Any, list[Any] | None]:
+    """(result, None), or (None, [status, None, text]) when the action raises."""
+    try:
+        return action(), None
+    except _Refused as refusal:
+        return None, [refusal.args[0], None, refusal.args[1]]
+    except MemoryError:
+        return None, [status, None, "out of memory"]
+    except Exception as error:  # whatever a candidate raises is its own failure, not the search's
+        text = f"{type(error).__name__}: {error}"
+        return None, [status, None, text[-2000:]]
+
+
+class _Kernel:
+    """A compiled candidate with its arguments, all that can be made ready before its turn comes."""
+
+    def __init__(self, task: Prepared, candidate: dict[str, Any], cache: int):
+        self._function = _compile(task, candidate)
+        packed = task.packed(candidate)
+        copies = timing.copies_needed(sum(array.nbytes for array in packed.values()), cache)
+        blank = np.empty(task.output_shape, task.output_dtype)
+        # NaN shows the elements that a kernel never writes.
+        blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
+        self.output = tvm.runtime.tensor(blank)
+        self._arguments = [self._one_set(task, packed) for _ in range(copies)]
+
+    def _one_set(self, task: Prepared, packed: dict[int, np.ndarray]) -> list[Any]:
+        inputs = [
+            tvm.runtime.tensor(packed[index]) if tensor is None else tensor
+            for index, tensor in enumerate(task.tensors)
+        ]
+        return [*inputs, self.output]
+
+    def run_once(self) -> np.ndarray:
+        self._function(*self._arguments[0])
+        return np.from_dlpack(self.output)
+
+    def call(self) -> timing.Call:
+        return timing.bound(self._function, self._arguments)
+
+
+def _compile(task: Prepared, candidate: dict[str, Any]) -> Any:
+    from hetero_tvm.codegen.pipeline import compile_kernels
+
+    module = task.kernel(candidate)
+    if module is None:
+        raise _Refused("build_error", "there is no generic schedule")
+    executable = compile_kernels(module, task.target).jit()
+    name = "main"
+    if hasattr(module, "get_global_vars"):
+        (variable,) = module.get_global_vars()
+        name = variable.name_hint
+    elif module.attrs and "global_symbol" in module.attrs:
+        name = str(module.attrs["global_symbol"])
+    return executable[name]
+
+
+def _time_all(
+    task: Prepared, job: dict[str, Any], built: list[_Kernel | None], results: list[Any], clock: _Clock
+) -> None:
+    calls, places = [], []
+    before = timing.threads_now()
+    for index, kernel in enumerate(built):
+        if kernel is None:
+            continue
+        if index == 0 and job["store_reference"]:
+            seconds, failure = _attempt("run_error", lambda k=kernel: _reference(task, k))
+            results[0] = failure or ["ok", seconds, ""]
+            continue
+        call, failure = _attempt("run_error", lambda k=kernel: _checked(task, k))
+        results[index] = failure
+        if call is not None:
+            calls.append(call)
+            places.append(index)
+    clock.lap("check")
+    if not calls:
+        return
+    timing.pin_threads(timing.threads_now() - before, job["cores"])
+    seconds, failure = _attempt(
+        "run_error", lambda: timing.measure(calls, budget=job["budget"], limit=job["limit"])
+    )
+    for slot, index in enumerate(places):
+        results[index] = failure or ["ok", seconds[slot], ""]
+    clock.lap("time")
+
+
+def _reference(task: Prepared, kernel: _Kernel) -> float:
+    """Run the unscheduled workload once, for the candidates to be compared with; returns its seconds."""
+    start = perf_counter()
+    task.reference[...] = kernel.run_once()
+    return perf_counter() - start
+
+
+def _checked(task: Prepared, kernel: _Kernel) -> timing.Call:
+    """The kernel as a call without arguments, after its numbers have been compared with the reference."""
+    _compare(kernel.run_once(), task.reference, task.largest, task.tolerance)
+    return kernel.call()
+
+
+def _compare(result: np.ndarray, reference: np.ndarray, largest: float | None, tolerance: float) -> None:
+    scale = float(np.abs(reference).max(initial=0.0)) if largest is None else largest
+    difference = np.subtract(result, reference)
+    error = float(np.abs(difference, out=difference).max(initial=0.0))
+    if not error <= tolerance * max(scale, 1e-30):  # also true when the error is NaN
+        raise _Refused("wrong_result", f"largest error {error:.3g} where values reach {scale:.3g}")

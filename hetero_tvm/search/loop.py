@@ -1,0 +1,552 @@
+"""The tuning loop.
+
+MetaSchedule proposes (``proposer.py``); which task, how many trials, what is recorded and when to
+stop is decided here rather than by MetaSchedule's ``tune_tasks``: that one commits results by batch
+(a killed run loses a batch), knows no time budget, treats Ctrl-C inside its C++ loop as a crash, and
+measures again what the records already know.
+
+Order of a run: read records; start the measuring process; measure the default of every task; spend
+the trials where they promise most; compare each winner with its default side by side; measure the
+baseline again.  A candidate only counts as better once the comparison confirms it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from hetero_tvm.search import roofs, scheduler
+from hetero_tvm.search.candidates import STOCK, Candidate, candidate_key
+from hetero_tvm.search.choose import choose_one
+from hetero_tvm.search.outcome import TaskReport, TuneReport
+from hetero_tvm.search.records import BASELINE, TRIAL, VERIFIED, Record, RecordStore, new_record
+from hetero_tvm.search.workers import (
+    OK,
+    Job,
+    Limits,
+    Result,
+    Workers,
+    contract_spec,
+    generic_spec,
+    target_for,
+)
+
+_SLOW = 2.0
+"""A candidate this much slower than the best is not timed to the end."""
+_DRIFT = 0.10
+_MARGIN = 0.005
+"""A challenger must beat the default by this fraction in the side-by-side comparison."""
+_CLOSE = 0.015
+"""The second-best candidate takes part in the comparison when it is this close to the best."""
+_VERIFY_BUDGET = 0.045
+"""Seconds of timing per candidate in the comparison."""
+_HOPELESS = 16
+"""Failed candidates after which a task without any valid one is given up."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How much to search.
+
+    Parameters
+    ----------
+    trials : candidates in all, over the whole model; finished records of its tasks count.  None: no
+        such limit.
+    minutes : wall time of the search.  None: no such limit.
+    seed : of every random choice.
+    batch : candidates proposed at once for a task; None chooses 4 to 8 from the budget.
+    generic_share : generic kernels that take less than this share of the model's estimated time are
+        not tuned.
+    limits : what one candidate may use.
+    """
+
+    trials: int | None = 64
+    minutes: float | None = None
+    seed: int = 0
+    batch: int | None = None
+    generic_share: float = 0.01
+    limits: Limits = field(default_factory=Limits)
+
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class _State:
+    """One task during a run."""
+
+    def __init__(self, task: Any, report: TaskReport):
+        self.task = task
+        self.report = report
+        self.proposer: Any = None
+        self.progress = scheduler.Progress(task.count)
+        self.make: Any = None
+        """Makes the proposer of a generic task, once it is known to be worth it."""
+        self.known: dict[str, Record] = {}
+        self.best: float | None = None
+        self.times: dict[str, tuple[float, Candidate]] = {}
+        """Valid candidates with their times: canonical text -> (seconds, candidate)."""
+        self.tunable = True
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def note_result(self, key: str, candidate: Candidate, seconds: float | None) -> None:
+        if seconds is not None:
+            if key not in self.times or seconds < self.times[key][0]:
+                self.times[key] = (seconds, candidate)
+            if self.best is None or seconds < self.best:
+                self.best = seconds
+
+
+def tune(
+    tasks: Sequence[Any],
+    machine: Any,
+    options: TuneOptions,
+    store: RecordStore,
+    on_event: OnEvent | None = None,
+    workers: Workers | None = None,
+) -> TuneReport:
+    """Tune the tasks of a model and record every trial in ``store``.
+
+    Parameters
+    ----------
+    machine : description of the CPU; kernels are timed with ``machine.threads`` threads.
+    on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``verify`` or
+        ``done``) from this thread.
+    workers : a measuring process that was started earlier, to save its start-up; it is left open.
+
+    Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.
+    Raises :class:`TuningError` when candidates cannot be measured at all.
+    """
+    run = _Run(tasks, machine, options, store, on_event or (lambda event: None))
+    with _interrupt_flag() as interrupted:
+        return run.go(workers, interrupted)
+
+
+@contextmanager
+def _interrupt_flag() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one raises KeyboardInterrupt as usual."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        if flag.is_set():
+            raise KeyboardInterrupt
+        flag.set()
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class _Run:
+    def __init__(
+        self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
+    ):
+        self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
+        self.target = target_for(machine)
+        self.states = [
+            _State(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
+        ]
+        self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
+        self.models: dict[str, Any] = {}
+        self.counted = sum(len(store.trials(task)) for task in tasks)
+        """Trials of these tasks that were recorded by this or earlier runs."""
+        self.batch = options.batch or self._default_batch()
+        self.roofs = roofs.Roofs(None, None)
+        self.propose_seconds = 0.0
+        self.baseline: _State | None = None
+        self.baseline_seconds: float | None = None
+
+    def _default_batch(self) -> int:
+        budget = self.options.trials
+        return 8 if budget is None or budget >= 16 * max(1, len(self.states)) else 4
+
+    # the run -----------------------------------------------------------------------------------
+    def go(self, workers: Workers | None, interrupted: threading.Event) -> TuneReport:
+        self.started = monotonic()
+        self.interrupted = interrupted
+        self._read_records()
+        if not self._anything_to_do():
+            self.report.stopped = "nothing"
+            return self._finish()
+        own = workers is None
+        options = self.options
+        self.workers = workers or Workers(self.machine, self.target, options.limits, seed=options.seed)
+        try:
+            self._prepare()
+            self._measure_generic_defaults()
+            self._first_round()
+            self._skip_small_generic_tasks()
+            self._search()
+            if not interrupted.is_set():
+                self._verify()
+            for phase, seconds in self.workers.spent.items():
+                self.report.spent[phase] = seconds
+        finally:
+            if own:
+                self.workers.close()
+        return self._finish()
+
+    def _read_records(self) -> None:
+        for state in self.states:
+            known = self.store.measured(state.task)
+            state.known = known
+            for key, record in known.items():
+                candidate = _candidate_of(record)
+                state.note_result(key, candidate, record.seconds if record.ok else None)
+            default = self._default_of(state)
+            if default is not None and (key := _key(default)) in known and known[key].ok:
+                state.report.default_seconds = known[key].seconds
+            state.report.reused = len(known)
+            self.report.reused += len(known)
+
+    def _anything_to_do(self) -> bool:
+        if self._left() > 0 and any(not self._complete(state) for state in self.states):
+            return True
+        return bool(self._unverified())
+
+    def _complete(self, state: _State) -> bool:
+        """Whether records already hold every point of a task's space."""
+        if state.task.space is None:
+            return False
+        size = 1
+        for knob in state.task.space.knobs(state.task.op, self.machine):
+            size *= len(knob.choices)
+        return len(state.known) >= size
+
+    def _default_of(self, state: _State) -> Candidate | None:
+        task = state.task
+        if task.space is None:
+            return {"generic": True}
+        return {"point": dict(task.space.default(task.op, self.machine))}
+
+    def _left(self) -> float:
+        return float("inf") if self.options.trials is None else self.options.trials - self.counted
+
+    def _time_over(self) -> bool:
+        """Whether the time budget is used up, but for what the final comparisons need."""
+        if self.options.minutes is None:
+            return False
+        reserve = min(0.25 * len(self._unverified()), 0.2 * 60 * self.options.minutes)
+        return monotonic() - self.started + reserve > 60 * self.options.minutes
+
+    def _stop(self) -> bool:
+        return self.interrupted.is_set()
+
+    def _stop_trials(self) -> bool:
+        return self._stop() or self._time_over()
+
+    # phases ------------------------------------------------------------------------------------
+    def _prepare(self) -> None:
+        """Imports and proposers, while the measuring process starts on the other core."""
+        import xgboost  # noqa: F401
+
+        from hetero_tvm.search.cost_model import SpaceModel
+        from hetero_tvm.search.proposer import PointProposer, StockProposer
+
+        for index, state in enumerate(self.states):
+            task, seed = state.task, self.options.seed * 10007 + index
+            if task.space is None:
+                self.workers.add_task(task.key, generic_spec(task.workload))
+                state.make = lambda t=task, s=seed: StockProposer(t, self.target, s, self.batch)
+            else:
+                self.workers.add_task(task.key, contract_spec(task.op, task.space))
+                model = self.models.setdefault(task.space.name, SpaceModel(self.options.seed))
+                state.proposer = PointProposer(task, self.machine, self.target, model, seed, self.batch)
+                for record in state.known.values():
+                    state.proposer.learn(_candidate_of(record), record.seconds if record.ok else None)
+        before = monotonic()
+        self.workers.wait_ready()
+        self.report.start_up = monotonic() - before
+        self.roofs = roofs.measure(self.machine.threads)
+        self.report.peak_gflops = self.roofs.peak_gflops
+        self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
+        for state in self.states:
+            state.report.roof_seconds = self.roofs.least_seconds(state.task)
+            state.progress.floor = state.report.roof_seconds or 0.0
+        self.on_event({"event": "start", "tasks": len(self.states), **self._totals()})
+
+    def _first_round(self) -> None:
+        """The default of every task, all in one go, so that the search proper knows what matters.
+
+        The default of the heaviest task is the baseline for drift: it is timed again at the end.
+        Few tasks do not fill the processes that build side by side; proposals then fill them up.
+        """
+        groups: list[tuple[_State, list[Candidate]]] = []
+        for state in self.states:
+            if state.task.space is not None and _key(default := self._default_of(state)) not in state.known:
+                groups.append((state, [default]))
+        with_space = [state for state in self.states if state.task.space is not None]
+        self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.count, default=None)
+        if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
+            self.baseline_seconds = self._time_baseline(self.baseline)
+        groups = groups[: int(min(self._left(), len(groups)))]
+        spare = int(min(self.batch, self._left())) - len(groups)
+        if groups and spare > 0 and len(groups) < len(self.states) + 1:
+            heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.count)
+            default = heaviest[1][0]
+            heaviest[1].extend(c for c in self._propose(heaviest[0], spare) if _key(c) != _key(default))
+        self._trials(groups)
+        for state in self.states:
+            if state.best is not None:
+                state.progress.round_done(state.best)
+        if self.baseline is not None and self.baseline_seconds is None:
+            self.baseline_seconds = self.baseline.report.default_seconds
+
+    def _time_baseline(self, state: _State) -> float | None:
+        default = self._default_of(state)
+        for _, (result,) in self.workers.measure([Job(state.task.key, (default,))], self._stop):
+            self._record(state, default, result, BASELINE)
+            return result.seconds
+        return None
+
+    def _note_drift(self, after: float | None) -> None:
+        if after is None or not self.baseline_seconds:
+            return
+        self.report.drift = after / self.baseline_seconds - 1
+        if abs(self.report.drift) > _DRIFT:
+            self.report.warnings.append(
+                f"the machine drifted: {self.baseline.name} took {self.baseline_seconds * 1e3:.3g} ms at the "
+                f"start and {after * 1e3:.3g} ms at the end; other load makes rankings unreliable"
+            )
+
+    def _measure_generic_defaults(self) -> None:
+        """References and untuned times of kernels without a space (no trials: there is no choice in them)."""
+        states = [state for state in self.states if state.task.space is None]
+        pair = ({"plain": True}, {"generic": True})
+        jobs = [Job(s.task.key, pair, store_reference=True, run_seconds=60.0) for s in states]
+        for state in states:
+            state.tunable = False
+            state.report.note = "not measured"
+        for index, (plain, generic) in self.workers.measure(jobs, self._stop):
+            state = states[index]
+            if not plain.ok:
+                state.report.note = f"no reference: {(plain.text or plain.status).splitlines()[0]}"
+                continue
+            state.tunable, state.report.note = True, ""
+            state.report.default_seconds = generic.seconds if generic.ok else plain.seconds
+            state.note_result(_key({"generic": True}), {"generic": True}, state.report.default_seconds)
+
+    def _skip_small_generic_tasks(self) -> None:
+        total = sum(state.task.count * (state.best or 0.0) for state in self.states)
+        for state in self.states:
+            if state.task.space is None and state.tunable:
+                share = state.task.count * (state.best or 0.0) / total if total else 0.0
+                if share < self.options.generic_share:
+                    state.tunable = False
+                    state.report.note = f"not tuned: {share:.1%} of the time"
+                else:
+                    state.proposer = state.make()
+                    for record in state.known.values():
+                        state.proposer.learn(_candidate_of(record), record.seconds if record.ok else None)
+            state.progress.exhausted = not state.tunable
+
+    def _search(self) -> None:
+        self.report.stopped = "trials"
+        while self._left() > 0:
+            if self._stop():
+                self.report.stopped = "interrupted"
+                return
+            if self._time_over():
+                self.report.stopped = "time"
+                return
+            index = scheduler.pick([state.progress for state in self.states])
+            if index is None:
+                self.report.stopped = "exhausted"
+                return
+            state = self.states[index]
+            most = int(min(self.batch, self._left()))
+            proposed = self._propose(state, most)
+            if not proposed:
+                state.progress.exhausted = True
+                state.report.note = state.report.note or "every point measured"
+                continue
+            self._trials([(state, proposed)])
+            state.progress.round_done(state.best if state.best is not None else float("inf"))
+            if state.best is None and state.report.trials >= _HOPELESS:
+                state.progress.exhausted = True
+                state.report.note = f"given up: the first {state.report.trials} candidates all failed"
+        if self._stop():
+            self.report.stopped = "interrupted"
+
+    def _propose(self, state: _State, most: int) -> list[Candidate]:
+        before = monotonic()
+        proposed = state.proposer.propose(most)
+        self.propose_seconds += monotonic() - before
+        return proposed
+
+    def _trials(self, groups: Sequence[tuple[_State, Sequence[Candidate]]]) -> None:
+        """Measure candidates, recording each the moment it is known."""
+        jobs, owners = [], []
+        for state, proposed in groups:
+            for candidate in proposed:
+                limit = _SLOW * state.best if state.best is not None else None
+                jobs.append(Job(state.task.key, (candidate,), limit=limit))
+                owners.append((state, candidate))
+        for index, (result,) in self.workers.measure(jobs, self._stop_trials):
+            state, candidate = owners[index]
+            self._record(state, candidate, result, TRIAL)
+            self._count(state, candidate, result)
+
+    def _count(self, state: _State, candidate: Candidate, result: Result) -> None:
+        key = _key(candidate)
+        seconds = result.seconds if result.ok else None
+        state.note_result(key, candidate, seconds)
+        if state.proposer is not None:
+            state.proposer.learn(candidate, seconds)
+        if state.report.default_seconds is None and key == _key(self._default_of(state)):
+            state.report.default_seconds = seconds
+        self.counted += 1
+        self.report.trials += 1
+        state.report.trials += 1
+        if not result.ok:
+            state.report.failures[result.status] += 1
+        total = self._known_total()
+        if total is not None:
+            self.report.curve.append((round(monotonic() - self.started, 4), self.report.trials, total))
+        self.on_event(
+            {
+                "event": "trial",
+                "task": state.name,
+                "status": result.status,
+                "seconds": seconds,
+                "best_seconds": state.best,
+                "flops": state.task.flops,
+                "text": result.text,
+                **self._totals(),
+            }
+        )
+
+    def _verify(self) -> None:
+        """Compare each task's best candidates with its default, side by side, and record the winner.
+
+        The default of the heaviest task is timed once more in any case, to see drift.
+        """
+        jobs: list[Job] = []
+        owners: list[tuple[_State, list[Candidate]]] = []
+        for state in self._unverified():
+            contenders = self._contenders(state)
+            if len(contenders) > 1 or state is self.baseline:
+                jobs.append(Job(state.task.key, tuple(contenders), budget=_VERIFY_BUDGET))
+                owners.append((state, contenders))
+            else:  # the default is the best
+                seconds = state.times[_key(contenders[0])][0]
+                self._record(state, contenders[0], Result(OK, seconds), VERIFIED, default_seconds=seconds)
+        for index, results in self.workers.measure(jobs, self._stop):
+            state, contenders = owners[index]
+            if state is self.baseline:
+                self._note_drift(results[0].seconds)
+            self._settle(state, contenders, results)
+            self.on_event({"event": "verify", "task": state.name, **self._totals()})
+
+    def _settle(self, state: _State, contenders: list[Candidate], results: list[Result]) -> None:
+        default = results[0]
+        valid = [index for index, result in enumerate(results) if result.ok]
+        if not valid:
+            return
+        winner = min(valid, key=lambda index: results[index].seconds)
+        if default.ok and results[winner].seconds > default.seconds * (1 - _MARGIN):
+            winner = 0
+        self._record(state, contenders[winner], results[winner], VERIFIED, default_seconds=default.seconds)
+        if default.ok:
+            state.report.default_seconds = default.seconds
+
+    def _unverified(self) -> list[_State]:
+        """Tasks with trials of this user that no comparison has followed."""
+        return [
+            state
+            for state in self.states
+            if state.times and self.store.trials(state.task) and not self.store.verified(state.task)
+        ]
+
+    def _contenders(self, state: _State) -> list[Candidate]:
+        """The default, then what may be better: the fastest ones and the last verified winner."""
+        default = self._default_of(state)
+        ranked = sorted(state.times.items(), key=lambda item: item[1][0])
+        fastest = ranked[0][1][0]
+        near = fastest * (1 + _CLOSE)
+        close = [(key, candidate) for key, (seconds, candidate) in ranked[:2] if seconds <= near]
+        if close[0][0] == _key(default):
+            return [default]
+        chosen = dict(close)
+        found = self.store.best(state.task)
+        if found is not None and found[0].role == VERIFIED:
+            chosen.setdefault(found[0].candidate, _candidate_of(found[0]))
+        chosen.pop(_key(default), None)
+        return [default, *chosen.values()]
+
+    def _finish(self) -> TuneReport:
+        for state in self.states:
+            choice = choose_one(state.task, self.machine, self.store)
+            state.report.origin = choice.origin
+            state.report.tuned_seconds = choice.seconds or state.report.default_seconds
+            found = self.store.best(state.task)
+            if found is not None and found[0].role == VERIFIED and found[0].default_seconds:
+                state.report.default_seconds = found[0].default_seconds
+        report = self.report
+        if report.interrupted:
+            report.warnings.append("interrupted: finished trials are kept, winners were not verified")
+        report.elapsed = monotonic() - self.started
+        report.spent["propose"] = self.propose_seconds
+        self.on_event({"event": "done", **self._totals()})
+        return report
+
+    # helpers -----------------------------------------------------------------------------------
+    def _record(
+        self,
+        state: _State,
+        candidate: Candidate,
+        result: Result,
+        role: str,
+        default_seconds: float | None = None,
+    ) -> None:
+        record = new_record(
+            state.task,
+            self.store.site,
+            {"point": {}} if "generic" in candidate else candidate,
+            seconds=result.seconds if result.ok else None,
+            status=result.status,
+            error=result.text,
+            role=role,
+            default_seconds=default_seconds,
+        )
+        self.store.append(record)
+
+    def _known_total(self) -> float | None:
+        """Best known seconds of all kernels together, once each has a time."""
+        timed = [s for s in self.states if s.task.space is not None or s.best is not None]
+        return None if any(s.best is None for s in timed) else sum(s.task.count * s.best for s in timed)
+
+    def _totals(self) -> dict[str, Any]:
+        return {
+            "trials": self.report.trials,
+            "of": None if self.options.trials is None else int(self._left()) + self.report.trials,
+            "elapsed": monotonic() - self.started,
+            "minutes": self.options.minutes,
+            "total_seconds": self._known_total(),
+            "peak_gflops": self.roofs.peak_gflops,
+        }
+
+
+def _candidate_of(record: Record) -> Candidate:
+    if record.trace is not None:
+        return {"trace": record.trace}
+    return {"generic": True} if record.space == STOCK else {"point": dict(record.point)}
+
+
+def _key(candidate: Candidate) -> str:
+    return candidate_key({"point": {}} if "generic" in candidate else candidate)
+
+

@@ -1,0 +1,120 @@
+"""What a tuning run reports: values that are plain JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TaskReport:
+    """One kernel of the model after tuning.
+
+    Parameters
+    ----------
+    name, calls, flops, nbytes : see :class:`hetero_tvm.tasks.Task`.
+    default_seconds, tuned_seconds : per call; None when not measured.
+    origin : what the build will use: a record, or the default.
+    roof_seconds : least time that peak and bandwidth of this machine allow; None when unknown.
+    trials, reused : candidates measured in this run; taken from records.
+    failures : kind of failure -> how many.
+    note : why the task was not tuned, or that its space is exhausted.
+    """
+
+    name: str
+    calls: int
+    flops: int
+    nbytes: int
+    default_seconds: float | None = None
+    tuned_seconds: float | None = None
+    origin: str = "default"
+    roof_seconds: float | None = None
+    trials: int = 0
+    reused: int = 0
+    failures: Counter = field(default_factory=Counter)
+    note: str = ""
+
+    @property
+    def gflops(self) -> float | None:
+        return self.flops / self.tuned_seconds / 1e9 if self.tuned_seconds else None
+
+    @property
+    def roofline(self) -> float | None:
+        """Fraction of the roofline that the kernel reaches."""
+        return self.roof_seconds / self.tuned_seconds if self.tuned_seconds and self.roof_seconds else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "failures": dict(self.failures),
+            "gflops": self.gflops,
+            "roofline": self.roofline,
+        }
+
+
+@dataclass
+class TuneReport:
+    """A whole run.
+
+    Parameters
+    ----------
+    tasks : in the order of the model.
+    trials, reused : candidates measured in this run; found in records.
+    elapsed, start_up : wall seconds of the whole search (everything included); of that, waiting for
+        the first process to be ready.
+    spent : where the seconds went: ``propose`` (evolution and cost model), and of the candidates
+        (summed over processes) ``build``, ``check``, ``time``.
+    curve : (elapsed seconds, trial number, best known seconds of all kernels together).
+    peak_gflops, bandwidth_gbs : measured roofs; None when they cannot be measured here.
+    drift : change of the baseline from start to end, relative; None when not measured twice.
+    stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing``).
+    warnings : sentences for the user.
+    """
+
+    tasks: list[TaskReport]
+    trials: int = 0
+    reused: int = 0
+    elapsed: float = 0.0
+    start_up: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[float, int, float]] = field(default_factory=list)
+    peak_gflops: float | None = None
+    bandwidth_gbs: float | None = None
+    drift: float | None = None
+    stopped: str = "trials"
+    warnings: list[str] = field(default_factory=list)
+    logs: str = ""
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupted"
+
+    @property
+    def trials_per_second(self) -> float:
+        return self.trials / self.elapsed if self.elapsed else 0.0
+
+    @property
+    def failures(self) -> Counter:
+        total: Counter = Counter()
+        for task in self.tasks:
+            total.update(task.failures)
+        return total
+
+    def total_seconds(self, which: str) -> float | None:
+        """Sum over measured kernels of calls x ``default_seconds`` or ``tuned_seconds``."""
+        times = [(task.calls, getattr(task, which)) for task in self.tasks]
+        known = [calls * seconds for calls, seconds in times if seconds is not None]
+        return sum(known) if known else None
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = {name: value for name, value in vars(self).items() if name != "tasks"}
+        return {
+            **fields,
+            "tasks": [task.to_dict() for task in self.tasks],
+            "trials_per_second": self.trials_per_second,
+            "failures": dict(self.failures),
+            "default_seconds": self.total_seconds("default_seconds"),
+            "tuned_seconds": self.total_seconds("tuned_seconds"),
+        }

@@ -1,0 +1,123 @@
+"""What all candidates of one task share: inputs and the result that they must reproduce.
+
+Made once per task in the fork server, before candidates are forked, so that they inherit it through
+copy-on-write memory instead of computing it again.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.search import candidates
+
+tvm = import_tvm()
+
+TOLERANCE = 1e-4
+"""Largest error of a float32 kernel against the float64 reference, relative to its largest value."""
+
+
+def _sample(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, positive: bool) -> np.ndarray:
+    if np.issubdtype(np.dtype(dtype), np.floating):
+        if positive:  # generic kernels take logarithms, roots and quotients of who knows what
+            return rng.uniform(0.1, 1.0, shape).astype(dtype)
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+class Prepared:
+    """Inputs, reference and compile target of one task, rebuilt from its wire description.
+
+    ``spec`` keys: ``op`` (contract as JSON, or None), ``space`` (see ``space_reference``, or None),
+    ``workload`` (TVM JSON, only for tasks without a contract), ``machine`` and ``machine_type``,
+    ``target`` (a TVM target as a dictionary), ``seed``.
+    """
+
+    def __init__(self, spec: dict[str, Any]):
+        self.machine = candidates.find_type(spec["machine_type"]).from_json(spec["machine"])
+        self.target = tvm.target.Target(spec["target"])
+        self.op = self.space = self.workload = self.reference = self.shared = None
+        self.largest: float | None = None
+        """Largest magnitude in the reference, once that is known."""
+        rng = np.random.default_rng(spec["seed"])
+        if spec["op"] is not None:
+            self._prepare_contract(spec, rng)
+        else:
+            self._prepare_generic(spec, rng)
+        self.nbytes = sum(array.nbytes for array in self.arrays)
+        # Tensors for operands that every candidate takes as they are; the others are packed by each.
+        pairs = zip(self.arrays, self.constant, strict=True)
+        self.tensors = [None if constant else tvm.runtime.tensor(array) for array, constant in pairs]
+
+    def _prepare_contract(self, spec: dict[str, Any], rng: np.random.Generator) -> None:
+        from hetero_tvm.ops.base import from_json
+
+        self.space = candidates.find_space(spec["space"])
+        self._import_contract(json.loads(spec["op"])["kind"])
+        self.op = from_json(spec["op"])
+        sample = getattr(self.op, "sample_inputs", None)
+        if sample is not None:
+            self.arrays = [np.asarray(array) for array in sample(rng)]
+        else:
+            self.arrays = [_sample(rng, x.shape, x.dtype, positive=False) for x in self.op.inputs]
+        self.constant = [x.constant for x in self.op.inputs]
+        self.output_shape, self.output_dtype = self.op.output.shape, self.op.output.dtype
+        wide = [a.astype(np.float64) if np.issubdtype(a.dtype, np.floating) else a for a in self.arrays]
+        # Rounded to float32: 6e-8 relative, far below the tolerance, and half the time to compare.
+        self.reference = np.asarray(self.op.reference(*wide)).astype(np.float32)
+        self.largest = float(np.abs(self.reference).max(initial=0.0))
+        self.tolerance = float(getattr(self.op, "tolerance", TOLERANCE))
+
+    @staticmethod
+    def _import_contract(kind: str) -> None:
+        """Contracts register themselves when imported; the space's module usually has done it."""
+        import importlib
+        import pkgutil
+
+        from hetero_tvm import ops
+        from hetero_tvm.ops import base
+
+        if kind not in base._KINDS:
+            for module in pkgutil.iter_modules(ops.__path__):
+                importlib.import_module(f"hetero_tvm.ops.{module.name}")
+
+    def _prepare_generic(self, spec: dict[str, Any], rng: np.random.Generator) -> None:
+        self.workload = tvm.ir.load_json(spec["workload"])
+        buffers = [self.workload.buffer_map[parameter] for parameter in self.workload.params]
+        types = [(tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)) for buffer in buffers]
+        self.arrays = [_sample(rng, shape, dtype, positive=True) for shape, dtype in types[:-1]]
+        self.constant = [False] * len(self.arrays)
+        self.output_shape, self.output_dtype = types[-1]
+        self.tolerance = TOLERANCE
+        # Filled by the child that runs the unscheduled workload; the children after it read it.
+        count = int(np.prod(self.output_shape, dtype=np.int64))
+        self.shared = mmap.mmap(-1, max(1, count * np.dtype(self.output_dtype).itemsize))
+        flat = np.frombuffer(self.shared, self.output_dtype, count=count)
+        self.reference = flat.reshape(self.output_shape)
+
+    def kernel(self, candidate: candidates.Candidate) -> Any:
+        """TensorIR of a candidate (a PrimFunc or a module with one)."""
+        if "point" in candidate:
+            return candidates.emit(self.space, self.op, candidate["point"], self.machine)
+        if "trace" in candidate:
+            return candidates.apply_trace(self.workload, candidate["trace"])
+        if "generic" in candidate:
+            return candidates.generic_schedule(self.workload, self.machine)
+        return self.workload
+
+    def packed(self, candidate: candidates.Candidate) -> dict[int, np.ndarray]:
+        """Constant operands in the layout that a candidate wants: operand index -> array."""
+        from hetero_tvm.schedules.base import thaw
+
+        packers = {}
+        if "point" in candidate:
+            packers = self.space.pack(self.op, thaw(candidate["point"]), self.machine)
+        return {
+            index: np.ascontiguousarray(packers[index](array) if index in packers else array)
+            for index, (array, constant) in enumerate(zip(self.arrays, self.constant, strict=True))
+            if constant
+        }

@@ -1,0 +1,79 @@
+"""Live progress on stderr: a line that redraws itself on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from typing import Any, TextIO
+
+_PLAIN_INTERVAL = 5.0
+"""Seconds between plain lines."""
+
+
+class Progress:
+    """An ``on_event`` callback for :func:`hetero_tvm.search.loop.tune`; also a context manager.
+
+    It draws only when an event arrives: a refreshing thread would disturb the timing of kernels.
+    """
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None):
+        self._quiet = quiet
+        self._stream = stream or sys.stderr
+        self._live: Any = None
+        self._next_plain = 0.0
+        self._failed = 0
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["event"] == "trial":
+            self._failed += event["status"] != "ok"
+        if self._quiet:
+            return
+        text = describe(event, self._failed)
+        if self._live is not None:
+            self._live.update(text, refresh=True)
+        elif event["event"] in ("start", "done") or monotonic() >= self._next_plain:
+            self._next_plain = monotonic() + _PLAIN_INTERVAL
+            print(text, file=self._stream, flush=True)
+
+
+def describe(event: dict[str, Any], failed: int = 0) -> str:
+    """One line about where a run stands."""
+    done, planned = event["trials"], event.get("of")
+    parts = [f"trials {done}" + (f"/{planned}" if planned is not None else "")]
+    if event.get("task"):
+        parts.append(str(event["task"]) if isinstance(event["task"], str) else "")
+    if event.get("best_seconds"):
+        gflops = event["flops"] / event["best_seconds"] / 1e9
+        share = f" ({gflops / event['peak_gflops']:.0%} of peak)" if event.get("peak_gflops") else ""
+        parts.append(f"best {gflops:.1f} GFLOP/s{share}")
+    if event.get("total_seconds"):
+        parts.append(f"model {event['total_seconds'] * 1e3:.2f} ms")
+    if failed:
+        parts.append(f"{failed} failed")
+    left = time_left(event)
+    if left is not None and event["event"] != "done":
+        parts.append(f"{left:.0f} s left")
+    return "  ".join(filter(None, parts))
+
+
+def time_left(event: dict[str, Any]) -> float | None:
+    """Seconds until the trials or the minutes are used up, by the rate so far; None when unknown."""
+    estimates = []
+    if event.get("of") is not None and event["trials"] > 0:
+        estimates.append(event["elapsed"] / event["trials"] * (event["of"] - event["trials"]))
+    if event.get("minutes") is not None:
+        estimates.append(max(0.0, 60 * event["minutes"] - event["elapsed"]))
+    return min(estimates, default=None)

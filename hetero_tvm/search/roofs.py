@@ -1,0 +1,34 @@
+"""The roofline of this machine, for scheduling trials and for reports."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.errors import HeteroTVMError
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """Measured peaks: GFLOP/s of float32 FMAs, GB/s from main memory; None when not measurable."""
+
+    peak_gflops: float | None
+    bandwidth_gbs: float | None
+
+    def least_seconds(self, task: Any) -> float | None:
+        """Least time of one call: bound by arithmetic, or by moving each operand once."""
+        if self.peak_gflops is None or self.bandwidth_gbs is None:
+            return None
+        return max(task.flops / (self.peak_gflops * 1e9), task.nbytes / (self.bandwidth_gbs * 1e9))
+
+
+@functools.lru_cache(maxsize=4)
+def measure(threads: int) -> Roofs:
+    """Measure (0.3 s, once per process); the machine should be idle."""
+    from hetero_tvm import host
+
+    try:
+        return Roofs(host.measure_peak(threads), host.measure_bandwidth(threads))
+    except (HeteroTVMError, OSError, AttributeError):  # no C++ compiler: reports go without roofs
+        return Roofs(None, None)
