@@ -220,7 +220,9 @@ def _run_double(
     proto: onnx.ModelProto, inputs: dict[str, np.ndarray], outputs: list[str]
 ) -> dict[str, np.ndarray]:
     model, weights = to_double(proto, outputs)
-    fed = {name: array.astype(np.float64) if _is_float(array.dtype) else array for name, array in inputs.items()}
+    fed = {
+        name: array.astype(np.float64) if _is_float(array.dtype) else array for name, array in inputs.items()
+    }
     return dict(zip(outputs, _evaluate(model, weights | fed, outputs), strict=True))
 
 

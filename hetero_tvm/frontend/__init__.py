@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
+from onnx import ModelProto
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError
@@ -49,7 +49,7 @@ def import_model(
     """
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
-    if isinstance(source, onnx.ModelProto):
+    if isinstance(source, ModelProto):
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
     if isinstance(source, str | Path):
         suffix = Path(source).suffix.lower()

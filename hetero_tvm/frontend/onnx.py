@@ -10,7 +10,7 @@ import tvm
 from onnx import helper
 from tvm import relax
 
-from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 
 from .onnx_clean import clean
 from .onnx_load import load_onnx, tensors
@@ -45,27 +45,41 @@ def import_onnx(
     """
     if isinstance(source, onnx.ModelProto):
         model, default = source, source.graph.name or "model"
-        external = [t.name for t in tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
-        if external:
-            raise ModelError(
-                f"The model in memory refers to external data for {len(external)} tensors.",
-                hint="Give the path of the file, or load it with onnx.load(path).",
-            )
     elif isinstance(source, str | Path):
-        path = Path(source)
-        model, default = load_onnx(path), path.stem
+        model, default = None, Path(source).stem
     else:
         raise UsageError(f"An ONNX model is a path or an onnx.ModelProto, not {type(source).__name__}.")
-    cleaned = clean(model, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
-    del model  # large: the cleaned one has its own copy of the weights
-    module = to_relax(cleaned)
+    try:
+        if model is None:
+            model = load_onnx(Path(source))
+        else:
+            _refuse_external(model)
+        cleaned = clean(model, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
+        del model  # large: the cleaned one has its own copy of the weights
+        module = to_relax(cleaned)
+        signature = _signature(cleaned, module)
+    except HeteroTVMError:
+        raise
+    except (MemoryError, RecursionError) as error:
+        raise ModelError(f"The model is too large or too deeply nested: {type(error).__name__}.") from error
+    except Exception as error:  # files are hostile in more ways than we know by name
+        raise ModelError(f"The model cannot be imported. {type(error).__name__}: {error}") from error
     return ImportedModel(
         module=module,
-        signature=_signature(cleaned, module),
+        signature=signature,
         onnx_model=cleaned,
         name=name or default,
         weight_bytes=sum(_tensor_bytes(t) for t in cleaned.graph.initializer),
     )
+
+
+def _refuse_external(model: onnx.ModelProto) -> None:
+    external = [t.name for t in tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if external:
+        raise ModelError(
+            f"The model in memory refers to external data for {len(external)} tensors.",
+            hint="Give the path of the file, or load it with onnx.load(path).",
+        )
 
 
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:

@@ -36,6 +36,24 @@ def check_versions(model: onnx.ModelProto) -> None:
         )
 
 
+def check_text(graph: onnx.GraphProto) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them over as bytes, which nothing expects."""
+    names: list = [graph.name]
+    for value in (*graph.input, *graph.output):
+        names.append(value.name)
+        names += [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+    names += [tensor.name for tensor in graph.initializer]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                check_text(attribute.g)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise ModelError(f"The model holds names that are not text: {', '.join(map(repr, wrong[:5]))}.")
+
+
 def name_nodes(graph: onnx.GraphProto) -> None:
     """Give nodes without a name the name OpType_output."""
     for node in graph.node:

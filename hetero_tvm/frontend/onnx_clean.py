@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from onnx import checker, helper, inliner, shape_inference, version_converter
+from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from hetero_tvm.errors import ModelError
 
 from .onnx_check import (
+    check_text,
     check_versions,
     has_body,
     name_nodes,
@@ -47,22 +48,24 @@ def clean(
     ShapeError, UnsupportedOperatorError, ModelError : see the functions of the single steps.
     """
     check_versions(source)
+    check_text(source.graph)
     model, pool = _split(source)
     graph = model.graph
     name_nodes(graph)
     sort_nodes(graph, pool)
-    if model.functions:
-        model = _inline_functions(model, pool)
-        graph = model.graph
-    refuse_unknown(graph, opset_of(model), supported)
-    _check(model, pool)
-    if opset_of(model) < _OLDEST_OPSET:
-        model = _convert_opset(model, pool)
-        graph = model.graph
+    if not model.functions:
+        refuse_unknown(graph, opset_of(model), supported)
     fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)
     for value in graph.input:
         element = value.type.tensor_type.elem_type
         value.CopyFrom(helper.make_tensor_value_info(value.name, element, fixed[value.name]))
+    _check(model, pool)
+    if model.functions:
+        model = _inline_functions(model, pool)
+        refuse_unknown(model.graph, opset_of(model), supported)
+        _check(model, pool)
+    if opset_of(model) < _OLDEST_OPSET:
+        model = _convert_opset(model, pool)
     inferred = _simplify(model, pool, supported)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
@@ -154,8 +157,7 @@ def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
 
 
 def _inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
-    """Expand the model's own functions; recursion is refused by the checker before."""
-    _check(model, pool)
+    """Expand the model's own functions; the checker has refused recursion before."""
     inputs = [value.name for value in model.graph.input]
     try:
         return _traced(model, pool, inputs, inliner.inline_local_functions)
@@ -233,6 +235,9 @@ def _inline_bodies(
         return None
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
+    for node in typed.graph.node:
+        if (node.domain, node.op_type) in wanted:
+            _write_defaults(node, opset)
     typed.graph.value_info.extend(inferred.graph.value_info)
 
     def inline(light: onnx.ModelProto) -> onnx.ModelProto:
@@ -253,6 +258,14 @@ def _inline_bodies(
     if len(result.graph.node) == len(model.graph.node):
         return None  # nothing was expanded: the final check reports the operators
     return result
+
+
+def _write_defaults(node: onnx.NodeProto, opset: int) -> None:
+    """Write out the attributes that a node leaves at their defaults: the inliner does not know them."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
 
 
 def _wants_body(node: onnx.NodeProto, supported: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from hetero_tvm.errors import HeteroTVMError, ModelError
 
 from .onnx_check import opset_of
+from .onnx_fold import tensor_type
 
 _SUFFIX = re.compile(r"#\d+$")
 
@@ -114,16 +115,18 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if known is None or not known.elem_type or not isinstance(found, relax.TensorType):
             return value
         dtype = onnx_frontend.get_type(known.elem_type)
-        shape = _static_shape(found)
-        wanted = [d.dim_value for d in known.shape.dim] if known.HasField("shape") else None
-        if (
-            shape is None
-            or str(found.dtype) != dtype
-            or (wanted is not None and 0 not in wanted and shape != wanted)
-        ):
+        shape, (_, wanted) = _static_shape(found), tensor_type(known)
+        fits = shape is not None and (
+            wanted is None
+            or (len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True)))
+        )
+        if not fits or str(found.dtype) != dtype:
+            dims = (
+                "(any)" if wanted is None else ", ".join("?" if dim is None else str(dim) for dim in wanted)
+            )
             raise ModelError(
                 f"TVM's importer gives {found} for output {name!r} of node {node.name!r} ({node.op_type}), "
-                f"ONNX says {dtype}{wanted}.",
+                f"ONNX says {dtype}[{dims}].",
                 hint="The importer does not cover this form of the operator; export the model without it.",
             )
         return value
