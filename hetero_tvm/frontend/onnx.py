@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-import tvm
 from onnx import helper
-from tvm import relax
 
+from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 
 from .onnx_clean import clean
 from .onnx_load import load_onnx, tensors
 from .onnx_relax import source_names, supported_operators, to_relax
 from .signature import ImportedModel, Signature, TensorSpec
+
+tvm = import_tvm()
+relax = tvm.relax
 
 
 def import_onnx(

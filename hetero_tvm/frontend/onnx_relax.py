@@ -7,14 +7,18 @@ from collections import Counter
 from types import SimpleNamespace
 
 import onnx
-import tvm
-from tvm import relax
-from tvm.relax.frontend.onnx import onnx_frontend
 
+from hetero_tvm._bootstrap import import_tvm, without_torch
 from hetero_tvm.errors import HeteroTVMError, ModelError
 
 from .onnx_check import opset_of
 from .onnx_fold import tensor_type
+
+tvm = import_tvm()
+with without_torch():
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+relax = tvm.relax
 
 _SUFFIX = re.compile(r"#\d+$")
 
@@ -193,7 +197,7 @@ def _rename(function: relax.Function, marks: set[str], order: list[tuple[str, st
             if binding.var.name in marks:
                 groups.append([])
             else:
-                groups[-1].append(binding.var)
+                groups[-1] += _defined(binding)
     names: dict[str, str] = {}
     taken: Counter[str] = Counter()
     used = {parameter.name for parameter in function.params}
@@ -215,6 +219,17 @@ def _rename(function: relax.Function, marks: set[str], order: list[tuple[str, st
                 names[var.name], names[original] = names[original], names[var.name]
             used.add(names[var.name])
     return _Renamer(names, marks).visit_expr(function)
+
+
+def _defined(binding: relax.Binding) -> list[relax.Var]:
+    """Variables that a binding defines, those inside the branches of an If first."""
+    value = getattr(binding, "value", None)
+    inner = []
+    if isinstance(value, relax.If):
+        for branch in (value.true_branch, value.false_branch):
+            for block in branch.blocks:
+                inner += [var for nested in block.bindings for var in _defined(nested)]
+    return [*inner, binding.var]
 
 
 @relax.expr_functor.mutator

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
-import tvm
 
+from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime.signature import Signature, TensorSpec
+
+tvm = import_tvm()
 
 __all__ = ["ImportedModel", "Signature", "TensorSpec", "parse_shape_option"]
 

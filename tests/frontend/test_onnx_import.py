@@ -191,3 +191,25 @@ def test_other_sources_are_refused_by_name(tmp_path):
         import_model("minilm-l6")
     with pytest.raises(ModelError, match="no model 'nothing'"):
         import_model("zoo:nothing")
+
+
+def test_branches_taken_at_run_time():
+    source = text_model(
+        "g (bool c, float[2,3] x) => (float[2,3] y) { z = Exp(x) y = If(c)"
+        " <then_branch = a () => (float[2,3] p) { q = Sin(z) p = Tanh(q) },"
+        " else_branch = b () => (float[2,3] p) { p = Sin(x) }> }",
+        "/exp", "/if",
+    )  # fmt: skip
+    model = import_onnx(source)
+    branches = bindings(model)[-1].value
+    inner = [
+        b.var
+        for side in (branches.true_branch, branches.false_branch)
+        for k in side.blocks
+        for b in k.bindings
+    ]
+    assert inner and {source_names(var) for var in inner} == {"/if"}
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    for condition in (True, False):
+        inputs = {"c": np.array(condition), "x": x}
+        assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
