@@ -44,8 +44,7 @@ def load_onnx(path: Path) -> onnx.ModelProto:
 def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """All tensors stored in a model: initializers and node attributes, subgraphs and functions too."""
     stack: list = [model.graph]
-    yield_functions = list(model.functions)
-    for function in yield_functions:
+    for function in model.functions:
         stack.extend(function.node)
     while stack:
         item = stack.pop()
