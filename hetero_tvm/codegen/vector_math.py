@@ -168,3 +168,7 @@ def gelu_tanh(x: Any) -> Any:
 
 def relu(x: Any) -> Any:
     return tirx.max(x, _c(0.0, x))
+
+
+def relu6(x: Any) -> Any:
+    return tirx.min(tirx.max(x, _c(0.0, x)), _c(6.0, x))

@@ -19,6 +19,10 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
+def relu6(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, 0, 6)
+
+
 def gelu_erf(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
@@ -37,6 +41,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": relu,
+    "relu6": relu6,
     "gelu_erf": gelu_erf,
     "gelu_tanh": gelu_tanh,
     "silu": silu,

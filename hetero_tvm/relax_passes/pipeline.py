@@ -15,6 +15,7 @@ import numpy as np  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
+from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
@@ -29,6 +30,8 @@ FUSIONS: tuple[Rule, ...] = (
     RmsNorm(),
     FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
     MergeQkv(),  # after attention: only then is it known which projections belong together
+    FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
+    ConvEpilogue(),
     MatmulEpilogue(),  # after everything that forms activations and takes products away
     ClaimNorm(),  # row kernels last: attention has taken its softmax by now
     ClaimSoftmax(),

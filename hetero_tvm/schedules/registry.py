@@ -5,11 +5,18 @@ from __future__ import annotations
 from hetero_tvm.errors import RecordError
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 
-CPU_SPACES: tuple[DesignSpace, ...] = (MatmulSpace(), AttentionSpace(), NormalizeSpace(), SoftmaxSpace())
+CPU_SPACES: tuple[DesignSpace, ...] = (
+    MatmulSpace(),
+    AttentionSpace(),
+    NormalizeSpace(),
+    SoftmaxSpace(),
+    Conv2dSpace(),
+)
 
 _BY_NAME = {space.name: space for space in CPU_SPACES}
 

@@ -1,0 +1,138 @@
+"""Two-dimensional convolution with its epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+
+
+@dataclass(frozen=True)
+class Conv2d(FusedOp):
+    """``Y[n, o] = epilogue(sum over c, i, j of W[o, c, i, j] * X[n, c, y + i, x + j])`` in float32, NCHW.
+
+    Parameters
+    ----------
+    batch, channels, height, width : extents of X.
+    filters : channels of Y.
+    kernel, strides, dilation : (vertical, horizontal).
+    padding : zeros added (top, left, bottom, right).
+    groups : channels and filters are divided into so many independent groups; ``groups ==
+        channels == filters`` is a depthwise convolution.
+    epilogue : steps in order, as for :class:`hetero_tvm.ops.matmul.Matmul`; the bias is a vector
+        [filters] (constant), a residual has Y's shape.
+
+    Operands: X, W [filters, channels / groups, *kernel] (constant), then those of the epilogue.
+    """
+
+    kind: ClassVar[str] = "conv2d"
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    filters: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    epilogue: tuple[str, ...] = ()
+
+    @property
+    def out_height(self) -> int:
+        reach = self.dilation[0] * (self.kernel[0] - 1) + 1
+        return (self.height + self.padding[0] + self.padding[2] - reach) // self.strides[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        reach = self.dilation[1] * (self.kernel[1] - 1) + 1
+        return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups == self.channels == self.filters
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        operands = [
+            Operand("X", (self.batch, self.channels, self.height, self.width)),
+            Operand("W", (self.filters, self.channels // self.groups, *self.kernel), constant=True),
+        ]
+        for step in self.epilogue:
+            if step == BIAS:
+                operands.append(Operand("bias", (self.filters,), constant=True))
+            elif step == RESIDUAL:
+                operands.append(Operand("residual", self.output.shape))
+        return tuple(operands)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (self.batch, self.filters, self.out_height, self.out_width))
+
+    @property
+    def flops(self) -> int:
+        taps = self.kernel[0] * self.kernel[1] * self.channels // self.groups
+        return 2 * self.batch * self.filters * self.out_height * self.out_width * taps
+
+    @property
+    def label(self) -> str:
+        kind = "depthwise" if self.depthwise else "conv2d"
+        shape = f"{self.channels}x{self.height}x{self.width}_{self.filters}"
+        kernel = f"k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
+        return "_".join([kind, shape, kernel, *self.epilogue])
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, w, *extra = arrays
+        top, left, bottom, right = self.padding
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+        (sh, sw), (dh, dw), (kh, kw) = self.strides, self.dilation, self.kernel
+        oh, ow, per = self.out_height, self.out_width, self.channels // self.groups
+        windows = np.stack(
+            [
+                x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+                for i in range(kh)
+                for j in range(kw)
+            ],
+            axis=2,
+        ).reshape(self.batch, self.groups, per * kh * kw, oh * ow)
+        weights = w.reshape(self.groups, self.filters // self.groups, per * kh * kw)
+        y = (weights @ windows).reshape(self.output.shape)
+        rest = iter(extra)
+        for step in self.epilogue:
+            if step == BIAS:
+                y = y + next(rest)[:, None, None]
+            elif step == RESIDUAL:
+                y = y + next(rest)
+            else:
+                y = ACTIVATIONS[step](y)
+        return y
+
+    def workload(self):
+        from tvm import te, topi
+
+        from hetero_tvm.ops.te_workload import activation, prim_func
+
+        def elementwise(step, y, operand):
+            if step == BIAS:
+                return te.compute(y.shape, lambda n, c, i, j: y[n, c, i, j] + operand[c], name=step)
+            if step == RESIDUAL:
+                return te.compute(y.shape, lambda *i: y(*i) + operand(*i), name=step)
+            return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
+
+        def compute(x, w, *extra):
+            y = topi.nn.conv(
+                x, w, list(self.strides), list(self.padding), list(self.dilation), self.groups,
+                "NCHW", "OIHW", "float32",
+            )  # fmt: skip
+            rest = iter(extra)
+            for step in self.epilogue:
+                y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
+            return y
+
+        return prim_func(self, compute)
