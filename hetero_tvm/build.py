@@ -11,7 +11,8 @@ from hetero_tvm import cli_common
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = cli_common.parser("build", "Build a model from existing records (or defaults), check it, export one .so.")
+    text = "Build a model from existing records (or defaults), check it, export one .so."
+    parser = cli_common.parser("build", text)
     return cli_common.run(_run, parser, argv)
 
 
@@ -20,15 +21,11 @@ def _run(options: argparse.Namespace) -> int:
 
     plan = cli_common.load_plan(options)
     built = api.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
+    if not options.json and not options.quiet:
+        _print_kernels(built.kernels)
     exported = cli_common.export(built, options)
     if options.json:
         cli_common.print_json({"model": options.model, **exported})
-        return 0
-    if not options.quiet:
-        _print_kernels(exported["kernels"])
-    if exported["accuracy"] is not None:
-        cli_common.say(options, f"outputs checked: {exported['accuracy']}")
-    cli_common.say(options, f"wrote {exported['library']}")
     return 0
 
 

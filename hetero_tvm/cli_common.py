@@ -11,10 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import HeteroTVMError, UsageError
+from hetero_tvm.errors import (
+    AccuracyError,
+    BuildError,
+    HeteroTVMError,
+    NativeBuildError,
+    TuningError,
+    UsageError,
+)
 
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
+_FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
 _PRECISIONS = ("f32", "f16", "bf16", "int8")
 
 
@@ -78,9 +86,9 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
     result.add_argument("--sequence", type=positive, help="sequence length of a zoo model")
     result.add_argument("--precision", default="f32", help="f32 (f16, bf16 and int8 are not available yet)")
     result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
-    result.add_argument("--logs", type=Path, metavar="DIR", help="tuning records (default: a user data folder)")
+    result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
-    result.add_argument("--no-check", action="store_true", help="do not compare the outputs with a reference")
+    result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
     result.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     result.add_argument("-q", "--quiet", action="store_true", help="no progress")
     return result
@@ -111,12 +119,17 @@ def load_plan(options: argparse.Namespace) -> Any:
 
 
 def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Check the built model (unless told not to) and write it; what was done, as JSON values.
+    """Check the built model (unless told not to), write it, say so; what was done, as JSON values.
 
     Nothing is written when the numbers are wrong (:class:`AccuracyError` comes from the check).
     """
-    accuracy = None if options.no_check else built.check()
+    accuracy = None
+    if not options.no_check:
+        accuracy = built.check()
+        say(options, "outputs agree with the reference:")
+        say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
     path = built.export(options.out)
+    say(options, f"wrote {path}")
     return {
         "library": str(path),
         "accuracy": None if accuracy is None else plain(accuracy),
@@ -154,8 +167,9 @@ def run(
 ) -> int:
     """Parse, run, and turn errors into messages.
 
-    Returns the exit status: 0; 2 for a wrong option or model; 1 for other failures; 130 when
-    interrupted.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
+    Returns the exit status: 0; 2 when the user must change the command line, the model or a file;
+    1 when tuning, building or checking failed; 130 when interrupted.  With HETERO_TVM_DEBUG=1
+    errors keep their traceback.
     """
     options = parse.parse_args(argv)
     if os.environ.get(DEBUG_VARIABLE) == "1":
@@ -167,7 +181,7 @@ def run(
         return command(options)
     except HeteroTVMError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, _FAILURES) else 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -175,8 +189,8 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        name = type(error).__name__
-        print(f"error: {name}: {error}\n(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)", file=sys.stderr)
+        where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
+        print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
         return 1
 
 

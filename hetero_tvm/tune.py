@@ -18,14 +18,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli_common.parser("tune", "Tune a model's kernels for this machine, check the result, export one .so.")
+    text = "Tune a model's kernels for this machine, check the result, export one .so."
+    parser = cli_common.parser("tune", text)
     parser.add_argument(
         "--trials", type=cli_common.count, metavar="N",
         help="candidates to measure in all; finished ones count (default: 64, or no limit with --minutes)",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="stop searching after this time")
+    parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
     parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
-    parser.add_argument("--dry-run", action="store_true", help="list the tasks and the expected time, then stop")
+    parser.add_argument("--dry-run", action="store_true", help="only list the tasks and the expected time")
     return parser
 
 
@@ -35,6 +36,8 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.search.report import print_report
 
     trials = 64 if options.trials is None and options.minutes is None else options.trials
+    if trials != 0 and not options.dry_run:
+        _start_measuring_early(options)
     plan = cli_common.load_plan(options)
     if options.dry_run:
         return _dry_run(plan, options, trials)
@@ -60,15 +63,15 @@ def _run(options: argparse.Namespace) -> int:
     exported = cli_common.export(built, options)
     if options.json:
         cli_common.print_json({"model": options.model, "search": report.to_dict(), **exported})
-    else:
-        _say_exported(options, exported)
     return 0
 
 
-def _say_exported(options: argparse.Namespace, exported: dict[str, Any]) -> None:
-    if exported["accuracy"] is not None:
-        cli_common.say(options, f"outputs checked: {exported['accuracy']}")
-    cli_common.say(options, f"wrote {exported['library']}")
+def _start_measuring_early(options: argparse.Namespace) -> None:
+    """The measuring process starts on another core while the model is imported."""
+    from hetero_tvm.search.workers import start_early
+    from hetero_tvm.targets.base import parse_target
+
+    start_early(parse_target(options.target).machine)
 
 
 def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
@@ -86,7 +89,8 @@ def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
     if options.minutes is not None:
         seconds = min(seconds or float("inf"), 60 * options.minutes)
     if options.json:
-        cli_common.print_json({"model": options.model, "tasks": tasks, "trials": trials, "expected_seconds": seconds})
+        document = {"model": options.model, "tasks": tasks, "trials": trials, "expected_seconds": seconds}
+        cli_common.print_json(document)
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -102,7 +106,8 @@ def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     total = sum(task["calls"] * task["flops"] for task in tasks)
     print(f"{len(tasks)} kernels, {total / 1e9:.3f} GFLOP per inference")
-    print(f"{'unlimited' if trials is None else trials} trials, about {seconds:.0f} s; less when records exist")
+    budget = "trials without limit" if trials is None else f"{trials} trials"
+    print(f"{budget}, about {seconds:.0f} s; less when records exist")
     return 0
 
 

@@ -7,6 +7,7 @@ no thread of a misbehaving kernel can delay it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
 import signal
@@ -43,6 +44,7 @@ class _Clock:
 def confine(log_fd: int, memory: int, parent: int) -> None:
     """Make this fresh process harmless: dies with its parent, bounded memory, no core dumps, own output."""
     os.setpgid(0, 0)
+    gc.disable()  # a collection would touch, and so copy, every inherited page
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before prctl took effect
         os._exit(1)
@@ -133,14 +135,11 @@ def _compile(task: Prepared, candidate: dict[str, Any]) -> Any:
     module = task.kernel(candidate)
     if module is None:
         raise _Refused("build_error", "there is no generic schedule")
-    executable = compile_kernels(module, task.target).jit()
-    name = "main"
     if hasattr(module, "get_global_vars"):
         (variable,) = module.get_global_vars()
-        name = variable.name_hint
-    elif module.attrs and "global_symbol" in module.attrs:
-        name = str(module.attrs["global_symbol"])
-    return executable[name]
+        module = module[variable]
+    public = tvm.IRModule({"main": module.with_attr("global_symbol", "main")})
+    return compile_kernels(public, task.target).jit()["main"]
 
 
 def _time_all(

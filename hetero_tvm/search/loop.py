@@ -33,6 +33,7 @@ from hetero_tvm.search.workers import (
     Workers,
     contract_spec,
     generic_spec,
+    started_workers,
     target_for,
 )
 
@@ -119,7 +120,8 @@ def tune(
     machine : description of the CPU; kernels are timed with ``machine.threads`` threads.
     on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``verify`` or
         ``done``) from this thread.
-    workers : a measuring process that was started earlier, to save its start-up; it is left open.
+    workers : a measuring process to use and leave open; by default the one that
+        :func:`~hetero_tvm.search.workers.start_early` began, or a new one.
 
     Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.
     Raises :class:`TuningError` when candidates cannot be measured at all.
@@ -179,11 +181,12 @@ class _Run:
         self.interrupted = interrupted
         self._read_records()
         if not self._anything_to_do():
-            self.report.stopped = "nothing"
+            self.report.stopped = "nothing to do"
+            self._measure_roofs()
             return self._finish()
         own = workers is None
         options = self.options
-        self.workers = workers or Workers(self.machine, self.target, options.limits, seed=options.seed)
+        self.workers = workers or started_workers(self.machine, self.target, options.limits, options.seed)
         try:
             self._prepare()
             self._measure_generic_defaults()
@@ -192,6 +195,8 @@ class _Run:
             self._search()
             if not interrupted.is_set():
                 self._verify()
+                if self._beyond_peak():
+                    self._measure_roofs()  # something must have disturbed the first measurement
             for phase, seconds in self.workers.spent.items():
                 self.report.spent[phase] = seconds
         finally:
@@ -270,13 +275,20 @@ class _Run:
         before = monotonic()
         self.workers.wait_ready()
         self.report.start_up = monotonic() - before
-        self.roofs = roofs.measure(self.machine.threads)
+        self._measure_roofs()
+        self.on_event({"event": "start", "tasks": len(self.states), **self._totals()})
+
+    def _measure_roofs(self) -> None:
+        self.roofs = self.roofs.or_higher(roofs.measure(self.machine.threads))
         self.report.peak_gflops = self.roofs.peak_gflops
         self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
         for state in self.states:
             state.report.roof_seconds = self.roofs.least_seconds(state.task)
             state.progress.floor = state.report.roof_seconds or 0.0
-        self.on_event({"event": "start", "tasks": len(self.states), **self._totals()})
+
+    def _beyond_peak(self) -> bool:
+        peak = (self.roofs.peak_gflops or float("inf")) * 1e9
+        return any(s.best is not None and s.task.flops / s.best > peak for s in self.states)
 
     def _first_round(self) -> None:
         """The default of every task, all in one go, so that the search proper knows what matters.

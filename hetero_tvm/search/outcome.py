@@ -69,7 +69,7 @@ class TuneReport:
     curve : (elapsed seconds, trial number, best known seconds of all kernels together).
     peak_gflops, bandwidth_gbs : measured roofs; None when they cannot be measured here.
     drift : change of the baseline from start to end, relative; None when not measured twice.
-    stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing``).
+    stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing to do``).
     warnings : sentences for the user.
     """
 

@@ -87,8 +87,8 @@ class Prepared:
 
     def _prepare_generic(self, spec: dict[str, Any], rng: np.random.Generator) -> None:
         self.workload = tvm.ir.load_json(spec["workload"])
-        buffers = [self.workload.buffer_map[parameter] for parameter in self.workload.params]
-        types = [(tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)) for buffer in buffers]
+        parameters = self.workload.params
+        types = [(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in parameters]
         self.arrays = [_sample(rng, shape, dtype, positive=True) for shape, dtype in types[:-1]]
         self.constant = [False] * len(self.arrays)
         self.output_shape, self.output_dtype = types[-1]

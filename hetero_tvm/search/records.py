@@ -157,13 +157,13 @@ def new_record(task: Any, site: Site, candidate: Mapping[str, Any], **fields: An
 
 @lru_cache(maxsize=1)
 def _tools() -> str:
-    versions = []
-    for package in ("hetero-tvm", "apache-tvm"):
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{package} ?")
-    return ", ".join(versions)
+    import hetero_tvm
+
+    try:
+        tvm = metadata.version("apache-tvm")
+    except metadata.PackageNotFoundError:
+        tvm = "?"
+    return f"hetero-tvm {hetero_tvm.__version__}, apache-tvm {tvm}"
 
 
 def user_logs() -> Path:

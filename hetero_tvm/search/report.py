@@ -76,6 +76,8 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _percent(fraction: float | None) -> str:
+    if fraction is not None and fraction > 1.02:  # operands in cache are not bound by main memory
+        return ">100%"
     return "" if fraction is None else f"{fraction:.0%}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +22,16 @@ class Roofs:
         return max(task.flops / (self.peak_gflops * 1e9), task.nbytes / (self.bandwidth_gbs * 1e9))
 
 
-@functools.lru_cache(maxsize=4)
+    def or_higher(self, other: Roofs) -> Roofs:
+        """The higher of each: whatever disturbs a measurement of a peak can only lower it."""
+        return Roofs(
+            max(filter(None, [self.peak_gflops, other.peak_gflops]), default=None),
+            max(filter(None, [self.bandwidth_gbs, other.bandwidth_gbs]), default=None),
+        )
+
+
 def measure(threads: int) -> Roofs:
-    """Measure (0.3 s, once per process); the machine should be idle."""
+    """Measure the roofs of ``threads`` cores (0.2 s); the machine should be idle."""
     from hetero_tvm import host
 
     try:

@@ -53,7 +53,7 @@ def _repeat(call: Call, number: int) -> float:
 
 def measure(
     calls: Sequence[Call],
-    budget: float = 0.02,
+    budget: float = 0.014,
     repeats: int = 6,
     warm_up: float = 0.002,
     limit: float | None = None,
@@ -65,7 +65,7 @@ def measure(
     calls : kernels to compare; with several, their repeats alternate so that a slow spell of the
         machine hits all of them.
     budget : seconds to spend on each kernel.
-    repeats : into how many pieces the budget is cut (a piece is at least one call; at least two are run).
+    repeats : into how many pieces the budget is cut (a piece is at least one call).
     warm_up : seconds to run before the first repeat (wakes the thread pool, fills caches).
     limit : stop early when two repeats show that the (single) kernel is slower than this.
     """
@@ -81,7 +81,7 @@ def measure(
     for turn in range(8 * repeats):
         for index, (call, number) in enumerate(zip(calls, numbers, strict=True)):
             best[index] = min(best[index], _repeat(call, number))
-        if turn >= 1 and perf_counter() > end:
+        if perf_counter() > end:
             break
         if turn == 1 and limit is not None and len(calls) == 1 and best[0] > limit:
             break

@@ -63,7 +63,7 @@ class Job:
     task: str
     candidates: tuple[candidates.Candidate, ...]
     limit: float | None = None
-    budget: float = 0.02
+    budget: float = 0.014
     store_reference: bool = False
     run_seconds: float | None = None
 
@@ -84,6 +84,29 @@ class Result:
 def target_for(machine: Any) -> dict[str, Any]:
     """The TVM target of a CPU, as a dictionary."""
     return {"kind": "llvm", "mcpu": machine.mcpu, "num-cores": machine.threads}
+
+
+_started_early: list[Workers] = []
+
+
+def start_early(machine: Any) -> None:
+    """Begin starting the measuring process for ``machine`` in the background.
+
+    It takes about a second of another core, which is free while a model is being imported;
+    :func:`started_workers` then finds it ready.  An unused one ends with this process.
+    """
+    if not any(workers.serves(machine, target_for(machine), Limits()) for workers in _started_early):
+        _started_early.append(Workers(machine))
+
+
+def started_workers(machine: Any, target: dict[str, Any], limits: Limits, seed: int) -> Workers:
+    """The process that :func:`start_early` began if it fits, else a new one.  The caller closes it."""
+    for workers in _started_early:
+        if workers.serves(machine, target, limits):
+            _started_early.remove(workers)
+            workers.seed = seed
+            return workers
+    return Workers(machine, target, limits, seed=seed)
 
 
 def contract_spec(op: Any, space: Any) -> dict[str, Any]:
@@ -131,7 +154,8 @@ class Workers:
         self._target = target or target_for(machine)
         self.limits = limits or Limits()
         self._slots = slots or len(host.available_cores())
-        self._seed = seed
+        self.seed = seed
+        """Of the random inputs of tasks that are added from now on."""
         self._specs: dict[str, dict[str, Any]] = {}
         self._references: dict[str, Job] = {}
         self.spent: dict[str, float] = {}
@@ -191,6 +215,10 @@ class Workers:
                 self._server.process.wait()
             self._server = None
 
+    def serves(self, machine: Any, target: dict[str, Any], limits: Limits) -> bool:
+        """Whether this process measures for that machine under those limits."""
+        return (self._machine, self._target, self.limits) == (machine, target, limits)
+
     def __enter__(self) -> Workers:
         return self
 
@@ -220,13 +248,18 @@ class Workers:
     # work --------------------------------------------------------------------------------------
     def add_task(self, name: str, spec: dict[str, Any]) -> None:
         """Declare a task (:func:`contract_spec`, :func:`generic_spec`); prepared on first use."""
-        self._specs[name] = {
+        described = {
             **spec,
             "machine": self._machine.to_json(),
             "machine_type": candidates.type_reference(self._machine),
             "target": self._target,
-            "seed": self._seed,
+            "seed": self.seed,
         }
+        if self._specs.get(name) != described:
+            self._specs[name] = described
+            self._references.pop(name, None)
+            if self._server is not None:
+                self._server.known.discard(name)
 
     def measure(
         self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False

@@ -28,6 +28,7 @@ from select import select
 from time import monotonic
 from typing import Any
 
+from hetero_tvm.errors import TuningError
 from hetero_tvm.search.wire import Channel
 
 _MOST_WAITING = 8
@@ -55,6 +56,7 @@ class Server:
         self._constants = {"cores": hello["cores"], "cache": hello["cache"]}
         self._specs: dict[str, dict[str, Any]] = {}
         self._prepared: OrderedDict[str, Any] = OrderedDict()
+        self._unpreparable: dict[str, str] = {}
         self._queue: deque[dict[str, Any]] = deque()
         self._children: list[_Child] = []
         self._draining = False
@@ -83,6 +85,8 @@ class Server:
     def _accept(self, message: dict[str, Any]) -> None:
         if message["do"] == "task":
             self._specs[message["task"]] = message["spec"]
+            self._unpreparable.pop(message["task"], None)
+            self._prepared.pop(message["task"], None)
         elif message["do"] == "job":
             self._queue.append(message)
         elif message["do"] == "cancel":
@@ -122,8 +126,14 @@ class Server:
     def _task(self, name: str) -> Any:
         from hetero_tvm.search.prepared import Prepared
 
+        if name in self._unpreparable:
+            raise TuningError(self._unpreparable[name])
         if name not in self._prepared:
-            self._prepared[name] = Prepared(self._specs[name])
+            try:
+                self._prepared[name] = Prepared(self._specs[name])
+            except Exception as error:
+                self._unpreparable[name] = f"preparing the task failed: {type(error).__name__}: {error}"
+                raise TuningError(self._unpreparable[name]) from error
             gc.freeze()  # keeps the collector from touching, and so copying, shared pages in children
         self._prepared.move_to_end(name)
         self._forget_oldest(keep=name)
@@ -139,9 +149,8 @@ class Server:
     def _fork(self, job: dict[str, Any]) -> bool:
         try:
             task = self._task(job["task"])
-        except Exception as error:  # a contract or space that cannot be set up fails its candidates
-            text = f"preparing the task failed: {type(error).__name__}: {error}"
-            self._report(job, [["build_error", None, text[:2000]]] * len(job["candidates"]))
+        except TuningError as error:  # fails all candidates of the task
+            self._report(job, [["build_error", None, str(error)[:2000]]] * len(job["candidates"]))
             return False
         ours, theirs = socket.socketpair()
         log = os.memfd_create("candidate")
@@ -193,7 +202,7 @@ class Server:
         if not isinstance(results, list) or len(results) != len(child.job["candidates"]):
             if status == "crash":
                 text = f"{_describe(code)} in the {child.phase} phase"
-            text = "\n".join(filter(None, [text, _tail(child.log)]))
+            text = "\n".join(filter(None, [text, _excerpt(child.log)]))
             results = [[status, None, text]] * len(child.job["candidates"])
         os.close(child.log)
         self._report(child.job, results, child.outcome.get("spent") if child.outcome else None)
@@ -229,9 +238,11 @@ def _describe(code: int) -> str:
     return f"exit status {os.waitstatus_to_exitcode(code)}"
 
 
-def _tail(log: int, limit: int = 600) -> str:
+def _excerpt(log: int, limit: int = 300) -> str:
+    """Beginning and end of what a child printed (TVM's crash handler prints a long backtrace)."""
     size = os.fstat(log).st_size
-    return os.pread(log, limit, max(0, size - limit)).decode(errors="replace").strip()
+    head, tail = os.pread(log, limit, 0), os.pread(log, limit, max(limit, size - limit))
+    return (head + (b" ... " if size > 2 * limit else b"") + tail).decode(errors="replace").strip()
 
 
 def warm_up(target: dict[str, Any]) -> None:

@@ -1,0 +1,193 @@
+"""A tiny operator and design spaces for testing the search, misbehaving ones included.
+
+The measuring process finds these classes as ``tests.search.spaces:Class``, the door for spaces that
+are not in the registry.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hetero_tvm import host
+from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.schedules.base import DesignSpace, Knob
+from hetero_tvm.schedules.cpu.machine import CpuModel
+from hetero_tvm.tasks import Task
+
+MACHINE = CpuModel(host.detect().microarchitecture, features=("test",), lanes=8, registers=16, threads=2)
+
+
+@dataclass(frozen=True)
+class Scale(FusedOp):
+    """``y = x * w`` over [rows, n], w [n] constant."""
+
+    kind: ClassVar[str] = "test_scale"
+
+    rows: int
+    n: int
+
+    @property
+    def inputs(self):
+        return (Operand("x", (self.rows, self.n)), Operand("w", (self.n,), constant=True))
+
+    @property
+    def output(self):
+        return Operand("y", (self.rows, self.n))
+
+    @property
+    def flops(self):
+        return self.rows * self.n
+
+    @property
+    def label(self):
+        return f"scale_{self.rows}x{self.n}"
+
+    def reference(self, *arrays):
+        x, w = arrays
+        return x * w
+
+    def workload(self):
+        from tvm import te
+
+        from hetero_tvm.ops.te_workload import prim_func
+
+        shape = (self.rows, self.n)
+        return prim_func(self, lambda x, w: te.compute(shape, lambda i, j: x[i, j] * w[j], name="y"))
+
+
+class ScaleSpace(DesignSpace):
+    """Two knobs, all points good; by the estimate, little repetition of the work is best."""
+
+    name = "test.scale"
+
+    def refuses(self, op, machine):
+        return None if isinstance(op, Scale) else "not a scale"
+
+    def knobs(self, op, machine):
+        return (Knob("repeat", (4, 1, 2, 8)), Knob("pieces", (1, 2, 4)))
+
+    def default(self, op, machine):
+        return {"repeat": 8, "pieces": 1}
+
+    def features(self, op, point, machine):
+        return [float(point["repeat"]), float(point["pieces"]), 1.0 / point["repeat"]]
+
+    def emit(self, op, point, machine):
+        from hetero_tvm.schedules.cpu.emit import Kernel
+
+        k = Kernel()
+        with k:
+            x, w = k.argument("x", (op.rows, op.n)), k.argument("w", (op.n,))
+            y = k.argument("y", (op.rows, op.n))
+            self.before(k, point)
+            with k.parallel(point["pieces"]) as piece, k.serial(op.rows // point["pieces"]) as i:
+                row = piece * (op.rows // point["pieces"]) + i
+                for _ in range(point["repeat"]):
+                    with k.serial(op.n) as j:
+                        k.store(y, self.value(k.load(x, [row, j]), k.load(w, [j]), point), [row, j])
+        return k.function
+
+    def before(self, k, point):
+        pass
+
+    def value(self, x, w, point):
+        return x * w
+
+
+class TinySpace(ScaleSpace):
+    """Three points."""
+
+    name = "test.tiny"
+
+    def knobs(self, op, machine):
+        return (Knob("repeat", (8, 1, 2)), Knob("pieces", (1,)))
+
+
+class SinglePoint(ScaleSpace):
+    name = "test.single"
+
+    def knobs(self, op, machine):
+        return (Knob("repeat", (8,)), Knob("pieces", (1,)))
+
+
+class NeverWorks(ScaleSpace):
+    """Emitting any point fails."""
+
+    name = "test.never"
+
+    def knobs(self, op, machine):
+        return (Knob("repeat", tuple(range(1, 9))), Knob("pieces", (1, 2, 4, 8)))
+
+    def emit(self, op, point, machine):
+        raise RuntimeError("never")
+
+
+class BadSpace(ScaleSpace):
+    """``mode`` says how a candidate fails; ``good`` works."""
+
+    name = "test.bad"
+    modes = (
+        "good", "crash", "crash_run", "hang", "hang_run", "wrong", "memory", "raise", "unwritten", "exit",
+    )  # fmt: skip
+
+    def knobs(self, op, machine):
+        return (Knob("mode", self.modes), Knob("repeat", (1, 2)), Knob("pieces", (1, 2)))
+
+    def default(self, op, machine):
+        return {"mode": "good", "repeat": 2, "pieces": 1}
+
+    def emit(self, op, point, machine):
+        mode = point["mode"]
+        if mode == "crash":
+            print("last words", flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif mode == "hang":
+            time.sleep(1000)
+        elif mode == "memory":
+            bytearray(64 << 30)
+        elif mode == "raise":
+            raise RuntimeError("cannot emit this")
+        elif mode == "exit":
+            os._exit(7)
+        return super().emit(op, point, machine)
+
+    def before(self, k, point):
+        from tvm import tirx
+        from tvm.tirx.script.builder import ir as T
+
+        if point["mode"] == "crash_run":
+            T.evaluate(tirx.call_extern("int32", "abort"))
+        elif point["mode"] == "hang_run":
+            T.evaluate(tirx.call_extern("int32", "sleep", tirx.const(1000, "int32")))
+
+    def value(self, x, w, point):
+        if point["mode"] == "wrong":
+            return x + w
+        return x * w * float("nan") if point["mode"] == "unwritten" else x * w
+
+
+def task(space: DesignSpace | None = None, rows: int = 64, n: int = 256, calls: int = 1) -> Task:
+    op = Scale(rows, n)
+    space = space or ScaleSpace()
+    key = f"{space.name}-{op.label}"
+    return Task(key, key, op, op.workload(), space, (("node",),) * calls, op.flops, op.nbytes)
+
+
+def generic_task(rows: int = 64, n: int = 256, calls: int = 1) -> Task:
+    """A kernel without a contract, as Relax leaves it."""
+    function = Scale(rows, n).workload().without_attr("hetero.op")
+    name = f"generic_{rows}x{n}"
+    return Task(name, name, None, function, None, (("g",),) * calls, rows * n, 8 * rows * n)
+
+
+def generic_matmul(size: int = 32) -> Task:
+    """A kernel for which the stock rules have many candidates."""
+    from hetero_tvm.ops.matmul import Matmul
+
+    op = Matmul((size,), size, size)
+    function = op.workload().without_attr("hetero.op")
+    return Task("generic-matmul", "generic_matmul", None, function, None, (("g",),), op.flops, op.nbytes)

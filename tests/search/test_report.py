@@ -1,0 +1,67 @@
+import io
+import json
+from collections import Counter
+
+from hetero_tvm.search.outcome import TaskReport, TuneReport
+from hetero_tvm.search.progress import Progress, describe, time_left
+from hetero_tvm.search.report import print_report
+
+EVENT = {
+    "event": "trial", "task": "matmul", "status": "ok", "trials": 8, "of": 64, "elapsed": 1.0,
+    "minutes": None, "best_seconds": 1e-3, "flops": 2e8, "peak_gflops": 400.0, "total_seconds": 2e-3,
+}  # fmt: skip
+
+
+def report():
+    return TuneReport(
+        [
+            TaskReport("small", 1, 10**6, 10**5),
+            TaskReport("matmul", 6, 2 * 10**8, 10**6, 2e-3, 1e-3, "record 2026-11-21, verified", 0.8e-3,
+                       trials=7, failures=Counter(crash=1)),
+        ],
+        trials=7, elapsed=0.5, curve=[(0.1, 1, 0.012)], peak_gflops=250.0, bandwidth_gbs=40.0, drift=0.01,
+        warnings=["something"],
+    )  # fmt: skip
+
+
+def test_table():
+    text = io.StringIO()
+    print_report(report(), text)
+    shown = text.getvalue()
+    for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", "record 2026-11-21", "1 crash"):
+        assert part in shown, part
+    assert shown.index("matmul") < shown.index("small")  # the heaviest first
+    assert "12.000 ms -> 6.000 ms (2.00 x)" in shown
+    assert "7 trials in 0.5 s, 14.0 per second" in shown
+    assert "warning: something" in shown
+
+
+def test_json():
+    values = json.loads(json.dumps(report().to_dict()))
+    assert values["trials_per_second"] == 14.0 and values["tasks"][1]["gflops"] == 200.0
+    assert values["default_seconds"] == 12e-3 and values["failures"] == {"crash": 1}
+
+
+def test_progress_line():
+    assert describe(EVENT, failed=2) == (
+        "trials 8/64  matmul  best 200.0 GFLOP/s (50% of peak)  model 2.00 ms  2 failed  7 s left"
+    )
+    assert time_left({**EVENT, "minutes": 0.05}) == 2.0
+    assert time_left({**EVENT, "of": None}) is None
+
+
+def test_plain_lines_when_not_a_terminal():
+    text = io.StringIO()
+    with Progress(stream=text) as progress:
+        progress({**EVENT, "event": "start", "task": None})
+        for _ in range(20):
+            progress(EVENT)
+        progress({**EVENT, "event": "done"})
+    assert 2 <= len(text.getvalue().splitlines()) <= 4
+
+
+def test_quiet():
+    text = io.StringIO()
+    with Progress(quiet=True, stream=text) as progress:
+        progress(EVENT)
+    assert text.getvalue() == ""

@@ -1,0 +1,58 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_tvm import api, build
+from hetero_tvm.errors import AccuracyError
+
+
+@pytest.fixture
+def built(monkeypatch):
+    seen = SimpleNamespace(options=None, exported=None, failure=None)
+    kernels = [{"kernel": "matmul", "calls": 2, "record": "shipped record 2026-11-21", "nodes": ("a",)}]
+
+    def check():
+        if seen.failure:
+            raise seen.failure
+        return {"error": 1e-6}
+
+    def export(path):
+        seen.exported = path
+        return path / "model.so"
+
+    def build_model(plan, **options):
+        seen.options = options
+        return SimpleNamespace(kernels=kernels, check=check, export=export)
+
+    monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
+    monkeypatch.setattr(api, "optimize_model", lambda model, target: "plan")
+    monkeypatch.setattr(api, "build_model", build_model)
+    monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
+    return seen
+
+
+def test_table_check_and_path(built, capsys, tmp_path):
+    assert build.main(["zoo:x", "--out", str(tmp_path), "--logs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "matmul" in out and "shipped record" in out and "model.so" in out and "1e-06" in out
+    assert built.options == {"logs": tmp_path, "use_shipped": True}
+
+
+def test_json(built, capsys, tmp_path):
+    assert build.main(["zoo:x", "--out", str(tmp_path), "--json", "--no-check"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["accuracy"] is None and document["kernels"][0]["nodes"] == ["a"]
+
+
+def test_wrong_numbers_are_not_exported(built, capsys):
+    built.failure = AccuracyError("beyond the tolerance", problems=["kernel matmul"])
+    assert build.main([]) == 1
+    assert built.exported is None
+    assert "kernel matmul" in capsys.readouterr().err
+
+
+def test_search_options_are_unknown_here(built):
+    with pytest.raises(SystemExit) as stopped:
+        build.main(["--trials", "3"])
+    assert stopped.value.code == 2
