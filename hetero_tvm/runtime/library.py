@@ -50,7 +50,7 @@ def load(
         runs.
     UsageError : ``threads`` or ``pin`` cannot be had.
     """
-    so_path = _resolve(Path(path).expanduser())
+    so_path = resolve(Path(path).expanduser())
     elf.check_machine(so_path)
     manifest = read_manifest(so_path)
     _check_cpu(so_path, manifest)
@@ -198,7 +198,7 @@ def _flat(result: Any) -> Iterator[Any]:
 # --- before loading --------------------------------------------------------------------------
 
 
-def _resolve(path: Path) -> Path:
+def resolve(path: Path) -> Path:
     """The library that ``path`` means, absolute (the loader needs a slash in it)."""
     if path.is_file():
         return path.resolve()

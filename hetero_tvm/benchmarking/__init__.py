@@ -1,0 +1,1 @@
+"""Comparing an exported library with other runtimes, side by side and fairly."""

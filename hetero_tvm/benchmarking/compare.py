@@ -1,0 +1,247 @@
+"""Ask several runtimes in turn, one process each, and compare times and outputs.
+
+Why so: a worker thread that still spins slows the next runtime, so only one process computes at
+a time, with pauses in which spinning ends; the order rotates and every runtime is asked in every
+round, so that a drift of the machine hits all alike; ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.benchmarking.runtimes import OURS
+
+_START_LIMIT = 900.0  # seconds; torch.compile of a large model takes minutes
+_TURN_LIMIT = 300.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure.  ``seconds``: timed calls per runtime and round; ``pause``: between turns."""
+
+    cores: tuple[int, ...]
+    rounds: int = 10
+    seconds: float = 0.3
+    pause: float = 0.35
+
+
+@dataclass
+class Result:
+    """One runtime's row.  ``status``: ``ok``, ``failed`` or ``not installed`` (see ``reason``)."""
+
+    name: str
+    status: str = "ok"
+    reason: str = ""
+    version: str = ""
+    start_seconds: float = 0.0
+    turns: list[list[float]] = field(default_factory=list)
+    """Milliseconds of each call, by round."""
+    ratio: float | None = None
+    """Our time divided by this runtime's (below 1: we are faster), median over the rounds."""
+    max_abs_difference: float | None = None
+    max_rel_difference: float | None = None
+    """The largest difference from our outputs; also divided by the largest output."""
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"name": self.name, "status": self.status}
+        if self.status != "ok":
+            return {**data, "reason": self.reason}
+        times = np.concatenate(self.turns)
+        p10, median, p90 = np.percentile(times, [10, 50, 90])
+        return {
+            **data,
+            "version": self.version,
+            "start_seconds": round(self.start_seconds, 3),
+            "median_ms": float(median),
+            "p10_ms": float(p10),
+            "min_ms": float(times.min()),
+            "spread": float((p90 - p10) / median),
+            "runs": len(times),
+            "ratio": self.ratio,
+            "max_abs_difference": _json_number(self.max_abs_difference),
+            "max_rel_difference": _json_number(self.max_rel_difference),
+        }
+
+
+def _json_number(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return value if value is None or np.isfinite(value) else "infinite"
+
+
+def compare(
+    names: Sequence[str],
+    inputs: dict[str, np.ndarray],
+    files: dict[str, Path | None],
+    options: Options,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """Measure ``names`` (ours first) on the same inputs and cores.
+
+    ``files`` has the keys ``library``, ``model`` and ``clean_model`` (see ``runtimes.Job``).
+    A runtime that fails gets a row that says why; the others go on.
+    """
+    with tempfile.TemporaryDirectory(prefix="hetero_tvm-bench-") as folder:
+        np.savez(Path(folder) / "inputs.npz", **inputs)
+        workers: list[_Worker] = []
+        try:
+            for name in names:
+                progress(f"starting {name}")
+                workers.append(_Worker(name, Path(folder), files, options))
+            _measure([worker for worker in workers if worker.alive], options, progress)
+        finally:
+            for worker in workers:
+                worker.stop()
+        _finish(workers)
+    return [worker.result for worker in workers]
+
+
+def _measure(workers: list[_Worker], options: Options, progress: Callable[[str], None]) -> None:
+    for number in range(options.rounds):
+        progress(f"round {number + 1} of {options.rounds}")
+        shift = number % len(workers) if workers else 0
+        for worker in workers[shift:] + workers[:shift]:
+            if worker.alive:
+                time.sleep(options.pause)
+                worker.turn(options.seconds)
+
+
+def _finish(workers: list[_Worker]) -> None:
+    """Ratios and differences, with our row as the reference."""
+    ours = next((w for w in workers if w.result.name == OURS and w.result.status == "ok"), None)
+    reference = ours.outputs() if ours else []
+    for worker in workers:
+        result = worker.result
+        if result.status != "ok" or ours is None:
+            continue
+        pairs = zip(ours.result.turns, result.turns, strict=False)
+        result.ratio = float(np.median([np.median(a) / np.median(b) for a, b in pairs]))
+        result.max_abs_difference, result.max_rel_difference = _difference(reference, worker.outputs())
+
+
+def _difference(reference: list[np.ndarray], outputs: list[np.ndarray]) -> tuple[float, float]:
+    absolute = relative = 0.0
+    for a, b in zip(reference, outputs, strict=True):
+        if a.shape != b.shape:
+            return float("inf"), float("inf")
+        if not a.size:
+            continue
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(wide_a - wide_b)
+        difference[wide_a == wide_b] = 0.0  # equal infinities
+        if np.isnan(difference).any():
+            return float("inf"), float("inf")
+        largest = float(difference.max())
+        absolute = max(absolute, largest)
+        relative = max(relative, largest / max(float(np.abs(wide_b).max()), 1e-30))
+    return absolute, relative
+
+
+class _Worker:
+    """The parent's side of one worker process."""
+
+    def __init__(self, name: str, folder: Path, files: dict[str, Path | None], options: Options):
+        self.result = Result(name)
+        self._outputs = folder / f"{name}.npz"
+        self._log = (folder / f"{name}.log").open("w+b")
+        threads = str(len(options.cores))
+        environment = {
+            **os.environ,
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS"), threads),
+            "TVM_BIND_THREADS": "0",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        for variable in ("HETERO_TVM_THREADS", "HETERO_TVM_PIN"):
+            environment.pop(variable, None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hetero_tvm.benchmarking.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,  # so that helpers of a runtime end with it
+        )
+        start = time.perf_counter()
+        task = {
+            "runtime": name,
+            "inputs": str(folder / "inputs.npz"),
+            "outputs": str(self._outputs),
+            "cores": list(options.cores),
+            **{key: str(path) if path else None for key, path in files.items()},
+        }
+        answer = self._ask(task, _START_LIMIT)
+        self.result.version = answer.get("version", "")
+        self.result.start_seconds = time.perf_counter() - start
+
+    @property
+    def alive(self) -> bool:
+        return self.result.status == "ok"
+
+    def turn(self, seconds: float) -> None:
+        answer = self._ask({"seconds": seconds}, _TURN_LIMIT + 20 * seconds)
+        if "milliseconds" in answer:
+            self.result.turns.append(answer["milliseconds"])
+
+    def outputs(self) -> list[np.ndarray]:
+        with np.load(self._outputs) as file:
+            return [file[name] for name in file.files]
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            try:
+                stream.close()
+            except OSError:  # a write to a worker that died first
+                continue
+
+    def _ask(self, message: dict[str, Any], limit: float) -> dict[str, Any]:
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._read_line(limit)
+        except TimeoutError:
+            return self._fail(f"no answer within {limit:.0f} s")
+        except OSError:
+            line = b""
+        if not line:
+            return self._fail(f"the process ended ({self._last_words()})")
+        answer = json.loads(line)
+        return self._fail(answer["error"]) if "error" in answer else answer
+
+    def _read_line(self, limit: float) -> bytes:
+        """One line of the worker; raises TimeoutError."""
+        stream, stop, line = self._process.stdout.fileno(), time.monotonic() + limit, b""
+        while not line.endswith(b"\n"):
+            if not select.select([stream], [], [], max(0.0, stop - time.monotonic()))[0]:
+                raise TimeoutError
+            block = os.read(stream, 1 << 16)
+            if not block:
+                return b""
+            line += block
+        return line
+
+    def _fail(self, reason: str) -> dict[str, Any]:
+        self.result.status, self.result.reason = "failed", reason
+        self.stop()
+        return {}
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f"exit status {self._process.returncode}" + (f": {lines[-1]}" if lines else "")

@@ -1,0 +1,198 @@
+"""The runtimes that can be compared: how each is set up and called.  Runs inside a worker."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Inputs = dict[str, np.ndarray]
+Call = Callable[[], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker prepares.  All runtimes get the same inputs, cores and number of threads."""
+
+    runtime: str
+    inputs: Inputs
+    cores: tuple[int, ...]
+    library: Path | None
+    """Our exported library."""
+    model: Path | None
+    """The ONNX file as it came, with fixed input shapes."""
+    clean_model: Path | None
+    """The same after import: shape arithmetic folded, no symbolic shapes."""
+
+    @property
+    def threads(self) -> int:
+        return len(self.cores)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime: the package it needs, its version, and how it becomes a function to time.
+
+    ``needs`` names the packages to import, ``install`` the argument of ``pip install``.
+    """
+
+    prepare: Callable[[Job], Call]
+    needs: str
+    install: str
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.needs) is not None
+
+
+def _ours(job: Job) -> Call:
+    from hetero_tvm.runtime import load
+
+    net = load(job.library, threads=job.threads, pin=job.cores)
+    names = [spec.name for spec in net.signature.inputs]
+    values = [job.inputs[name] for name in names]
+
+    def call() -> Sequence[np.ndarray]:
+        result = net(*values)
+        return result if isinstance(result, tuple) else (result,)
+
+    return call
+
+
+def _onnxruntime(job: Job) -> Call:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = job.threads
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(job.model), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, job.inputs)
+
+
+def _openvino(job: Job) -> Call:
+    import openvino
+
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": job.threads,
+    }
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(str(job.model)), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def call() -> Sequence[np.ndarray]:
+        request.infer(job.inputs)
+        return [tensor.data for tensor in request.output_tensors]
+
+    return call
+
+
+def _torch_module(job: Job):
+    import onnx
+    import torch
+
+    from hetero_tvm.benchmarking.onnx_torch import to_torch
+
+    torch.set_num_threads(job.threads)
+    module = to_torch(onnx.load(str(job.clean_model))).eval()
+    return torch, module, [torch.from_numpy(job.inputs[name]) for name in module.input_names]
+
+
+def _torch(job: Job) -> Call:
+    torch, module, values = _torch_module(job)
+
+    def call() -> Sequence[np.ndarray]:
+        with torch.inference_mode():
+            return [value.numpy() for value in module(*values)]
+
+    return call
+
+
+def _torch_compile(job: Job) -> Call:
+    torch, module, values = _torch_module(job)
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True  # packs the weights, as the other runtimes do
+    compiled = torch.compile(module)
+
+    def call() -> Sequence[np.ndarray]:
+        with torch.no_grad():
+            return [value.numpy() for value in compiled(*values)]
+
+    return call
+
+
+def _tvm(job: Job) -> Call:
+    """Stock TVM on our import: its default pipeline with fusion, no tuning."""
+    from hetero_tvm import host
+    from hetero_tvm._bootstrap import import_tvm
+
+    tvm = import_tvm()
+    from tvm import relax
+
+    from hetero_tvm.frontend import import_model
+    from hetero_tvm.runtime import quiet_fd2
+
+    model = import_model(job.clean_model)
+    target = tvm.target.Target(
+        {"kind": "llvm", "mcpu": host.detect().microarchitecture, "num-cores": job.threads}
+    )
+    fuse = tvm.ir.transform.Sequential(
+        [
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+        ]
+    )
+    with quiet_fd2(), target:
+        executable = tvm.compile(fuse(model.module), target)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+    main = machine["main"]
+    values = [tvm.runtime.tensor(job.inputs[spec.name]) for spec in model.signature.inputs]
+
+    def call() -> Sequence[np.ndarray]:
+        result = main(*values)
+        return [result.numpy()] if hasattr(result, "numpy") else [part.numpy() for part in result]
+
+    return call
+
+
+OURS = "hetero_tvm"
+
+RUNTIMES: dict[str, Runtime] = {
+    OURS: Runtime(_ours, "tvm_ffi", "apache-tvm==0.27.0.post1"),
+    "onnxruntime": Runtime(_onnxruntime, "onnxruntime", "onnxruntime"),
+    "openvino": Runtime(_openvino, "openvino", "openvino"),
+    "torch": Runtime(_torch, "torch", "torch==2.13.0"),
+    "torch.compile": Runtime(_torch_compile, "torch", "torch==2.13.0"),
+    "tvm": Runtime(_tvm, "tvm", "apache-tvm==0.27.0.post1"),
+}
+
+# What --vs accepts, and the runtimes that it stands for.
+PEERS: dict[str, tuple[str, ...]] = {
+    "onnxruntime": ("onnxruntime",),
+    "openvino": ("openvino",),
+    "torch": ("torch", "torch.compile"),
+    "tvm": ("tvm",),
+}
+
+_DISTRIBUTIONS = {OURS: "hetero-tvm", "torch.compile": "torch", "tvm": "apache-tvm"}
+
+
+def version(name: str) -> str:
+    """The installed version behind a runtime, or an empty string."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        import hetero_tvm
+
+        return hetero_tvm.__version__ if name == OURS else ""

@@ -1,0 +1,117 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hetero_tvm import bench, host
+from hetero_tvm.benchmarking import runtimes
+
+pytest.importorskip("onnxruntime")
+QUICK = ["--rounds", "2", "--seconds", "0.02", "--json", "-q"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """``relu(x @ w)`` with a symbolic batch."""
+    weight = np.random.default_rng(0).standard_normal((32, 16)).astype("float32")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 16])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path_factory.mktemp("bench") / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def document(model):
+    """``--json`` of a small comparison, which leaves the library in ``out`` beside the model."""
+    import contextlib
+    import io
+
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
+        status = bench.main(
+            [
+                str(model),
+                "--shape",
+                "x=8x32",
+                "--out",
+                str(model.parent / "out"),
+                *QUICK,
+                "--vs",
+                "onnxruntime",
+            ]
+        )
+    assert status == 0
+    return json.loads(stdout.getvalue())  # exactly one document
+
+
+def test_the_document(document, model):
+    ours, peer = document["runtimes"]
+    assert (ours["name"], peer["name"]) == (runtimes.OURS, "onnxruntime")
+    assert document["threads"] == len(host.available_cores()) == len(document["cores"])
+    for row in (ours, peer):
+        assert row["status"] == "ok" and row["version"]
+        assert 0 < row["min_ms"] <= row["p10_ms"] <= row["median_ms"]
+        assert row["runs"] >= 6 and row["spread"] >= 0
+    assert ours["ratio"] == 1.0 and ours["max_abs_difference"] == 0.0
+    assert peer["ratio"] > 0 and peer["max_abs_difference"] < 1e-4
+
+
+def test_a_library_with_its_model_and_alone(document, model, capsys):
+    library = document["library"]
+    assert bench.main([library, "--model", str(model), "--shape", "x=8x32", *QUICK, "--threads", "1"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["status"] for row in answer["runtimes"]] == ["ok", "ok"] and answer["threads"] == 1
+    assert bench.main([library, *QUICK]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["runtimes"]] == [runtimes.OURS]
+
+
+def test_the_table(document, model, capsys):
+    arguments = ["--model", str(model), "--shape", "x=8x32", "--rounds", "1", "--seconds", "0.01"]
+    assert bench.main([document["library"], *arguments]) == 0
+    captured = capsys.readouterr()
+    assert "onnxruntime" in captured.out and "ours / this" in captured.out
+    assert "round 1 of 1" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vs", "onnxruntime"], "add --model"),
+        (["--model", "MODEL", "--shape", "x=4x32"], "was not built from"),
+        (["--model", "MODEL", "--shape", "x=8x32", "--vs", "tensorflow"], "unknown runtime tensorflow"),
+        (["--threads", "4096"], "cores are available"),
+        (["--seconds", "0"], "must be positive"),
+    ],
+)
+def test_errors(document, model, capsys, arguments, message):
+    arguments = [str(model) if argument == "MODEL" else argument for argument in arguments]
+    assert bench.main([document["library"], *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_cannot_have_a_model(model, capsys):
+    assert bench.main([str(model), "--model", str(model)]) == 2
+    assert "--model is for an exported .so" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, monkeypatch):
+    absent = runtimes.Runtime(lambda job: None, "no_such_package", "openvino")
+    monkeypatch.setitem(runtimes.RUNTIMES, "openvino", absent)
+    arguments = [document["library"], "--model", str(model), "--shape", "x=8x32", *QUICK]
+    assert bench.main([*arguments, "--vs", "openvino,onnxruntime"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["runtimes"]}
+    assert rows["onnxruntime"]["status"] == "ok"
+    assert rows["openvino"] == {
+        "name": "openvino", "status": "not installed", "reason": "pip install 'openvino'",
+    }  # fmt: skip
+    assert bench.main([*arguments, "--vs", "openvino"]) == 2
+    assert "pip install 'openvino'" in capsys.readouterr().err
