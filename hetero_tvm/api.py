@@ -15,8 +15,15 @@ from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.records import RecordStore, Site, shipped_logs
 
 __all__ = [
-    "BuiltModel", "Plan", "TunedPlan", "build_model", "import_model", "optimize_model", "record_store", "tune_model",
-]  # fmt: skip
+    "BuiltModel",
+    "Plan",
+    "TunedPlan",
+    "build_model",
+    "import_model",
+    "optimize_model",
+    "record_store",
+    "tune_model",
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class TunedPlan:
 def record_store(
     plan: Plan, logs: str | os.PathLike[str] | None = None, use_shipped: bool = True
 ) -> RecordStore:
-    """The records that fit the plan's machine: those in ``logs`` (default: a user data folder), then the shipped ones."""
+    """Records that fit the plan's machine: in ``logs`` (default: a user data folder), then shipped ones."""
     site = Site.of(plan.machine, plan.target.kind)
     return RecordStore(site, logs, shipped_logs() if use_shipped else None)
 

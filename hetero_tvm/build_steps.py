@@ -152,7 +152,8 @@ class BuiltModel:
             raise BuildError(f"cannot write {path}: {error}", hint="give another --out") from error
         except Exception as error:
             raise BuildError(
-                f"linking {path.name} failed: {error}", hint="a C++ compiler (g++ or clang++) must be installed"
+                f"linking {path.name} failed: {error}",
+                hint="a C++ compiler (g++ or clang++) must be installed",
             ) from error
         return path
 

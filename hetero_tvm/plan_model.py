@@ -66,7 +66,9 @@ def import_model(
     return _import_model(source, shapes=shapes, batch=batch, sequence=sequence)
 
 
-def optimize_model(model: ImportedModel, target: str | Target = "cpu", *, disable: Iterable[str] = ()) -> Plan:
+def optimize_model(
+    model: ImportedModel, target: str | Target = "cpu", *, disable: Iterable[str] = ()
+) -> Plan:
     """Fuse the graph for a target and divide it into kernels.
 
     Parameters

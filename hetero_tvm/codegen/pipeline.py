@@ -93,7 +93,7 @@ compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)
 
 
 def compile_kernels(module: Any, target: Any) -> Any:
-    """Compile an IRModule of PrimFuncs (or one PrimFunc); returns an executable, ``jit()`` gives callables."""
+    """Compile a PrimFunc, or an IRModule of them; ``jit()`` of the result gives callables."""
     if isinstance(module, tirx.PrimFunc):
         module = tvm.IRModule({"main": module.with_attr("global_symbol", "main")})
     return tvm.compile(module, target=target, tir_pipeline=PIPELINE)

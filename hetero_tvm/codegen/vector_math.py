@@ -42,7 +42,7 @@ def _typed(dtype: str, x: Any) -> str:
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
-    """``body`` of a variable bound to ``value``: expressions are trees, so reuse without a name is repetition."""
+    """``body`` of a variable bound to ``value``: in a tree, reuse without a name is repetition."""
     name = tirx.Var("t", str(value.ty.dtype))
     return tirx.Let(name, value, body(name))
 
@@ -58,9 +58,10 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 
 
 def _exp_in_range(y: Any) -> Any:
-    """e**y for y in [-87.3, 88.3]: ``y = n ln2 + r``, a polynomial for ``e**r``, ``2**n`` through the exponent bits.
+    """e**y for y in [-87.3, 88.3].
 
-    Cody and Waite's reduction with the coefficients of Cephes' ``expf``.
+    ``y = n ln2 + r``, a polynomial for ``e**r``, and ``2**n`` added to the exponent bits: Cody and
+    Waite's reduction with the coefficients of Cephes' ``expf``.
     """
 
     def scaled(n: Any, r: Any) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 
-
 def erf(x: np.ndarray) -> np.ndarray:
     from scipy.special import erf as scipy_erf
 

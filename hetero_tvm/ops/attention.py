@@ -62,14 +62,20 @@ class Attention(FusedOp):
 
     @property
     def flops(self) -> int:
-        return 4 * self.batch * self.heads * self.q_len * self.kv_len * self.head_dim // (2 if self.causal else 1)
+        return (
+            4
+            * self.batch
+            * self.heads
+            * self.q_len
+            * self.kv_len
+            * self.head_dim
+            // (2 if self.causal else 1)
+        )
 
     @property
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
-        return shape + "".join(
-            f"_{name}" for name in ("packed", "mask", "causal") if getattr(self, name)
-        )
+        return shape + "".join(f"_{name}" for name in ("packed", "mask", "causal") if getattr(self, name))
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -139,5 +145,3 @@ class Attention(FusedOp):
             )
 
         return prim_func(self, compute)
-
-

@@ -31,6 +31,9 @@ from hetero_tvm.relax_passes.graph import (  # noqa: E402
 )
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
+_BETWEEN = ("relax.matmul", "relax.multiply", "relax.divide", "relax.add", "relax.where")
+"""Operators between the first product, itself included, and the softmax."""
+
 _MASKED = -1e4
 """A constant mask value at or below this hides a key: its weight is 0 in float32."""
 
@@ -222,16 +225,13 @@ def _trace_scores(graph: Graph, expr: Any) -> _Scores | None:
 
 def _leads_to_product(graph: Graph, expr: Any) -> bool:
     while True:
-        call = graph.call(expr, "relax.matmul", "relax.multiply", "relax.divide", "relax.add", "relax.where")
+        call = graph.call(expr, *_BETWEEN)
         if call is None:
             return False
         if call.op.name == "relax.matmul":
             return True
         candidates = list(call.args)[1:2] if call.op.name == "relax.where" else list(call.args)
-        deeper = [
-            a for a in candidates
-            if graph.op_name(a) in ("relax.matmul", "relax.multiply", "relax.divide", "relax.add", "relax.where")
-        ]  # fmt: skip
+        deeper = [a for a in candidates if graph.op_name(a) in _BETWEEN]
         if not deeper:
             return False
         expr = deeper[0]
@@ -284,7 +284,9 @@ def _trace_heads(graph: Graph, expr: Any, wanted: tuple[int, ...], which: str) -
             scale *= factor if call.op.name == "relax.multiply" else 1.0 / factor
             expr = call.args[0]
         else:
-            raise Miss(f"{which} comes from {graph.op_name(expr) or 'an input'}, expected a reshape into heads")
+            raise Miss(
+                f"{which} comes from {graph.op_name(expr) or 'an input'}, expected a reshape into heads"
+            )
 
 
 def _permutation(graph: Graph, expr: Any) -> tuple[int, ...] | None:

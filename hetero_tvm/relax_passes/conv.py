@@ -60,7 +60,10 @@ class FoldBatchNorm(Rule):
         shift = (beta + ((bias if bias is not None else 0.0) - mean) * factor).astype("float32")
         absorbs = [v for v in absorbed if v is not None]
         product = graph.insert_before(
-            top, relax.Call(conv.op, [conv.args[0], relax.const(folded)], conv.attrs), top.name + "#conv", absorbs
+            top,
+            relax.Call(conv.op, [conv.args[0], relax.const(folded)], conv.attrs),
+            top.name + "#conv",
+            absorbs,
         )
         graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbs)
 
@@ -143,7 +146,10 @@ def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
         return "relu", None, user
     if name == "relax.clip":
         low, high = (graph.value(a) for a in graph.value(user).args[1:])
-        bounds = [float(b.value.value) if hasattr(b, "value") and hasattr(b.value, "value") else None for b in (low, high)]
+        bounds = [
+            float(b.value.value) if hasattr(b, "value") and hasattr(b.value, "value") else None
+            for b in (low, high)
+        ]
         return ("relu6", None, user) if bounds == [0.0, 6.0] else (None, None, user)
     if name == "relax.maximum" and _bound(graph, user) == 0.0:
         above = graph.only_user(user)

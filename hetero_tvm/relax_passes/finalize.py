@@ -76,4 +76,6 @@ def symbol(name: str) -> str:
 
 
 def _marked(kernel: Any) -> Any:
-    return kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel
+    return (
+        kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel
+    )

@@ -20,7 +20,9 @@ def contract_of(function: Any) -> FusedOp | None:
 
 def is_call_tir(value: Any) -> bool:
     return (
-        isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == "relax.call_tir"
+        isinstance(value, tvm.ir.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name == "relax.call_tir"
     )
 
 

@@ -40,7 +40,9 @@ class Graph:
         for block in self._function.body.blocks:
             for binding in block.bindings:
                 if isinstance(binding, relax.MatchCast):
-                    raise ValueError(f"binding {binding.var.name} is a match_cast: shapes must be static here")
+                    raise ValueError(
+                        f"binding {binding.var.name} is a match_cast: shapes must be static here"
+                    )
                 self._order.append(binding.var)
                 self._bind(binding.var, binding.value)
                 self._sources[binding.var] = (sources or {}).get(binding.var.name, (binding.var.name,))
@@ -152,9 +154,9 @@ class Graph:
         )
         module = self._builder.get()
         module.update_func(module.get_global_var(self._name), function)
-        module = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])(
-            module
-        )
+        module = tvm.transform.Sequential(
+            [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
+        )(module)
         return module, {var.name: self.sources(var) for var in kept}
 
     def _normalized(self, value: Any) -> Any:

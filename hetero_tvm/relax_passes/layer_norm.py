@@ -117,7 +117,9 @@ def _centered(graph: Graph, expr: Any) -> Any | None:
 
 
 def _over_last_axis(mean: Any, rank: int) -> bool:
-    axes = [int(axis) % rank for axis in mean.attrs.axis] if mean.attrs.axis is not None else list(range(rank))
+    axes = (
+        [int(axis) % rank for axis in mean.attrs.axis] if mean.attrs.axis is not None else list(range(rank))
+    )
     return axes == [rank - 1] and bool(mean.attrs.keepdims)
 
 

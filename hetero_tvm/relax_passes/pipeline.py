@@ -39,7 +39,10 @@ FUSIONS: tuple[Rule, ...] = (
 
 
 def optimize(
-    module: Any, sources: Mapping[str, tuple[str, ...]], rules: Sequence[Rule] = FUSIONS, disabled: frozenset[str] = frozenset()
+    module: Any,
+    sources: Mapping[str, tuple[str, ...]],
+    rules: Sequence[Rule] = FUSIONS,
+    disabled: frozenset[str] = frozenset(),
 ) -> tuple[Any, dict[str, tuple[str, ...]], Report]:
     """Fuse and lower to calls of kernels: fused operators, and generic TensorIR for the rest.
 
@@ -73,7 +76,9 @@ def optimize(
     before = module
     module = relax.transform.FuseOps()(module)  # what is left: elementwise, broadcast and injective chains
     names = after_fusion(before, module, names)
-    module = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(module)
+    module = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(
+        module
+    )
     report.seconds["lower"] = time.perf_counter() - start
     return module, names, report
 

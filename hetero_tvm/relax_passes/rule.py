@@ -50,7 +50,9 @@ class Rule(ABC):
         """Apply to the graph what :meth:`match` found."""
 
 
-def run_rules(graph: Graph, rules: Sequence[Rule], report: Report, disabled: frozenset[str] = frozenset()) -> None:
+def run_rules(
+    graph: Graph, rules: Sequence[Rule], report: Report, disabled: frozenset[str] = frozenset()
+) -> None:
     """Run each rule once over all bindings, in order; counts and misses go to ``report``."""
     for rule in rules:
         if rule.name in disabled:

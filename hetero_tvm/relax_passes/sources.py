@@ -17,7 +17,9 @@ def initial(module: Any, node_of: Any) -> dict[str, tuple[str, ...]]:
     return {binding.var.name: (node_of(binding.var),) for binding in _bindings(module["main"])}
 
 
-def after_fusion(before: Any, module: Any, sources: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def after_fusion(
+    before: Any, module: Any, sources: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Source names after ``FuseOps``: a group stands for all bindings that moved into its function.
 
     Inside a group the bindings keep their names, all but its outputs, which are renamed.  Names that

@@ -75,7 +75,9 @@ class DesignSpace(ABC):
         """Raise ``ValueError`` when ``point`` is not one of this space (a foreign or stale record)."""
         for knob in self.knobs(op, machine):
             if point.get(knob.name) not in knob.choices:
-                raise ValueError(f"{self.name}: {knob.name}={point.get(knob.name)!r} is not among {knob.choices}")
+                raise ValueError(
+                    f"{self.name}: {knob.name}={point.get(knob.name)!r} is not among {knob.choices}"
+                )
 
 
 def thaw(point: Mapping[str, Any]) -> dict[str, Any]:

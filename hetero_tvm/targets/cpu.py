@@ -57,9 +57,13 @@ class CpuTarget(Target):
     def from_variant(cls, variant: str) -> CpuTarget:
         """``cpu`` is this machine, ``cpu:znver3`` another one (built here, run there)."""
         if "," in variant:
-            raise TargetError(f"cpu takes one microarchitecture, not {variant!r}", hint="for example cpu:znver3")
+            raise TargetError(
+                f"cpu takes one microarchitecture, not {variant!r}", hint="for example cpu:znver3"
+            )
         if variant:
-            known = [str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))]
+            known = [
+                str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))
+            ]
             if variant not in known:
                 from difflib import get_close_matches
 

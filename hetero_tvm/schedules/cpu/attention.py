@@ -35,7 +35,7 @@ _SCORES_LIMIT = 256 << 10
 
 
 class AttentionSpace(DesignSpace):
-    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces that a head's queries are cut into."""
+    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces of a head's queries."""
 
     name = "cpu.attention"
     version = 1
@@ -86,12 +86,13 @@ class AttentionSpace(DesignSpace):
         rows, vectors = point["tile"]
         columns = vectors * machine.lanes
         work = op.batch * op.heads * point["pieces"]
+        busy = rows * vectors / machine.fma_units
         return [
             math.log2(op.q_len), math.log2(op.kv_len), op.head_dim, op.heads, op.batch,
             rows, vectors, rows * vectors, point["pieces"], point["unroll"],
             op.q_len % rows / rows, op.kv_len % columns / columns,
             work % machine.threads,
-            min(1.0, rows * vectors / machine.fma_units / max(1.12 * machine.fma_latency, 0.5 * rows + vectors)),
+            min(1.0, busy / max(1.12 * machine.fma_latency, 0.5 * rows + vectors)),
         ]  # fmt: skip
 
     def emit(self, op: Attention, point: Point, machine: CpuModel) -> Any:
@@ -241,7 +242,15 @@ def _pack_keys(
 
 
 def _pack_values(
-    k: Kernel, packed: Any, value: Any, batch: Any, offset: Any, length: int, columns: int, dim: int, lanes: int
+    k: Kernel,
+    packed: Any,
+    value: Any,
+    batch: Any,
+    offset: Any,
+    length: int,
+    columns: int,
+    dim: int,
+    lanes: int,
 ) -> None:
     """V [S, D] of one head -> [panels, S, columns]; columns after D are zero."""
     panels = -(-dim // columns)
@@ -267,7 +276,9 @@ def _mask_at(
 
 def _softmax_row(k: Kernel, scores: Any, factors: Any, r: Any, length: int, lanes: int) -> None:
     """exp(score - max) in place over ``length`` keys; ``factors[r]`` = 1 / sum."""
-    peak = row.reduce_row(k, length, lanes, lambda c, w: k.load(scores, [r, k.ramp(c, w)]), row.maximum, LOWEST)
+    peak = row.reduce_row(
+        k, length, lanes, lambda c, w: k.load(scores, [r, k.ramp(c, w)]), row.maximum, LOWEST
+    )
     k.store(factors, peak, [r])
     total = row.RowReduction(k, lanes, row.add, 0.0)
 

@@ -75,7 +75,7 @@ class Kernel:
     @contextmanager
     def parallel(self, extent: int) -> Iterator[Any]:
         """Iterations shared among the threads in contiguous, equal pieces; one iteration is no launch."""
-        with (T.parallel(0, extent) if extent > 1 else T.serial(0, extent)) as i:
+        with T.parallel(0, extent) if extent > 1 else T.serial(0, extent) as i:
             yield i
 
     @contextmanager
@@ -155,8 +155,10 @@ def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def vector_loop(k: Kernel, extent: int, lanes: int, body: Callable[[Any, int], None], unroll: int = 1) -> None:
-    """``body(start, width)`` over ``extent`` elements: a serial loop of ``unroll`` full vectors, then the tail."""
+def vector_loop(
+    k: Kernel, extent: int, lanes: int, body: Callable[[Any, int], None], unroll: int = 1
+) -> None:
+    """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail."""
     steps = extent // (lanes * unroll)
     if steps > 1:
         with k.serial(steps) as step:

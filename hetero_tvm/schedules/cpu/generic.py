@@ -141,7 +141,7 @@ def _parallel(sch: Schedule, loop: Any, work: int, machine: CpuModel) -> None:
 
 
 def _width(extent: int, machine: CpuModel) -> int:
-    """Vector length for a loop: the largest divisor of at most two registers; 1 when there is none worth it."""
+    """Vector length of a loop: its largest divisor up to two registers; 1 when none is worth it."""
     best = max(d for d in range(1, 2 * machine.lanes + 1) if extent % d == 0)
     return best if best >= 4 else 1
 
@@ -161,7 +161,9 @@ def _kinds(sch: Schedule, block: Any) -> list[str]:
     for var, value in zip(sch.get(block).iter_vars, _iter_values(sch, block), strict=True):
         if isinstance(value, tirx.Var):
             kinds[value] = "S" if int(var.iter_type) == tirx.IterVar.DataPar else "R"
-    return [kinds.get(sch.get(x).loop_var, "S" if _extent(sch, x) == 1 else "?") for x in sch.get_loops(block)]
+    return [
+        kinds.get(sch.get(x).loop_var, "S" if _extent(sch, x) == 1 else "?") for x in sch.get_loops(block)
+    ]
 
 
 def _iter_values(sch: Schedule, block: Any) -> list[Any]:

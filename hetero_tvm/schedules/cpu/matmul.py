@@ -43,7 +43,9 @@ def tile_choices(op: Matmul, machine: CpuModel) -> list[tuple[int, int]]:
         for rows in range(1, min(_MAX_ROWS, op.m) + 1):
             if rows * vectors + vectors + 1 <= machine.registers:
                 choices.append((rows, vectors))
-    return sorted(choices, key=lambda t: min(estimate(op, t, b, machine) for b in row_block_choices(op, machine)))
+    return sorted(
+        choices, key=lambda t: min(estimate(op, t, b, machine) for b in row_block_choices(op, machine))
+    )
 
 
 def row_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
@@ -176,7 +178,9 @@ class MatmulSpace(DesignSpace):
                     next_panel = tirx.min(panel + 1, int32(panels - 1))
                     with k.unroll(per_step) as p:
                         line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
-                        k.prefetch(w, [next_panel, tirx.floordiv(line, columns), tirx.floormod(line, columns)])
+                        k.prefetch(
+                            w, [next_panel, tirx.floordiv(line, columns), tirx.floormod(line, columns)]
+                        )
 
                 tile.accumulate(
                     k, acc, height, vectors, lanes, op.k, point["unroll"],

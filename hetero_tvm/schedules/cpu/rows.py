@@ -22,7 +22,7 @@ def default_chunks(rows: int, nbytes: int, machine: CpuModel) -> int:
 
 
 def each_row(k: Kernel, rows: int, chunks: int, body: Callable[[Any], None]) -> None:
-    """``body(row)`` over all rows, in ``chunks`` contiguous parallel pieces that differ by at most one row."""
+    """``body(row)`` over all rows, in ``chunks`` contiguous parallel pieces of nearly equal size."""
     with k.parallel(chunks) as chunk:
         if chunks == rows:
             body(chunk)

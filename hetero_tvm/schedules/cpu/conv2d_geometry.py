@@ -1,0 +1,73 @@
+"""Where output pixels of a convolution find their inputs, and how the pixels are cut into blocks."""
+
+from __future__ import annotations
+
+from hetero_tvm.ops.conv2d import Conv2d
+
+_LOOPED_PATCH_TAPS = 9
+"""Patches with more taps than this run them in a loop: unrolled they would be too much code."""
+
+
+class Geometry:
+    """The padded, phase-split input planes of one convolution.
+
+    Attributes
+    ----------
+    phases : (row, column) remainders modulo the strides that any tap reads.
+    taps : for each filter tap, row-major, (index of its phase, shift in that phase's plane).
+    rows, pitch : extent of a phase's plane; ``pitch`` is also the distance of output rows.
+    direct : a 1x1 filter with unit stride: X is the plane as it is, one long row.
+    patches : filters do not overlap (kernel = stride): each tap is a phase of its own at shift 0.
+    gapless : output rows follow one another without gaps.
+    pixels : numbered pixels, from the first to the last valid one.
+    """
+
+    def __init__(self, op: Conv2d):
+        (sh, sw), (kh, kw), (dh, dw) = op.strides, op.kernel, op.dilation
+        taps = [(i * dh, j * dw) for i in range(kh) for j in range(kw)]
+        self.phases = sorted({(i % sh, j % sw) for i, j in taps})
+        self.direct = op.strides == (1, 1) and op.kernel == (1, 1) and not any(op.padding)
+        self.rows = op.out_height + (kh - 1) * dh // sh
+        self.pitch = op.out_width + (kw - 1) * dw // sw
+        if self.direct:
+            self.rows, self.pitch = 1, op.height * op.width
+        self.taps = [(self.phases.index((i % sh, j % sw)), i // sh * self.pitch + j // sw) for i, j in taps]
+        self.patches = (
+            op.strides == op.kernel
+            and op.dilation == (1, 1)
+            and not any(op.padding)
+            and len(taps) > _LOOPED_PATCH_TAPS
+        )
+        self.out_rows = 1 if self.direct else op.out_height
+        self.out_columns = self.pitch if self.direct else op.out_width
+        self.gapless = self.pitch == self.out_columns
+        self.pixels = (self.out_rows - 1) * self.pitch + self.out_columns
+        self.reach = max(shift for _, shift in self.taps)
+
+
+class Blocks:
+    """The output pixels cut into equal blocks: panels of a gapless plane, else whole rows.
+
+    Attributes
+    ----------
+    count : blocks that have any pixel (rounding up to panels may use up fewer than asked for).
+    rows : output rows of a block (not gapless).
+    pixels : pixels that a block computes, a whole number of panels of ``columns``.
+    step : distance between the first pixels of consecutive blocks.
+    plane : elements of an input plane, so that the furthest read stays inside.
+    """
+
+    def __init__(self, geometry: Geometry, wanted: int, columns: int):
+        self.geometry = geometry
+        if geometry.gapless:
+            self.rows = geometry.out_rows
+            self.pixels = max(1, -(-geometry.pixels // wanted // columns)) * columns
+            self.count = -(-geometry.pixels // self.pixels)
+            self.step = self.pixels
+        else:
+            self.rows = -(-geometry.out_rows // wanted)
+            self.pixels = -(-self.rows * geometry.pitch // columns) * columns
+            self.count = -(-geometry.out_rows // self.rows)
+            self.step = self.rows * geometry.pitch
+        furthest = (self.count - 1) * self.step + self.pixels + geometry.reach
+        self.plane = max(furthest, geometry.rows * geometry.pitch)
