@@ -160,9 +160,7 @@ def _print_table(subject: Subject, settings: Options, results: list[Result]) -> 
             table.add_row(result.name, row["status"], *[""] * 6)
             continue
         cells = [f"{row[key]:.3f}" for key in ("median_ms", "p10_ms", "min_ms")]
-        ratio, absolute, relative = (
-            row[key] for key in ("ratio", "max_abs_difference", "max_rel_difference")
-        )
+        ratio, absolute, relative = result.ratio, result.max_abs_difference, result.max_rel_difference
         table.add_row(
             f"{result.name} {row['version']}", *cells, f"{row['spread']:.0%}", f"{ratio:.3f}",
             f"{absolute:.1e}", f"{relative:.1e}",

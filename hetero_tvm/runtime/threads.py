@@ -166,14 +166,15 @@ def attach(runtime: TVMRuntime, placement: Placement) -> None:
 
 
 def _start(runtime: TVMRuntime, threads: int) -> int:
-    """Start this thread's pool, if it is not running, with ``threads`` workers; its real size."""
-    before = os.environ.get(_TVM_VARIABLE)
-    os.environ[_TVM_VARIABLE] = str(threads)  # read by the pool's constructor
-    used = runtime.function("runtime.NumThreads")()
-    # TVM compares the variable with 1 at each launch: it must not stay below any pool's size.
-    if before is not None and before.isdecimal() and int(before) > threads:
-        os.environ[_TVM_VARIABLE] = before
-    return used
+    """Start this thread's pool, if it is not running, with at least ``threads`` workers; its size.
+
+    A larger ``$TVM_NUM_THREADS`` stands: a pool can be lowered later, never raised, and TVM
+    compares the variable with 1 at each launch, so it must not fall below any pool's size.
+    """
+    before = os.environ.get(_TVM_VARIABLE, "")
+    if not before.isdecimal() or int(before) < threads:
+        os.environ[_TVM_VARIABLE] = str(threads)
+    return runtime.function("runtime.NumThreads")()
 
 
 def _place_workers(runtime: TVMRuntime, placement: Placement) -> None:

@@ -209,3 +209,17 @@ import numpy as np
 print(load(sys.argv[1])(np.ones((8, 64), "float32")).shape)
 """
     assert "(8, 64)" in run_python(script, mlp)
+
+
+@two_cores
+def test_beside_a_compiler_any_order_of_sizes_works(run_python, mlp):
+    script = """
+import sys, numpy as np
+from hetero_tvm._bootstrap import import_tvm
+import_tvm()
+from hetero_tvm.runtime import load
+x = np.ones((8, 64), "float32")
+for count in (1, 2, 1):
+    print(load(sys.argv[1], threads=count)(x).shape)
+"""
+    assert run_python(script, mlp).count("(8, 64)") == 3
