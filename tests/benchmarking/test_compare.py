@@ -39,7 +39,7 @@ def test_a_worker_that_dies_costs_its_row_only(tmp_path, monkeypatch):
     assert not worker.alive and "exit status -9" in worker.result.reason
 
 
-def test_ratios_are_taken_within_a_round(tmp_path):
+def test_ratios_and_differences_refer_to_us():
     """The machine is three times slower in the second round: the ratio does not see it."""
     ours, peer = Result("hetero_tvm", turns=[[1.0], [3.0]]), Result("peer", turns=[[2.0], [6.0]])
     workers = []
@@ -50,6 +50,7 @@ def test_ratios_are_taken_within_a_round(tmp_path):
         workers.append(worker)
     module._finish(workers)
     assert (ours.ratio, peer.ratio) == (1.0, 0.5)
+    assert peer.ratio_p10 == pytest.approx(0.5)
     assert (ours.max_abs_difference, peer.max_abs_difference) == (0.0, 0.5)
     assert peer.max_rel_difference == pytest.approx(1 / 3)
     row = peer.to_json()
