@@ -246,7 +246,11 @@ class _Worker:
         return {}
 
     def _last_words(self) -> str:
-        self._process.wait()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # its output is closed, but it hangs on the way out
+            self._process.kill()
+            self._process.wait()
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f"exit status {self._process.returncode}" + (f": {lines[-1]}" if lines else "")
