@@ -27,8 +27,10 @@ tvm = import_tvm()
 _LOGGER = logging.getLogger("hetero_tvm.search.metaschedule")
 _LOGGER.setLevel(logging.ERROR)
 
-POPULATION = 64
-_GENERATIONS = 3
+POPULATION = 48
+_GENERATIONS = 2
+"""Both small: a population costs 30 to 50 ms per batch, a candidate's build 90 ms, and spaces have
+some hundred points."""
 _FAILED_SECONDS = 1e10
 """MetaSchedule's own mark of a candidate without a time."""
 
@@ -96,8 +98,8 @@ class PointProposer(_Proposer):
     ----------
     task : a task with a space.
     model : cost model of that space, shared among tasks.
-    known : measured points (canonical text -> seconds or None): seeds of the population; they are
-        never proposed again.
+    seed : of sampling and mutation; one seed gives one sequence of proposals for the same results.
+    batch : points that MetaSchedule generates at once.
     """
 
     def __init__(
