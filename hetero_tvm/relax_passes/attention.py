@@ -94,6 +94,8 @@ class FuseAttention(Rule):
             raise Miss("the result is not reshaped to [B, S, H * D]")
         batch, q_len, heads, dim = query.shape
         kv_len, kv_heads = key.shape[1], key.shape[2]
+        if value.scale != 1.0:
+            raise Miss(f"V is scaled by {value.scale:g}")
         if key.shape != (batch, kv_len, kv_heads, dim) or value.shape != key.shape or kv_heads != heads:
             raise Miss(f"head shapes differ: Q {query.shape}, K {key.shape}, V {value.shape}")
         if shape_of(top) != (batch, q_len, heads * dim):
@@ -206,21 +208,29 @@ def _trace_scores(graph: Graph, expr: Any) -> _Scores | None:
             value = scalar_of(graph.value(hidden))
             if not _leads_to_product(graph, kept):
                 return None
-            if value is None or value > _MASKED:
+            if value is None or value * found.scale > _MASKED:
                 raise Miss("where(...) does not replace hidden scores by a large negative constant")
             if not _is_causal(array_of(graph.value(condition)), additive=False):
                 raise Miss("the condition of where(...) is not a constant causal mask")
             found.causal = True
             expr = kept
         else:
-            left, right = call.args
-            factor = scalar_of(graph.value(right))
-            if factor is None and call.op.name == "relax.multiply":
-                factor, left = scalar_of(graph.value(left)), right
-            if factor is None or factor == 0.0:
+            scaled = _scaled(graph, call)
+            if scaled is None:
                 return None
-            found.scale *= factor if call.op.name == "relax.multiply" else 1.0 / factor
-            expr = left
+            expr, factor = scaled
+            found.scale *= factor
+
+
+def _scaled(graph: Graph, call: Any) -> tuple[Any, float] | None:
+    """``(x, factor)`` when a product or quotient is ``x * factor``, the constant on either side."""
+    left, right = call.args
+    factor = scalar_of(graph.value(right))
+    if factor is None and call.op.name == "relax.multiply":
+        factor, left = scalar_of(graph.value(left)), right
+    if not factor:
+        return None
+    return left, factor if call.op.name == "relax.multiply" else 1.0 / factor
 
 
 def _leads_to_product(graph: Graph, expr: Any) -> bool:
@@ -243,7 +253,7 @@ def _is_causal(mask: np.ndarray | None, *, additive: bool) -> bool:
         return False
     mask = mask.reshape(mask.shape[-2:])
     q_len, kv_len = mask.shape
-    if q_len < 2:
+    if q_len < 2 or kv_len < q_len:  # fewer keys than queries: the first queries would see nothing
         return False
     wanted = np.tril(np.ones((q_len, kv_len), bool), kv_len - q_len)
     visible = mask == 0 if additive else mask.astype(bool)
@@ -279,10 +289,9 @@ def _trace_heads(graph: Graph, expr: Any, wanted: tuple[int, ...], which: str) -
             if base_shape != (*heads_shape[:2], heads_shape[2] * heads_shape[3]):
                 raise Miss(f"{which} is reshaped from {base_shape} to {heads_shape}: not a split into heads")
             return _Heads(base, heads_shape, scale, absorbed)
-        elif call is not None and scalar_of(graph.value(call.args[1])):
-            factor = scalar_of(graph.value(call.args[1]))
-            scale *= factor if call.op.name == "relax.multiply" else 1.0 / factor
-            expr = call.args[0]
+        elif call is not None and (scaled := _scaled(graph, call)) is not None:
+            expr, factor = scaled
+            scale *= factor
         else:
             raise Miss(
                 f"{which} comes from {graph.op_name(expr) or 'an input'}, expected a reshape into heads"

@@ -47,6 +47,8 @@ class AttentionSpace(DesignSpace):
             return "an extent is zero"
         if op.kv_len * 4 * 2 > _SCORES_LIMIT:
             return f"{op.kv_len} keys: the scores of two rows do not fit the {_SCORES_LIMIT >> 10} KiB tile"
+        if op.causal and op.q_len > op.kv_len:
+            return f"{op.q_len} queries and {op.kv_len} keys: the first query of a causal mask sees no key"
         return None
 
     def knobs(self, op: Attention, machine: CpuModel) -> tuple[Knob, ...]:
@@ -114,7 +116,7 @@ class AttentionSpace(DesignSpace):
             query, key, value = operands * 3 if op.packed else operands
             key_offset, value_offset = (width, width + kv_width) if op.packed else (0, 0)
 
-            with k.parallel(op.batch * op.heads * pieces) as work:
+            with k.parallel(op.batch * op.heads * pieces, op.flops) as work:
                 piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
                 head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
                 batch = tirx.floordiv(work, pieces * op.heads)
@@ -279,12 +281,12 @@ def _softmax_row(k: Kernel, scores: Any, factors: Any, r: Any, length: int, lane
     peak = row.reduce_row(
         k, length, lanes, lambda c, w: k.load(scores, [r, k.ramp(c, w)]), row.maximum, LOWEST
     )
-    k.store(factors, peak, [r])
+    k.store(factors, peak * constant(vector_math.LOG2_E), [r])
     total = row.RowReduction(k, lanes, row.add, 0.0)
 
     def exponent(c: Any, width: int, slot: int) -> None:
         at = [r, k.ramp(c, width)]
-        value = k.let(vector_math.softmax_exp(k.load(scores, at) - k.splat(k.load(factors, [r]), width)))
+        value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(k.load(factors, [r]), width)))
         k.store(scores, value, at)
         total.take(value, width, slot)
 
@@ -298,11 +300,11 @@ def _softmax_visible(k: Kernel, scores: Any, factors: Any, r: Any, length: Any, 
     peak = row.RowReduction(k, lanes, row.maximum, LOWEST)
     with k.serial(vectors) as v:
         peak.take(k.load(scores, [r, k.ramp(v * lanes, lanes)]), lanes)
-    k.store(factors, peak.finish(), [r])
+    k.store(factors, peak.finish() * constant(vector_math.LOG2_E), [r])
     total = row.RowReduction(k, lanes, row.add, 0.0)
     with k.serial(vectors) as v:
         at = [r, k.ramp(v * lanes, lanes)]
-        value = k.let(vector_math.softmax_exp(k.load(scores, at) - k.splat(k.load(factors, [r]), lanes)))
+        value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(k.load(factors, [r]), lanes)))
         k.store(scores, value, at)
         total.take(value, lanes)
     k.store(factors, constant(1.0) / total.finish(), [r])

@@ -50,7 +50,7 @@ class ConvKernel:
             else:
                 self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
                 self._fill_planes(x)
-            with k.parallel(op.batch * self.blocks.count * self.groups) as item:
+            with k.parallel(op.batch * self.blocks.count * self.groups, op.flops) as item:
                 self._item(item)
         return k.function
 
@@ -59,7 +59,7 @@ class ConvKernel:
         """Copy X into padded phases; everything around is zero."""
         op, k = self.op, self.k
         x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
-        with k.parallel(op.batch * op.channels) as plane:
+        with k.parallel(op.batch * op.channels, op.flops) as plane:
             if self.geometry.patches:
                 self._fill_patches(x_planes, plane)
             else:

@@ -24,6 +24,10 @@ LINE_FLOATS = 16
 """float32 values in one 64-byte cache line."""
 
 
+LAUNCH_FLOPS = 200_000
+"""Work of one core in the 2 us that a parallel launch takes, roughly."""
+
+
 class Kernel:
     """Collects one PrimFunc.
 
@@ -73,9 +77,14 @@ class Kernel:
 
     # loops -------------------------------------------------------------------------------------
     @contextmanager
-    def parallel(self, extent: int) -> Iterator[Any]:
-        """Iterations shared among the threads in contiguous, equal pieces; one iteration is no launch."""
-        with T.parallel(0, extent) if extent > 1 else T.serial(0, extent) as i:
+    def parallel(self, extent: int, flops: int | None = None) -> Iterator[Any]:
+        """Iterations shared among the threads in contiguous, equal pieces.
+
+        A loop of one iteration, or of fewer ``flops`` than waking the other threads costs, stays on
+        the calling thread.
+        """
+        worth = extent > 1 and (flops is None or flops >= LAUNCH_FLOPS)
+        with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
             yield i
 
     @contextmanager

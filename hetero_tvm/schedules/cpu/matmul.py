@@ -69,7 +69,9 @@ def estimate(op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: 
     def per_k(r: int) -> float:
         issue = r * vectors / machine.fma_units
         loads = 0.5 * r + load_cycles * vectors
-        return max(issue, loads, 1.12 * machine.fma_latency) + 24 / op.k
+        # Each row is a stream of its own, and rows a power of two apart share few sets of an 8-way L1.
+        crowded = 1.0 + 0.02 * max(0, r - 8)
+        return max(issue, loads, 1.12 * machine.fma_latency) * crowded + 24 / op.k
 
     full, rest = divmod(op.m, rows)
     panels = -(-op.n // columns)
@@ -142,6 +144,7 @@ class MatmulSpace(DesignSpace):
         panels = -(-op.n // columns)
         blocks = point["row_blocks"]
         full, rest = divmod(op.m, rows)
+        tiles = full + bool(rest)
         last_columns = op.n - (panels - 1) * columns
 
         k = Kernel()
@@ -202,7 +205,7 @@ class MatmulSpace(DesignSpace):
                 else:
                     k.branch(panel < panels - 1, lambda: write(columns), lambda: write(last_columns))
 
-            with k.parallel(blocks * panels) as piece:
+            with k.parallel(blocks * panels, op.flops) as piece:
                 block, panel = tirx.floordiv(piece, panels), tirx.floormod(piece, panels)
                 if blocks == 1:
                     panel = piece
@@ -210,8 +213,8 @@ class MatmulSpace(DesignSpace):
                         with k.serial(full) as t:
                             row_tile(t * rows, rows, panel, t, full)
                 else:
-                    first = tirx.floordiv(block * full, blocks)
-                    count = tirx.floordiv((block + 1) * full, blocks) - first
+                    first = tirx.floordiv(block * tiles, blocks)
+                    count = tirx.min(tirx.floordiv((block + 1) * tiles, blocks), int32(full)) - first
                     if full:
                         with k.serial(count) as t:
                             row_tile((first + t) * rows, rows, panel, t, max(1, full // blocks))

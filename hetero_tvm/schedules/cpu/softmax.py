@@ -22,8 +22,8 @@ from hetero_tvm.schedules.cpu.emit import Kernel, constant
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.rows import chunk_choices, default_chunks, each_row
 
-LOWEST = -3.0e38
-"""Start of a running maximum: finite, so that a row of -inf gives NaN by 0 / 0 nowhere but in its own row."""
+LOWEST = -2.0e38
+"""Start of a running maximum: finite, also times log2(e), so that a wholly masked row gets equal weights."""
 
 
 class SoftmaxSpace(DesignSpace):
@@ -66,11 +66,12 @@ class SoftmaxSpace(DesignSpace):
 def normalize(k: Kernel, n: int, lanes: int, get: Any, put: Any, scaled: Any) -> None:
     """The three passes over one row of ``n`` values (see the module's loop structure)."""
     stats = k.scratch((2,))
-    k.store(stats, row.reduce_row(k, n, lanes, get, row.maximum, LOWEST), [0])
+    peak = row.reduce_row(k, n, lanes, get, row.maximum, LOWEST)
+    k.store(stats, peak * constant(vector_math.LOG2_E), [0])
     total = row.RowReduction(k, lanes, row.add, 0.0)
 
     def exponent(c: Any, width: int, slot: int) -> None:
-        value = k.let(vector_math.softmax_exp(get(c, width) - k.splat(k.load(stats, [0]), width)))
+        value = k.let(vector_math.softmax_exp(get(c, width), k.splat(k.load(stats, [0]), width)))
         put(c, width, value)
         total.take(value, width, slot)
 
