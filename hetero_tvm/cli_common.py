@@ -28,14 +28,12 @@ _PRECISIONS = ("f32", "f16", "bf16", "int8")
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
     """``NAME=1x128`` -> (NAME, (1, 128)); an argparse type."""
-    name, equals, extents = text.rpartition("=")
+    from hetero_tvm.frontend.signature import parse_shape_option
+
     try:
-        sizes = tuple(int(extent) for extent in extents.split("x"))
-    except ValueError:
-        sizes = ()
-    if not equals or not name or not sizes or min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1x128 (positive sizes joined by x)")
-    return name, sizes
+        return parse_shape_option(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
 
 
 def positive(text: str) -> int:

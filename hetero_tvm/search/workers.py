@@ -83,7 +83,7 @@ class Result:
 
 def target_for(machine: Any) -> dict[str, Any]:
     """The TVM target of a CPU, as a dictionary."""
-    return {"kind": "llvm", "mcpu": machine.mcpu, "num-cores": machine.threads}
+    return machine.llvm_target()
 
 
 _started_early: list[Workers] = []

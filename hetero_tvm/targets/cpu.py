@@ -73,10 +73,7 @@ class CpuTarget(Target):
 
     @functools.cached_property
     def tvm_target(self) -> Any:
-        config = {"kind": "llvm", "mcpu": self._mcpu, "num-cores": self._threads}
-        if self._hidden:
-            config["mattr"] = [f"-{name}" for name in self._hidden]
-        return tvm.target.Target(config)
+        return tvm.target.Target(self.machine.llvm_target())
 
     @functools.cached_property
     def _implied(self) -> tuple[str, ...]:
@@ -110,6 +107,7 @@ class CpuTarget(Target):
             l1=self._here.l1d,
             l2=self._here.l2,
             l3=self._here.l3,
+            disabled=self._hidden,
             fma_units=float(self._here.fma_units) if native else 1.0 if wide else 2.0,
         )
 

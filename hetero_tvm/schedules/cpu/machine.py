@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class CpuModel:
     threads : threads that one kernel runs on.
     l1, l2, l3 : data cache sizes in bytes (l1, l2 per core).
     fma_units, fma_latency : vector FMAs started per cycle; cycles until a result can be used.
+    disabled : features, in LLVM's spelling, that the microarchitecture's name implies and this machine
+        lacks (a hypervisor may mask some).
     """
 
     mcpu: str
@@ -32,6 +35,14 @@ class CpuModel:
     l3: int = 16 << 20
     fma_units: float = 2.0
     fma_latency: int = 4
+    disabled: tuple[str, ...] = ()
+
+    def llvm_target(self) -> dict[str, Any]:
+        """The configuration of ``tvm.target.Target`` that code for this CPU is generated with."""
+        config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.threads}
+        if self.disabled:
+            config["mattr"] = [f"-{name}" for name in self.disabled]
+        return config
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -39,4 +50,4 @@ class CpuModel:
     @classmethod
     def from_json(cls, text: str) -> CpuModel:
         fields = json.loads(text)
-        return cls(**{**fields, "features": tuple(fields["features"])})
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
