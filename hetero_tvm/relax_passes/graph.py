@@ -121,10 +121,20 @@ class Graph:
 
     # writing -----------------------------------------------------------------------------------
     def replace(self, var: Any, value: Any, absorbs: Iterable[Any] = ()) -> None:
-        """Bind ``var`` to ``value`` instead; ``absorbs`` are the bindings that it stands for from now on."""
+        """Bind ``var`` to ``value`` instead.
+
+        From now on it stands for the bindings ``absorbs``, and for whatever else nobody needs any
+        more: a source node that is computed must not vanish from reports.
+        """
+        before = list(self._order)
         self._bind(var, self._normalized(value))
         self._sources[var] = _united(self.sources(v) for v in (*absorbs, var))
         self._users = None
+        live = self._live_users()
+        gone = [v for v in before if v not in live]
+        carried = {name for v in self._order for name in self.sources(v)} if gone else set()
+        lost = (name for v in gone for name in self.sources(v) if name not in carried)
+        self._sources[var] = _united([tuple(lost), self._sources[var]])
 
     def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
         """A new binding right before ``anchor``; returns its variable."""
@@ -152,7 +162,7 @@ class Graph:
         function = relax.Function(
             self._function.params, body, self._function.ret_ty, self._function.is_pure, self._function.attrs
         )
-        module = self._builder.get()
+        module = self._builder.get().clone()  # the caller's module stays as it was
         module.update_func(module.get_global_var(self._name), function)
         module = tvm.transform.Sequential(
             [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
