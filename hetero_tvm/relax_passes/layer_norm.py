@@ -16,7 +16,7 @@ tvm = import_tvm()
 
 from tvm import relax  # noqa: E402
 
-from hetero_tvm.relax_passes.graph import Graph, array_of, scalar_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, scalar_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
 
@@ -73,7 +73,7 @@ class LayerNorm(_Norm):
 
     def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
         n = shape_of(found.x)[-1]
-        shift = found.shift if found.shift is not None else relax.const([0.0] * n, "float32")
+        shift = found.shift if found.shift is not None else relax.const([0.0] * n, dtype_of(found.x))
         fused = relax.op.nn.layer_norm(found.x, found.scale, shift, axes=[-1], epsilon=found.eps)
         graph.replace(found.top, fused, absorbs=found.absorbed)
 
@@ -150,6 +150,8 @@ def _vector_user(graph: Graph, var: Any, op: str, n: int) -> tuple[Any, Any]:
         return None, None
     for arg in graph.value(user).args:
         array = array_of(arg)
-        if array is not None and array.size == n and array.shape[-1] == n:
+        if array is None or shape_of(user) != shape_of(var):
+            continue
+        if array.ndim and array.size == n and array.shape[-1] == n:
             return user, arg if array.ndim == 1 else relax.const(array.reshape(n))
     return None, None

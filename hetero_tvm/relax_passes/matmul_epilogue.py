@@ -96,8 +96,9 @@ def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
     value = graph.value(expr)
     array = array_of(value)
     if array is None and (permuted := graph.call(expr, "relax.permute_dims")) is not None:
-        array = array_of(graph.value(permuted.args[0]))
-        array = np.ascontiguousarray(array.T) if array is not None and array.ndim == 2 else None
+        axes, array = permuted.attrs.axes, array_of(graph.value(permuted.args[0]))
+        if array is not None:
+            array = np.ascontiguousarray(array.transpose(None if axes is None else [int(a) for a in axes]))
     return array if array is not None and array.ndim == 2 else None
 
 
