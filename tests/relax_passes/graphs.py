@@ -1,0 +1,172 @@
+"""Small Relax modules, and what they compute in float64 without compiling anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from scipy import special
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.ops import activations  # noqa: E402
+from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
+from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.rule import Report, run_rules  # noqa: E402
+
+op = relax.op
+
+
+def constant(value, dtype="float32"):
+    return relax.const(np.asarray(value, dtype))
+
+
+def weights(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("float32")
+
+
+def module(inputs, body, dtype="float32"):
+    """``body(emit, *variables)`` returns the result or a tuple of results; ``inputs`` maps names to shapes."""
+    builder = relax.BlockBuilder()
+    variables = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in inputs.items()]
+    names = Counter()
+
+    def emit(value, name=None):
+        name = name or (value.op.name.split(".")[-1] if isinstance(value, tvm.ir.Call) else "item")
+        names[name] += 1
+        return builder.emit(value, name + (f"_{names[name]}" if names[name] > 1 else ""))
+
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = body(emit, *variables)
+            result = relax.Tuple(result) if isinstance(result, tuple) else result
+            output = builder.emit_output(result)
+        builder.emit_func_output(output)
+    return relax.transform.CanonicalizeBindings()(builder.get())  # no alias for the output, as imported
+
+
+def bindings(mod):
+    return [b for block in mod["main"].body.blocks for b in block.bindings]
+
+
+def names_of(mod) -> set:
+    return {binding.var.name for binding in bindings(mod)}
+
+
+def fuse(mod, *rules, disabled=()):
+    """Run rules (all by default); returns the module, source names by variable, and the report."""
+    report = Report()
+    graph = Graph(mod)
+    run_rules(graph, rules or FUSIONS, report, frozenset(disabled))
+    fused, names = graph.rebuild()
+    relax.analysis.well_formed(fused)
+    return fused, names, report
+
+
+def calls(mod) -> Counter:
+    """Operators of ``main``: Relax's without prefix, fused ones by kind."""
+    found = Counter()
+    for value in (b.value for b in bindings(mod)):
+        if (fused := contract(mod, value)) is not None:
+            found[fused.kind] += 1
+        elif isinstance(value, tvm.ir.Call):
+            found[value.op.name.removeprefix("relax.").removeprefix("nn.")] += 1
+    return found
+
+
+def contracts(mod, kind):
+    found = (contract(mod, b.value) for b in bindings(mod))
+    return [fused for fused in found if fused is not None and fused.kind == kind]
+
+
+def same_numbers(before, after, seed=1):
+    """Both modules compute the same in float64."""
+    generator = np.random.default_rng(seed)
+    arrays = [
+        generator.standard_normal([int(e) for e in p.ty.shape]) for p in before["main"].params
+    ]
+    for one, two in zip(evaluate(before, arrays), evaluate(after, arrays), strict=True):
+        assert one.shape == two.shape
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(one).max(initial=0)))
+
+
+def evaluate(mod, arrays):
+    """All results of ``main`` in float64."""
+    function = mod["main"]
+    known = dict(zip(function.params, arrays, strict=True))
+
+    def value_of(expr):
+        if (array := array_of(expr)) is not None:
+            return array.astype("float64")
+        if isinstance(expr, relax.Tuple):
+            return tuple(value_of(item) for item in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return value_of(expr.tuple_value)[expr.index]
+        if isinstance(expr, tvm.ir.Call):
+            return _call(mod, expr, value_of)
+        return known[expr]
+
+    for binding in bindings(mod):
+        result = known[binding.var] = value_of(binding.value)
+        if isinstance(binding.var.ty, relax.TensorType):
+            assert result.shape == tuple(int(e) for e in binding.var.ty.shape), binding.var
+    result = value_of(function.body.body)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _call(mod, call, value_of):
+    name, attrs = call.op.name.removeprefix("relax."), call.attrs
+    if is_call_tir(call):
+        fused = contract(mod, call)
+        arrays = value_of(call.args[1])
+        assert [a.shape for a in arrays] == [x.shape for x in fused.inputs], fused
+        return fused.reference(*arrays)
+    if name in ("reshape", "clip"):
+        first = value_of(call.args[0])
+        if name == "clip":
+            return np.clip(first, *(float(a.value.value) for a in call.args[1:]))
+        return first.reshape([int(e) for e in call.args[1].values])
+    arguments = [value_of(a) for a in call.args]
+    axes = getattr(attrs, "axes", None)
+    axes = None if axes is None else [int(a) for a in axes]
+    if name in _SIMPLE:
+        return _SIMPLE[name](*arguments)
+    x = arguments[0]
+    if name == "permute_dims":
+        return x.transpose(axes)
+    if name == "mean":
+        return x.mean(tuple(int(a) for a in attrs.axis), keepdims=bool(attrs.keepdims))
+    if name == "split":
+        return tuple(np.split(x, int(attrs.indices_or_sections), int(attrs.axis)))
+    if name == "nn.softmax":
+        return special.softmax(x, int(attrs.axis))
+    if name in ("nn.layer_norm", "nn.rms_norm"):
+        assert [a % x.ndim for a in axes] == [x.ndim - 1]
+        if name == "nn.layer_norm":
+            x = x - x.mean(-1, keepdims=True)
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + float(attrs.epsilon)) * arguments[1]
+        return y + arguments[2] if len(arguments) > 2 else y
+    if name == "nn.batch_norm":
+        gamma, beta, mean, variance = (a[:, None, None] for a in arguments[1:])
+        y = (x - mean) / np.sqrt(variance + float(attrs.epsilon)) * gamma + beta
+        return y, arguments[3], arguments[4]
+    assert name == "nn.conv2d", name
+    w = arguments[1]
+    numbers = {n: tuple(int(v) for v in getattr(attrs, n)) for n in ("strides", "padding", "dilation")}
+    return Conv2d(*x.shape, w.shape[0], w.shape[2:], groups=int(attrs.groups), **numbers).reference(x, w)
+
+
+_SIMPLE = {
+    "matmul": np.matmul, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+    "divide": np.divide, "power": np.power, "square": np.square, "sqrt": np.sqrt, "erf": special.erf,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "sigmoid": special.expit, "exp": np.exp,
+    "maximum": np.maximum, "minimum": np.minimum, "nn.relu": activations.relu,
+    "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
+    "where": lambda c, a, b: np.where(c != 0, a, b),
+}  # fmt: skip
