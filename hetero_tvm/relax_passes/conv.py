@@ -50,6 +50,8 @@ class FoldBatchNorm(Rule):
             raise Miss("the convolution's result is used before normalisation as well")
         if str(conv.attrs.data_layout) != "NCHW" or str(conv.attrs.kernel_layout) != "OIHW":
             raise Miss(f"layout is {conv.attrs.data_layout}, expected NCHW")
+        if dtype_of(conv_var) != "float32":
+            raise Miss(f"dtype is {dtype_of(conv_var)}, expected float32")
         return conv, weight, bias, values, float(call.attrs.epsilon), first, (var, conv_var, bias_var)
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
@@ -145,12 +147,8 @@ def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
     if name == "relax.nn.relu":
         return "relu", None, user
     if name == "relax.clip":
-        low, high = (graph.value(a) for a in graph.value(user).args[1:])
-        bounds = [
-            float(b.value.value) if hasattr(b, "value") and hasattr(b.value, "value") else None
-            for b in (low, high)
-        ]
-        return ("relu6", None, user) if bounds == [0.0, 6.0] else (None, None, user)
+        bounds = [getattr(bound, "value", None) for bound in graph.value(user).args[1:]]
+        return ("relu6", None, user) if bounds == [0, 6] else (None, None, user)
     if name == "relax.maximum" and _bound(graph, user) == 0.0:
         above = graph.only_user(user)
         if above is not None and graph.op_name(above) == "relax.minimum" and _bound(graph, above) == 6.0:
