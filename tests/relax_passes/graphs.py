@@ -130,7 +130,7 @@ def _call(mod, call, value_of):
     if name in ("reshape", "clip"):
         first = value_of(call.args[0])
         if name == "clip":
-            return np.clip(first, *(float(a.value.value) for a in call.args[1:]))
+            return np.clip(first, *(float(a.value) for a in call.args[1:]))
         return first.reshape([int(e) for e in call.args[1].values])
     arguments = [value_of(a) for a in call.args]
     axes = getattr(attrs, "axes", None)

@@ -1,0 +1,365 @@
+"""Attention in its spellings, near misses with reasons, projections merged."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv
+from tests.relax_passes.graphs import (
+    calls,
+    constant,
+    contracts,
+    fuse,
+    module,
+    names_of,
+    op,
+    relax,
+    same_numbers,
+    weights,
+)
+
+B, S, H, D = 2, 4, 3, 5
+WIDTH = H * D
+QKV = {"q": (B, S, WIDTH), "k": (B, 6, WIDTH), "v": (B, 6, WIDTH)}
+SELF = {"q": (B, S, WIDTH), "k": (B, S, WIDTH), "v": (B, S, WIDTH)}
+SCALE = constant(1 / math.sqrt(D))
+NEVER = np.finfo("float32").min
+
+
+def heads(emit, x, axes=(0, 2, 1, 3)):
+    shape = [int(e) for e in x.ty.shape]
+    return emit(op.permute_dims(emit(op.reshape(x, (*shape[:2], H, D))), list(axes)))
+
+
+def attention(emit, q, k, v, scores=lambda emit, s: emit(op.multiply(s, SCALE)), *, key="once", q_by=None,
+              k_by=None, v_by=None):  # fmt: skip
+    """``scores`` maps the product to the softmax's input; ``*_by`` map the heads."""
+    query, value = heads(emit, q), heads(emit, v)
+    if key == "once":
+        key = heads(emit, k, (0, 2, 3, 1))
+    else:
+        key = emit(op.permute_dims(heads(emit, k), [0, 1, 3, 2]))
+    query = q_by(emit, query) if q_by else query
+    key = k_by(emit, key) if k_by else key
+    value = v_by(emit, value) if v_by else value
+    weights_ = emit(op.nn.softmax(scores(emit, emit(op.matmul(query, key))), axis=-1))
+    out = emit(op.permute_dims(emit(op.matmul(weights_, value)), [0, 2, 1, 3]))
+    return emit(op.reshape(out, (B, int(q.ty.shape[1]), WIDTH)))
+
+
+def fused(body, inputs=QKV, *rules, **fusions):
+    before = module(inputs, body)
+    after, names, report = fuse(before, *(rules or (FuseAttention(),)))
+    assert report.fusions == (fusions or {"attention": 1}) and not report.misses
+    same_numbers(before, after)
+    assert names_of(before) <= set().union(*names.values())
+    (found,) = contracts(after, "attention")
+    return found, after
+
+
+def by(function, value, left=False):
+    value = constant(value)
+    return lambda emit, x: emit(function(value, x) if left else function(x, value))
+
+
+@pytest.mark.parametrize("key", ["once", "twice"])
+def test_plain(key):
+    found, after = fused(lambda e, *t: attention(e, *t, key=key))
+    assert calls(after) == {"attention": 1}
+    assert (found.batch, found.heads, found.kv_heads, found.q_len, found.kv_len, found.head_dim) == (
+        B, H, H, S, 6, D,
+    )  # fmt: skip
+    assert math.isclose(found.scale, 1 / math.sqrt(D), rel_tol=1e-6) and not found.mask and not found.causal
+
+
+@pytest.mark.parametrize("function", [op.multiply, op.divide])
+@pytest.mark.parametrize("where", ["scores", "q_by", "k_by"])
+def test_scale_as_product_or_quotient(function, where):
+    default = {} if where == "scores" else {"scores": lambda emit, s: s}
+    found, after = fused(lambda e, *t: attention(e, *t, **default, **{where: by(function, 2.5)}))
+    assert math.isclose(found.scale, 2.5 if function is op.multiply else 0.4)
+    assert calls(after) == {"attention": 1}
+
+
+@pytest.mark.parametrize("where", ["scores", "q_by", "k_by"])
+def test_scale_on_the_left(where):
+    fused(lambda e, *t: attention(e, *t, **{where: by(op.multiply, 2.5, left=True)}))
+
+
+def test_scales_in_three_places_multiply():
+    found, _ = fused(
+        lambda e, *t: attention(
+            e, *t, by(op.divide, 2.0), q_by=by(op.multiply, 3.0), k_by=by(op.multiply, 5.0)
+        )
+    )
+    assert math.isclose(found.scale, 7.5)
+
+
+def test_no_scale():
+    assert fused(lambda e, *t: attention(e, *t, lambda e, s: s))[0].scale == 1.0
+
+
+@pytest.mark.parametrize(
+    "shape", [(B, 1, 1, 6), (1, 1, S, 6), (B, H, S, 6), (1, H, 1, 6), (S, 6), (6,), (1, 1), (B, 1, S, 1)]
+)
+@pytest.mark.parametrize("mask_first", [True, False])
+def test_additive_mask(shape, mask_first):
+    def scores(mask):
+        def build(emit, s):
+            s = emit(op.multiply(s, SCALE))
+            return emit(op.add(mask, s) if mask_first else op.add(s, mask))
+
+        return build
+
+    found, _ = fused(lambda e, q, k, v, mask: attention(e, q, k, v, scores(mask)), {**QKV, "mask": shape})
+    assert found.mask == (1,) * (4 - len(shape)) + shape
+
+
+def test_computed_mask():
+    def body(emit, q, k, v, m):
+        mask = emit(op.multiply(emit(op.subtract(constant(1.0), m)), constant(-1e4)))
+        return attention(emit, q, k, v, lambda e, s: e(op.add(e(op.multiply(s, SCALE)), mask)))
+
+    found, after = fused(body, {**QKV, "m": (B, 1, 1, 6)})
+    assert found.mask == (B, 1, 1, 6) and calls(after) == {"attention": 1, "subtract": 1, "multiply": 1}
+
+
+def triangle(q_len=S, kv_len=S):
+    return np.tril(np.ones((1, 1, q_len, kv_len), bool), kv_len - q_len)
+
+
+def causal_scores(kind, mask=None):
+    def build(emit, s):
+        length = [int(e) for e in s.ty.shape][2:]
+        s = emit(op.multiply(s, SCALE))
+        if kind == "where":
+            return emit(op.where(constant(triangle(*length), "bool"), s, constant(NEVER)))
+        return emit(op.add(s, constant(np.where(triangle(*length), 0, -1e9))))
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["where", "add"])
+@pytest.mark.parametrize("kv_len", [S, 6])
+def test_causal(kind, kv_len):
+    shapes = {**SELF, "k": (B, kv_len, WIDTH), "v": (B, kv_len, WIDTH)}
+    found, after = fused(lambda e, *t: attention(e, *t, causal_scores(kind)), shapes)
+    assert found.causal and not found.mask and calls(after) == {"attention": 1}
+
+
+def test_causal_where_below_an_additive_mask():
+    def body(emit, q, k, v, mask):
+        return attention(emit, q, k, v, lambda e, s: e(op.add(causal_scores("where")(e, s), mask)))
+
+    found, _ = fused(body, {**SELF, "mask": (B, 1, 1, S)})
+    assert found.causal and found.mask == (B, 1, 1, S)
+
+
+def test_a_lower_triangle_with_another_offset_stays_a_mask():
+    mask = np.where(np.tril(np.ones((1, 1, S, S)), 1) > 0, 0, -1e9)
+    found, _ = fused(lambda e, *t: attention(e, *t, lambda e, s: e(op.add(s, constant(mask)))), SELF)
+    assert not found.causal and found.mask == (1, 1, S, S)
+
+
+def test_fewer_keys_than_queries_are_not_causal():
+    """Its first queries would see nothing, of which a mask and a causal kernel make different numbers."""
+    shapes = {"q": (B, S, WIDTH), "k": (B, 2, WIDTH), "v": (B, 2, WIDTH)}
+    found, _ = fused(lambda e, *t: attention(e, *t, causal_scores("add")), shapes)
+    assert not found.causal and found.mask == (1, 1, S, 2)
+
+
+def miss(body, inputs=QKV, rule=None):
+    before = module(inputs, body)
+    after, _, report = fuse(before, rule or FuseAttention())
+    assert "attention" not in report.fusions and calls(after)["attention"] == 0
+    same_numbers(before, after)
+    return report.misses[0]["reason"] if report.misses else None
+
+
+def test_scaled_values():
+    assert miss(lambda e, *t: attention(e, *t, v_by=by(op.multiply, 2.0))) == "V is scaled by 2"
+
+
+def test_scale_after_the_mask():
+    def body(emit, q, k, v, mask):
+        return attention(emit, q, k, v, lambda e, s: e(op.multiply(e(op.add(s, mask)), SCALE)))
+
+    assert miss(body, {**QKV, "mask": (B, 1, 1, 6)}) == "the scale is applied after the mask"
+
+
+def test_two_masks():
+    def body(emit, q, k, v, mask):
+        return attention(emit, q, k, v, lambda e, s: e(op.add(e(op.add(s, mask)), mask)))
+
+    assert miss(body, {**QKV, "mask": (B, 1, 1, 6)}) == "two masks are added to the scores"
+
+
+def test_where_with_a_mild_value():
+    def scores(emit, s, value=-10.0, factor=None):
+        s = emit(op.where(constant(triangle(), "bool"), s, constant(value)))
+        return s if factor is None else emit(op.multiply(s, constant(factor)))
+
+    reason = "where(...) does not replace hidden scores by a large negative constant"
+    assert miss(lambda e, *t: attention(e, *t, scores), SELF) == reason
+    scaled = lambda e, s: scores(e, s, -1e5, 1e-4)  # noqa: E731
+    assert miss(lambda e, *t: attention(e, *t, scaled), SELF) == reason
+
+
+def test_where_with_another_condition():
+    odd = np.ones((1, 1, S, S), bool)
+    odd[..., 1] = False
+
+    def scores(emit, s):
+        return emit(op.where(constant(odd, "bool"), s, constant(NEVER)))
+
+    reason = "the condition of where(...) is not a constant causal mask"
+    assert miss(lambda e, *t: attention(e, *t, scores), SELF) == reason
+
+
+def test_weights_are_a_result_too():
+    def body(emit, q, k, v):
+        query, key, value = heads(emit, q), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
+        w = emit(op.nn.softmax(emit(op.matmul(query, key)), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
+        return emit(op.reshape(out, (B, S, WIDTH))), w
+
+    assert miss(body) == "the weights are not used by one matmul alone"
+
+
+def test_heads_of_another_order():
+    def body(emit, q, k, v):
+        query = emit(op.reshape(q, (B, H, S, D)))
+        w = emit(op.nn.softmax(emit(op.matmul(query, heads(emit, k, (0, 2, 3, 1)))), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, heads(emit, v))), [0, 2, 1, 3]))
+        return emit(op.reshape(out, (B, S, WIDTH)))
+
+    assert miss(body) == "Q is transposed by (0, 1, 2, 3), expected (0, 2, 1, 3)"
+
+
+def test_keys_that_are_an_input():
+    def body(emit, q, k, v):
+        w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), k)), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, heads(emit, v))), [0, 2, 1, 3]))
+        return emit(op.reshape(out, (B, S, WIDTH)))
+
+    assert miss(body, {**QKV, "k": (B, H, D, 6)}) == "K comes from an input, expected a reshape into heads"
+
+
+def test_result_not_transposed_back():
+    def body(emit, q, k, v):
+        w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), heads(emit, k, (0, 2, 3, 1)))), axis=-1))
+        return emit(op.reshape(emit(op.matmul(w, heads(emit, v))), (B, S, WIDTH)))
+
+    assert miss(body) == "the result is not transposed back to [B, S, H, D]"
+
+
+def test_broadcast_batch():
+    """One sequence of queries, keys and values, masked in two ways: the result has two rows."""
+    shapes = {"q": (1, S, WIDTH), "k": (1, S, WIDTH), "v": (1, S, WIDTH), "mask": (B, 1, 1, S)}
+
+    def body(emit, q, k, v, mask):
+        return attention(emit, q, k, v, lambda e, s: e(op.add(s, mask)))
+
+    assert "the result has shape" in miss(body, shapes)
+
+
+def test_a_plain_softmax_is_no_near_miss():
+    assert miss(lambda e, q, k, v: e(op.nn.softmax(q, axis=-1))) is None
+
+
+# projections ------------------------------------------------------------------------------------
+
+
+def projected(emit, x, *, bias=(True, True, True), shared=False, other=None, same=False, key_out=False):
+    bases = []
+    for i in range(3):
+        source = other if other is not None and i == 2 else x
+        seed = 0 if same else i
+        base = emit(op.matmul(source, constant(weights(7, WIDTH, seed=seed))))
+        bases.append(emit(op.add(base, constant(weights(WIDTH, seed=seed)))) if bias[i] else base)
+    out = attention(emit, *bases)
+    return (out, emit(op.tanh(bases[1]))) if key_out else out
+
+
+INPUT = {"x": (B, S, 7)}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections_merge(bias):
+    found, after = fused(
+        lambda e, x: projected(e, x, bias=(bias,) * 3), INPUT, FuseAttention(), MergeQkv(), attention=1, qkv=1
+    )
+    assert found.packed and calls(after) == {"attention": 1, "matmul": 1, **({"add": 1} if bias else {})}
+
+
+def test_a_split_tensor_is_packed_at_once():
+    def body(emit, qkv):
+        pieces = emit(op.split(qkv, 3, axis=-1))
+        return attention(emit, *(emit(relax.TupleGetItem(pieces, i), "item") for i in range(3)))
+
+    found, after = fused(body, {"qkv": (B, S, 3 * WIDTH)})
+    assert found.packed and calls(after) == {"attention": 1}
+
+
+def test_a_split_in_another_order_is_not():
+    def body(emit, qkv):
+        pieces = emit(op.split(qkv, 3, axis=-1))
+        return attention(emit, *(emit(relax.TupleGetItem(pieces, i), "item") for i in (1, 0, 2)))
+
+    found, after = fused(body, {"qkv": (B, S, 3 * WIDTH)})
+    assert not found.packed and calls(after) == {"attention": 1, "split": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bias": (True, False, True)}, "some of Q, K and V have a bias and some have none"),
+        ({"other": True}, "Q, K and V are projections of different inputs"),
+        ({"key_out": True}, "is used outside the attention as well"),
+    ],
+)
+def test_projections_that_do_not_merge(options, reason):
+    inputs = {**INPUT, "y": (B, S, 7)} if "other" in options else INPUT
+
+    def body(emit, x, y=None):
+        return projected(emit, x, **{**options, **({"other": y} if y is not None else {})})
+
+    before = module(inputs, body)
+    after, _, report = fuse(before, FuseAttention(), MergeQkv())
+    assert report.fusions == {"attention": 1} and reason in report.misses[0]["reason"]
+    same_numbers(before, after)
+
+
+def test_projections_of_inputs_name_what_is_missing():
+    before = module(SELF, attention)
+    _, _, report = fuse(before, FuseAttention(), MergeQkv())
+    assert report.misses[0]["reason"].startswith("Q, K, V is not a product with a constant weight")
+
+
+def test_cross_attention_does_not_merge_and_is_no_near_miss():
+    _, _, report = fuse(module(QKV, attention), FuseAttention(), MergeQkv())
+    assert report.fusions == {"attention": 1} and not report.misses
+
+
+def test_equal_projections_stay_correct():
+    before = module(INPUT, lambda e, x: projected(e, x, same=True))
+    after, _, _ = fuse(before)
+    same_numbers(before, after)
+
+
+def test_whole_block_with_epilogues():
+    def body(emit, x):
+        y = projected(emit, x)
+        y = emit(op.add(emit(op.matmul(y, constant(weights(WIDTH, 7)))), constant(weights(7))))
+        return emit(op.add(y, x))
+
+    before = module(INPUT, body)
+    after, names, report = fuse(before)
+    assert report.fusions == {"attention": 1, "qkv": 1, "matmul_epilogue": 2}
+    assert [found.epilogue for found in contracts(after, "matmul")] == [("bias",), ("bias", "residual")]
+    assert names_of(before) <= set().union(*names.values())
+    same_numbers(before, after)
+    without, _, report = fuse(before, disabled=["attention"])
+    assert "attention" not in report.fusions and contracts(without, "softmax")
+    same_numbers(before, without)
