@@ -107,7 +107,8 @@ class _Kernel:
     def __init__(self, task: Prepared, candidate: dict[str, Any], cache: int):
         self._function = _compile(task, candidate)
         packed = task.packed(candidate)
-        copies = timing.copies_needed(sum(array.nbytes for array in packed.values()), cache)
+        plain = [tensor.numpy() for tensor in task.tensors if tensor is not None]
+        copies = timing.copies_needed(sum(array.nbytes for array in (*packed.values(), *plain)), cache)
         blank = np.empty(task.output_shape, task.output_dtype)
         # NaN shows the elements that a kernel never writes.
         blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
@@ -115,8 +116,10 @@ class _Kernel:
         self._arguments = [self._one_set(task, packed) for _ in range(copies)]
 
     def _one_set(self, task: Prepared, packed: dict[int, np.ndarray]) -> list[Any]:
+        # Activations rotate like weights: in a model another core has just written part of them, and a
+        # schedule in which every thread reads all of them must pay for that here as well.
         inputs = [
-            tvm.runtime.tensor(packed[index]) if tensor is None else tensor
+            tvm.runtime.tensor(packed[index] if tensor is None else tensor.numpy())
             for index, tensor in enumerate(task.tensors)
         ]
         return [*inputs, self.output]

@@ -560,5 +560,3 @@ def _candidate_of(record: Record) -> Candidate:
 
 def _key(candidate: Candidate) -> str:
     return candidate_key({"point": {}} if "generic" in candidate else candidate)
-
-

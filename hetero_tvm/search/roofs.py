@@ -21,7 +21,6 @@ class Roofs:
             return None
         return max(task.flops / (self.peak_gflops * 1e9), task.nbytes / (self.bandwidth_gbs * 1e9))
 
-
     def or_higher(self, other: Roofs) -> Roofs:
         """The higher of each: whatever disturbs a measurement of a peak can only lower it."""
         return Roofs(

@@ -88,8 +88,6 @@ def measure(
     return best
 
 
-def copies_needed(constant_bytes: int, cache_bytes: int, most: int = 16) -> int:
-    """Copies of the constants so that going round them overflows ``cache_bytes`` (1 when there are none)."""
-    return 1 if constant_bytes == 0 else max(1, min(most, -(-2 * cache_bytes // constant_bytes)))
-
-
+def copies_needed(input_bytes: int, cache_bytes: int, most: int = 16) -> int:
+    """Copies of the inputs so that going round them overflows ``cache_bytes`` (1 when there are none)."""
+    return 1 if input_bytes == 0 else max(1, min(most, -(-2 * cache_bytes // input_bytes)))

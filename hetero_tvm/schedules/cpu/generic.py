@@ -39,7 +39,8 @@ def schedule(function: Any, machine: CpuModel) -> Any:
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     try:
         sch = Schedule(module)
-    except (ValueError, tvm.error.TVMError):  # no blocks to schedule (extern calls, hand-written loops)
+        sch.get_sblock("root")
+    except (ValueError, RuntimeError):  # hand-written loops: no blocks to schedule
         return function
     _inline(sch)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -89,6 +90,8 @@ def _spatial(sch: Schedule, loops: list[Any], work: int, machine: CpuModel) -> N
         more, inner = sch.split(inner, [None, width])
         outer = [*outer, more]
         sch.vectorize(inner)
+    elif math.prod(_extent(sch, loop) for loop in outer) < machine.threads:
+        outer = loops  # one long row of an odd length
     if outer:
         _parallel(sch, sch.fuse(*outer), work, machine)
 
@@ -116,9 +119,9 @@ def _tiled_reduction(
     for row in rows:
         sch.unroll(row)
     sch.vectorize(lanes)
+    _parallel(sch, fused, work, machine)  # before the next step, whose blocks are no complete ones
     start = sch.decompose_reduction(block, reduced[0])
     sch.vectorize(sch.get_loops(start)[-1])
-    _parallel(sch, fused, work, machine)
 
 
 def _row_reduction(
