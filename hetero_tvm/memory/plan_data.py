@@ -1,0 +1,72 @@
+"""A memory plan as data: what the manifest, the command line and the plots read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.errors import UsageError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Offsets of all buffers in one arena.  All numbers but ``seconds`` are in bytes."""
+
+    offsets: Mapping[str, int]
+    """By buffer id; 0 for buffers that take no memory."""
+    peak: int
+    """The highest end of a buffer: the size that the arena needs."""
+    lower_bound: int
+    """Proven: no plan has a lower peak."""
+    optimal: bool
+    method: str
+    """What found it: trivial, greedy, local search or exact search."""
+    seconds: float
+    capacity: int | None = None
+    """What was asked for, or None for the lowest peak."""
+    alignment: int = 1
+    note: str | None = None
+    """What the reader should know, for instance that there was no compiler."""
+
+    @property
+    def fits(self) -> bool:
+        """Within the capacity; True when none was given."""
+        return self.capacity is None or self.peak <= self.capacity
+
+    @property
+    def impossible(self) -> bool:
+        """Proven that no plan fits the capacity."""
+        return self.capacity is not None and self.lower_bound > self.capacity
+
+    @property
+    def gap(self) -> float:
+        """How far the peak may be above the lowest possible, as a fraction of the lower bound."""
+        return (self.peak - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; :meth:`from_dict` reads them back."""
+        return {
+            "version": VERSION,
+            "peak": self.peak,
+            "lower_bound": self.lower_bound,
+            "optimal": self.optimal,
+            "capacity": self.capacity,
+            "alignment": self.alignment,
+            "method": self.method,
+            "seconds": round(self.seconds, 6),
+            "note": self.note,
+            "offsets": dict(self.offsets),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
+        """Raises :class:`UsageError` for another version or missing fields."""
+        if not isinstance(data, Mapping) or data.get("version") != VERSION:
+            raise UsageError(f"this is no memory plan of version {VERSION}")
+        try:
+            return cls(**{name: value for name, value in data.items() if name != "version"})
+        except TypeError as error:
+            raise UsageError(f"the memory plan is damaged: {error}") from error
