@@ -1,0 +1,132 @@
+"""Target texts, what the CPU target says about this machine, and targets from other packages."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hetero_tvm import host
+from hetero_tvm.errors import TargetError
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.cpu.machine import CpuModel
+from hetero_tvm.targets import base
+from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.cpu import CpuTarget
+
+
+def test_this_machine():
+    target = parse_target("cpu")
+    here = host.detect()
+    assert isinstance(target, CpuTarget) and target.kind == "cpu"
+    assert target.describe()["cpu"] == here.microarchitecture
+    assert target.describe()["threads"] == len(here.cores)
+    assert (target.machine.l1, target.machine.l2, target.machine.l3) == (here.l1d, here.l2, here.l3)
+
+
+def test_a_target_object_is_returned_as_it_is():
+    target = parse_target("cpu")
+    assert parse_target(target) is target
+
+
+@pytest.mark.parametrize("text", ["gpu", "", "CPU", "zzz:variant"])
+def test_unknown_kinds_list_the_known(text):
+    with pytest.raises(TargetError, match="there is no target") as caught:
+        parse_target(text)
+    assert "cpu" in caught.value.hint
+
+
+def test_unknown_variant_suggests():
+    with pytest.raises(TargetError, match="LLVM knows no CPU 'znver33'") as caught:
+        parse_target("cpu:znver33")
+    assert "znver3" in caught.value.hint
+
+
+def test_two_variants():
+    with pytest.raises(TargetError, match="one microarchitecture"):
+        parse_target("cpu:znver3,znver4")
+
+
+@pytest.mark.parametrize(
+    ("variant", "lanes", "registers", "present", "absent"),
+    [
+        ("skylake-avx512", 16, 32, "avx512f", "avx512_bf16"),
+        ("haswell", 8, 16, "avx2", "avx512f"),
+        ("nehalem", 4, 16, "sse4_2", "avx"),
+    ],
+)
+def test_other_machines(variant, lanes, registers, present, absent):
+    target = parse_target(f"cpu:{variant}")
+    machine = target.machine
+    assert (machine.mcpu, machine.lanes, machine.registers) == (variant, lanes, registers)
+    assert present in target.features and absent not in target.features
+    assert list(target.features) == sorted(target.features)
+    assert str(target.tvm_target.attrs["mcpu"]) == variant
+
+
+def test_features_are_named_as_in_cpuinfo():
+    if host.detect().architecture != "x86_64":
+        pytest.skip("the names are those of x86")
+    flags = next(
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")
+    )
+    flags = set(flags.split(":")[1].split())
+    assert set(parse_target("cpu").features) <= flags
+    # every feature of another CPU is spelled as some kernel would spell it: no dots, no dashes
+    assert not any("." in name or "-" in name for name in parse_target("cpu:sapphirerapids").features)
+
+
+def test_features_that_a_hypervisor_hides_are_switched_off(monkeypatch):
+    here = host.detect()
+    if here.architecture != "x86_64":
+        pytest.skip("the names are those of x86")
+    monkeypatch.setattr(host, "detect", lambda: dataclasses.replace(here, features=here.features - {"bmi2"}))
+    target = CpuTarget()
+    assert "bmi2" not in target.features
+    assert "-bmi2" in [str(name) for name in target.tvm_target.attrs["mattr"]]
+    # for another machine nothing is known to be hidden
+    assert "bmi2" in CpuTarget("haswell").features or here.microarchitecture == "haswell"
+
+
+def test_machine_json_round_trip():
+    machine = dataclasses.replace(parse_target("cpu").machine, features=("a", "b"))
+    again = CpuModel.from_json(machine.to_json())
+    assert again == machine and isinstance(again.features, tuple)
+
+
+def test_space_for_gives_reasons():
+    target = parse_target("cpu")
+    space, reasons = target.space_for(Matmul((3,), 4, 5))
+    assert space.name == "cpu.matmul" and not reasons
+    space, reasons = target.space_for(Attention(1, 1, 3, 60000, 8, 1.0, 1))
+    assert space is None and len(reasons) == len(target.spaces)
+    assert any(reason.startswith("cpu.attention: 60000 keys") for reason in reasons)
+
+
+class _Entry:
+    def __init__(self, name, factory):
+        self.name, self._factory = name, factory
+
+    def load(self):
+        return self._factory
+
+
+def test_targets_of_other_packages(monkeypatch):
+    variants = []
+
+    class Toy(CpuTarget):
+        kind = "toy"
+
+    def factory(variant):
+        variants.append(variant)
+        return Toy()
+
+    monkeypatch.setattr(
+        base, "entry_points", lambda group: [_Entry("toy", factory)] if group == "hetero_tvm.targets" else []
+    )
+    assert isinstance(parse_target("toy:big,slow"), Toy) and variants == ["big,slow"]
+    assert isinstance(parse_target("toy"), Toy) and variants[-1] == ""
+    with pytest.raises(TargetError) as caught:
+        parse_target("tou")
+    assert "cpu, toy" in caught.value.hint
+    assert parse_target("cpu").kind == "cpu"  # built in: no entry point can replace it
