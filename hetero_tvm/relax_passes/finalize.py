@@ -35,7 +35,8 @@ def apply_schedules(
     Parameters
     ----------
     points : task key -> point of the task's space (default point when absent).
-    scheduled : task key -> scheduled PrimFunc, for tasks without a space whose record is a trace.
+    scheduled : task key -> scheduled PrimFunc, or a module of it alone, for tasks without a space whose
+        record is a trace.
 
     Packed constants are new arrays; the plain ones disappear with the calls that used them, so no
     weight is stored twice unless two kernels want it in two layouts.
@@ -66,7 +67,8 @@ def apply_schedules(
                         hint="this is a fault of the fusion that made the call; switch it off and report it",
                     )
                 args[index] = relax.const(np.ascontiguousarray(pack(array)))
-        graph.replace(var, relax.call_tir(kernels[task.key], args, out_ty=var.ty))
+        types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
+        graph.replace(var, relax.call_tir(kernels[task.key], args, out_ty=types))
     return graph.rebuild()[0]
 
 
@@ -76,6 +78,9 @@ def symbol(name: str) -> str:
 
 
 def _marked(kernel: Any) -> Any:
+    """The kernel without a symbol of its own; an applied trace comes as a module with one function."""
+    if isinstance(kernel, tvm.IRModule):
+        (kernel,) = kernel.functions.values()
     return (
         kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel
     )

@@ -64,9 +64,11 @@ def optimize(
         report.seconds[rule.name] = time.perf_counter() - start
     module, names = graph.rebuild()
     start = time.perf_counter()
+    # Sort and scan have no TensorIR: the runtime library has them.  This pass asks for a target.
+    with tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm"):
+        module = relax.backend.DispatchSortScan()(module)
     module = tvm.transform.Sequential(
         [
-            relax.backend.DispatchSortScan(),  # sort and scan have no TensorIR: the runtime library has them
             relax.transform.DecomposeOpsForInference(),
             relax.transform.LegalizeOps(),  # every operator that no rule claimed becomes TensorIR
             relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
