@@ -17,6 +17,7 @@ from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
 from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
+from hetero_tvm.search.candidates import apply_trace  # noqa: E402
 
 _SUSPICIOUS = 1e-4
 """Error relative to the largest value at which an intermediate result counts as wrong: float32
@@ -46,8 +47,7 @@ def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
         truth = expected.get(wanted.get(var.name, ""))
         if truth is None or truth.size != value.size:
             continue
-        error = float(np.max(np.abs(value.reshape(truth.shape).astype("float64") - truth), initial=0.0))
-        scale = float(np.max(np.abs(truth), initial=0.0)) or 1.0
+        error, scale = _deviation(value.reshape(truth.shape), truth)
         if not error <= _SUSPICIOUS * scale:
             kernel = binding.value.args[0].name_hint
             return (
@@ -55,6 +55,16 @@ def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
                 f"error {error:.3g} of values up to {scale:.3g}"
             )
     return "no single kernel deviates from the reference: errors accumulate over the model"
+
+
+def _deviation(value: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    """Largest error and largest value; where float32 overflows, the same infinity or NaN is no error."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = truth.astype(value.dtype)
+        difference = np.abs(value.astype("float64") - truth)
+    difference = np.where((rounded == value) | ((rounded != rounded) & (value != value)), 0.0, difference)
+    largest = np.max(np.abs(truth), where=np.isfinite(rounded), initial=0.0)
+    return float(np.max(difference, initial=0.0)), float(largest) or 1.0
 
 
 def _run_returning(
@@ -70,7 +80,12 @@ def _run_returning(
         relax.Function(main.params, body, returns, main.is_pure, main.attrs),
     )
     points = {key: choice.point for key, choice in built.choices.items() if choice.point is not None}
-    lowered, _ = lower(apply_schedules(module, plan.tasks, points, {}, plan.target))
+    scheduled = {
+        task.key: apply_trace(task.workload, built.choices[task.key].trace)
+        for task in plan.tasks
+        if built.choices[task.key].trace is not None
+    }
+    lowered, _ = lower(apply_schedules(module, plan.tasks, points, scheduled, plan.target))
     vm = relax.VirtualMachine(plan.target.compile(lowered), tvm.cpu())
     arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in plan.model.signature.inputs]
     return [tensor.numpy() for tensor in vm["main"](*arguments)]
