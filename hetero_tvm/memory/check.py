@@ -6,11 +6,11 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.errors import BuildError
 from hetero_tvm.memory.problem import Problem, shortened
 
 
-class PlanError(HeteroTVMError):
+class PlanError(BuildError):
     """A memory plan is wrong: two live buffers overlap, or an offset is not allowed."""
 
 

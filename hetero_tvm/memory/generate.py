@@ -43,7 +43,9 @@ def training(count: int = 20_000, seed: int = 0) -> Problem:
             step = rng.randrange(steps)
             add(backward + step, backward + step + rng.randint(1, 4), width * rng.choice((1, 2, 4)))
         for _ in range(2):  # gradients of weights
-            add(backward + rng.randrange(steps), end - rng.randint(0, blocks), width * rng.choice((1, 3)) // 2)
+            add(
+                backward + rng.randrange(steps), end - rng.randint(0, blocks), width * rng.choice((1, 3)) // 2
+            )
         add(0, end, width // 2)  # a state of the optimiser
         add(end - blocks + block, end - blocks + block + 1, width)  # its temporary
     while len(buffers) < count:  # workspaces here and there
@@ -52,7 +54,9 @@ def training(count: int = 20_000, seed: int = 0) -> Problem:
     return Problem(buffers[:count])
 
 
-def perfect(count: int, seed: int = 0, *, capacity: int = 1 << 20, width: int = 1 << 20, waste: float = 0.1) -> Problem:
+def perfect(
+    count: int, seed: int = 0, *, capacity: int = 1 << 20, width: int = 1 << 20, waste: float = 0.1
+) -> Problem:
     """A problem that has a plan within ``capacity``, with little room to spare.
 
     A rectangle of time by memory is cut in ``count`` pieces, at random places, now across time
@@ -65,7 +69,8 @@ def perfect(count: int, seed: int = 0, *, capacity: int = 1 << 20, width: int = 
         weights = [(upper - lower) / width * (top - base) / capacity for lower, upper, base, top in pieces]
         index = rng.choices(range(len(pieces)), weights)[0]
         lower, upper, base, top = pieces[index]
-        across_time = rng.random() < (upper - lower) / width / ((upper - lower) / width + (top - base) / capacity)
+        long, tall = (upper - lower) / width, (top - base) / capacity
+        across_time = rng.random() < long / (long + tall)
         low, high = (lower, upper) if across_time else (base, top)
         if high - low < 2 * grain:
             continue

@@ -20,7 +20,9 @@ def best_of_orders(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[li
     """The offsets with the lowest peak among all orders, and that peak, in bytes."""
     best: tuple[list[int], int] = ([], 0)
     for number, key in enumerate(_ORDERS):
-        found = first_fit(buffers, aligns, sorted(range(len(buffers)), key=lambda i, key=key: key(buffers[i])))
+        found = first_fit(
+            buffers, aligns, sorted(range(len(buffers)), key=lambda i, key=key: key(buffers[i]))
+        )
         if number == 0 or found[1] < best[1]:
             best = found
     return best

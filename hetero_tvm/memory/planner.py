@@ -53,16 +53,17 @@ def plan(
         raise UsageError(f"seconds must be a positive number, got {seconds}")
     if not is_alignment(alignment):
         raise UsageError(f"alignment must be a power of two up to 2**32, got {alignment}")
-    start = time.perf_counter()
     buffers = [b for b in problem.buffers if b.size > 0 and b.upper > b.lower]
     aligns = [b.alignment or alignment for b in buffers]
     if len(buffers) > _MOST_BUFFERS or sum(b.size + a for b, a in zip(buffers, aligns, strict=True)) >= LIMIT:
         raise UsageError("the sum of all sizes, each with its alignment, is beyond 2**62")
-    note = None
+    note = library = None
     try:
         library = _library()
     except NativeBuildError as error:
         note = f"{error.message}: only greedy orders in Python were tried"
+    start = time.perf_counter()  # compiling, once per machine, is no planning
+    if library is None:
         offsets, peak, bound, method = _in_python(buffers, aligns)
     else:
         offsets, peak, bound, method = _in_cpp(library, buffers, aligns, capacity, seconds, seed)

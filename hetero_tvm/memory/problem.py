@@ -64,7 +64,9 @@ class Problem:
     def __init__(self, buffers: Iterable[Buffer]):
         object.__setattr__(self, "buffers", tuple(buffers))
         found = [f"buffer {b.id!r}: {text}" for b in self.buffers if (text := b.problem())]
-        found += [f"buffer {name!r}: this id is used {times} times" for name, times in _repeated(self.buffers)]
+        found += [
+            f"buffer {name!r}: this id is used {times} times" for name, times in _repeated(self.buffers)
+        ]
         if not found and sum(b.size for b in self.buffers) >= LIMIT:
             found = ["the sum of all sizes is beyond 2**62"]
         if found:

@@ -96,7 +96,10 @@ void PlanMemory(int64_t count, const int64_t* lower, const int64_t* upper, const
     leaves.push_back(std::make_unique<Leaf>(group.items, group.base, seed + leaves.size(), clock));
     floor = std::max(floor, group.base + leaves.back()->bound());
   }
-  auto goal = [&](const Leaf& leaf) { return std::max(floor, capacity) - leaf.base(); };
+  // No leaf need go lower than this.
+  auto goal = [&](const Leaf& leaf) {
+    return (capacity < 0 ? floor + leaf.slack() : std::max(floor, capacity)) - leaf.base();
+  };
   for (auto& leaf : leaves) leaf->Greedy(goal(*leaf));
   while (!clock.Expired() && (capacity < 0 || floor <= capacity)) {
     Leaf* worst = nullptr;

@@ -1,9 +1,8 @@
-// First fit in a given order, and squeaky wheels: orders that learn from what did not fit.
+// First fit in a given order, and what orders are made of.
 //
 // Each buffer in turn goes to the lowest gap that holds it (or to the tightest one).  The order
-// decides the quality: by size is what TensorFlow Lite does; several others are tried, and the
-// best is improved by moving forward whatever ended above the target (D. E. Joslin and D. P.
-// Clements, "Squeaky Wheel Optimization", JAIR 1999).
+// decides the quality: by size is what TensorFlow Lite does (Y. Pisarchyk and J. Lee, "Efficient
+// Memory Management for Deep Neural Net Inference", MLSys 2020).
 #pragma once
 
 #include <cmath>

@@ -1,10 +1,12 @@
 // One independent set of buffers: the best offsets found, what is proven, and steps to improve.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "planner_dive.h"
 #include "planner_exact.h"
 #include "planner_first_fit.h"
 
@@ -35,48 +37,51 @@ class Leaf {
   int64_t base() const { return base_; }
   int64_t peak() const { return peak_; }          // of the best offsets, without the base
   int64_t bound() const { return low_; }          // proven
+  // Padding on top makes the bound of huge problems unsharp by less than one grain; that is no
+  // reason to go on.
+  int64_t slack() const { return exact_possible_ ? 0 : p_.grain - 1; }
   Method method() const { return method_; }
   const Problem& problem() const { return p_; }
   const std::vector<int64_t>& offsets() const { return best_; }
   int64_t decisions() const { return exact_ ? exact_->decisions() : 0; }
 
-  // First fit in fixed orders.  Always leaves a plan.
+  // Orders and a dive without chance.  Always leaves a plan, never worse than greedy by size.
   void Greedy(int64_t goal) {
-    const double weights[][3] = {// size, width, load
-                                 {1, 0, 0}, {1, 1, 0}, {0, 1, 0}, {1, 0.5, 0}, {0.3, 1, 0}, {1, 0, 4}, {1, 1, 8}, {0.5, 1, 30}};
-    for (const auto& w : weights) {
-      Order order;
-      order.size = w[0];
-      order.width = w[1];
-      order.load = w[2];
-      order_keys_.push_back(Keys(order));
+    TryOrder(OrderBy(Keys({1, 0, 0, 0})), false, kGreedy);
+    if (peak_ <= goal || clock_.Expired()) return;
+    TryDive({1, 1, 0, 0}, goal);
+    const Order orders[] = {{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 0, 0}, {0.3, 1, 0, 0}, {1, 0, 4, 0}, {1, 1, 8, 0}};
+    for (const Order& order : orders)
       for (bool tightest : {false, true}) {
-        if (peak_ <= goal || (peak_ != kMax && clock_.Expired())) return;
-        const int64_t peak = fit_.Run(OrderBy(order_keys_.back()), tightest, peak_);
-        if (peak < peak_) {
-          keys_ = order_keys_.back();
-          tightest_ = tightest;
-          Take(fit_.offsets(), peak, kGreedy);
-        }
+        if (peak_ <= goal || clock_.Expired()) return;
+        TryOrder(OrderBy(Keys(order)), tightest, kGreedy);
       }
-    }
   }
 
   // One slice of work towards a peak of at most `goal` (no lower one is of use to the caller;
   // with `only_goal` no higher one either).
   void Step(int64_t goal, bool only_goal) {
     goal = std::max(goal, low_);
-    if (!exact_possible_) return SqueakyWheel(goal, 8);
-    SqueakyWheel(goal, 4);
-    if (peak_ <= goal || clock_.Expired()) return;
-    Bisect(goal, only_goal);
+    if (peak_ > goal && !clock_.Expired()) TryDive(RandomOrder(), goal);
+    for (int i = 0; i < kPulls && peak_ > goal && !clock_.Expired(); ++i) Pull(goal);
+    if (exact_possible_ && peak_ > goal && !clock_.Expired()) Bisect(goal, only_goal);
   }
 
  private:
   static constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  static constexpr int kPulls = 4;
   struct Order {
     double size = 0, width = 0, load = 0, noise = 0;
   };
+
+  Order RandomOrder() {
+    Order o;
+    o.width = 2 * Uniform(random_);
+    o.size = 2 * Uniform(random_);
+    o.load = 4 * Uniform(random_);
+    o.noise = 0.3 * Uniform(random_);
+    return o;
+  }
 
   void Take(const std::vector<int64_t>& offsets, int64_t peak, Method method) {
     best_ = offsets;
@@ -93,23 +98,31 @@ class Leaf {
     return keys;
   }
 
-  void SqueakyWheel(int64_t goal, int rounds) {
-    if (walk_.empty()) walk_ = keys_;
-    for (int round = 0; round < rounds && peak_ > goal && !clock_.Expired(); ++round) {
-      const int64_t peak = fit_.Run(OrderBy(walk_), tightest_, kMax);
-      const auto& offsets = fit_.offsets();
-      if (peak < peak_) {
-        Take(offsets, peak, kLocal);
-        keys_ = walk_;
-        stale_ = 0;
-      } else if (++stale_ % 25 == 0) {
-        walk_ = keys_;  // a walk that leads nowhere starts again at the best order, elsewhere
-        if (stale_ % 50 == 0) tightest_ = !tightest_;
-      }
-      const double spread = 0.3 + Uniform(random_);
-      for (int j = 0; j < p_.n; ++j)
-        if (offsets[j] + p_.size[j] > goal) walk_[j] += spread * Uniform(random_);
+  void TryOrder(const std::vector<int>& order, bool tightest, Method method) {
+    const int64_t peak = fit_.Run(order, tightest, peak_);
+    if (peak < peak_) Take(fit_.offsets(), peak, method);
+  }
+
+  void TryDive(const Order& order, int64_t goal) {
+    if (!dive_) dive_ = std::make_unique<Dive>(p_);
+    const int64_t peak = dive_->Run(OrderBy(Keys(order)), clock_);
+    if (peak == Dive::kUnfinished) return;
+    if (peak < peak_) Take(dive_->offsets(), peak, kGreedy);
+    dive_->Learn(goal);
+  }
+
+  // First fit in the order of the best offsets finds no worse ones; seen from the top, and with
+  // what ends above the goal pulled down by a random way, it may find better ones.
+  void Pull(int64_t goal) {
+    const bool from_top = Uniform(random_) < 0.5;
+    const double reach = std::pow(10.0, -2 * Uniform(random_));  // from 1 to 0.01 of the peak
+    std::vector<double> keys(p_.n);
+    for (int j = 0; j < p_.n; ++j) {
+      const int64_t start = from_top ? peak_ - best_[j] - p_.size[j] : best_[j];
+      keys[j] = -static_cast<double>(start);
+      if (start + p_.size[j] > goal) keys[j] += reach * peak_ * Uniform(random_);
     }
+    TryOrder(OrderBy(keys), false, kLocal);
   }
 
   // The exact search at the lowest peak not yet known to be out of reach, then between that and
@@ -146,12 +159,7 @@ class Leaf {
     constexpr int kCount = sizeof(kMixes) / sizeof(kMixes[0]);
     for (int i = 0; i < restarts; ++i, ++runs_) {
       const Mix& mix = kMixes[runs_ % kCount];
-      Order o;
-      o.width = 2 * Uniform(random_);
-      o.size = 2 * Uniform(random_);
-      o.load = 4 * Uniform(random_);
-      o.noise = 0.3 * Uniform(random_);
-      Strategy strategy{OrderBy(Keys(o)), mix.kind, mix.weighting, mix.forced};
+      Strategy strategy{OrderBy(Keys(RandomOrder())), mix.kind, mix.weighting, mix.forced};
       int64_t budget = std::max<int64_t>(1000, exact_->decisions() / 100);
       for (int turn = runs_ / kCount + 1; turn % 2 == 0; turn /= 2) budget *= 2;
       const Verdict verdict = exact_->Run(target, budget, strategy);
@@ -171,14 +179,13 @@ class Leaf {
   Random random_;
   const Clock& clock_;
   FirstFit fit_;
+  std::unique_ptr<Dive> dive_;
   std::unique_ptr<ExactSearch> exact_;
-  bool exact_possible_ = false, tightest_ = false, first_ = true;
+  bool exact_possible_ = false, first_ = true;
   int64_t low_, peak_, vain_ = 0;
-  int effort_ = 12, runs_ = 0, stale_ = 0;
+  int effort_ = 12, runs_ = 0;
   Method method_ = kNone;
   std::vector<int64_t> best_;
-  std::vector<double> keys_, walk_;
-  std::vector<std::vector<double>> order_keys_;
 };
 
 }  // namespace planner

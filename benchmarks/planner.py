@@ -1,0 +1,58 @@
+"""Peaks of the memory planner against greedy-by-size and the lower bound.
+
+    python benchmarks/planner.py [FILE.csv ...] [--capacity BYTES] [--seconds S]
+
+Without files: generated problems (full rectangles cut in pieces, random lives, training steps).
+With ``--capacity`` the planner stops at the first plan within it and ratios are to the capacity;
+otherwise they are to the lower bound (most bytes live at once).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from hetero_tvm.memory import Problem, check_plan, generate, greedy, plan, read_csv
+
+
+def generated() -> Iterator[tuple[str, Problem]]:
+    for count in (100, 200, 300):
+        yield f"cut rectangle {count}", generate.perfect(count, count)
+    for count in (100, 300, 3000, 18_692):
+        yield f"random lives {count}", generate.scattered(count, count)
+    for count in (2000, 20_000):
+        yield f"training step {count}", generate.training(count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--capacity", type=int)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    table = Table(title="memory planner (peaks in bytes)", title_justify="left")
+    for column in ("problem", "buffers", "lower bound", "greedy by size", "ours", "time", "method"):
+        table.add_column(column, justify="left" if column in ("problem", "method") else "right", no_wrap=True)
+    problems = ((path.name, read_csv(path)[0]) for path in options.files) if options.files else generated()
+    for name, problem in problems:
+        result = plan(problem, capacity=options.capacity, seconds=options.seconds)
+        check_plan(problem, result.offsets, capacity=result.peak)
+        unit = options.capacity or result.lower_bound or 1
+        table.add_row(
+            name,
+            f"{len(problem):,}",
+            f"{result.lower_bound:,}",
+            f"{greedy.by_size(problem.buffers) / unit:.3f}" if len(problem) <= 4000 else "-",
+            f"{result.peak:,} ({result.peak / unit:.4f})",
+            f"{result.seconds:.3f} s",
+            result.method,
+        )
+    Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""``python -m hetero_tvm.plan FILE.csv``: offsets for buffers with live ranges, in MiniMalloc's format."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hetero_tvm import cli_common
+from hetero_tvm.errors import UsageError
+
+_DEFAULT_SECONDS = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, _parser(), argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hetero_tvm.plan",
+        description="Give buffers with live ranges [lower, upper) offsets in one arena, as low as can be.",
+        epilog="exit status: 0 the plan fits; 1 no plan within the capacity was found; 2 usage error",
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE.csv", help="columns id,lower,upper,size[,alignment]")
+    parser.add_argument(
+        "--capacity", type=cli_common.count, metavar="BYTES",
+        help="stop at the first plan within it (default: look for the lowest peak)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="OUT.csv", help="write the buffers with their offset")
+    parser.add_argument(
+        "--seconds", type=float, default=_DEFAULT_SECONDS, metavar="S",
+        help=f"limit of the search (default: {_DEFAULT_SECONDS:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--alignment", type=cli_common.positive, default=1, metavar="BYTES",
+        help="of every offset, a power of two (default: 1)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=cli_common.count, default=0, help="of the search (default: 0)")
+    parser.add_argument("--verify", action="store_true", help="run the independent checker on the plan")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the arena over time (PNG, SVG, PDF)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(precision="f32", shape=[])  # what cli_common.run looks at
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hetero_tvm.memory import check_plan, plan, read_csv, write_csv
+    from hetero_tvm.memory.plot import plot
+
+    if options.out is not None and options.out.is_dir():
+        raise UsageError(f"--out {options.out} is a folder")
+    problem, _ = read_csv(options.file)
+    result = plan(
+        problem,
+        capacity=options.capacity,
+        seconds=options.seconds,
+        alignment=options.alignment,
+        seed=options.seed,
+    )
+    if options.verify:
+        check_plan(problem, result.offsets, capacity=result.peak, alignment=options.alignment)
+    if options.out is not None and result.fits:
+        write_csv(options.out, problem, result.offsets)
+    if options.plot is not None:
+        plot(problem, result.offsets, options.plot, title=options.file.name, capacity=options.capacity)
+    lines = _summary(options, len(problem), result)
+    cli_common.say(options, "\n".join(lines))
+    if options.json:
+        cli_common.print_json(
+            {
+                "file": str(options.file),
+                "buffers": len(problem),
+                "fits": result.fits,
+                "proven_impossible": result.impossible,
+                "gap": result.gap,
+                "verified": options.verify,
+                **result.to_dict(),
+            }
+        )
+    return 0 if result.fits else 1
+
+
+def _summary(options: argparse.Namespace, count: int, result) -> list[str]:
+    """Lines for people, sizes in bytes."""
+    proof = "optimal" if result.optimal else f"{result.gap:.2%} above the lower bound"
+    lines = [
+        f"buffers      {count:,}",
+        f"peak         {result.peak:,} bytes ({proof})",
+        f"lower bound  {result.lower_bound:,} bytes",
+    ]
+    if result.capacity is not None:
+        if result.fits:
+            verdict = "fits"
+        elif result.impossible:
+            verdict = "proven impossible: no plan fits"
+        else:
+            verdict = "no plan found within it; one may exist (try a larger --seconds)"
+        lines.append(f"capacity     {result.capacity:,} bytes: {verdict}")
+    lines.append(f"time         {result.seconds:.3f} s, {result.method}")
+    if result.note:
+        lines.append(f"note         {result.note}")
+    if options.verify:
+        lines.append("verified     no two live buffers overlap")
+    if options.out is not None:
+        lines.append(
+            f"wrote        {options.out}" if result.fits else f"not written  {options.out} (does not fit)"
+        )
+    if options.plot is not None:
+        lines.append(f"plot         {options.plot}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

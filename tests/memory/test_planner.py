@@ -1,0 +1,162 @@
+"""The planner: always valid, lowest on small problems, as good as promised on hard ones."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hetero_tvm.errors import NativeBuildError, UsageError
+from hetero_tvm.memory import Buffer, Plan, Problem, check_plan, generate, greedy, plan, planner
+from tests.memory.brute_force import lowest_peak
+
+_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+@st.composite
+def problems(draw, most: int = 7, largest: int = 40, alignments=(None,)):
+    buffers = []
+    for number in range(draw(st.integers(0, most))):
+        lower = draw(st.integers(-3, 8))
+        upper = lower + draw(st.integers(0, 6))
+        size = draw(st.integers(0, largest))
+        buffers.append(Buffer(f"b{number}", lower, upper, size, draw(st.sampled_from(alignments))))
+    return Problem(buffers)
+
+
+@settings(max_examples=150, **_SLOW)
+@given(problems())
+def test_lowest_peak_of_small_problems(problem):
+    result = plan(problem, seconds=20)
+    check_plan(problem, result.offsets, capacity=result.peak)
+    assert result.optimal
+    assert result.peak == lowest_peak(list(problem.buffers))
+
+
+@settings(max_examples=100, **_SLOW)
+@given(problems(most=6, alignments=(None, 1, 4, 16)))
+def test_lowest_peak_with_alignments(problem):
+    result = plan(problem, seconds=20, alignment=8)
+    check_plan(problem, result.offsets, capacity=result.peak, alignment=8)
+    assert result.optimal
+    assert result.peak == lowest_peak(list(problem.buffers), 8)
+
+
+@settings(max_examples=60, **_SLOW)
+@given(problems(most=6), st.integers(-3, 3))
+def test_capacity_decides(problem, delta):
+    lowest = lowest_peak(list(problem.buffers))
+    capacity = max(0, lowest + delta)
+    result = plan(problem, capacity=capacity, seconds=20)
+    check_plan(problem, result.offsets, capacity=result.peak)
+    assert result.fits == (capacity >= lowest)
+    assert result.impossible == (capacity < lowest)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_never_worse_than_greedy_by_size(seed):
+    rng = random.Random(seed)
+    problem = generate.scattered(rng.randint(2, 300), seed, span=rng.choice((10, 100, 1000)))
+    result = plan(problem, seconds=0.3)
+    check_plan(problem, result.offsets, capacity=result.peak)
+    assert result.lower_bound <= result.peak <= greedy.by_size(problem.buffers)
+    assert result.lower_bound >= problem.max_live()
+
+
+@pytest.mark.parametrize("count, seed", [(60, 0), (100, 1), (140, 2)])
+def test_perfect_plan_of_a_cut_rectangle(count, seed):
+    problem = generate.perfect(count, seed)
+    result = plan(problem, capacity=1 << 20, seconds=30)
+    check_plan(problem, result.offsets, capacity=1 << 20)
+    assert greedy.by_size(problem.buffers) > 1 << 20  # else the test shows nothing
+
+
+def test_training_of_thousands_of_buffers_meets_the_bound():
+    problem = generate.training(5000)
+    result = plan(problem, seconds=10, alignment=64)
+    check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
+    assert result.gap < 0.02
+
+
+def test_same_seed_same_plan():
+    problem = generate.perfect(50, 3)
+    first, second = (plan(problem, capacity=1 << 20, seconds=30, seed=5) for _ in range(2))
+    assert first.offsets == second.offsets
+
+
+def test_nothing_to_plan():
+    for buffers in ([], [Buffer("a", 1, 1, 8), Buffer("b", 0, 5, 0)]):
+        result = plan(Problem(buffers), capacity=0)
+        assert (result.peak, result.lower_bound, result.optimal, result.fits) == (0, 0, True, True)
+        assert result.method == "trivial"
+        assert set(result.offsets.values()) <= {0}
+
+
+def test_sizes_beyond_32_bits():
+    size = 3 * 2**40 + 1
+    problem = Problem([Buffer("a", 0, 2**50, size), Buffer("b", 5, 9, size), Buffer("c", -(2**60), 1, 7)])
+    result = plan(problem, alignment=64)
+    check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
+    assert result.optimal and result.peak == 3 * 2**40 + 64 + size
+
+
+def test_topmost_buffer_needs_no_padding():
+    problem = Problem([Buffer("a", 0, 2, 65), Buffer("b", 0, 2, 64)])
+    assert plan(problem, alignment=64).peak == 64 + 65
+
+
+def test_identical_buffers_are_proven_quickly_not_to_fit():
+    problem = Problem(Buffer(f"b{i}", i % 3, i % 3 + 4, 10) for i in range(30))
+    result = plan(problem, capacity=299, seconds=30)
+    assert result.impossible and not result.fits
+
+
+def test_greedy_in_python_when_there_is_no_compiler(monkeypatch):
+    def fail():
+        raise NativeBuildError("no C++ compiler")
+
+    monkeypatch.setattr(planner, "_library", fail)
+    problem = generate.scattered(80, 4)
+    result = plan(problem, alignment=64)
+    check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
+    assert "no C++ compiler" in result.note and "Python" in result.method
+
+
+def test_several_threads_at_once():
+    problem = generate.perfect(40, 1)
+    results: list[Plan] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(plan(problem, capacity=1 << 20, seconds=30)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3 and results[0].offsets == results[1].offsets == results[2].offsets
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"capacity": -1}, {"seconds": 0}, {"seconds": float("inf")}, {"alignment": 3}, {"alignment": 0}],
+)
+def test_arguments_out_of_range(options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        plan(Problem([Buffer("a", 0, 1, 1)]), **options)
+
+
+def test_sum_with_alignment_out_of_range():
+    with pytest.raises(UsageError, match="2\\*\\*62"):
+        plan(Problem([Buffer("a", 0, 1, 2**62 - 2)]), alignment=64)
+
+
+def test_plan_as_data():
+    result = plan(Problem([Buffer("a", 0, 2, 5), Buffer("b", 1, 3, 4)]), capacity=9)
+    again = Plan.from_dict(result.to_dict())
+    assert again.offsets == result.offsets and again.peak == 9 and again.fits
+    for damaged in ({}, {**result.to_dict(), "version": 99}, {**result.to_dict(), "odd": 1}):
+        with pytest.raises(UsageError):
+            Plan.from_dict(damaged)

@@ -1,0 +1,102 @@
+"""``python -m hetero_tvm.plan``: files, numbers, exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hetero_tvm import plan as command
+from hetero_tvm.memory import check_plan, generate, read_csv, write_csv
+
+TEXT = "id,lower,upper,size\na,0,3,4\nb,3,9,4\nc,0,9,4\nd,2,7,4\n"
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_plan_that_fits(source, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    assert command.main([str(source), "--capacity", "12", "--out", str(out), "--verify"]) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        "peak         12 bytes (optimal)",
+        "lower bound  12 bytes",
+        "12 bytes: fits",
+        "verified",
+        "time",
+    ):
+        assert text in printed
+    problem, offsets = read_csv(out)
+    check_plan(problem, offsets, capacity=12)
+    assert out.read_text().startswith("id,lower,upper,size,offset\n")
+
+
+def test_no_plan_can_fit(source, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    assert command.main([str(source), "--capacity", "11", "--out", str(out)]) == 1
+    assert "proven impossible" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_no_plan_found_in_time(tmp_path, capsys):
+    source = tmp_path / "hard.csv"
+    write_csv(source, generate.perfect(600, 1))
+    assert command.main([str(source), "--capacity", str(1 << 20), "--seconds", "0.001"]) == 1
+    assert "one may exist" in capsys.readouterr().out
+
+
+def test_json_is_one_document(source, capsys):
+    assert command.main([str(source), "--capacity", "11", "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["fits"] is False and document["proven_impossible"] is True
+    assert document["lower_bound"] == 12 and document["capacity"] == 11 and document["buffers"] == 4
+    assert "peak" in captured.err
+
+
+def test_lowest_peak_without_a_capacity(source, capsys):
+    assert command.main([str(source), "--alignment", "64", "--json", "-q"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["peak"] == 132 and captured.err == ""
+
+
+def test_plot(source, tmp_path):
+    picture = tmp_path / "arena.png"
+    assert command.main([str(source), "--plot", str(picture), "-q", "--capacity", "12"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "text, options, message",
+    [
+        ("id,lower\n", [], "no column upper, size"),
+        ("id,lower,upper,size\na,0,3,x\n", [], "line 2: size 'x'"),
+        (TEXT, ["--seconds", "0"], "seconds must be"),
+        (TEXT, ["--alignment", "3"], "power of two"),
+        (TEXT, ["--plot", "x.txt"], "cannot plot"),
+        (TEXT, ["--out", "/nowhere/at/all.csv"], "cannot write"),
+        (TEXT, ["--out", "/"], "is a folder"),
+    ],
+)
+def test_usage_errors(source, capsys, text, options, message):
+    source.write_text(text)
+    assert command.main([str(source), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("options", [["--capacity", "-1"], ["--capacity", "x"], ["--cap", "5"], ["--nope"]])
+def test_options_that_do_not_parse(source, options):
+    with pytest.raises(SystemExit) as caught:
+        command.main([str(source), *options])
+    assert caught.value.code == 2
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    assert command.main([str(tmp_path / "absent.csv")]) == 2
+    assert "cannot read" in capsys.readouterr().err
