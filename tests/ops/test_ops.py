@@ -55,7 +55,9 @@ def test_unscheduled_kernels_compute_the_reference():
     for op, run in zip(OPS, runners, strict=True):
         arrays = random_arrays(op)
         truth = exact(op, arrays)
-        np.testing.assert_allclose(run(*arrays), truth, atol=2e-6 * max(1, np.abs(truth).max()), err_msg=str(op))
+        np.testing.assert_allclose(
+            run(*arrays), truth, atol=2e-6 * max(1, np.abs(truth).max()), err_msg=str(op)
+        )
 
 
 def test_keys_tell_operators_apart_and_are_stable():

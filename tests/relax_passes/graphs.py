@@ -32,7 +32,7 @@ def weights(*shape, seed=0):
 
 
 def module(inputs, body, dtype="float32"):
-    """``body(emit, *variables)`` returns the result or a tuple of results; ``inputs`` maps names to shapes."""
+    """``body(emit, *variables)`` returns one result or a tuple; ``inputs`` maps names to shapes."""
     builder = relax.BlockBuilder()
     variables = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in inputs.items()]
     names = Counter()
@@ -88,9 +88,7 @@ def contracts(mod, kind):
 def same_numbers(before, after, seed=1):
     """Both modules compute the same in float64."""
     generator = np.random.default_rng(seed)
-    arrays = [
-        generator.standard_normal([int(e) for e in p.ty.shape]) for p in before["main"].params
-    ]
+    arrays = [generator.standard_normal([int(e) for e in p.ty.shape]) for p in before["main"].params]
     for one, two in zip(evaluate(before, arrays), evaluate(after, arrays), strict=True):
         assert one.shape == two.shape
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6 * max(1.0, np.abs(one).max(initial=0)))

@@ -65,9 +65,7 @@ def test_a_constant_that_raises_the_rank_is_no_bias():
 
 def test_a_row_of_rows_is_no_bias():
     """[4, 1] has four values as well, but adds them to rows."""
-    after, _ = fused(
-        lambda e, x: e(op.add(e(op.matmul(x, W)), constant(weights(4, 1)))), {"x": (4, 6)}
-    )
+    after, _ = fused(lambda e, x: e(op.add(e(op.matmul(x, W)), constant(weights(4, 1)))), {"x": (4, 6)})
     assert contracts(after, "matmul")[0].epilogue == ()
 
 
@@ -146,16 +144,12 @@ def test_one_product_is_the_residual_of_another():
 
 
 def test_a_broadcast_operand_is_no_residual():
-    after, _ = fused(
-        lambda e, x, r: e(op.add(e(op.matmul(x, W)), r)), {"x": (2, 3, 6), "r": (1, 3, 4)}
-    )
+    after, _ = fused(lambda e, x, r: e(op.add(e(op.matmul(x, W)), r)), {"x": (2, 3, 6), "r": (1, 3, 4)})
     assert contracts(after, "matmul")[0].epilogue == ()
 
 
 def test_a_residual_that_is_larger_is_none():
-    after, _ = fused(
-        lambda e, x, r: e(op.add(e(op.matmul(x, W)), r)), {"x": (1, 3, 6), "r": (5, 3, 4)}
-    )
+    after, _ = fused(lambda e, x, r: e(op.add(e(op.matmul(x, W)), r)), {"x": (1, 3, 6), "r": (5, 3, 4)})
     assert contracts(after, "matmul")[0].epilogue == ()
 
 
@@ -168,7 +162,10 @@ def test_shared_weight_in_two_products():
 
 
 def test_variable_and_batched_weights_are_no_near_miss():
-    for inputs, weight in (({"x": (3, 6), "w": (6, 4)}, None), ({"x": (2, 3, 6)}, constant(weights(2, 6, 4)))):
+    for inputs, weight in (
+        ({"x": (3, 6), "w": (6, 4)}, None),
+        ({"x": (2, 3, 6)}, constant(weights(2, 6, 4))),
+    ):
         _, report = fused(
             lambda e, x, w=None, weight=weight: e(op.matmul(x, w if weight is None else weight)), inputs, 0
         )
@@ -178,7 +175,9 @@ def test_variable_and_batched_weights_are_no_near_miss():
 def test_reasons():
     vector, report = fused(lambda e, x: e(op.matmul(x, W)), {"x": (6,)}, 0)
     assert [miss["reason"] for miss in report.misses] == ["the left operand is a vector"]
-    before = module({"x": (3, 6)}, lambda e, x: e(op.matmul(x, constant(weights(6, 4), "float16"))), "float16")
+    before = module(
+        {"x": (3, 6)}, lambda e, x: e(op.matmul(x, constant(weights(6, 4), "float16"))), "float16"
+    )
     _, _, report = fuse(before, MatmulEpilogue())
     assert "expected float32" in report.misses[0]["reason"]
 

@@ -23,7 +23,16 @@ EPS = constant(1e-5)
 
 
 def norm(
-    emit, x, *, centered=True, square="power", divide="divide", shift=True, scale=None, axis=-1, eps_first=False
+    emit,
+    x,
+    *,
+    centered=True,
+    square="power",
+    divide="divide",
+    shift=True,
+    scale=None,
+    axis=-1,
+    eps_first=False,
 ):
     base = emit(op.subtract(x, emit(op.mean(x, axis=[axis], keepdims=True)))) if centered else x
     squares = {

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
-from tests.schedules.running import MACHINES, check_points, check_shapes, llvm_of, point_runners, random_arrays
+from tests.schedules.running import (
+    MACHINES,
+    check_points,
+    check_shapes,
+    llvm_of,
+    point_runners,
+    random_arrays,
+)
 
 SPACE = Conv2dSpace()
 AVX2 = MACHINES["avx2"]
@@ -56,11 +63,12 @@ def test_random_shapes_and_points(data):
     channels = draw(st.integers(1, 6))
     groups = channels if draw(st.booleans()) else 1
     small, size = st.integers(1, 3), st.integers(1, 18)
+    filters = channels if groups > 1 else draw(st.integers(1, 20))
+    pair, padding = st.tuples(small, small), st.tuples(*[st.integers(0, 2)] * 4)
+    steps = st.lists(st.sampled_from(["bias", "residual", "relu", "relu6"]), max_size=3)
     op = Conv2d(
-        draw(st.integers(1, 2)), channels, draw(size), draw(size),
-        channels if groups > 1 else draw(st.integers(1, 20)), (draw(small), draw(small)),
-        (draw(small), draw(small)), tuple(draw(st.integers(0, 2)) for _ in range(4)), (draw(small), draw(small)),
-        groups, tuple(draw(st.lists(st.sampled_from(["bias", "residual", "relu", "relu6"]), max_size=3))),
+        draw(st.integers(1, 2)), channels, draw(size), draw(size), filters, draw(pair), draw(pair),
+        draw(padding), draw(pair), groups, tuple(draw(steps)),
     )  # fmt: skip
     assume(SPACE.refuses(op, machine) is None)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}

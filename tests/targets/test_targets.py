@@ -67,9 +67,7 @@ def test_other_machines(variant, lanes, registers, present, absent):
 def test_features_are_named_as_in_cpuinfo():
     if host.detect().architecture != "x86_64":
         pytest.skip("the names are those of x86")
-    flags = next(
-        line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")
-    )
+    flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
     flags = set(flags.split(":")[1].split())
     assert set(parse_target("cpu").features) <= flags
     # every feature of another CPU is spelled as some kernel would spell it: no dots, no dashes

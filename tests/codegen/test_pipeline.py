@@ -1,0 +1,95 @@
+"""What the lowering pipeline does to ordinary kernels: polynomials for libm, stack for small buffers."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy import special
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import te, topi  # noqa: E402
+
+from hetero_tvm.codegen.pipeline import STACK_LIMIT, compile_kernels  # noqa: E402
+from hetero_tvm.schedules.cpu import generic  # noqa: E402
+from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
+from tests.schedules.running import MACHINES, TARGET, compiled, llvm_of  # noqa: E402
+
+AVX2 = MACHINES["avx2"]
+
+
+def elementwise(compute, shape=(8, 64), dtype="float32"):
+    x = te.placeholder(shape, dtype)
+    return generic.schedule(te.create_prim_func([x, compute(x)]), AVX2)
+
+
+def library_calls(ir):
+    called = set(re.findall(r"call [^\n]*@([\w.]+)\(", ir))
+    return {name for name in called if re.search(r"exp|erf|tanh|pow|log|sin|cos", name)}
+
+
+@pytest.mark.parametrize("name", ["exp", "erf", "tanh", "sigmoid"])
+def test_no_library_call_is_left(name):
+    function = elementwise(getattr(topi, name))
+    assert library_calls(llvm_of(function)) == set()
+    (run,) = compiled([(function, (8, 64))])
+    x = np.linspace(-5, 5, 512, dtype="float32").reshape(8, 64)
+    truth = {"exp": np.exp, "erf": special.erf, "tanh": np.tanh, "sigmoid": special.expit}[name]
+    np.testing.assert_allclose(run(x), truth(x.astype("float64")), rtol=1e-6, atol=4e-7)
+
+
+def test_also_inside_larger_expressions_and_reductions():
+    assert library_calls(llvm_of(elementwise(lambda x: topi.tanh(topi.exp(x)) * topi.erf(x)))) == set()
+    softmax = elementwise(topi.nn.softmax)
+    assert library_calls(llvm_of(softmax)) == set()
+
+
+def test_float64_keeps_its_precision():
+    function = elementwise(topi.exp, dtype="float64")
+    assert library_calls(llvm_of(function)) != set()
+
+
+def test_other_functions_are_left_to_the_library():
+    assert library_calls(llvm_of(elementwise(topi.log))) != set()
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0])
+def test_small_powers_are_products(power):
+    function = elementwise(lambda x: topi.power(x, power))
+    assert library_calls(llvm_of(function)) == set()
+    (run,) = compiled([(function, (8, 64))])
+    x = np.linspace(-3, 3, 512, dtype="float32").reshape(8, 64)
+    np.testing.assert_allclose(run(x), x**power, rtol=1e-6)
+
+
+def scratch(count):
+    k = Kernel()
+    with k:
+        x, y = k.argument("x", (count,)), k.argument("y", (count,))
+        buffer = k.scratch((count,))
+        with k.serial(count) as i:
+            k.store(buffer, k.load(x, [i]), [count - 1 - i])
+        with k.serial(count) as i:
+            k.store(y, k.load(buffer, [i]), [i])
+    return k.function
+
+
+def test_small_buffers_stay_on_the_stack_and_large_ones_do_not():
+    limit = STACK_LIMIT // 4
+    assert "TVMBackendAllocWorkspace" not in llvm_of(scratch(limit))
+    assert "TVMBackendAllocWorkspace" in llvm_of(scratch(limit + 1))
+    for count in (limit, limit + 1):
+        (run,) = compiled([(scratch(count), (count,))])
+        x = np.arange(count, dtype="float32")
+        np.testing.assert_array_equal(run(x), x[::-1])
+
+
+def test_a_function_or_a_module():
+    function = scratch(16).with_attr("global_symbol", "named")
+    x = np.arange(16, dtype="float32")
+    for module, name in ((function, "main"), (tvm.IRModule({"named": function}), "named")):
+        out = tvm.runtime.tensor(np.zeros(16, "float32"))
+        compile_kernels(module, TARGET).jit()[name](tvm.runtime.tensor(x), out)
+        np.testing.assert_array_equal(out.numpy(), x[::-1])

@@ -1,0 +1,91 @@
+"""The whole optimize pipeline on the small zoo models: what fires, and that no node gets lost."""
+
+import pytest
+
+from hetero_tvm import zoo
+from hetero_tvm.api import import_model, optimize_model
+from hetero_tvm.relax_passes.fused import is_call_tir
+from hetero_tvm.relax_passes.pipeline import FUSIONS, lower
+from tests.relax_passes.graphs import bindings, relax, tvm
+
+TINY = [name for name in zoo.names() if name.endswith("-tiny")]
+
+FIRED = {
+    "minilm-l6-tiny": {"attention": 2, "qkv": 2, "gelu": 2, "matmul_epilogue": 8, "norm_kernel": 5},
+    "bert-base-tiny": {"attention": 1, "qkv": 1, "gelu": 1, "layer_norm": 3, "norm_kernel": 3},
+    "gpt2-small-tiny": {"attention": 2, "gelu": 2, "matmul_epilogue": 9, "norm_kernel": 5},
+    "vit-b16-tiny": {"attention": 1, "qkv": 1, "gelu": 1, "conv_epilogue": 1, "norm_kernel": 3},
+    "llama-160m-tiny": {"rms_norm": 5, "norm_kernel": 5},
+    "resnet50-tiny": {"conv_bn": 12, "conv_epilogue": 12},
+    "mobilenetv2-tiny": {"conv_bn": 10, "conv_epilogue": 10},
+}
+"""At least these fusions, so often."""
+
+VIEWS = {"Reshape", "Unsqueeze", "Squeeze", "Flatten"}
+"""Operators that may need no kernel, because they move nothing."""
+
+
+@pytest.fixture(scope="module", params=TINY)
+def plan(request):
+    return optimize_model(import_model(f"zoo:{request.param}"))
+
+
+def test_every_node_is_in_some_kernel_or_view(plan):
+    kinds = {node.name: node.op_type for node in plan.model.onnx_model.graph.node}
+    covered = {node for names in plan.sources.values() for node in names}
+    assert set(kinds) - covered == set()
+    in_kernels = {node for task in plan.tasks for call in task.calls for node in call}
+    assert {kinds[node] for node in set(kinds) - in_kernels} <= VIEWS
+
+
+def test_every_binding_has_sources_and_every_kernel_its_own_node(plan):
+    assert set(plan.sources) == {binding.var.name for binding in bindings(plan.module)}
+    last = [call[-1] for task in plan.tasks for call in task.calls]
+    assert len(set(last)) == len(last)
+
+
+def test_main_calls_kernels_and_views_only(plan):
+    relax.analysis.well_formed(plan.module)
+    for binding in bindings(plan.module):
+        value = binding.value
+        if isinstance(value, tvm.ir.Call) and not is_call_tir(value):
+            assert value.op.name == "relax.reshape", value
+    assert sum(task.count for task in plan.tasks) == sum(is_call_tir(b.value) for b in bindings(plan.module))
+
+
+def test_tasks_are_named_and_costed(plan):
+    names = [task.name for task in plan.tasks]
+    assert len(set(names)) == len(names) and len({task.key for task in plan.tasks}) == len(names)
+    assert all(task.flops >= 0 and task.nbytes > 0 and task.count > 0 for task in plan.tasks)
+    assert all((task.op is None) <= (task.space is None) for task in plan.tasks)
+
+
+def test_fusions_fire(plan):
+    wanted = FIRED[plan.model.name]
+    assert {name: plan.report.fusions.get(name, 0) for name in wanted} == wanted
+    assert set(plan.report.seconds) >= {rule.name for rule in FUSIONS}
+    assert all(miss["reason"] and miss["node"] and miss["rule"] for miss in plan.report.misses)
+
+
+def test_memory_is_reused(plan):
+    _, memory = lower(plan.module)
+    assert 0 < memory["planned"] <= memory["without_reuse"]
+
+
+def test_equal_layers_keep_their_own_nodes():
+    """Their groups share one function; the second layer must not be reported as the first."""
+    plan = optimize_model(import_model("zoo:llama-160m-tiny"))
+    repeated = [task for task in plan.tasks if task.space is None and task.count == 2]
+    assert repeated
+    for task in repeated:
+        first, second = task.calls
+        assert any("layers.0" in node for node in first) and not any("layers.1" in node for node in first)
+        assert any("layers.1" in node for node in second) and not any("layers.0" in node for node in second)
+
+
+def test_rules_have_names_anchors_and_a_line_of_documentation():
+    names = [rule.name for rule in FUSIONS]
+    assert len(set(names)) == len(names) and all(names)
+    for rule in FUSIONS:
+        assert all(anchor.startswith("relax.") for anchor in rule.anchors) and rule.anchors
+        assert type(rule).__doc__
