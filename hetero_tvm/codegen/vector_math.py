@@ -100,11 +100,9 @@ _EXP2 = (0.00132763816, 0.00967551725, 0.0555071332, 0.240221202, 0.693146967, 1
 
 
 def softmax_exp(x: Any, peak: Any) -> Any:
-    """e**(x - peak) for ``x <= peak``, relative error 3e-7; below e**-87 it stays there, which no sum can see.
+    """e**(x - peak) for ``x <= peak``, relative error 3e-7; below e**-87 it stays there, which no sum sees.
 
-    With ``x`` and ``peak`` scaled by log2(e) in one FMA there is nothing to reduce but the integer
-    part: ``2**n * 2**r``.  ``peak`` (already times log2(e)) is the same for a row, so its rounding is
-    a common factor of the row.  NaN stays NaN.
+    As a power of two there is nothing to reduce but the integer part: ``2**n * 2**r``.  NaN stays NaN.
     """
 
     def scaled(n: Any, r: Any) -> Any:
@@ -116,11 +114,8 @@ def softmax_exp(x: Any, peak: Any) -> Any:
         return _let(_round(y), lambda n: _let(y - n, lambda r: scaled(n, r)))
 
     # This operand order of max lets NaN through.
-    y = tirx.max(_c(-126.0, x), x * _c(LOG2_E, x) - peak)
+    y = tirx.max(_c(-126.0, x), (x - peak) * _c(1.4426950408889634, x))
     return _let(y, split)
-
-
-LOG2_E = 1.4426950408889634
 
 
 def _round(x: Any) -> Any:

@@ -24,6 +24,8 @@ class Attention(FusedOp):
         (Sq = Sk); otherwise Q [B, Sq, H * D], K and V [B, Sk, Hkv * D].
     mask : shape of the additive mask, 4-D, each extent 1 or that of [B, H, Sq, Sk]; () for none.
     causal : key j is visible to query i when ``j <= i + Sk - Sq``.
+    zero_masked : a query whose scores are all -inf gives zero (exporters of PyTorch's attention guard
+        it so); otherwise what it gives is not defined.
 
     The result is [B, Sq, H * D].
     """
@@ -40,6 +42,7 @@ class Attention(FusedOp):
     packed: bool = False
     mask: tuple[int, ...] = ()
     causal: bool = False
+    zero_masked: bool = False
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -75,7 +78,9 @@ class Attention(FusedOp):
     @property
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
-        return shape + "".join(f"_{name}" for name in ("packed", "mask", "causal") if getattr(self, name))
+        return shape + "".join(
+            f"_{name}" for name in ("packed", "mask", "causal", "zero_masked") if getattr(self, name)
+        )
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -98,8 +103,14 @@ class Attention(FusedOp):
         if self.causal:
             i, j = np.arange(self.q_len)[:, None], np.arange(self.kv_len)
             scores = np.where(j <= i + self.kv_len - self.q_len, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights = weights / weights.sum(-1, keepdims=True)
+        peak = scores.max(-1, keepdims=True)
+        if self.zero_masked:
+            blind = peak == -np.inf
+            weights = np.exp(scores - np.where(blind, 0, peak))
+            weights = weights / np.where(blind, 1, weights.sum(-1, keepdims=True))
+        else:
+            weights = np.exp(scores - peak)
+            weights = weights / weights.sum(-1, keepdims=True)
         return (weights @ value_BHSD).transpose(0, 2, 1, 3).reshape(self.output.shape)
 
     def workload(self):
@@ -108,6 +119,7 @@ class Attention(FusedOp):
         from hetero_tvm.ops.te_workload import prim_func
 
         dim, group = self.head_dim, self.heads // self.kv_heads
+        hidden = -np.inf if self.zero_masked else -3.0e38
         key_at, value_at = self.heads * dim, (self.heads + self.kv_heads) * dim
 
         def compute(*operands):
@@ -131,10 +143,17 @@ class Attention(FusedOp):
                     value = value + mask[tuple(at)]
                 if self.causal:
                     visible = j <= i + (self.kv_len - self.q_len)
-                    value = tirx.Select(visible, value, tirx.const(-3.0e38, "float32"))
+                    value = tirx.Select(visible, value, tirx.const(hidden, "float32"))
                 return value
 
             weights = topi.nn.softmax(te.compute(scores.shape, masked, name="masked"), axis=-1)
+            if self.zero_masked:
+                guarded = weights
+                weights = te.compute(
+                    guarded.shape,
+                    lambda *i: tirx.Select(tirx.isnan(guarded(*i)), tirx.const(0.0, "float32"), guarded(*i)),
+                    name="guarded",
+                )
             j = te.reduce_axis((0, self.kv_len), name="j")
             return te.compute(
                 self.output.shape,

@@ -2,7 +2,8 @@
 
 What is recognised: queries, keys and values as [B, S, H * D] tensors that are reshaped to heads and
 transposed; a scale as product or quotient on the scores or on Q or K; an additive mask, a causal
-mask as a constant (added, or through ``where``); the result transposed back and reshaped.  Q, K, V
+mask as a constant (added, or through ``where``); weights guarded against NaN as PyTorch's attention
+is exported; the result transposed back and reshaped.  Q, K, V
 may be the pieces of one split tensor, or three projections of the same input by constant weights,
 which then become one.
 """
@@ -77,11 +78,13 @@ class FuseAttention(Rule):
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
         if rank != 4:
             raise Miss(f"scores have rank {rank}, expected 4 [B, H, Sq, Sk]")
-        product = graph.only_user(var)
+        guard = _nan_guard(graph, var)
+        weights_var = var if guard is None else guard[-1]
+        product = graph.only_user(weights_var)
         if product is None or graph.op_name(product) != "relax.matmul":
             raise Miss("the weights are not used by one matmul alone")
         weights, values = graph.value(product).args
-        if not weights.same_as(var):
+        if not weights.same_as(weights_var):
             raise Miss("the weights are the right operand of the second matmul")
         query = _trace_heads(graph, scores.product.args[0], (0, 2, 1, 3), "Q")
         key = _trace_heads(graph, scores.product.args[1], (0, 2, 3, 1), "K")
@@ -110,9 +113,11 @@ class FuseAttention(Rule):
         op = Attention(
             batch, heads, q_len, kv_len, dim, scores.scale * query.scale * key.scale,
             kv_heads=kv_heads, packed=False, mask=mask_shape, causal=scores.causal,
+            zero_masked=guard is not None,
         )  # fmt: skip
         absorbed = [
-            *query.absorbed, *key.absorbed, *value.absorbed, *scores.absorbed, var, product, transposed,
+            *query.absorbed, *key.absorbed, *value.absorbed, *scores.absorbed, var, *(guard or ()),
+            product, transposed,
         ]  # fmt: skip
         packed = _common_split(graph, bases)
         return _Found(op, bases, packed, scores.mask, top, absorbed)
@@ -170,6 +175,20 @@ class MergeQkv(Rule):
         packed = _with_packing(op)
         call = graph.call_function(packed.workload(), packed.label, [merged, *operands[3:]], var)
         graph.replace(var, call)
+
+
+def _nan_guard(graph: Graph, weights: Any) -> list[Any] | None:
+    """The bindings of ``where(isnan(w), 0, w)`` around the weights w; None when there is no such guard."""
+    users = graph.users(weights)
+    if len(users) != 2 or None in users:
+        return None
+    test = next((user for user in users if graph.op_name(user) == "relax.isnan"), None)
+    choice = next((user for user in users if graph.op_name(user) == "relax.where"), None)
+    if test is None or choice is None or graph.only_user(test) is None:
+        return None
+    condition, replaced, kept = graph.value(choice).args
+    zero = scalar_of(graph.value(replaced)) == 0.0
+    return [test, choice] if zero and condition.same_as(test) and kept.same_as(weights) else None
 
 
 def _with_packing(op: Attention) -> Attention:
@@ -274,6 +293,11 @@ def _trace_heads(graph: Graph, expr: Any, wanted: tuple[int, ...], which: str) -
     scale, order, absorbed = 1.0, (0, 1, 2, 3), []
     while True:
         absorbed.append(expr)
+        if (merged := _swap_in_rank_3(graph, expr)) is not None:
+            order = tuple((0, 1, 3, 2)[axis] for axis in order)
+            absorbed += merged
+            expr = graph.value(merged[-1]).args[0]
+            continue
         permutation = _permutation(graph, expr)
         call = graph.call(expr, "relax.multiply", "relax.divide", "relax.reshape")
         if permutation is not None:
@@ -296,6 +320,21 @@ def _trace_heads(graph: Graph, expr: Any, wanted: tuple[int, ...], which: str) -
             raise Miss(
                 f"{which} comes from {graph.op_name(expr) or 'an input'}, expected a reshape into heads"
             )
+
+
+def _swap_in_rank_3(graph: Graph, expr: Any) -> list[Any] | None:
+    """The bindings of a swap of the last two axes that goes through [B * H, S, D]; None when it is none."""
+    back = graph.call(expr, "relax.reshape")
+    swap = graph.call(back.args[0], "relax.permute_dims") if back is not None else None
+    if swap is None or _permutation(graph, back.args[0]) != (0, 2, 1):
+        return None
+    merge = graph.call(swap.args[0], "relax.reshape")
+    shape = shape_of(merge.args[0]) if merge is not None else ()
+    if len(shape) != 4 or shape_of(swap.args[0]) != (shape[0] * shape[1], *shape[2:]):
+        return None
+    if shape_of(expr) != (shape[0], shape[1], shape[3], shape[2]):
+        return None
+    return [back.args[0], swap.args[0]]
 
 
 def _permutation(graph: Graph, expr: Any) -> tuple[int, ...] | None:

@@ -19,6 +19,7 @@ skips the panels of keys that no row of the tile can see.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.codegen import vector_math
@@ -139,10 +140,8 @@ class AttentionSpace(DesignSpace):
                     with k.serial(panels) as panel:
                         score_panel(first_row, height, panel)
                     with k.serial(height) as r:
-                        if op.causal:
-                            _softmax_visible(k, scores, factors, r, panels * key_columns, lanes)
-                        else:
-                            _softmax_row(k, scores, factors, r, op.kv_len, lanes)
+                        length = panels * key_columns if op.causal else op.kv_len
+                        _softmax_row(k, op, scores, factors, r, length, lanes)
                     depth = tirx.min(panels * key_columns, int32(op.kv_len)) if op.causal else op.kv_len
                     with k.serial(value_panels) as panel:
                         value_panel(first_row, height, panel, depth)
@@ -162,7 +161,9 @@ class AttentionSpace(DesignSpace):
                             value_ = value_ + _mask_at(k, op, mask, batch, head, first_row + r, at, lanes_)
                         if op.causal:
                             limit = k.splat(first_row + r + (op.kv_len - op.q_len), lanes_)
-                            value_ = tirx.Select(k.ramp(at, lanes_) <= limit, value_, k.splat(LOWEST, lanes_))
+                            value_ = tirx.Select(
+                                k.ramp(at, lanes_) <= limit, value_, k.splat(_hidden(op), lanes_)
+                            )
                         k.store(scores, value_, [r, k.ramp(at, lanes_)])
 
                     def write(columns: int) -> None:
@@ -171,7 +172,7 @@ class AttentionSpace(DesignSpace):
                             with k.serial(height) as r:
                                 for start, width in chunks(key_columns - columns, lanes):
                                     at = k.ramp(panel * key_columns + columns + start, width)
-                                    k.store(scores, k.splat(LOWEST, width), [r, at])
+                                    k.store(scores, k.splat(_hidden(op), width), [r, at])
 
                     last = op.kv_len - (key_panels - 1) * key_columns
                     masked_tail = mask is not None and op.mask[3] != 1 and last != key_columns
@@ -276,35 +277,40 @@ def _mask_at(
     return k.load(mask, [*at, k.ramp(column, width)])
 
 
-def _softmax_row(k: Kernel, scores: Any, factors: Any, r: Any, length: int, lanes: int) -> None:
-    """exp(score - max) in place over ``length`` keys; ``factors[r]`` = 1 / sum."""
-    peak = row.reduce_row(
-        k, length, lanes, lambda c, w: k.load(scores, [r, k.ramp(c, w)]), row.maximum, LOWEST
-    )
-    k.store(factors, peak * constant(vector_math.LOG2_E), [r])
+def _hidden(op: Attention) -> float:
+    """The score of a key that a query does not see, and the start of a row's maximum."""
+    return -math.inf if op.zero_masked else LOWEST
+
+
+def _softmax_row(
+    k: Kernel, op: Attention, scores: Any, factors: Any, r: Any, length: Any, lanes: int
+) -> None:
+    """exp(score - max) in place over ``length`` keys; ``factors[r]`` = 1 / sum.
+
+    A run-time ``length`` must be a multiple of ``lanes``.
+    """
+
+    def each(body: Callable[[Any, int, int], None]) -> None:
+        if isinstance(length, int):
+            row.each_vector(k, length, lanes, body)
+        else:
+            with k.serial(tirx.floordiv(length, int32(lanes))) as v:
+                body(v * lanes, lanes, 0)
+
+    largest = row.RowReduction(k, lanes, row.maximum, _hidden(op))
+    each(lambda c, width, slot: largest.take(k.load(scores, [r, k.ramp(c, width)]), width, slot))
+    peak = k.let(largest.finish())
+    finite_peak = k.let(tirx.max(constant(LOWEST), peak))
     total = row.RowReduction(k, lanes, row.add, 0.0)
 
     def exponent(c: Any, width: int, slot: int) -> None:
         at = [r, k.ramp(c, width)]
-        value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(k.load(factors, [r]), width)))
+        value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(finite_peak, width)))
         k.store(scores, value, at)
         total.take(value, width, slot)
 
-    row.each_vector(k, length, lanes, exponent)
-    k.store(factors, constant(1.0) / total.finish(), [r])
-
-
-def _softmax_visible(k: Kernel, scores: Any, factors: Any, r: Any, length: Any, lanes: int) -> None:
-    """As :func:`_softmax_row` for a run-time length that is a multiple of ``lanes``."""
-    vectors = tirx.floordiv(length, int32(lanes))
-    peak = row.RowReduction(k, lanes, row.maximum, LOWEST)
-    with k.serial(vectors) as v:
-        peak.take(k.load(scores, [r, k.ramp(v * lanes, lanes)]), lanes)
-    k.store(factors, peak.finish() * constant(vector_math.LOG2_E), [r])
-    total = row.RowReduction(k, lanes, row.add, 0.0)
-    with k.serial(vectors) as v:
-        at = [r, k.ramp(v * lanes, lanes)]
-        value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(k.load(factors, [r]), lanes)))
-        k.store(scores, value, at)
-        total.take(value, lanes)
-    k.store(factors, constant(1.0) / total.finish(), [r])
+    each(exponent)
+    factor = constant(1.0) / total.finish()
+    if op.zero_masked:
+        factor = tirx.Select(tirx.EQ(peak, constant(-math.inf)), constant(0.0), factor)
+    k.store(factors, factor, [r])

@@ -23,7 +23,7 @@ from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.rows import chunk_choices, default_chunks, each_row
 
 LOWEST = -2.0e38
-"""Start of a running maximum: finite, also times log2(e), so that a wholly masked row gets equal weights."""
+"""Start of a running maximum: finite, so that a wholly masked row gets equal weights."""
 
 
 class SoftmaxSpace(DesignSpace):
@@ -67,7 +67,7 @@ def normalize(k: Kernel, n: int, lanes: int, get: Any, put: Any, scaled: Any) ->
     """The three passes over one row of ``n`` values (see the module's loop structure)."""
     stats = k.scratch((2,))
     peak = row.reduce_row(k, n, lanes, get, row.maximum, LOWEST)
-    k.store(stats, peak * constant(vector_math.LOG2_E), [0])
+    k.store(stats, peak, [0])
     total = row.RowReduction(k, lanes, row.add, 0.0)
 
     def exponent(c: Any, width: int, slot: int) -> None:

@@ -1,0 +1,85 @@
+"""Single matrix products: share of the FMA peak that a micro-benchmark measures in the same run.
+
+    python benchmarks/matmul.py [--trials 32] [--json FILE] [MxKxN ...]
+
+Each product is tuned with the given number of trials (0: the default point), then timed with
+rotating inputs, interleaved with the peak measurement.  Prints GFLOP/s, per cent of peak and the
+tuning throughput (unique, valid, checked trials per second of search wall time).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+
+from hetero_tvm import host
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.relax_passes.tasks_of import task_key
+from hetero_tvm.schedules.cpu.matmul import MatmulSpace
+from hetero_tvm.search.loop import TuneOptions, tune
+from hetero_tvm.search.records import RecordStore, Site
+from hetero_tvm.search.workers import Job, Workers, contract_spec, start_early
+from hetero_tvm.targets.base import parse_target
+from hetero_tvm.tasks import Task
+
+SHAPES = ("128x384x1536", "1024x1024x1024", "197x768x3072", "7x768x2048", "128x768x768", "1x2048x1000")
+
+
+def task_of(shape: str) -> Task:
+    """A task for ``MxKxN``, a plain product of float32 matrices."""
+    m, k, n = (int(extent) for extent in shape.split("x"))
+    op = Matmul((m,), n, k)
+    workload = op.workload()
+    calls = (("product",),)
+    return Task(task_key(workload), op.label, op, workload, MatmulSpace(), calls, op.flops, op.nbytes)
+
+
+def measure(task: Task, point: dict, machine, rounds: int = 5) -> tuple[float, float]:
+    """(best seconds of the kernel, best peak in GFLOP/s), asked in turn."""
+    best, peak = float("inf"), 0.0
+    with Workers(machine) as workers:
+        workers.add_task(task.name, contract_spec(task.op, task.space))
+        for _ in range(rounds):
+            peak = max(peak, host.measure_peak(machine.threads))
+            for _, results in workers.measure([Job(task.name, ({"point": point},))]):
+                best = min(best, *(result.seconds for result in results if result.ok))
+    return best, peak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shapes", nargs="*", default=SHAPES, metavar="MxKxN")
+    parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    machine = parse_target("cpu").machine
+    rows = []
+    for shape in options.shapes or SHAPES:
+        task = task_of(shape)
+        point, rate = dict(task.space.default(task.op, machine)), None
+        if options.trials:
+            start_early(machine)
+            with tempfile.TemporaryDirectory() as logs:
+                store = RecordStore(Site.of(machine), logs)
+                report = tune([task], machine, TuneOptions(trials=options.trials), store)
+                rate = report.trials_per_second
+                record = store.best(task)
+                point = dict(record[0].point) if record else point
+        seconds, peak = measure(task, point, machine)
+        gflops = task.flops / seconds / 1e9
+        row = {"shape": shape, "gflops": gflops, "peak": peak, "share": gflops / peak, "trials_per_s": rate}
+        rows.append({**row, "point": {name: value for name, value in point.items()}})
+        speed = f"{rate:5.1f} trials/s" if rate else "no search"
+        share = f"{gflops / peak:6.1%} of {peak:.1f}"
+        print(f"{shape:16} {gflops:6.1f} GFLOP/s  {share}  {speed}  {point}", flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            document = {"machine": json.loads(machine.to_json()), "trials": options.trials, "rows": rows}
+            json.dump(document, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
