@@ -164,7 +164,7 @@ _SIMPLE = {
     "matmul": np.matmul, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "divide": np.divide, "power": np.power, "square": np.square, "sqrt": np.sqrt, "erf": special.erf,
     "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "sigmoid": special.expit, "exp": np.exp,
-    "maximum": np.maximum, "minimum": np.minimum, "nn.relu": activations.relu,
+    "isnan": np.isnan, "maximum": np.maximum, "minimum": np.minimum, "nn.relu": activations.relu,
     "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
     "where": lambda c, a, b: np.where(c != 0, a, b),
 }  # fmt: skip

@@ -268,6 +268,34 @@ def test_a_plain_softmax_is_no_near_miss():
     assert miss(lambda e, q, k, v: e(op.nn.softmax(q, axis=-1))) is None
 
 
+def guarded(emit, q, k, v, guard):
+    """As PyTorch exports it: the keys transposed through rank 3, the weights guarded against NaN."""
+    merged = emit(op.reshape(heads(emit, k), (B * H, 6, D)))
+    key = emit(op.reshape(emit(op.permute_dims(merged, [0, 2, 1])), (B, H, D, 6)))
+    w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), key)), axis=-1))
+    w = guard(emit, w)
+    out = emit(op.permute_dims(emit(op.matmul(w, heads(emit, v))), [0, 2, 1, 3]))
+    return emit(op.reshape(out, (B, S, WIDTH)))
+
+
+def test_guarded_weights_and_keys_through_rank_3():
+    def guard(emit, w):
+        return emit(op.where(emit(op.isnan(w)), constant(0.0), w))
+
+    found, after = fused(lambda e, *t: guarded(e, *t, guard))
+    assert found.zero_masked and calls(after) == {"attention": 1}
+    found, _ = fused(lambda e, *t: guarded(e, *t, lambda e, w: w))
+    assert not found.zero_masked
+
+
+def test_another_guard_is_none():
+    def to_one(emit, w):
+        return emit(op.where(emit(op.isnan(w)), constant(1.0), w))
+
+    reason = "the weights are not used by one matmul alone"
+    assert miss(lambda e, *t: guarded(e, *t, to_one)) == reason
+
+
 # projections ------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,22 @@ def test_rows_that_see_nothing_are_uniform_and_finite(hidden):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_guarded_rows_that_see_nothing_are_zero(causal):
+    op = Attention(2, 2, 7, 21, 9, 0.3, 2, mask=(2, 1, 7, 21), causal=causal, zero_masked=True)
+    arrays = random_arrays(op)
+    arrays[3][:] = 0
+    arrays[3][0, :, :, 15:] = -np.inf
+    arrays[3][1, :, :3] = -np.inf
+    truth = exact(op, arrays)
+    assert not truth[1, :3].any()
+    points = [choose(op, AVX2), choose(op, AVX2, tile=(1, 1)), choose(op, AVX2, tile=(4, 2), pieces=2)]
+    for run in point_runners(SPACE, op, points, AVX2):
+        np.testing.assert_allclose(run(*arrays), truth, atol=1e-5)
+    (plain,) = compiled([(op.workload(), op.output.shape)])
+    np.testing.assert_allclose(plain(*arrays), truth, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_nan_stays_in_its_query_row(causal):
     op = Attention(1, 2, 11, 11, 5, 0.4, 2, packed=True, causal=causal)
     points = [choose(op, AVX2), choose(op, AVX2, tile=(4, 2), pieces=2)]
