@@ -104,9 +104,11 @@ class Graph:
         return self._live_users().get(var, [])
 
     def only_user(self, var: Any) -> Any | None:
-        """The one binding that uses ``var``; None when there are several, or it is a result."""
+        """The one binding that uses ``var``; None when there are several, or it is a result or an alias."""
         users = self.users(var)
-        return users[0] if len(users) == 1 else None
+        if len(users) != 1 or isinstance(self._value.get(users[0]), relax.Var):
+            return None
+        return users[0]
 
     def sources(self, var: Any) -> tuple[str, ...]:
         return self._sources.get(var, (var.name,))

@@ -12,6 +12,7 @@ from tests.relax_passes.graphs import (
     calls,
     constant,
     evaluate,
+    fuse,
     module,
     names_of,
     op,
@@ -95,6 +96,21 @@ def test_what_dies_counts_to_what_replaced_it():
     graph.replace(third, op.sigmoid(graph._function.params[0]))
     _, names = graph.rebuild()
     assert list(names.values()) == [("first", "second", third.name)]
+
+
+def test_an_alias_is_no_operator():
+    """``y = add(...); z = y``: z must not pass for a second addition."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 6), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            product = builder.emit(op.matmul(x, constant(np.ones((6, 4)))))
+            output = builder.emit_output(builder.emit(op.add(product, constant(np.ones(4)))))
+        builder.emit_func_output(output)
+    before = builder.get()
+    after, _, report = fuse(before)
+    assert report.fusions == {"matmul_epilogue": 1}
+    same_numbers(before, after)
 
 
 def test_insert_before():
