@@ -86,7 +86,14 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
     def finalize() -> Any:
         return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
 
-    return tvm.ir.transform.Sequential([use_vector_math, lower]), finalize, finalize_device
+    @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")
+    def lower_without_cse(module: Any, context: Any) -> Any:
+        # LLVM finds common subexpressions as well, in a tenth of the time.
+        config = {**dict(context.config), "tirx.disable_cse_tir": True}
+        with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
+            return lower(module)
+
+    return tvm.ir.transform.Sequential([use_vector_math, lower_without_cse]), finalize, finalize_device
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)

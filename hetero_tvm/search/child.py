@@ -113,13 +113,15 @@ class _Kernel:
         # NaN shows the elements that a kernel never writes.
         blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
         self.output = tvm.runtime.tensor(blank)
-        self._arguments = [self._one_set(task, packed) for _ in range(copies)]
+        self._arguments = [self._one_set(task, packed, copies > 1) for _ in range(copies)]
 
-    def _one_set(self, task: Prepared, packed: dict[int, np.ndarray]) -> list[Any]:
+    def _one_set(self, task: Prepared, packed: dict[int, np.ndarray], copy: bool) -> list[Any]:
         # Activations rotate like weights: in a model another core has just written part of them, and a
         # schedule in which every thread reads all of them must pay for that here as well.
         inputs = [
-            tvm.runtime.tensor(packed[index] if tensor is None else tensor.numpy())
+            tensor
+            if tensor is not None and not copy
+            else tvm.runtime.tensor(packed[index] if tensor is None else tensor.numpy())
             for index, tensor in enumerate(task.tensors)
         ]
         return [*inputs, self.output]
