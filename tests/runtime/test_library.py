@@ -82,7 +82,10 @@ def test_a_changed_file_is_refused_on_request(tmp_path, mlp, monkeypatch):
     shutil.copy(mlp, path)
     shutil.copy(mlp.with_suffix(".manifest.json"), tmp_path)
     load(path, verify=True)
-    path.write_bytes(path.read_bytes() + b"\0")
+    # Replaced, not written over: the bytes of a loaded library must stay as they are.
+    changed = tmp_path / "changed"
+    changed.write_bytes(path.read_bytes() + b"\0")
+    changed.replace(path)
     load(path)
     with pytest.raises(LibraryError, match="not the file that was exported"):
         load(path, verify=True)

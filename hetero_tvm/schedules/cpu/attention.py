@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.codegen import vector_math
+from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
@@ -117,7 +117,8 @@ class AttentionSpace(DesignSpace):
             query, key, value = operands * 3 if op.packed else operands
             key_offset, value_offset = (width, width + kv_width) if op.packed else (0, 0)
 
-            with k.parallel(op.batch * op.heads * pieces, op.flops) as work:
+            work_items = op.batch * op.heads * pieces
+            with k.imported(transpose.ir(lanes)), k.parallel(work_items, op.flops) as work:
                 piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
                 head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
                 batch = tirx.floordiv(work, pieces * op.heads)
@@ -128,7 +129,7 @@ class AttentionSpace(DesignSpace):
                 factors = k.scratch((rows,))
                 keys_at = key_offset + kv_head * dim
                 values_at = value_offset + kv_head * dim
-                _pack_keys(k, packed_keys, key, batch, keys_at, op.kv_len, key_columns, dim)
+                _pack_keys(k, packed_keys, key, batch, keys_at, op.kv_len, key_columns, dim, lanes)
                 _pack_values(k, packed_values, value, batch, values_at, op.kv_len, value_columns, dim, lanes)
 
                 def query_tile(first_row: Any, height: int) -> None:
@@ -224,14 +225,38 @@ class AttentionSpace(DesignSpace):
 
 
 def _pack_keys(
-    k: Kernel, packed: Any, key: Any, batch: Any, offset: Any, length: int, columns: int, dim: int
+    k: Kernel,
+    packed: Any,
+    key: Any,
+    batch: Any,
+    offset: Any,
+    length: int,
+    columns: int,
+    dim: int,
+    lanes: int,
 ) -> None:
-    """K [S, D] of one head -> KT [panels, D, columns]; keys after S are zero."""
+    """K [S, D] of one head -> KT [panels, D, columns], by blocks in registers; keys after S are zero."""
+    row_stride = int32(int(key.shape[-1]))
+    blocks = dim // lanes
+
+    def one_by_one(panel: Any, j: Any, first: int) -> None:
+        with k.serial(dim - first) as d:
+            value = k.load(key, [batch, panel * columns + j, offset + first + d])
+            k.store(packed, value, [panel, first + d, j])
 
     def panel_of(panel: Any, count: int) -> None:
-        with k.serial(count) as j:
-            with k.unroll(dim) if dim <= 64 else k.serial(dim) as d:
-                k.store(packed, k.load(key, [batch, panel * columns + j, offset + d]), [panel, d, j])
+        whole = count // lanes if blocks else 0
+        for block in range(whole):
+            with k.serial(blocks) as d:
+                target = k.address(packed, [panel, d * lanes, block * lanes])
+                source = k.address(key, [batch, panel * columns + block * lanes, offset + d * lanes])
+                k.call(transpose.name_of(lanes), target, int32(columns), source, row_stride)
+        if whole and dim % lanes:
+            with k.serial(whole * lanes) as j:
+                one_by_one(panel, j, blocks * lanes)
+        if count > whole * lanes:
+            with k.serial(count - whole * lanes) as j:
+                one_by_one(panel, whole * lanes + j, 0)
 
     full, rest = divmod(length, columns)
     if full:
@@ -240,7 +265,7 @@ def _pack_keys(
     if rest:
         panel_of(int32(full), rest)
         with k.serial(dim) as d:
-            for start, width in chunks(columns - rest, 16):
+            for start, width in chunks(columns - rest, lanes):
                 k.store(packed, k.splat(0.0, width), [full, d, k.ramp(rest + start, width)])
 
 

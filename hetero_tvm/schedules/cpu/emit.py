@@ -8,7 +8,7 @@ unrolled, which is what lets LLVM keep them in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -110,6 +110,14 @@ class Kernel:
             with T.Else():
                 otherwise()
 
+    @contextmanager
+    def imported(self, *sources: str) -> Iterator[None]:
+        """Around loops that call functions defined in LLVM IR (see ``codegen.transpose``)."""
+        with ExitStack() as stack:
+            for source in sources:
+                stack.enter_context(T.attr(int32(0), "pragma_import_llvm", source))
+            yield
+
     # data --------------------------------------------------------------------------------------
     def load(self, buffer: Any, indices: Sequence[Any]):
         return buffer[tuple(indices)]
@@ -121,9 +129,17 @@ class Kernel:
         """Name a value: evaluated here and once, however often the name is used."""
         return T.Bind(value)
 
+    def address(self, buffer: Any, indices: Sequence[Any]) -> Any:
+        """Pointer to one element."""
+        return tirx.call_intrin("handle", "tirx.address_of", buffer[tuple(indices)])
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a C function that returns int32, which is dropped."""
+        T.evaluate(tirx.call_extern("int32", name, *args))
+
     def prefetch(self, buffer: Any, indices: Sequence[Any]) -> None:
         """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
-        address = tirx.call_intrin("handle", "tirx.address_of", buffer[tuple(indices)])
+        address = self.address(buffer, indices)
         T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1)))
 
     @staticmethod

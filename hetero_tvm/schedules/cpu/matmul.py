@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.codegen import vector_math
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu import tile
+from hetero_tvm.schedules.cpu.activation import Activations
 from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 
@@ -155,6 +155,7 @@ class MatmulSpace(DesignSpace):
         tiles = full + bool(rest)
         last_columns = op.n - (panels - 1) * columns
 
+        activations = Activations(op.epilogue, machine)
         k = Kernel()
         with k:
             x = k.argument("X", op.inputs[0].shape)
@@ -176,7 +177,7 @@ class MatmulSpace(DesignSpace):
                     elif step == RESIDUAL:
                         value = value + k.load(next(rest_operands), [row, at])
                     else:
-                        value = getattr(vector_math, step)(value)
+                        value = activations.apply(step, value, width)
                 k.store(y, value, [row, at])
 
             def row_tile(first_row: Any, height: int, panel: Any, tile_index: Any, tiles: int) -> None:
@@ -213,7 +214,7 @@ class MatmulSpace(DesignSpace):
                 else:
                     k.branch(panel < panels - 1, lambda: write(columns), lambda: write(last_columns))
 
-            with k.parallel(blocks * panels, op.flops) as piece:
+            with k.imported(*activations.imports), k.parallel(blocks * panels, op.flops) as piece:
                 block, panel = tirx.floordiv(piece, panels), tirx.floormod(piece, panels)
                 if blocks == 1:
                     panel = piece
