@@ -45,7 +45,8 @@ def test_transposes_a_block_inside_a_matrix(lanes):
 
 @pytest.mark.skipif("avx512f" not in host.cpu_features(), reason="this CPU has no AVX-512")
 def test_gelu_of_avx512_stays_within_its_error():
-    ends = [0.0, -0.0, 5.2, -5.2, 5.1999, -5.1999, 20, -20, 1e4, -1e4, 3e38, -3e38, np.nan, np.inf, 1e-40, -1e-40]
+    both = [0.0, 5.2, 5.1999, 20, 1e4, 3e38, 1e-40]
+    ends = [*both, *(-value for value in both), np.nan, np.inf]
     x = np.concatenate([np.linspace(-9, 9, 16 * 4000), ends]).astype("float32")
     y = np.empty_like(x)
     k = Kernel()
