@@ -15,7 +15,7 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
 from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
-from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.search.candidates import apply_trace  # noqa: E402
 
@@ -25,36 +25,78 @@ kernels stay near 1e-6, a wrong one is off by far more."""
 
 
 def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
-    """One line that names the first kernel whose output deviates, with its nodes and error."""
+    """One line that names what went wrong first, with its nodes and error.
+
+    A kernel is at fault when its output is not what its contract makes of its own inputs.  When
+    every kernel keeps its contract, the fusion is at fault at whose result the model first leaves
+    the source model.
+    """
     plan = built.plan
     module = relax.transform.ToNonDataflow()(plan.module)
     bindings = [
         binding
         for block in module["main"].body.blocks
         for binding in block.bindings
-        if is_call_tir(binding.value) and isinstance(binding.var.ty, relax.TensorType)
+        if isinstance(binding.var.ty, relax.TensorType)
     ]
+    parameters = list(module["main"].params)
+    values = dict(zip(parameters, (inputs[spec.name] for spec in plan.model.signature.inputs), strict=True))
+    contracts = {b.var: contract(module, b.value) for b in bindings if is_call_tir(b.value)}
+    actual = _run_returning(built, module, [binding.var for binding in bindings], inputs)
+    values.update(zip((binding.var for binding in bindings), actual, strict=True))
+    return (
+        _broken_contract(plan, bindings, contracts, values)
+        or _first_departure(plan, bindings, values, inputs)
+        or "no single kernel deviates from the reference: errors accumulate over the model"
+    )
+
+
+def _broken_contract(
+    plan: Any, bindings: list[Any], contracts: Mapping[Any, Any], values: Mapping[Any, np.ndarray]
+) -> str | None:
+    """The first fused kernel whose output its contract does not give."""
+    for binding in bindings:
+        op = contracts.get(binding.var)
+        if op is None:
+            continue
+        arguments = [
+            values[arg] if isinstance(arg, relax.Var) else arg.value.numpy()
+            for arg in binding.value.args[1].fields
+        ]
+        with np.errstate(all="ignore"):
+            truth = op.reference(*(argument.astype("float64") for argument in arguments))
+        message = _report(plan, binding, values[binding.var], truth)
+        if message is not None:
+            return f"first wrong kernel: {message}"
+    return None
+
+
+def _first_departure(
+    plan: Any, bindings: list[Any], values: Mapping[Any, np.ndarray], inputs: Mapping[str, np.ndarray]
+) -> str | None:
+    """The first kernel whose output is not the source model's tensor."""
     outputs_of = tensors_of_nodes(plan.model)
     wanted = {}
-    for var in (binding.var for binding in bindings):
-        last = plan.sources.get(var.name, (var.name,))[-1]
-        if last in outputs_of:
-            wanted[var.name] = outputs_of[last][0]
+    for binding in bindings:
+        last = plan.sources.get(binding.var.name, (binding.var.name,))[-1]
+        if is_call_tir(binding.value) and last in outputs_of:
+            wanted[binding.var] = outputs_of[last][0]
     expected = intermediate(plan.model, inputs, sorted(set(wanted.values())))
-    actual = _run_returning(built, module, [binding.var for binding in bindings], inputs)
-    for binding, value in zip(bindings, actual, strict=True):
-        var = binding.var
-        truth = expected.get(wanted.get(var.name, ""))
-        if truth is None or truth.size != value.size:
-            continue
-        error, scale = _deviation(value.reshape(truth.shape), truth)
-        if not error <= _SUSPICIOUS * scale:
-            kernel = binding.value.args[0].name_hint
-            return (
-                f"first wrong kernel: {kernel}, nodes {', '.join(plan.sources.get(var.name, ()))}: "
-                f"error {error:.3g} of values up to {scale:.3g}"
-            )
-    return "no single kernel deviates from the reference: errors accumulate over the model"
+    for binding in bindings:
+        truth = expected.get(wanted.get(binding.var, ""))
+        if truth is not None and truth.size == values[binding.var].size:
+            message = _report(plan, binding, values[binding.var], truth)
+            if message is not None:
+                return f"first wrong result: {message}"
+    return None
+
+
+def _report(plan: Any, binding: Any, value: np.ndarray, truth: np.ndarray) -> str | None:
+    error, scale = _deviation(value.reshape(truth.shape), truth)
+    if error <= _SUSPICIOUS * scale:
+        return None
+    nodes = ", ".join(plan.sources.get(binding.var.name, ()))
+    return f"{binding.value.args[0].name_hint}, nodes {nodes}: error {error:.3g} of values up to {scale:.3g}"
 
 
 def _deviation(value: np.ndarray, truth: np.ndarray) -> tuple[float, float]:

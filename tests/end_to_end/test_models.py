@@ -12,6 +12,7 @@ from hetero_tvm.api import TunedPlan, build_model, import_model, optimize_model
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.errors import AccuracyError, UsageError
 from hetero_tvm.reference import sample_inputs
+from hetero_tvm.schedules.cpu.activation import Activations  # noqa: E402
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.search.choose import Choice
@@ -160,7 +161,7 @@ def broken(monkeypatch, space, wrong):
 
 def test_a_wrong_kernel_is_named(tmp_path, monkeypatch):
     def wrong(patch, op):
-        patch.setattr(vector_math, "gelu_erf", vector_math.relu)
+        patch.setattr(Activations, "apply", lambda self, step, value, width: vector_math.relu(value))
 
     broken(monkeypatch, MatmulSpace, wrong)
     built = build(optimize_model(import_model("zoo:minilm-l6-tiny")), tmp_path)
@@ -172,12 +173,26 @@ def test_a_wrong_kernel_is_named(tmp_path, monkeypatch):
     assert not built.accuracy.ok
 
 
+def test_a_wrong_merged_projection_is_named(tmp_path, monkeypatch):
+    """No tensor of the source model has its shape: only its contract tells that it is wrong."""
+    emit = MatmulSpace.emit
+
+    def clipped(self, op, point, machine):
+        wrong = dataclasses.replace(op, epilogue=("bias", "relu")) if op.epilogue == ("bias",) else op
+        return emit(self, wrong, point, machine)
+
+    monkeypatch.setattr(MatmulSpace, "emit", clipped)
+    built = build(optimize_model(import_model("zoo:minilm-l6-tiny")), tmp_path)
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "first wrong kernel: matmul_12x48x144_bias" in caught.value.problems[-1]
+    assert "/encoder/layer.0/attention/self/query" in caught.value.problems[-1]
+
+
 def test_a_wrong_attention_is_named(tmp_path, monkeypatch):
     emit = AttentionSpace.emit
 
     def unscaled(self, op, point, machine):
-        import dataclasses
-
         return emit(self, dataclasses.replace(op, scale=op.scale * 1.5), point, machine)
 
     monkeypatch.setattr(AttentionSpace, "emit", unscaled)
