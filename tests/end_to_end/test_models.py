@@ -1,5 +1,6 @@
 """Import, optimize, build, check, export, and load in a fresh process."""
 
+import dataclasses
 import json
 import subprocess
 import sys
