@@ -265,6 +265,13 @@ def warm_up(target: dict[str, Any]) -> None:
 def main() -> None:
     parent = Channel(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tuner's to handle
+    try:
+        _serve(parent)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the tuner is gone, perhaps while this process was still starting
+
+
+def _serve(parent: Channel) -> None:
     hellos: list[Any] = []
     while not hellos and not parent.closed:
         hellos = parent.receive()
@@ -283,8 +290,6 @@ def main() -> None:
     parent.send({"event": "ready", "pid": os.getpid()})
     try:
         server.serve()
-    except (BrokenPipeError, ConnectionResetError):  # the tuner is gone
-        pass
     finally:
         server.kill_children()
 
