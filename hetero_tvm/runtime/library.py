@@ -16,6 +16,7 @@ from hetero_tvm import host
 from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.runtime import elf, tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.huge_pages import on_huge_pages
 from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature
@@ -83,7 +84,7 @@ class Library:
         self._runtime = tvm_runtime.start()
         attach(self._runtime, placement)
         with quiet_fd2():
-            self._main = _start_main(self._runtime, path)
+            self._main = on_huge_pages(lambda: _start_main(self._runtime, path))
         self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
