@@ -16,6 +16,7 @@ from tvm import relax  # noqa: E402
 from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
 from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.graph import is_tensor  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.search.candidates import apply_trace  # noqa: E402
 
@@ -37,7 +38,7 @@ def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
         binding
         for block in module["main"].body.blocks
         for binding in block.bindings
-        if isinstance(binding.var.ty, relax.TensorType)
+        if is_tensor(binding.var)
     ]
     parameters = list(module["main"].params)
     values = dict(zip(parameters, (inputs[spec.name] for spec in plan.model.signature.inputs), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL  # noqa: E402
+from hetero_tvm.relax_passes.epilogue import Found, residual  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, scalar_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
@@ -70,21 +70,13 @@ class FoldBatchNorm(Rule):
         graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbs)
 
 
-@dataclass
-class _Found:
-    op: Conv2d
-    operands: list[Any]
-    top: Any
-    absorbed: list[Any]
-
-
 class ConvEpilogue(Rule):
     """``epilogue(conv2d(x, W))`` with W constant, as one ``ops.Conv2d``."""
 
     name = "conv_epilogue"
     anchors = ("relax.nn.conv2d",)
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Any) -> Found | None:
         call = graph.value(var)
         attrs = call.attrs
         weight = array_of(graph.value(call.args[1]))
@@ -115,11 +107,10 @@ class ConvEpilogue(Rule):
             batch, channels, height, width, weight.shape[0], tuple(weight.shape[2:]),
             groups=int(attrs.groups), epilogue=tuple(steps), **integers,
         )  # fmt: skip
-        return _Found(op, operands, top, absorbed)
+        return Found(op, operands, top, absorbed)
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
-        call = graph.call_function(found.op.workload(), found.op.label, found.operands, found.top)
-        graph.replace(found.top, call, absorbs=found.absorbed)
+    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
+        found.replace(graph)
 
 
 def _constant(graph: Graph, expr: Any) -> np.ndarray | None:
@@ -159,13 +150,8 @@ def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
     vector, other = _channel_vector(graph, user)
     if vector is not None and other.same_as(top):
         return BIAS, relax.const(vector.astype("float32")), user
-    args = graph.value(user).args
-    other = args[1] if args[0].same_as(top) else args[0]
-    if other.same_as(top) or array_of(graph.value(other)) is not None:
-        return None, None, user
-    if shape_of(other) == shape_of(top) and dtype_of(other) == "float32":
-        return RESIDUAL, other, user
-    return None, None, user
+    added = residual(graph, user, top)
+    return (RESIDUAL, added, user) if added is not None else (None, None, user)
 
 
 def _bound(graph: Graph, var: Any) -> float | None:

@@ -18,7 +18,7 @@ from hetero_tvm.errors import BuildError  # noqa: E402
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
 from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
-from hetero_tvm.schedules.base import Point  # noqa: E402
+from hetero_tvm.schedules.base import Packer, Point  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
 
@@ -43,33 +43,45 @@ def apply_schedules(
     """
     by_key = {task.key: task for task in tasks}
     graph = Graph(module)
-    kernels: dict[str, Any] = {}
+    task_of: dict[Any, Task] = {}
+    kernels: dict[str, tuple[Any, dict[int, Packer]]] = {}
     for var in graph.bindings():
         call = graph.value(var)
         if not is_call_tir(call):
             continue
-        task = by_key[task_key(module[call.args[0]])]
+        function = call.args[0]
+        if function not in task_of:
+            task_of[function] = by_key[task_key(module[function])]
+        task = task_of[function]
+        if task.key not in kernels:
+            kernel, packers = _scheduled(task, points, scheduled, target)
+            kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name)), packers
+        kernel, packers = kernels[task.key]
         args = list(call.args[1].fields)
-        if task.space is None:
-            if task.key not in kernels:
-                kernel = scheduled.get(task.key) or target.schedule_generic(task.workload)
-                kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name))
-        else:
-            point = points.get(task.key) or task.space.default(task.op, target.machine)
-            if task.key not in kernels:
-                kernel = task.space.emit(task.op, point, target.machine)
-                kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name))
-            for index, pack in task.space.pack(task.op, point, target.machine).items():
-                array = array_of(graph.value(args[index]))
-                if array is None:
-                    raise BuildError(
-                        f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
-                        hint="this is a fault of the fusion that made the call; switch it off and report it",
-                    )
-                args[index] = relax.const(np.ascontiguousarray(pack(array)))
+        for index, pack in packers.items():
+            array = array_of(graph.value(args[index]))
+            if array is None:
+                raise BuildError(
+                    f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
+                    hint="this is a fault of the fusion that made the call; switch it off and report it",
+                )
+            args[index] = relax.const(np.ascontiguousarray(pack(array)))
         types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
-        graph.replace(var, relax.call_tir(kernels[task.key], args, out_ty=types))
+        graph.replace(var, relax.call_tir(kernel, args, out_ty=types))
     return graph.rebuild()[0]
+
+
+def _scheduled(
+    task: Task, points: Mapping[str, Point], scheduled: Mapping[str, Any], target: Target
+) -> tuple[Any, dict[int, Packer]]:
+    """The kernel of a task, and how its constant operands are packed."""
+    if task.space is None:
+        return scheduled.get(task.key) or target.schedule_generic(task.workload), {}
+    point = points.get(task.key) or task.space.default(task.op, target.machine)
+    return (
+        task.space.emit(task.op, point, target.machine),
+        task.space.pack(task.op, point, target.machine),
+    )
 
 
 def symbol(name: str) -> str:

@@ -7,7 +7,6 @@ that starts a kernel of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
+from hetero_tvm.relax_passes.epilogue import Found, other_operand, residual  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
@@ -36,21 +36,13 @@ _RESHAPE = "reshape"
 """A reshape that keeps rows whole (exporters flatten [B, S, N] around Gemm) does not end the epilogue."""
 
 
-@dataclass
-class _Found:
-    op: Matmul
-    operands: list[Any]
-    top: Any
-    absorbed: list[Any]
-
-
 class MatmulEpilogue(Rule):
     """``epilogue(x @ W)`` with W constant, as one ``ops.Matmul``."""
 
     name = "matmul_epilogue"
     anchors = ("relax.matmul",)
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Any) -> Found | None:
         x, w = graph.value(var).args
         weight = constant_matrix(graph, w)
         if weight is None:
@@ -72,13 +64,12 @@ class MatmulEpilogue(Rule):
             absorbed.append(top)
             top = user
         op = Matmul(shape_of(top)[:-1], n, weight.shape[0], tuple(steps))
-        return _Found(op, operands, top, absorbed)
+        return Found(op, operands, top, absorbed)
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
         for index, operand in enumerate(found.op.inputs):
             found.operands[index] = _reshaped(graph, found.operands[index], operand.shape, found.top)
-        call = graph.call_function(found.op.workload(), found.op.label, found.operands, found.top)
-        graph.replace(found.top, call, absorbs=found.absorbed)
+        found.replace(graph)
 
 
 def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> Any:
@@ -111,13 +102,9 @@ def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:
         return _ACTIVATIONS[name], None
     if name != "relax.add" or shape_of(user) != shape_of(top):
         return None, None
-    args = graph.value(user).args
-    other = args[1] if args[0].same_as(top) else args[0]
-    if other.same_as(top):
-        return None, None
+    other = other_operand(graph, user, top)
     array = array_of(graph.value(other))
     if array is not None and array.size == n and (array.ndim == 0 or array.shape[-1] == n):
         return BIAS, relax.const(array.reshape(n).astype("float32"))
-    if array is None and shape_of(other) == shape_of(top) and dtype_of(other) == "float32":
-        return RESIDUAL, other
-    return None, None
+    added = residual(graph, user, top)
+    return (RESIDUAL, added) if added is not None else (None, None)

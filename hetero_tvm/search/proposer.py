@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
-from hetero_tvm.search.candidates import Candidate, point_key
+from hetero_tvm.search.candidates import Candidate
 from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.search.metaschedule import load_metaschedule
 
@@ -290,7 +290,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__iter__"):
         return list(value)
     return getattr(value, "value", str(value))
-
-
-def key_of(candidate: Candidate) -> str:
-    return point_key(candidate["point"]) if "point" in candidate else str(candidate.get("trace", "generic"))

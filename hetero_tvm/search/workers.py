@@ -29,7 +29,6 @@ RUN_ERROR = "run_error"
 WRONG_RESULT = "wrong_result"
 TIMEOUT = "timeout"
 CRASH = "crash"
-STATUSES = (OK, BUILD_ERROR, RUN_ERROR, WRONG_RESULT, TIMEOUT, CRASH)
 
 
 @dataclass(frozen=True)

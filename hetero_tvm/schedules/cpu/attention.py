@@ -188,12 +188,7 @@ class AttentionSpace(DesignSpace):
                     acc = k.scratch((height, value_columns))
                     a_at = lambda r, j: k.load(scores, [r, j])  # noqa: E731
                     b_at = lambda j, at: k.load(packed_values, [panel, j, at])  # noqa: E731
-                    if op.causal:
-                        tile.accumulate_dynamic(k, acc, height, value_vectors, lanes, depth, a_at, b_at)
-                    else:
-                        tile.accumulate(
-                            k, acc, height, value_vectors, lanes, depth, point["unroll"], a_at, b_at
-                        )
+                    tile.accumulate(k, acc, height, value_vectors, lanes, depth, point["unroll"], a_at, b_at)
 
                     def put(r: Any, column: Any, lanes_: int, value_: Any) -> None:
                         at = k.ramp(head * dim + panel * value_columns + column, lanes_)

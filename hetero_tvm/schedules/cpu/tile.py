@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.schedules.cpu.emit import Kernel
+from hetero_tvm.schedules.cpu.emit import Kernel, chunks
 
 
 def accumulate(
@@ -29,23 +29,21 @@ def accumulate(
     rows: int,
     vectors: int,
     lanes: int,
-    depth: int,
+    depth: Any,
     unroll: int,
     a_at: Callable[[Any, Any], Any],
     b_at: Callable[[Any, Any], Any],
     on_step: Callable[[Any], None] | None = None,
-    clear: bool = True,
 ) -> None:
     """Emit the reduction of one register tile.
 
     Parameters
     ----------
     acc : local buffer [rows, vectors * lanes].
-    depth, unroll : reduction length, and how much of it is unrolled.
+    depth, unroll : reduction length, and how much of it is unrolled (nothing of a run-time length).
     a_at : (row, k) -> scalar expression of the left operand.
     b_at : (k, column ramp) -> vector expression of the right operand.
     on_step : called with the number of the unrolled step, for prefetches.
-    clear : start from zero rather than from what acc holds.
     """
 
     def each(body: Callable[[Any, Any], None]) -> None:
@@ -53,8 +51,7 @@ def accumulate(
             with k.unroll(vectors) as v:
                 body(r, k.ramp(v * lanes, lanes))
 
-    if clear:
-        each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+    each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
 
     def step(k_index: Any) -> None:
         def fma(r: Any, column: Any) -> None:
@@ -63,6 +60,10 @@ def accumulate(
 
         each(fma)
 
+    if not isinstance(depth, int):
+        with k.serial(depth) as ki:
+            step(ki)
+        return
     full = depth // unroll
     if full:
         with k.serial(full) as ko:
@@ -83,8 +84,6 @@ def store(
     put: Callable[[Any, Any, int, Any], None],
 ) -> None:
     """Hand the tile's first ``columns`` columns to ``put(row, column, width, value)``, vector by vector."""
-    from hetero_tvm.schedules.cpu.emit import chunks
-
     with k.unroll(rows) as r:
         full = columns // lanes
         if full:
@@ -93,25 +92,3 @@ def store(
         for start, width in chunks(columns - full * lanes, lanes):
             column = full * lanes + start
             put(r, column, width, k.load(acc, [r, k.ramp(column, width)]))
-
-
-def accumulate_dynamic(
-    k: Kernel,
-    acc: Any,
-    rows: int,
-    vectors: int,
-    lanes: int,
-    depth: Any,
-    a_at: Callable[[Any, Any], Any],
-    b_at: Callable[[Any, Any], Any],
-) -> None:
-    """:func:`accumulate` for a reduction length known only at run time (not unrolled)."""
-    with k.unroll(rows) as r:
-        with k.unroll(vectors) as v:
-            k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-    with k.serial(depth) as kk:
-        with k.unroll(rows) as r:
-            with k.unroll(vectors) as v:
-                at = k.ramp(v * lanes, lanes)
-                product = k.splat(a_at(r, kk), lanes) * b_at(kk, at)
-                k.store(acc, k.load(acc, [r, at]) + product, [r, at])
