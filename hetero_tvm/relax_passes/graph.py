@@ -7,7 +7,7 @@ of the source nodes it stands for; a rewrite unites those of the bindings that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Graph:
                 self._bind(binding.var, binding.value)
                 self._sources[binding.var] = (sources or {}).get(binding.var.name, (binding.var.name,))
         self._users: dict[Any, list[Any]] | None = None
+        self._written: list[Any] = []
 
     def _bind(self, var: Any, value: Any) -> None:
         self._value[var] = value
@@ -122,6 +123,12 @@ class Graph:
         return self._builder.get()
 
     # writing -----------------------------------------------------------------------------------
+    def rewrite(self, step: Callable[..., None], var: Any, found: Any) -> list[Any]:
+        """Run ``step(self, var, found)``; the variables that it wrote, ``var`` when it wrote none."""
+        self._written = []
+        step(self, var, found)
+        return [v for v in dict.fromkeys(self._written) if self.is_live(v)] or [var]
+
     def replace(self, var: Any, value: Any, absorbs: Iterable[Any] = ()) -> None:
         """Bind ``var`` to ``value`` instead.
 
@@ -130,6 +137,7 @@ class Graph:
         """
         before = list(self._order)
         self._bind(var, self._normalized(value))
+        self._written.append(var)
         self._sources[var] = _united(self.sources(v) for v in (*absorbs, var))
         self._users = None
         live = self._live_users()
@@ -145,6 +153,7 @@ class Graph:
         self._bind(var, value)
         self._sources[var] = _united(self.sources(v) for v in absorbs) or (name,)
         self._order.insert(self._order.index(anchor), var)
+        self._written.append(var)
         self._users = None
         return var
 

@@ -14,6 +14,7 @@ class ClaimNorm(Rule):
     """``relax.nn.layer_norm`` and ``relax.nn.rms_norm`` over the last axis -> ``ops.Normalize``."""
 
     name = "norm_kernel"
+    counted = False
     anchors = ("relax.nn.layer_norm", "relax.nn.rms_norm")
 
     def match(self, graph: Graph, var: Any) -> Any | None:
@@ -40,6 +41,7 @@ class ClaimSoftmax(Rule):
     """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``."""
 
     name = "softmax_kernel"
+    counted = False
     anchors = ("relax.nn.softmax",)
 
     def match(self, graph: Graph, var: Any) -> Any | None:

@@ -19,6 +19,15 @@ class Miss(Exception):
     """A near miss: why a binding that looks like the pattern was not fused."""
 
 
+@dataclass(frozen=True)
+class Fused:
+    """One fusion: the rule, the node whose value it computes, and all source nodes inside it."""
+
+    rule: str
+    node: str
+    nodes: tuple[str, ...]
+
+
 @dataclass
 class Report:
     """What the rules did: fusions by name, near misses with node and reason."""
@@ -27,6 +36,8 @@ class Report:
     misses: list[dict[str, str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """Time by pass."""
+    fused: list[Fused] = field(default_factory=list)
+    """Every single fusion, with the source nodes that it stands for."""
 
     def to_json(self) -> dict[str, Any]:
         return {"fusions": dict(sorted(self.fusions.items())), "misses": list(self.misses)}
@@ -37,6 +48,9 @@ class Rule(ABC):
 
     name: str = ""
     """Under which the fusion is counted and can be switched off."""
+
+    counted: bool = True
+    """Whether its fusions are counted; canonicalisation and claims of single operators are not."""
 
     anchors: tuple[str, ...] = ()
     """Relax operators at which :meth:`match` is tried."""
@@ -66,5 +80,8 @@ def run_rules(
                 report.misses.append({"rule": rule.name, "node": graph.node(var), "reason": str(miss)})
                 continue
             if found is not None:
-                rule.rewrite(graph, var, found)
-                report.fusions[rule.name] = report.fusions.get(rule.name, 0) + 1
+                written = graph.rewrite(rule.rewrite, var, found)
+                if rule.counted:
+                    report.fusions[rule.name] = report.fusions.get(rule.name, 0) + 1
+                    nodes = dict.fromkeys(name for v in written for name in graph.sources(v))
+                    report.fused.append(Fused(rule.name, graph.node(written[-1]), tuple(nodes)))
