@@ -10,6 +10,7 @@ COMMANDS = {
     "tune": "search schedules for a model, check it, export one .so",
     "build": "the same without searching",
     "bench": "compare a model or library with other runtimes, side by side",
+    "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
 

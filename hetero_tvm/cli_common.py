@@ -70,6 +70,14 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser with the options that tune and build share."""
+    result = model_parser(command, description)
+    result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
+    result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
+    return result
+
+
+def model_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser with the options of every command that optimizes a model."""
     result = _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
     result.add_argument(
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL",
@@ -83,10 +91,11 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
     result.add_argument("--batch", type=positive, help="batch size of a zoo model")
     result.add_argument("--sequence", type=positive, help="sequence length of a zoo model")
     result.add_argument("--precision", default="f32", help="f32 (f16, bf16 and int8 are not available yet)")
-    result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
     result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
-    result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
+    result.add_argument(
+        "--disable", action="append", default=[], metavar="FUSION", help="a fusion to switch off; repeatable"
+    )
     result.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     result.add_argument("-q", "--quiet", action="store_true", help="no progress")
     return result
@@ -113,7 +122,9 @@ def load_plan(options: argparse.Namespace) -> Any:
     model = api.import_model(
         options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
     )
-    return api.optimize_model(model, target=options.target)
+    return api.optimize_model(
+        model, target=options.target, disable=options.disable, dump_ir=getattr(options, "dump_ir", None)
+    )
 
 
 def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:

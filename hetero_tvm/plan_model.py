@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import UsageError
@@ -67,7 +69,11 @@ def import_model(
 
 
 def optimize_model(
-    model: ImportedModel, target: str | Target = "cpu", *, disable: Iterable[str] = ()
+    model: ImportedModel,
+    target: str | Target = "cpu",
+    *,
+    disable: Iterable[str] = (),
+    dump_ir: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -75,11 +81,12 @@ def optimize_model(
     ----------
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
     disable : names of fusions to switch off.
+    dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
 
     Raises
     ------
     TargetError : the target is unknown.
-    UsageError : ``disable`` names no fusion.
+    UsageError : ``disable`` names no fusion, or ``dump_ir`` cannot be written.
     """
     target = parse_target(target)
     disabled = frozenset(disable)
@@ -89,6 +96,27 @@ def optimize_model(
             f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
         )
     module, sources, report = optimize(
-        model.module, initial(model.module, source_names), target.fusions, disabled
+        model.module,
+        initial(model.module, source_names),
+        target.fusions,
+        disabled,
+        **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
     )
     return Plan(model, target, module, sources, tasks_of(module, sources, target), report)
+
+
+class _Dump:
+    """Writes the module after each pass to ``FOLDER/NN_PASS.py``."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._count = 0
+
+    def __call__(self, name: str, module: Callable[[], Any]) -> None:
+        path = self._folder / f"{self._count:02}_{name}.py"
+        self._count += 1
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(module().script(show_meta=False))
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error}", hint="give another --dump-ir") from error

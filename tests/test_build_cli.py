@@ -26,7 +26,7 @@ def built(monkeypatch):
         return SimpleNamespace(kernels=kernels, check=check, export=export)
 
     monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
-    monkeypatch.setattr(api, "optimize_model", lambda model, target: "plan")
+    monkeypatch.setattr(api, "optimize_model", lambda model, **options: "plan")
     monkeypatch.setattr(api, "build_model", build_model)
     monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
     return seen

@@ -45,8 +45,8 @@ def calls(monkeypatch):
         seen.append(("import", source, options))
         return "model"
 
-    def optimize_model(model, target):
-        seen.append(("optimize", target))
+    def optimize_model(model, target, **options):
+        seen.append(("optimize", target, options["disable"]))
         return SimpleNamespace(tasks=(task, task))
 
     def tune_model(plan, on_event, **options):
@@ -81,14 +81,14 @@ def test_defaults(calls, capsys, tmp_path):
 
 def test_options_reach_the_api(calls, tmp_path):
     command = [
-        "m.onnx", "--target", "cpu:znver4", "--shape", "x=1x128", "--shape", "a:0=2x3x4", "--batch", "2",
+        "m.onnx", "--target", "cpu:znver4", "--disable", "gelu", "--shape", "x=1x128", "--shape", "a:0=2x3x4", "--batch", "2",
         "--sequence", "64", "--trials", "7", "--minutes", "0.5", "--logs", str(tmp_path), "--seed", "3",
         "--no-shipped-records", "--no-check", "-q", "--out", str(tmp_path),
     ]  # fmt: skip
     assert tune.main(command) == 0
     shapes = {"x": (1, 128), "a:0": (2, 3, 4)}
     assert named(calls, "import") == [("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64})]
-    assert named(calls, "optimize") == [("cpu:znver4",)]
+    assert named(calls, "optimize") == [("cpu:znver4", ["gelu"])]
     ((options,),) = named(calls, "tune")
     assert options == {"trials": 7, "minutes": 0.5, "logs": tmp_path, "seed": 3, "use_shipped": False}
     assert named(calls, "build") == [({"logs": tmp_path, "use_shipped": False},)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -14,6 +14,7 @@ tvm = import_tvm()
 import numpy as np  # noqa: E402
 from tvm import relax  # noqa: E402
 
+from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
@@ -38,11 +39,15 @@ FUSIONS: tuple[Rule, ...] = (
 )
 
 
+Observer = Callable[[str, Callable[[], Any]], None]
+
+
 def optimize(
     module: Any,
     sources: Mapping[str, tuple[str, ...]],
     rules: Sequence[Rule] = FUSIONS,
     disabled: frozenset[str] = frozenset(),
+    observe: Observer = lambda name, module: None,
 ) -> tuple[Any, dict[str, tuple[str, ...]], Report]:
     """Fuse and lower to calls of kernels: fused operators, and generic TensorIR for the rest.
 
@@ -51,17 +56,23 @@ def optimize(
     module : Relax with static shapes; the function ``main``.
     sources : source node names by variable name.
     disabled : names of fusions that are switched off.
+    observe : called after each pass with its name and a function that gives the module it left.
 
     Returns
     -------
     The module, in which ``main`` only calls PrimFuncs and views; source names by variable; what fired.
     """
     report = Report()
+    observe("import", lambda: module)
     graph = Graph(module, sources=sources)
+    anchors = anchors_of(graph)
     for rule in rules:
         start = time.perf_counter()
         run_rules(graph, [rule], report, disabled)
         report.seconds[rule.name] = time.perf_counter() - start
+        if rule.name not in disabled:
+            observe(rule.name, lambda: graph.rebuild()[0])
+    close(anchors, report)
     module, names = graph.rebuild()
     start = time.perf_counter()
     # Sort and scan have no TensorIR: the runtime library has them.  This pass asks for a target.
@@ -82,6 +93,7 @@ def optimize(
         module
     )
     report.seconds["lower"] = time.perf_counter() - start
+    observe("lower", lambda: module)
     return module, names, report
 
 

@@ -38,9 +38,16 @@ class Report:
     """Time by pass."""
     fused: list[Fused] = field(default_factory=list)
     """Every single fusion, with the source nodes that it stands for."""
+    anchors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Kind of anchor -> how many are inside fused operators, how many there are (see ``anchors.py``)."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"fusions": dict(sorted(self.fusions.items())), "misses": list(self.misses)}
+        return {
+            "fusions": dict(sorted(self.fusions.items())),
+            "misses": list(self.misses),
+            "anchors": {kind: {"fused": n, "all": of} for kind, (n, of) in sorted(self.anchors.items())},
+            "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},
+        }
 
 
 class Rule(ABC):

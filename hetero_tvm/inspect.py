@@ -1,0 +1,101 @@
+"""``python -m hetero_tvm.inspect MODEL``: what the graph passes did, and why they did not do more."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm import cli_common
+
+_ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    text = "Show what was fused in a model and what was not, with reasons; nothing is compiled."
+    parser = cli_common.model_parser("inspect", text)
+    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after each pass")
+    return cli_common.run(_run, parser, argv)
+
+
+def _run(options: argparse.Namespace) -> int:
+    plan = cli_common.load_plan(options)
+    document = describe(plan)
+    if options.json:
+        cli_common.print_json({"model": options.model, **document})
+    else:
+        _print(document)
+        if options.dump_ir is not None:
+            cli_common.say(options, f"wrote the IR after each pass to {options.dump_ir}")
+    return 0
+
+
+def describe(plan: Any) -> dict[str, Any]:
+    """A plan as JSON values: signature, fusions, misses, anchors, seconds by pass, kernels."""
+    signature = plan.model.signature
+
+    def tensors(specs: Any) -> list[dict[str, Any]]:
+        return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]
+
+    return {
+        "name": plan.model.name,
+        "target": plan.target.describe(),
+        "inputs": tensors(signature.inputs),
+        "outputs": tensors(signature.outputs),
+        **plan.report.to_json(),
+        "kernels": [
+            {
+                "kernel": task.name,
+                "calls": task.count,
+                "flops": task.flops,
+                "bytes": task.nbytes,
+                "space": task.space.name if task.space is not None else None,
+                "nodes": list(task.calls[0]),
+            }
+            for task in plan.tasks
+        ],
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
+
+    def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int = 1) -> None:
+        made = Table(title=title, title_justify="left")
+        for index, column in enumerate(columns):
+            justify = "right" if index >= len(columns) - right else "left"
+            made.add_column(column, justify=justify, overflow="fold")
+        for row in rows:
+            made.add_row(*map(str, row))
+        console.print(made)
+
+    target = document["target"]
+    device = target.get("cpu") or target.get("device", "")
+    console.print(f"{document['name']} for {target['kind']} {device}")
+    for way in ("inputs", "outputs"):
+        for tensor in document[way]:
+            shape = "x".join(map(str, tensor["shape"])) or "scalar"
+            console.print(f"  {way[:-1]:7}{tensor['name']}: {shape} {tensor['dtype']}")
+    table("fusions", ("fusion", "count"), list(document["fusions"].items()))
+    for kind, count in document["anchors"].items():
+        console.print(f"{_ANCHORS[kind]}: {count['fused']} of {count['all']} inside fused operators")
+    if document["misses"]:
+        rows = [(miss["rule"], miss["node"], miss["reason"]) for miss in document["misses"]]
+        table("not fused", ("rule", "node", "reason"), rows, right=0)
+    spaces = Counter()
+    for kernel in document["kernels"]:
+        spaces[kernel["space"] or "generic"] += kernel["calls"]
+    table("kernels", ("design space", "calls"), spaces.most_common())
+    rows = [(name, f"{1e3 * seconds:.1f}") for name, seconds in document["seconds"].items()]
+    total = 1e3 * sum(document["seconds"].values())
+    table("time of each pass", ("pass", "ms"), [*rows, ("all", f"{total:.1f}")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

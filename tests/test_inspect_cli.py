@@ -1,0 +1,51 @@
+"""``python -m hetero_tvm.inspect``: the report as JSON and as text, IR after each pass."""
+
+import json
+
+import pytest
+
+from hetero_tvm import inspect
+
+MODEL = "zoo:minilm-l6-tiny"
+
+
+def test_json_tells_fusions_misses_and_anchors(capsys):
+    assert inspect.main([MODEL, "--json", "--disable", "gelu"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["fusions"]["attention"] == document["fusions"]["qkv"] == 2
+    assert "gelu" not in document["fusions"]
+    assert document["anchors"]["gelu"] == {"fused": 0, "all": 2}
+    erf = [miss for miss in document["misses"] if miss["rule"] == "gelu"]
+    assert len(erf) == 2 and all(set(miss) == {"rule", "node", "reason"} for miss in erf)
+    assert all("Erf" in miss["node"] for miss in erf)
+    assert document["inputs"][0]["name"] == "input_ids" and document["kernels"]
+    assert document["seconds"]["attention"] >= 0
+
+
+def test_text(capsys):
+    assert inspect.main([MODEL]) == 0
+    text = capsys.readouterr().out
+    assert "softmax: 2 of 2 inside fused operators" in text
+    assert "attention" in text and "time of each pass" in text
+
+
+def test_ir_after_each_pass_is_numbered(tmp_path, capsys):
+    assert inspect.main([MODEL, "--dump-ir", str(tmp_path / "ir")]) == 0
+    files = sorted(path.name for path in (tmp_path / "ir").iterdir())
+    assert files[0] == "00_import.py" and files[-1].endswith("_lower.py")
+    assert [int(name.split("_")[0]) for name in files] == list(range(len(files)))
+    attention = next(path for path in (tmp_path / "ir").iterdir() if path.name.endswith("_attention.py"))
+    assert "attention_b1h" in attention.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([MODEL, "--disable", "gelo"], "there are no fusions called gelo"),
+        (["nothing.onnx"], "nothing.onnx"),
+        ([MODEL, "--dump-ir", "/dev/null/ir"], "cannot write"),
+    ],
+)
+def test_bad_options_are_told(arguments, told, capsys):
+    assert inspect.main(arguments) == 2
+    assert told in capsys.readouterr().err
