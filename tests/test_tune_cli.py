@@ -81,8 +81,9 @@ def test_defaults(calls, capsys, tmp_path):
 
 def test_options_reach_the_api(calls, tmp_path):
     command = [
-        "m.onnx", "--target", "cpu:znver4", "--disable", "gelu", "--shape", "x=1x128", "--shape", "a:0=2x3x4", "--batch", "2",
-        "--sequence", "64", "--trials", "7", "--minutes", "0.5", "--logs", str(tmp_path), "--seed", "3",
+        "m.onnx", "--target", "cpu:znver4", "--disable", "gelu", "--shape", "x=1x128",
+        "--shape", "a:0=2x3x4", "--batch", "2", "--sequence", "64",
+        "--trials", "7", "--minutes", "0.5", "--logs", str(tmp_path), "--seed", "3",
         "--no-shipped-records", "--no-check", "-q", "--out", str(tmp_path),
     ]  # fmt: skip
     assert tune.main(command) == 0
