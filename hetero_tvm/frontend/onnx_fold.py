@@ -73,6 +73,7 @@ class Folder:
         branch = self._known_branch(node)
         if branch is not None:
             return [kept for inner in branch for kept in self._visit(inner)]
+        self._drop_empty(node)
         same = self._no_op(node)
         if same is not None and self._forward(node, same):
             return []
@@ -113,11 +114,28 @@ class Folder:
             return node.input[0]
         if node.op_type == "Dropout" and self._is_inference(node):
             return node.input[0]
-        if node.op_type in ("Cast", "Expand"):
+        if node.op_type == "Concat" and len(node.input) == 1:
+            return node.input[0]
+        if node.op_type in ("Cast", "Expand", "Reshape") or (node.op_type == "Slice" and self._goes_forward(node)):
             source, result = (self._type(name) for name in (node.input[0], node.output[0]))
             if source is not None and source == result and source[1] is not None and None not in source[1]:
                 return node.input[0]
         return None
+
+    def _goes_forward(self, node: onnx.NodeProto) -> bool:
+        """Whether a Slice is known to reverse no axis."""
+        steps = node.input[4] if len(node.input) > 4 else ""
+        return not steps or (steps in self.pool and bool((self.pool.array(steps) > 0).all()))
+
+    def _drop_empty(self, node: onnx.NodeProto) -> None:
+        """Concat without its operands of no elements (the part that a full rotary embedding leaves alone)."""
+        if node.op_type != "Concat" or len(node.input) < 2:
+            return
+        types = [self._type(name) for name in node.input]
+        # Of operands of one rank, one without elements adds to no axis but the joined one.
+        filled = [name for name, type_ in zip(node.input, types, strict=True) if not _is_empty(type_)]
+        if filled and len(filled) < len(node.input):
+            node.input[:] = filled
 
     def _is_inference(self, node: onnx.NodeProto) -> bool:
         if len(node.output) > 1 and node.output[1]:
@@ -171,6 +189,8 @@ class Folder:
             return self._shape(node)
         if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
             return None
+        if all(_is_empty(self._types.get(name)) for name in node.output):
+            return [self._empty(name) for name in node.output]
         inputs = [name for name in node.input if name]
         if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):
             return None
@@ -189,6 +209,10 @@ class Folder:
         if not all(isinstance(result, np.ndarray | np.generic) for result in results):
             return None
         return [np.asarray(result) for result in results]
+
+    def _empty(self, name: str) -> np.ndarray:
+        element, dims = self._types[name]
+        return np.empty(dims, helper.tensor_dtype_to_np_dtype(element))
 
     def _reference(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         from onnx.reference import ReferenceEvaluator  # a slow import that few models need twice
@@ -238,6 +262,11 @@ def tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[int, tuple[int | None, ..
 
 def _known(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
     return type_ is not None and type_[1] is not None and None not in type_[1]
+
+
+def _is_empty(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
+    """Whether a tensor is known to have no elements."""
+    return _known(type_) and 0 in type_[1]
 
 
 def merge_identities(graph: onnx.GraphProto) -> None:

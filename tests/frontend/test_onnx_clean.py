@@ -219,3 +219,52 @@ def test_nodes_may_come_in_any_order():
     del source.graph.node[:]
     source.graph.node.extend(copies)
     assert [n.op_type for n in import_onnx(source).onnx_model.graph.node] == ["Exp", "Sin", "Tanh"]
+
+
+def test_empty_parts_disappear():
+    """What a rotary embedding of the whole head leaves over: a slice of nothing, joined again."""
+    source = text_model(
+        """g (float[2, 8] x) => (float[2, 8] y)
+        <int64[1] zero = {0}, int64[1] eight = {8}, int64[1] far = {99}, int64[1] axis = {1}> {
+            turned = Slice(x, zero, eight, axis)
+            rest = Slice(x, eight, far, axis)
+            scaled = Mul(rest, rest)
+            minus = Neg(turned)
+            y = Concat<axis = -1>(minus, scaled)
+        }"""
+    )
+    model = against_original(source)
+    assert operators(model) == {"Neg": 1}
+
+
+def test_sums_of_shape_values_beyond_one_dimension():
+    """Row numbers of a flattened batch, as traced masks compute them: shape inference that follows
+    values takes the sum [2, 1] + [1, 3] for one of two vectors of unequal length."""
+    source = text_model(
+        """g (int64[b, s] ids) => (int64[b, s] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}> {
+            shape = Shape(ids)
+            batch = Gather(shape, zero)
+            length = Gather(shape, one)
+            rows = Range(zero, batch, one)
+            columns = Range(zero, length, one)
+            rows_B1 = Unsqueeze(rows, second)
+            offsets_B1 = Mul(rows_B1, length)
+            columns_1S = Unsqueeze(columns, first)
+            places = Add(offsets_B1, columns_1S)
+            y = Add(places, ids)
+        }"""
+    )
+    model = against_original(source, shapes={"ids": (2, 3)})
+    assert operators(model) == {"Add": 1}
+
+
+def test_a_slice_that_reverses_is_kept():
+    source = text_model(
+        """g (float[2, 8] x) => (float[2, 8] y)
+        <int64[1] last = {-1}, int64[1] before = {-99}, int64[1] axis = {1}, int64[1] step = {-1}> {
+            turned = Slice(x, last, before, axis, step)
+            y = Neg(turned)
+        }"""
+    )
+    assert operators(against_original(source)) == {"Slice": 1, "Neg": 1}
