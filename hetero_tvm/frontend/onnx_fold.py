@@ -116,14 +116,16 @@ class Folder:
             return node.input[0]
         if node.op_type == "Concat" and len(node.input) == 1:
             return node.input[0]
-        if node.op_type in ("Cast", "Expand", "Reshape") or (node.op_type == "Slice" and self._goes_forward(node)):
+        if node.op_type in ("Cast", "Expand", "Reshape") or self._goes_forward(node):
             source, result = (self._type(name) for name in (node.input[0], node.output[0]))
             if source is not None and source == result and source[1] is not None and None not in source[1]:
                 return node.input[0]
         return None
 
     def _goes_forward(self, node: onnx.NodeProto) -> bool:
-        """Whether a Slice is known to reverse no axis."""
+        """Whether this is a Slice that is known to reverse no axis."""
+        if node.op_type != "Slice":
+            return False
         steps = node.input[4] if len(node.input) > 4 else ""
         return not steps or (steps in self.pool and bool((self.pool.array(steps) > 0).all()))
 
