@@ -1,0 +1,41 @@
+"""``python -m hetero_tvm.targets.npu disasm FILE`` and ``asm FILE -o OUT``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.targets.npu.assembler import assemble
+from hetero_tvm.targets.npu.disassembler import disassemble
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0, or 1 when the file cannot be read or is malformed."""
+    parser = argparse.ArgumentParser(prog="python -m hetero_tvm.targets.npu", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    disasm = commands.add_parser("disasm", help="command stream to text")
+    disasm.add_argument("file", type=Path)
+    disasm.add_argument("--offsets", action="store_true", help="end lines with the index and byte offset")
+    asm = commands.add_parser("asm", help="text to command stream")
+    asm.add_argument("file", type=Path)
+    asm.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "disasm":
+            sys.stdout.write(disassemble(options.file.read_bytes(), options.offsets))
+        else:
+            options.output.write_bytes(assemble(options.file.read_text()))
+    except (HeteroTVMError, UnicodeDecodeError) as error:
+        print(f"error: {options.file}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

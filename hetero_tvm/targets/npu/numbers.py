@@ -1,0 +1,35 @@
+"""The data types of the machine and how values pass from one to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = ("f16", "bf16", "f32", "i8", "i32")
+WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "i8": 1, "i32": 4}
+_NUMPY = {
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32),
+    "i8": np.dtype(np.int8), "i32": np.dtype(np.int32),
+}  # fmt: skip
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """f16, bf16, f32, i8 or i32 as NumPy's."""
+    return _NUMPY[name]
+
+
+def cast(values: np.ndarray, dtype: str, zero_point: int = 0) -> np.ndarray:
+    """Round to ``dtype``: floats to nearest even; floats to integers half to even, saturated, NaN to 0;
+    integers to narrower ones saturated.  ``zero_point`` is added after rounding, before saturation.
+    """
+    target = _NUMPY[dtype]
+    if dtype not in ("i8", "i32"):
+        return values.astype(target) if values.dtype != target else values
+    limits = np.iinfo(target)
+    if values.dtype.kind in "iu":
+        return np.clip(values.astype(np.int64) + zero_point, limits.min, limits.max).astype(target)
+    rounded = np.rint(values.astype(np.float64)) + zero_point
+    finite = np.nan_to_num(rounded, nan=0.0, posinf=limits.max, neginf=limits.min)
+    return np.clip(finite, limits.min, limits.max).astype(target)
