@@ -100,7 +100,7 @@ class Stream:
             raise StreamError(f"offset 0: not a command stream (starts with {magic!r})")
         if crc != checksum(data):
             found = checksum(data)
-            raise StreamError(f"offset {_CRC_OFFSET}: damaged: checksum {found:08x}, the stream says {crc:08x}")
+            raise StreamError(f"offset {_CRC_OFFSET}: damaged: CRC {found:08x}, the stream says {crc:08x}")
         if version != isa.ISA_VERSION:
             raise StreamError(f"offset 4: version {version}, this is version {isa.ISA_VERSION}")
         if header_bytes != _HEADER.size or reserved or any(head[17:]):
