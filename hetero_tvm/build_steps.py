@@ -173,7 +173,7 @@ def build(plan: Plan, choices: Mapping[str, Choice]) -> BuiltModel:
     }
     try:
         module = apply_schedules(plan.module, plan.tasks, points, scheduled, plan.target)
-        lowered, memory = lower(module)
+        lowered, memory = lower(plan.target.finalize(module))
         with quiet_fd2():
             executable = plan.target.compile(lowered)
     except HeteroTVMError:

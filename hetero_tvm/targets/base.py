@@ -50,6 +50,10 @@ class Target(ABC):
     def schedule_generic(self, function: Any) -> Any:
         """A schedule for a kernel that no space knows: correct for any function, never none."""
 
+    def finalize(self, module: Any) -> Any:
+        """Passes of this target over the scheduled kernels and their calls, before memory is planned."""
+        return module
+
     @abstractmethod
     def compile(self, module: Any) -> Any:
         """From a lowered module (Relax and scheduled kernels) to a ``relax.VMExecutable``."""

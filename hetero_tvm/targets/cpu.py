@@ -14,6 +14,7 @@ from hetero_tvm import host  # noqa: E402
 from hetero_tvm.codegen.pipeline import PIPELINE  # noqa: E402
 from hetero_tvm.errors import TargetError  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.prefetch_ahead import prefetch_ahead  # noqa: E402
 from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cpu import generic  # noqa: E402
@@ -121,6 +122,9 @@ class CpuTarget(Target):
 
     def schedule_generic(self, function: Any) -> Any:
         return generic.schedule(function, self.machine)
+
+    def finalize(self, module: Any) -> Any:
+        return prefetch_ahead(module)
 
     def compile(self, module: Any) -> Any:
         from tvm import relax

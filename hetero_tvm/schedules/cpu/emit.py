@@ -139,8 +139,7 @@ class Kernel:
 
     def prefetch(self, buffer: Any, indices: Sequence[Any]) -> None:
         """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
-        address = self.address(buffer, indices)
-        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1)))
+        T.evaluate(prefetch(self.address(buffer, indices)))
 
     @staticmethod
     def ramp(base: Any, lanes: int):
@@ -152,6 +151,11 @@ class Kernel:
         """``value`` in every lane."""
         scalar = constant(value) if isinstance(value, (int, float)) else value
         return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
+
+
+def prefetch(address: Any) -> Any:
+    """The cache line of an address, into L2 and kept there (prefetcht1)."""
+    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1))
 
 
 def int32(value: int):

@@ -31,6 +31,9 @@ from hetero_tvm.schedules.cpu.activation import Activations
 from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 
+PANEL_ATTR = "hetero.panels"
+"""On a kernel in which each thread goes through all weight panels in turn: the weight's operand index."""
+
 _MAX_ROWS = 14
 _MAX_VECTORS = 8
 
@@ -233,4 +236,6 @@ class MatmulSpace(DesignSpace):
                     else:
                         with k.when(tirx.EQ(block, int32(blocks - 1))):
                             row_tile(full * rows, rest, panel, int32(0), max(1, full // blocks))
+        if point["prefetch"] and panels > 1 and blocks % machine.threads == 0:
+            return k.function.with_attr(PANEL_ATTR, 1)
         return k.function
