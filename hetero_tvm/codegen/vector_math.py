@@ -179,6 +179,11 @@ def silu(x: Any) -> Any:
     return _let(x, lambda x: x * sigmoid(x))
 
 
+def quick_gelu(x: Any) -> Any:
+    """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
+    return _let(x, lambda x: x * sigmoid(_c(1.702, x) * x))
+
+
 _CDF = (
     0.00109774875, -0.00324797025, 0.0037580682, -0.00457318686, 0.00977869425, -0.0170214288, 0.0239236075,
     -0.0319759585, 0.0414755084, -0.0519230589, 0.0650394931, -0.0880664438, 0.176734924,

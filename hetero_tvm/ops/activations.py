@@ -34,6 +34,10 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
+def quick_gelu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-1.702 * x))
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
@@ -44,6 +48,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gelu_erf": gelu_erf,
     "gelu_tanh": gelu_tanh,
     "silu": silu,
+    "quick_gelu": quick_gelu,
     "sigmoid": sigmoid,
     "tanh": np.tanh,
 }

@@ -1,8 +1,9 @@
-"""GELU written out: ``x / 2 * (1 + erf(x / sqrt 2))`` and its tanh approximation -> one operator.
+"""GELU and its approximations, as operators or written out -> one operator.
 
-Exporters write the factors in any order and spell the square root as a division or a product, the
-cube as ``x * x * x`` or ``power(x, 3)``.  The rule therefore collects the factors of the product
-around ``1 + erf(...)`` and checks the scalar part, instead of listing spellings.
+``x / 2 * (1 + erf(x / sqrt 2))`` and ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x**3)))`` (rule
+``gelu``).  Exporters write the factors in any order, the square root as a division or a product, the
+cube in three ways, or ``x * (1 + 0.044715 x**2)``.  The rule therefore collects the factors of the
+product around ``1 + erf(...)`` and reads the argument as a polynomial, instead of listing spellings.
 """
 
 from __future__ import annotations
@@ -10,125 +11,90 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.relax_passes.activation import check_dtype, replace_by_activation
+from hetero_tvm.relax_passes.graph import Graph, scalar_of, shape_of
+from hetero_tvm.relax_passes.polynomial import is_polynomial, polynomial, scalings
+from hetero_tvm.relax_passes.rule import Miss, Rule
 
-tvm = import_tvm()
-
-from tvm import relax  # noqa: E402
-
-from hetero_tvm.relax_passes.graph import Graph, scalar_of  # noqa: E402
-from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
-
-_TOLERANCE = 1e-5
+_OPERATORS = {"relax.nn.gelu": "gelu_erf", "relax.nn.gelu_tanh": "gelu_tanh"}
+_ROOT = math.sqrt(2 / math.pi)
+_ARGUMENTS = {
+    "relax.erf": ("gelu_erf", {1: math.sqrt(0.5)}, "x / sqrt(2)"),
+    "relax.tanh": ("gelu_tanh", {1: _ROOT, 3: 0.044715 * _ROOT}, "sqrt(2 / pi) * (x + 0.044715 x**3)"),
+}
+"""Inner function -> the activation, its argument as a polynomial in x, and that in words."""
 
 
 class Gelu(Rule):
-    """``relax.nn.gelu`` / ``relax.nn.gelu_tanh`` from their parts."""
+    """The exact form and the tanh approximation."""
 
     name = "gelu"
-    anchors = ("relax.erf", "relax.tanh")
+    anchors = (*_ARGUMENTS, *_OPERATORS)
 
     def match(self, graph: Graph, var: Any) -> Any | None:
-        inner = graph.value(var).args[0]
-        exact = graph.op_name(var) == "relax.erf"
+        name = graph.op_name(var)
+        if name in _OPERATORS:
+            check_dtype(var)
+            return _OPERATORS[name], graph.value(var).args[0], var, []
+        function = name.removeprefix("relax.")
         plus_one = graph.only_user(var)
         if plus_one is None or graph.op_name(plus_one) != "relax.add":
             return None
-        addends = graph.value(plus_one).args
-        if not any(_close(scalar_of(a), 1.0) for a in addends):
+        if not any(_close(scalar_of(graph.value(a)), 1.0) for a in graph.value(plus_one).args):
             return None
-        x, scale = _scaled(graph, inner)
-        if exact:
-            if not _close(scale, math.sqrt(0.5)):
-                raise Miss(f"erf of x * {scale:.6g}, expected x / sqrt(2)")
-        else:
-            x = _tanh_argument(graph, inner)
         # Walk the product outwards until the factors are x, 1 + erf and one half.
-        top, absorbed, half, seen_x = plus_one, [var, plus_one], 1.0, False
-        while not (seen_x and _close(half, 0.5)):
+        top, absorbed, half, x = plus_one, [var, plus_one], 1.0, None
+        while not (x is not None and _close(half, 0.5)):
             user = graph.only_user(top)
-            if user is None or graph.op_name(user) != "relax.multiply":
-                raise Miss("1 + erf(...) is not multiplied by x / 2 alone")
-            other = _other(graph.value(user).args, top)
-            factor = scalar_of(other)
-            if factor is not None:
-                half *= factor
-            else:
-                base, by = _scaled(graph, other)
-                if not _same(graph, base, x) or seen_x:
-                    raise Miss("1 + erf(...) is multiplied by another tensor than x")
-                seen_x, half = True, half * by
+            factor, tensor = _factor(graph, user, top)
+            if user is None or factor is None or (tensor is not None and x is not None):
+                raise Miss(f"1 + {function}(...) is not multiplied by x / 2 alone")
+            if tensor is not None:
+                x, factor = _argument(graph, var, tensor)
+            half *= factor
             top = user
             absorbed.append(user)
-        return x, top, absorbed, exact
+        check_dtype(x)
+        if shape_of(x) != shape_of(top):
+            raise Miss(f"x has shape {shape_of(x)}, the result {shape_of(top)}")
+        return _ARGUMENTS[name][0], x, top, absorbed
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
-        x, top, absorbed, exact = found
-        fused = relax.op.nn.gelu(x) if exact else relax.op.nn.gelu_tanh(x)
-        graph.replace(top, fused, absorbs=absorbed)
+        function, x, top, absorbed = found
+        replace_by_activation(graph, top, function, x, absorbed)
+
+
+def _factor(graph: Graph, user: Any, top: Any) -> tuple[float | None, Any]:
+    """By what the binding ``user`` multiplies ``top``: a number, or 1 and a tensor; None when it does not."""
+    if user is None or graph.op_name(user) not in ("relax.multiply", "relax.divide"):
+        return None, None
+    left, right = graph.value(user).args
+    divided = graph.op_name(user) == "relax.divide"
+    if divided and not left.same_as(top):
+        return None, None
+    other = right if left.same_as(top) else left
+    number = scalar_of(graph.value(other))
+    if divided:
+        return (1 / number if number else None), None
+    return (1.0, other) if number is None else (number, None)
+
+
+def _argument(graph: Graph, var: Any, tensor: Any) -> tuple[Any, float]:
+    """The x of which ``var`` takes the right polynomial, and the factor with which ``tensor`` has it."""
+    _, wanted, words = _ARGUMENTS[graph.op_name(var)]
+    inner = graph.value(var).args[0]
+    related = None
+    for x, factor in scalings(graph, tensor):
+        found = polynomial(graph, inner, x)
+        if is_polynomial(found, wanted):
+            return x, factor
+        related = found if found is not None and 1 in found else related
+    function = graph.op_name(var).removeprefix("relax.")
+    if related is None:
+        raise Miss(f"1 + {function}(...) is multiplied by another tensor than x")
+    terms = " + ".join(f"{c:.6g} x**{power}" if power else f"{c:.6g}" for power, c in sorted(related.items()))
+    raise Miss(f"{function} of {terms}, expected {words}")
 
 
 def _close(value: float | None, wanted: float) -> bool:
-    return value is not None and math.isclose(value, wanted, rel_tol=_TOLERANCE)
-
-
-def _same(graph: Graph, a: Any, b: Any) -> bool:
-    return a.same_as(b) or (graph.value(a) is not None and graph.value(a).same_as(graph.value(b)))
-
-
-def _other(args: Any, one: Any) -> Any:
-    return args[1] if args[0].same_as(one) else args[0]
-
-
-def _scaled(graph: Graph, expr: Any) -> tuple[Any, float]:
-    """Strip constant factors: ``expr == base * scale``."""
-    scale = 1.0
-    while True:
-        call = graph.call(expr, "relax.multiply", "relax.divide")
-        if call is None:
-            return expr, scale
-        left, right = call.args
-        if call.op.name == "relax.divide":
-            factor = scalar_of(right)
-            if not factor:
-                return expr, scale
-            expr, scale = left, scale / factor
-        elif scalar_of(right) is not None:
-            expr, scale = left, scale * scalar_of(right)
-        elif scalar_of(left) is not None:
-            expr, scale = right, scale * scalar_of(left)
-        else:
-            return expr, scale
-
-
-def _tanh_argument(graph: Graph, inner: Any) -> Any:
-    """x of ``sqrt(2 / pi) * (x + 0.044715 x**3)``; Miss when it is another polynomial."""
-    total, scale = _scaled(graph, inner)
-    if not _close(scale, math.sqrt(2 / math.pi)):
-        raise Miss(f"tanh argument is scaled by {scale:.6g}, expected sqrt(2 / pi)")
-    addition = graph.call(total, "relax.add")
-    if addition is not None:
-        for x, cubic in (addition.args, reversed(list(addition.args))):
-            base, factor = _scaled(graph, cubic)
-            if _close(factor, 0.044715) and _is_cube(graph, base, x):
-                return x
-    raise Miss("tanh argument is not x + 0.044715 x**3")
-
-
-def _is_cube(graph: Graph, expr: Any, x: Any) -> bool:
-    power = graph.call(expr, "relax.power")
-    if power is not None:
-        return _same(graph, power.args[0], x) and scalar_of(power.args[1]) == 3.0
-    product = graph.call(expr, "relax.multiply")
-    if product is None:
-        return False
-    factors, pending = 0, list(product.args)
-    while pending:
-        factor = pending.pop()
-        if _same(graph, factor, x):
-            factors += 1
-        elif (inner := graph.call(factor, "relax.multiply")) is not None:
-            pending.extend(inner.args)
-        else:
-            return False
-    return factors == 3
+    return value is not None and math.isclose(value, wanted, rel_tol=1e-5)

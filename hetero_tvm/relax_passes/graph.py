@@ -140,11 +140,34 @@ class Graph:
         self._written.append(var)
         self._sources[var] = _united(self.sources(v) for v in (*absorbs, var))
         self._users = None
+        self._inherit(before, [var])
+
+    def forward(self, var: Any, to: Any) -> None:
+        """Let whoever uses ``var`` use ``to``, which has the same value: a variable or a constant.
+
+        The variable disappears unless it is a result.  What it stood for passes on to ``to`` when that
+        is a binding, else to the users.
+        """
+        before, users = self.bindings(), [user for user in self.users(var) if user is not None]
+        for user in users:
+            self._bind(user, self._normalized(_substituted(self._value[user], var, to)))
+        if None in self.users(var):
+            self._bind(var, to)
+        self._written += users
+        heirs = [to] if isinstance(to, relax.Var) and to in self._value else users or [var]
+        for heir in heirs:
+            self._sources[heir] = _united([self.sources(var), self.sources(heir)])
+        self._users = None
+        self._inherit(before, heirs)
+
+    def _inherit(self, before: list[Any], heirs: list[Any]) -> None:
+        """Source names of bindings that died, and that nobody else carries, pass on to ``heirs``."""
         live = self._live_users()
         gone = [v for v in before if v not in live]
         carried = {name for v in self._order for name in self.sources(v)} if gone else set()
-        lost = (name for v in gone for name in self.sources(v) if name not in carried)
-        self._sources[var] = _united([tuple(lost), self._sources[var]])
+        lost = tuple(name for v in gone for name in self.sources(v) if name not in carried)
+        for heir in heirs if lost else ():
+            self._sources[heir] = _united([lost, self.sources(heir)])
 
     def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
         """A new binding right before ``anchor``; returns its variable."""
@@ -188,6 +211,20 @@ def _variables(expr: Any) -> list[Any]:
     found: list[Any] = []
     relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
     return found
+
+
+def _substituted(value: Any, old: Any, new: Any) -> Any:
+    """``value`` with ``new`` wherever it uses the variable ``old``."""
+    if isinstance(value, relax.Var):
+        return new if value.same_as(old) else value
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_substituted(field, old, new) for field in value.fields])
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(_substituted(value.tuple_value, old, new), value.index)
+    if isinstance(value, tvm.ir.Call):
+        args = [_substituted(arg, old, new) for arg in value.args]
+        return relax.Call(value.op, args, value.attrs, value.ty_args)
+    return value
 
 
 def _united(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

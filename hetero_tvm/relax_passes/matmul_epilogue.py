@@ -18,19 +18,10 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
+from hetero_tvm.relax_passes.activation import activation_of  # noqa: E402
 from hetero_tvm.relax_passes.epilogue import Found, other_operand, residual  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
-
-_ACTIVATIONS = {
-    "relax.nn.relu": "relu",
-    "relax.nn.gelu": "gelu_erf",
-    "relax.nn.gelu_tanh": "gelu_tanh",
-    "relax.nn.silu": "silu",
-    "relax.sigmoid": "sigmoid",
-    "relax.tanh": "tanh",
-}
-
 
 _RESHAPE = "reshape"
 """A reshape that keeps rows whole (exporters flatten [B, S, N] around Gemm) does not end the epilogue."""
@@ -98,8 +89,8 @@ def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:
     name = graph.op_name(user)
     if name == "relax.reshape":
         return (_RESHAPE, None) if len(shape_of(user)) > 1 and shape_of(user)[-1] == n else (None, None)
-    if name in _ACTIVATIONS:
-        return _ACTIVATIONS[name], None
+    if (activation := activation_of(graph, user)) is not None:
+        return activation, None
     if name != "relax.add" or shape_of(user) != shape_of(top):
         return None, None
     other = other_operand(graph, user, top)

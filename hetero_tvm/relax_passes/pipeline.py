@@ -16,26 +16,32 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
+from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
+from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
-from hetero_tvm.relax_passes.rows import ClaimNorm, ClaimSoftmax  # noqa: E402
+from hetero_tvm.relax_passes.rows import ClaimSoftmax  # noqa: E402
 from hetero_tvm.relax_passes.rule import Report, Rule, run_rules  # noqa: E402
+from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
 from hetero_tvm.relax_passes.sources import after_fusion  # noqa: E402
 
 FUSIONS: tuple[Rule, ...] = (
-    Gelu(),  # first: an activation as one operator is what the matmul epilogue looks for
-    LayerNorm(),  # before RMS: it is the more specific form of the same anchor
+    *CANONICAL,  # one spelling for what exporters write in many
+    Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
+    Silu(),
+    QuickGelu(),
+    LayerNorm(),
     RmsNorm(),
     FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
     MergeQkv(),  # after attention: only then is it known which projections belong together
     FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
     ConvEpilogue(),
     MatmulEpilogue(),  # after everything that forms activations and takes products away
-    ClaimNorm(),  # row kernels last: attention has taken its softmax by now
-    ClaimSoftmax(),
+    MergeReshapes(),  # when no rule needs the shapes in between any more
+    ClaimSoftmax(),  # last: attention has taken its softmax by now
 )
 
 

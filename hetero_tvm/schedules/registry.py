@@ -6,6 +6,7 @@ from hetero_tvm.errors import RecordError
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.elementwise import ElementwiseSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
@@ -16,6 +17,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     NormalizeSpace(),
     SoftmaxSpace(),
     Conv2dSpace(),
+    ElementwiseSpace(),
 )
 
 _BY_NAME = {space.name: space for space in CPU_SPACES}

@@ -94,7 +94,8 @@ def test_activations_against_scipy():
         "relu": np.where(x > 0, x, 0), "relu6": np.where(x > 0, np.where(x < 6, x, 6), 0),
         "gelu_erf": x * special.ndtr(x),
         "gelu_tanh": x * special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)),
-        "silu": x * special.expit(x), "sigmoid": special.expit(x), "tanh": np.tanh(x),
+        "silu": x * special.expit(x), "quick_gelu": x * special.expit(1.702 * x),
+            "sigmoid": special.expit(x), "tanh": np.tanh(x),
     }  # fmt: skip
     assert set(exact_forms) == set(ACTIVATIONS)
     for name, truth in exact_forms.items():

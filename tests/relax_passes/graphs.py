@@ -125,11 +125,16 @@ def _call(mod, call, value_of):
         arrays = value_of(call.args[1])
         assert [a.shape for a in arrays] == [x.shape for x in fused.inputs], fused
         return fused.reference(*arrays)
-    if name in ("reshape", "clip"):
+    if name in ("reshape", "clip", "broadcast_to", "strided_slice"):
         first = value_of(call.args[0])
         if name == "clip":
             return np.clip(first, *(float(a.value) for a in call.args[1:]))
-        return first.reshape([int(e) for e in call.args[1].values])
+        if name == "strided_slice":
+            axes, begin, end, step = ([int(v) for v in numbers.fields] for numbers in call.args[1:])
+            cut = {a: slice(*limits) for a, *limits in zip(axes, begin, end, step, strict=True)}
+            return first[tuple(cut.get(axis, slice(None)) for axis in range(first.ndim))]
+        extents = [int(e) for e in call.args[1].values]
+        return first.reshape(extents) if name == "reshape" else np.broadcast_to(first, extents)
     arguments = [value_of(a) for a in call.args]
     axes = getattr(attrs, "axes", None)
     axes = None if axes is None else [int(a) for a in axes]
@@ -138,17 +143,26 @@ def _call(mod, call, value_of):
     x = arguments[0]
     if name == "permute_dims":
         return x.transpose(axes)
-    if name == "mean":
-        return x.mean(tuple(int(a) for a in attrs.axis), keepdims=bool(attrs.keepdims))
+    if name in ("expand_dims", "squeeze", "flatten"):
+        return x.reshape([int(e) for e in call.ty.shape])
+    if name == "concat":
+        return np.concatenate(x, int(attrs.axis))
+    if name == "astype":
+        return x.astype(str(attrs.dtype)).astype("float64")
+    if name == "take":
+        return np.take(x, arguments[1].astype("int64"), int(attrs.axis), mode=str(attrs.mode))
+    if name in ("mean", "sum", "variance"):
+        reduce = {"mean": np.mean, "sum": np.sum, "variance": np.var}[name]
+        return reduce(x, axis=tuple(int(a) for a in attrs.axis), keepdims=bool(attrs.keepdims))
     if name == "split":
         return tuple(np.split(x, int(attrs.indices_or_sections), int(attrs.axis)))
     if name == "nn.softmax":
         return special.softmax(x, int(attrs.axis))
     if name in ("nn.layer_norm", "nn.rms_norm"):
-        assert [a % x.ndim for a in axes] == [x.ndim - 1]
+        over = tuple(axes)
         if name == "nn.layer_norm":
-            x = x - x.mean(-1, keepdims=True)
-        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + float(attrs.epsilon)) * arguments[1]
+            x = x - x.mean(over, keepdims=True)
+        y = x / np.sqrt((x * x).mean(over, keepdims=True) + float(attrs.epsilon)) * arguments[1]
         return y + arguments[2] if len(arguments) > 2 else y
     if name == "nn.batch_norm":
         gamma, beta, mean, variance = (a[:, None, None] for a in arguments[1:])
@@ -164,7 +178,8 @@ _SIMPLE = {
     "matmul": np.matmul, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "divide": np.divide, "power": np.power, "square": np.square, "sqrt": np.sqrt, "erf": special.erf,
     "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "sigmoid": special.expit, "exp": np.exp,
-    "isnan": np.isnan, "maximum": np.maximum, "minimum": np.minimum, "nn.relu": activations.relu,
+    "isnan": np.isnan, "negative": np.negative, "maximum": np.maximum, "minimum": np.minimum,
+    "nn.relu": activations.relu,
     "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
     "where": lambda c, a, b: np.where(c != 0, a, b),
 }  # fmt: skip

@@ -1,0 +1,27 @@
+"""The rules that bring every exporter's graph into one form before any fusion looks at it.
+
+They run in this order, each once over the bindings in order, so that an operand is in its final form
+before its user is looked at.  None of them is counted as a fusion.
+"""
+
+from __future__ import annotations
+
+from hetero_tvm.relax_passes.canonicalize_algebra import ExpandPowers, MultiplyByReciprocal
+from hetero_tvm.relax_passes.canonicalize_broadcasts import DropBroadcasts
+from hetero_tvm.relax_passes.canonicalize_constants import FoldConstants
+from hetero_tvm.relax_passes.canonicalize_duplicates import MergeDuplicates
+from hetero_tvm.relax_passes.canonicalize_identities import DropIdentities
+from hetero_tvm.relax_passes.canonicalize_views import CancelReshapes, MergeCasts, MergeTransposes
+from hetero_tvm.relax_passes.rule import Rule
+
+CANONICAL: tuple[Rule, ...] = (
+    FoldConstants(),  # first: what it leaves constant is neutral, a mask, a scale to the others
+    MultiplyByReciprocal(),  # divisions by 1 become products by 1, which go next
+    DropIdentities(),
+    MergeCasts(),
+    CancelReshapes(),
+    MergeTransposes(),
+    DropBroadcasts(),
+    ExpandPowers(),
+    MergeDuplicates(),  # last: duplicates written in two ways are equal only now
+)
