@@ -21,6 +21,7 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError  # noqa: E402
+from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
 from hetero_tvm.plan_model import Plan  # noqa: E402
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs  # noqa: E402
 from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
@@ -46,14 +47,14 @@ class BuiltModel:
     plan : what was compiled.
     choices : task key -> which record (or default) its kernel was built from.
     executable : TVM's virtual-machine executable.
-    memory : bytes of planned storage and what it would be without reuse.
+    memory : what shares which bytes of the arena when.
     accuracy : result of the last :meth:`check`.
     """
 
     plan: Plan
     choices: Mapping[str, Choice]
     executable: Any
-    memory: dict[str, int]
+    memory: MemoryPlan
     accuracy: Accuracy | None = field(default=None)
 
     @functools.cached_property
@@ -117,7 +118,7 @@ class BuiltModel:
             target=TargetInfo(target["kind"], target["cpu"], tuple(target["isa"]), target["threads"]),
             versions=current_versions(),
             kernels=self.kernels,
-            memory=self.memory,
+            memory=self.memory.to_json(),
             accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
@@ -173,7 +174,7 @@ def build(plan: Plan, choices: Mapping[str, Choice]) -> BuiltModel:
     }
     try:
         module = apply_schedules(plan.module, plan.tasks, points, scheduled, plan.target)
-        lowered, memory = lower(plan.target.finalize(module))
+        lowered, memory = lower(plan.target.finalize(module), plan.sources)
         with quiet_fd2():
             executable = plan.target.compile(lowered)
     except HeteroTVMError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,9 +10,9 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-import numpy as np  # noqa: E402
 from tvm import relax  # noqa: E402
 
+from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
 from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
@@ -23,6 +22,7 @@ from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
+from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
 from hetero_tvm.relax_passes.rows import ClaimSoftmax  # noqa: E402
 from hetero_tvm.relax_passes.rule import Report, Rule, run_rules  # noqa: E402
 from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
@@ -103,24 +103,22 @@ def optimize(
     return module, names, report
 
 
-def lower(module: Any) -> tuple[Any, dict[str, int]]:
+def lower(module: Any, sources: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Any, MemoryPlan]:
     """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
 
-    Returns the module and the bytes of planned storage (``planned``) and of all the tensors in it
-    (``without_reuse``).
+    Returns the module and the plan of its memory, in which ``sources`` name the tensors' nodes.
     """
-    planned = tvm.transform.Sequential(
+    explicit = tvm.transform.Sequential(
         [
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),  # call_tir -> allocation and a call that writes to it
-            relax.transform.StaticPlanBlockMemory(),  # reuse of storage over live ranges
         ]
     )(module)
-    memory = _memory(planned)
+    planned, memory = plan_memory(explicit, sources)  # one arena, in place where safe
     lowered = tvm.transform.Sequential(
         [
-            relax.transform.LowerAllocTensor(),
+            relax.transform.LowerAllocTensor(),  # results, which are outside of the arena
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
@@ -129,17 +127,3 @@ def lower(module: Any) -> tuple[Any, dict[str, int]]:
         ]
     )(planned)
     return lowered, memory
-
-
-def _memory(module: Any) -> dict[str, int]:
-    total = {"relax.memory.alloc_storage": 0, "relax.memory.alloc_tensor": 0}
-    for binding in (b for block in module["main"].body.blocks for b in block.bindings):
-        value = binding.value
-        name = value.op.name if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) else ""
-        if name == "relax.memory.alloc_storage":
-            total[name] += int(value.args[0].values[0])
-        elif name == "relax.memory.alloc_tensor":
-            size = math.prod(int(extent) for extent in binding.var.ty.shape)
-            total[name] += size * np.dtype(str(binding.var.ty.dtype)).itemsize
-    storage, tensors = total.values()
-    return {"planned": storage, "without_reuse": tensors}

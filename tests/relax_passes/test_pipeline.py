@@ -69,7 +69,7 @@ def test_fusions_fire(plan):
 
 def test_memory_is_reused(plan):
     _, memory = lower(plan.module)
-    assert 0 < memory["planned"] <= memory["without_reuse"]
+    assert 0 < memory.peak <= memory.naive
 
 
 def test_equal_layers_keep_their_own_nodes():

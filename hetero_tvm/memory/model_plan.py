@@ -1,0 +1,162 @@
+"""The memory of one inference as data: what shares which bytes when, for the manifest and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.memory.check import PlanError, check_plan
+from hetero_tvm.memory.plan_data import Plan
+from hetero_tvm.memory.problem import Buffer, Problem, max_live, shortened
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor in an arena.  Tensors of the same ``buffer`` share memory on purpose (in place)."""
+
+    name: str
+    """Variable of the graph, which is a source node's name where there is one."""
+    kernel: str
+    """Kernel that writes it; a workspace is written and read by it alone."""
+    buffer: str
+    lower: int
+    """First step that uses it."""
+    upper: int
+    """First step after the last use."""
+    nbytes: int
+    nodes: tuple[str, ...] = ()
+    """Source nodes that it stands for."""
+    workspace: bool = False
+    """Scratch of one kernel call instead of a tensor of the graph."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """One block of memory on one device, allocated once; all sizes and offsets are in bytes."""
+
+    device: str
+    tensors: tuple[Tensor, ...]
+    plan: Plan
+
+    @property
+    def problem(self) -> Problem:
+        """What was planned: a buffer per group of tensors that share memory."""
+        ranges: dict[str, tuple[int, int, int]] = {}
+        for t in self.tensors:
+            lower, upper, size = ranges.get(t.buffer, (t.lower, t.upper, t.nbytes))
+            ranges[t.buffer] = min(lower, t.lower), max(upper, t.upper), max(size, t.nbytes)
+        return Problem(Buffer(name, *values) for name, values in ranges.items())
+
+    @property
+    def naive(self) -> int:
+        """Bytes if no tensor shared memory with another."""
+        return sum(t.nbytes for t in self.tensors)
+
+    @property
+    def live_without_sharing(self) -> int:
+        """Most bytes live at once if nothing worked in place."""
+        return max_live((t.lower, t.upper, t.nbytes) for t in self.tensors)
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All memory that a call of the model uses beside weights, inputs and outputs."""
+
+    arenas: tuple[Arena, ...] = ()
+    steps: int = 0
+    """Calls of kernels, in whose positions live ranges are counted."""
+    static_plan: int | None = None
+    """Bytes that TVM's StaticPlanBlockMemory takes for the same tensors."""
+    outputs: int = 0
+    """Bytes allocated per call for the results, which belong to the caller."""
+    in_place: tuple[str, ...] = ()
+    """Tensors that were written over an input of their kernel."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Kernel and operand -> why it could not work in place though nobody reads the operand later."""
+    stack: Mapping[str, int] = field(default_factory=dict)
+    """Kernel -> bytes of scratch of each thread outside of the arena (from the runtime's pool)."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all arenas."""
+        return sum(arena.plan.peak for arena in self.arenas)
+
+    @property
+    def lower_bound(self) -> int:
+        """Most bytes live at once: no plan needs less."""
+        return sum(arena.plan.lower_bound for arena in self.arenas)
+
+    @property
+    def naive(self) -> int:
+        return sum(arena.naive for arena in self.arenas)
+
+    def verify(self) -> None:
+        """Check independently of the planner that nothing overlaps what is live beside it.
+
+        Raises :class:`PlanError` with all findings.
+        """
+        problems = []
+        for arena in self.arenas:
+            plan = arena.plan
+            try:
+                check_plan(arena.problem, plan.offsets, capacity=plan.peak, alignment=plan.alignment)
+            except PlanError as error:
+                problems += [f"{arena.device}: {text}" for text in error.problems]
+        if problems:
+            raise PlanError("the memory plan is wrong", problems=shortened(problems))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; :meth:`from_json` reads them back."""
+        return {
+            "version": VERSION,
+            "peak": self.peak,
+            "lower_bound": self.lower_bound,
+            "naive": self.naive,
+            "static_plan": self.static_plan,
+            "outputs": self.outputs,
+            "steps": self.steps,
+            "arenas": [
+                {
+                    "device": arena.device,
+                    "plan": arena.plan.to_dict(),
+                    "tensors": [
+                        {**asdict(t), "nodes": list(t.nodes), "offset": arena.plan.offsets[t.buffer]}
+                        for t in arena.tensors
+                    ],
+                }
+                for arena in self.arenas
+            ],
+            "in_place": list(self.in_place),
+            "refused": dict(self.refused),
+            "stack": dict(self.stack),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> MemoryPlan:
+        """Raises :class:`UsageError` for another version or missing fields."""
+        if not isinstance(data, Mapping) or data.get("version") != VERSION or "arenas" not in data:
+            raise UsageError(
+                f"this is no memory plan of version {VERSION}", hint="export the model again for one"
+            )
+        try:
+            arenas = tuple(
+                Arena(
+                    arena["device"],
+                    tuple(
+                        Tensor(**{k: tuple(v) if k == "nodes" else v for k, v in t.items() if k != "offset"})
+                        for t in arena["tensors"]
+                    ),
+                    Plan.from_dict(arena["plan"]),
+                )
+                for arena in data["arenas"]
+            )
+            return cls(
+                arenas, data["steps"], data["static_plan"], data["outputs"], tuple(data["in_place"]),
+                dict(data["refused"]), dict(data["stack"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"the memory plan is damaged: {error!r}") from error
