@@ -179,7 +179,7 @@ class _Walk:
         if isinstance(stmt, tirx.IfThenElse):
             span = self._measure(stmt.then_case, repeats)
             span += self._measure(stmt.else_case, repeats) if stmt.else_case is not None else 0
-            return span + self._own(stmt.condition, repeats)
+            return span + self._own([stmt.condition], repeats)
         if isinstance(stmt, tirx.AttrStmt):
             return self._measure(stmt.body, repeats)
         if isinstance(stmt, SBlockRealize):
@@ -194,9 +194,9 @@ class _Walk:
             bound = self._analyzer.const_int_bound(stmt.value) if _is_integer(stmt.value) else None
             if bound is not None:
                 self._analyzer.bind(stmt.var, stmt.value)
-            return self._own(stmt.value, repeats)
+            return self._own([stmt.value], repeats)
         if isinstance(stmt, tirx.Evaluate):
-            return 0 if self._is_prefetch(stmt.value) else self._own(stmt.value, repeats)
+            return 0 if self._is_prefetch(stmt.value) else self._own([stmt.value], repeats)
         if isinstance(stmt, tirx.AllocBuffer):
             return 0
         if self._mentions(stmt):
@@ -214,12 +214,10 @@ class _Walk:
         start = self._measure(block.init, repeats) if block.init is not None else 0
         return start + self._measure(block.body, repeats)
 
-    def _own(self, exprs: Any, repeats: int) -> int:
+    def _own(self, exprs: list[Any], repeats: int) -> int:
         """1 when expressions load from the buffers; refuses pointers to them."""
         loads, mentioned = 0, 0
-
-        def visit(node: Any) -> None:
-            nonlocal loads, mentioned
+        for node in _nodes(exprs):
             if isinstance(node, TensorLoad) and self._role(node.source):
                 loads += 1
                 if node.source in self._inputs:
@@ -229,9 +227,6 @@ class _Walk:
             elif isinstance(node, tvm.ir.Call) and _op_name(node) == "tirx.address_of":
                 if isinstance(node.args[0], TensorLoad) and self._role(node.args[0].source):
                     raise _Unprovable("an address in the buffers is taken")
-
-        for expr in exprs if isinstance(exprs, list) else [exprs]:
-            tvm_ffi.structural_walk(expr, (tvm_ffi.Object, visit), order="pre")
         if mentioned > loads:
             raise _Unprovable("a pointer to the buffers is passed on")
         return int(loads > 0)
@@ -240,11 +235,7 @@ class _Walk:
         return var in self._inputs or var in self._output
 
     def _mentions(self, node: Any) -> bool:
-        found = []
-        tvm_ffi.structural_walk(
-            node, (tvm.ir.Var, lambda v: found.append(v) if self._role(v) else None), order="pre"
-        )
-        return bool(found)
+        return any(isinstance(part, tvm.ir.Var) and self._role(part) for part in _nodes([node]))
 
     def _view(self, stmt: Any) -> None:
         """A buffer declared on the memory of another one has the role of that one."""
@@ -350,16 +341,13 @@ class _Walk:
         if self._writes:
             return
 
-        def visit(node: Any) -> None:
+        for node in _nodes(exprs):
             if isinstance(node, tirx.Let):
                 value = self._try(node.value, points)
                 if value is not None:
                     points.env[node.var] = value  # type: ignore[index]
             elif isinstance(node, TensorLoad) and node.source in self._inputs:
                 self._visit(self._flat(node.source, node.indices, points), points)
-
-        for expr in exprs:
-            tvm_ffi.structural_walk(expr, (tvm_ffi.Object, visit), order="pre")
 
     def _flat(self, buffer: Any, indices: Sequence[Any], points: _Points) -> np.ndarray:
         """Elements from the start of the memory, ``[points, lanes]``."""
@@ -420,6 +408,14 @@ _CALLS: dict[str, Callable[..., np.ndarray]] = {
     "tirx.shift_left": np.left_shift, "tirx.shift_right": np.right_shift, "tirx.bitwise_and": np.bitwise_and,
     "tirx.if_then_else": lambda c, a, b: np.where(c != 0, a, b), "tirx.likely": lambda a: a,
 }  # fmt: skip
+
+
+def _nodes(exprs: Sequence[Any]) -> list[Any]:
+    """All parts of expressions, outer ones first (an error must not pass through TVM's walker)."""
+    found: list[Any] = []
+    for expr in exprs:
+        tvm_ffi.structural_walk(expr, (tvm_ffi.Object, found.append), order="pre")
+    return found
 
 
 def _op_name(expr: Any) -> str:
