@@ -93,17 +93,38 @@ def compile_shared(
 
     Raises :class:`NativeBuildError` with the compiler's first lines and the command.
     """
+    return _compile(sources, [*DEFAULT_FLAGS, *flags], include, name, ".so")
+
+
+def compile_object(
+    sources: Iterable[str | Path],
+    *,
+    flags: Sequence[str] = (),
+    include: Iterable[str | Path] = (),
+    name: str,
+) -> Path:
+    """The same to one relocatable object, for linking into libraries that are exported."""
+    options = [flag for flag in DEFAULT_FLAGS if flag != "-shared"]
+    return _compile(sources, [*options, "-r", "-nostdlib", *flags], include, name, ".o")
+
+
+def _compile(
+    sources: Iterable[str | Path],
+    flags: Sequence[str],
+    include: Iterable[str | Path],
+    name: str,
+    suffix: str,
+) -> Path:
     files = [source_path(source) for source in sources]
     folders = [_folder(folder) for folder in include]
     compiler = find_compiler()
-    target = cache_dir() / f"{name}-{_key(files, folders, flags, compiler)[:20]}.so"
+    target = cache_dir() / f"{name}-{_key(files, folders, flags, compiler)[:20]}{suffix}"
     if target.is_file():
         return target
-    options = [*DEFAULT_FLAGS, *flags]
-    command = [*compiler, *map(str, files), *(f"-I{folder}" for folder in folders), *options]
+    command = [*compiler, *map(str, files), *(f"-I{folder}" for folder in folders), *flags]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(prefix=f".{name}-", suffix=".so", dir=target.parent)
+        handle, scratch = tempfile.mkstemp(prefix=f".{name}-", suffix=suffix, dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise NativeBuildError(
@@ -147,7 +168,7 @@ def _key(files: list[Path], folders: list[Path], flags: Sequence[str], compiler:
             data = part.encode() if isinstance(part, str) else part
             digest.update(f"{len(data)}:".encode() + data)
 
-    add(platform.machine(), _compiler_version(tuple(compiler)), *compiler[1:], *DEFAULT_FLAGS, "|", *flags)
+    add(platform.machine(), _compiler_version(tuple(compiler)), *compiler[1:], "|", *flags)
     for file in _with_headers(files, folders):
         add(file.name, file.read_bytes())
     if any(flag.startswith(("-march=native", "-mcpu=native", "-mtune=native")) for flag in flags):

@@ -19,6 +19,8 @@ Values = dict[str, Any]
 HEAD = struct.Struct("<BBH")
 RANK = 4
 """Dimensions of every strided region; shorter ones are padded with outer extents of 1."""
+MAX_EXTENT = 1 << 24
+MAX_ADDRESS = 1 << 48
 _KINDS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "f32": "f"}
 _BITS = {"u8": 8, "u16": 16, "u32": 32, "u64": 64, "i32": 32}
 
@@ -43,6 +45,8 @@ class Field:
     fill: int | None = None
     """What missing outer dimensions of an array are; None for scalars."""
     least: int | None = None
+    greatest: int | None = None
+    """Keeps every product of the checks within 64 bits."""
 
     @property
     def bytes(self) -> int:
@@ -77,7 +81,7 @@ class Field:
             return 0, len(self.names) - 1
         bits = _BITS[self.kind]
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.kind == "i32" else (0, (1 << bits) - 1)
-        return (low if self.least is None else self.least), high
+        return (low if self.least is None else self.least), self.greatest or high
 
     def decode(self, raw: tuple[Any, ...]) -> Any:
         """From struct results to a value.  Raises :class:`StreamError`."""
@@ -238,12 +242,17 @@ def u16(name: str, doc: str, default: Any = None) -> Field:
     return Field(name, "u16", doc, default=default)
 
 
-def u32(name: str, doc: str, default: Any = None, least: int | None = None) -> Field:
-    return Field(name, "u32", doc, default=default, least=least)
+def u32(name: str, doc: str, default: Any = None) -> Field:
+    return Field(name, "u32", doc, default=default)
+
+
+def size(name: str, doc: str, greatest: int = MAX_EXTENT) -> Field:
+    """A number of elements or rows, at least 1."""
+    return Field(name, "u32", doc, least=1, greatest=greatest)
 
 
 def u64(name: str, doc: str, default: Any = None) -> Field:
-    return Field(name, "u64", doc, default=default)
+    return Field(name, "u64", doc, default=default, greatest=MAX_ADDRESS)
 
 
 def i32(name: str, doc: str, default: Any = None) -> Field:
@@ -255,7 +264,7 @@ def f32(name: str, doc: str, default: Any = None) -> Field:
 
 
 def extents(doc: str = "elements per dimension, outermost first") -> Field:
-    return Field("extents", "u32", doc, count=RANK, fill=1, least=1)
+    return Field("extents", "u32", doc, count=RANK, fill=1, least=1, greatest=MAX_EXTENT)
 
 
 def strides(name: str, doc: str = "bytes per step of each dimension") -> Field:
@@ -263,4 +272,4 @@ def strides(name: str, doc: str = "bytes per step of each dimension") -> Field:
 
 
 def pads(name: str, doc: str) -> Field:
-    return Field(name, "u32", doc, count=RANK, fill=0, default=(0,) * RANK)
+    return Field(name, "u32", doc, count=RANK, fill=0, default=(0,) * RANK, greatest=MAX_EXTENT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.targets.npu.encoding import Access, Cost, Instruction, Values, f32, i32, u8, u32
+from hetero_tvm.targets.npu.encoding import Access, Cost, Instruction, Values, f32, i32, size, u8, u32
 from hetero_tvm.targets.npu.numbers import DTYPES, WIDTH, cast, numpy_dtype
 from hetero_tvm.targets.npu.regions import bank_cycles, overlaps_itself
 from hetero_tvm.targets.npu.spec import NPUSpec
@@ -77,8 +77,8 @@ MMAD = Instruction(
         u8("accumulate", "onto C", _NO_YES, default="no"),
         u8("a_transposed", "A lies as (k, m)", _NO_YES, default="no"),
         u8("b_transposed", "B lies as (n, k)", _NO_YES, default="no"),
-        u32("m", "rows of C", least=1), u32("n", "columns of C", least=1),
-        u32("k", "length of the sums", least=1),
+        size("m", "rows of C"), size("n", "columns of C"),
+        size("k", "length of the sums"),
         u32("a", "byte address in L0A"), u32("a_pitch", "bytes from row to row"),
         u32("b", "byte address in L0B"), u32("b_pitch", "bytes from row to row"),
         u32("c", "byte address in L0C"), u32("c_pitch", "bytes from row to row"),
@@ -164,7 +164,7 @@ MOVE_OUT = Instruction(
         u8("scale_mode", "where the scale is", ("none", "immediate", "column"), default="none"),
         u8("bias", "dtype of the biases", ("none", "f16", "bf16", "f32", "i32"), default="none"),
         u8("relu", "negative results become 0", _NO_YES, default="no"),
-        u32("m", "rows", least=1), u32("n", "columns", least=1),
+        size("m", "rows"), size("n", "columns"),
         u32("c", "byte address in L0C"), u32("c_pitch", "bytes from row to row"),
         u32("dst", "byte address in UB"),
         i32("row_stride", "bytes from row to row in UB"), i32("column_stride", "bytes from column to column"),

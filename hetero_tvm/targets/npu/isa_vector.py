@@ -1,8 +1,9 @@
 """The vector unit: element-wise work and reductions on strided regions of the unified buffer.
 
-Operands may have different dtypes.  When all sources are integers and the operation is one of
-``INTEGER_OPS``, arithmetic is int32 (wraps); otherwise every source is widened to f32, computed with
-f32 rounding, and rounded once to the destination, which saturates when it is an integer.
+Operands may have different dtypes.  When all sources in memory are integers and the operation is one
+of ``INTEGER_OPS``, arithmetic is int32 (wraps; an immediate is rounded); otherwise every source is
+widened to f32, computed with f32 rounding, and rounded once to the destination, which saturates when
+it is an integer.
 """
 
 from __future__ import annotations
@@ -100,12 +101,13 @@ def _cost(v: Values, spec: NPUSpec) -> Cost:
 
 def _load(v: Values, machine: Any) -> list[Any]:
     """Sources as f32, or as int32 where the operation stays integer."""
-    integer = v["op"] in INTEGER_OPS and all(v[f"{n}_dtype"] in ("i8", "i32") for n in _sources(v))
+    dtypes = {v[f"{n}_dtype"] for n in _sources(v)} - {"imm"}
+    integer = v["op"] in INTEGER_OPS and bool(dtypes) and dtypes <= {"i8", "i32"}
     wide = np.int32 if integer else np.float32
     result = []
     for name in _sources(v):
         if v[f"{name}_dtype"] == "imm":
-            result.append(np.float32(v["imm"]))
+            result.append(cast(np.float32(v["imm"]).reshape(()), "i32")[()] if integer else np.float32(v["imm"]))
             continue
         dtype = numpy_dtype(v[f"{name}_dtype"])
         result.append(machine.read("ub", 0, v[name], v["extents"], v[f"{name}_strides"], dtype).astype(wide))

@@ -25,8 +25,8 @@ from hetero_tvm.targets.npu.spec import SCRATCHPADS, NPUSpec
 
 MAGIC = b"HNPU"
 # magic, ISA version, header bytes, crc, reserved, total, instructions, slots, tags, text bytes,
-# code bytes, needs of l1 l0a l0b l0c ub, events, 5 reserved words
-_HEADER = struct.Struct("<4sHHIIQIIIIQ5II5I")
+# code bytes, needs of l1 l0a l0b l0c ub, events, 6 reserved words
+_HEADER = struct.Struct("<4sHHIIQIIIIQ5II6I")
 _SLOT = struct.Struct("<QII")
 _CRC_OFFSET = 8
 SLOT_KINDS = ("input", "output", "constant", "scratch")
@@ -82,7 +82,7 @@ class Stream:
         header = _HEADER.pack(
             MAGIC, isa.ISA_VERSION, _HEADER.size, 0, 0, total, self.instructions, len(self.slots),
             len(self.tags), len(text), len(self.code), *(self.needs.get(m, 0) for m in SCRATCHPADS),
-            self.events, *(0,) * 5,
+            self.events, *(0,) * 6,
         )  # fmt: skip
         return seal(header + slots + tags + bytes(text) + self.code)
 

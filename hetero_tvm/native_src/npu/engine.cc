@@ -1,0 +1,336 @@
+// Discrete events on five queues.
+//
+// Every queue has a sequencer, which issues one instruction at a time, and instructions in flight,
+// which complete in order.  The sequencers of move, matrix and vector wait for the instruction before;
+// those of the DMA engines run ahead, up to the descriptors that may be under way, so that the latency
+// of one transfer passes behind the data of another.  At most one instruction per queue works at a
+// time; the work of all queues shares DRAM and the banks of L1 and UB: when the sum of what they ask
+// for is more than there is, all that use the resource slow down alike.
+#include "engine.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+
+#include "fault.h"
+#include "races.h"
+
+namespace hnpu {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kDone = 1e-7;  // cycles of work that are rounding error
+enum Resource { kDramPort, kL1Port, kUbPort, kResources };
+
+struct Flight {
+  uint32_t step;
+  bool flag;
+  double ready;             // when its data phase may begin
+  double complete = kNever;
+  Clock clock{};            // of a flag
+};
+
+struct QueueState {
+  std::vector<uint32_t> steps;
+  size_t next = 0;
+  enum { idle, issuing, waiting, barrier } sequencer = idle;
+  double issue_until = 0;
+  std::deque<Flight> flights;
+  size_t worked = 0;        // flights from the front whose work is done
+  uint32_t outstanding = 0; // flights that are not flags
+  bool active = false;      // flights[worked] is at work
+  double remaining = 0, start = 0, rate = 1;
+  double demand[kResources] = {};
+  int bottleneck = HNPU_STALL_PORT;
+  bool finished() const { return next == steps.size() && flights.empty(); }
+};
+
+class Engine {
+ public:
+  Engine(const Program& program, Machine& machine, bool trace, Result& result)
+      : program_(program), machine_(machine), spec_(machine.spec), trace_(trace), result_(result) {
+    events_.resize(size_t{HNPU_QUEUES} * HNPU_QUEUES * spec_.events);
+    for (size_t i = 0; i < program.steps.size(); i++) {
+      int queue = program.steps[i].queue;
+      for (int q = 0; q < HNPU_QUEUES; q++)
+        if (queue == q || queue == kQueueAll) queues_[q].steps.push_back(static_cast<uint32_t>(i));
+    }
+    for (const Slot& slot : machine.slots) bases_.push_back(slot.base);
+  }
+
+  void run() {
+    for (;;) {
+      settle();
+      if (all([](const QueueState& q) { return q.finished(); })) break;
+      share();
+      double next = next_event();
+      if (next == kNever) deadlock();
+      pass(next);
+    }
+    result_.counters.cycles = now_;
+    result_.counters.energy_joule += 1e-12 * spec_.energy.static_per_cycle * now_;
+  }
+
+ private:
+  template <class F>
+  bool all(F f) const {
+    return std::all_of(queues_, queues_ + HNPU_QUEUES, f);
+  }
+
+  // Everything that takes no time.
+  void settle() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int q = 0; q < HNPU_QUEUES; q++) moved |= work(q) || retire(q) || sequence(q);
+      if (all([](const QueueState& q) { return q.sequencer == QueueState::barrier; })) {
+        release_barrier();
+        moved = true;
+      }
+    }
+  }
+
+  // Begins and ends the data phases of a queue.
+  bool work(int index) {
+    QueueState& q = queues_[index];
+    if (q.active && q.remaining <= kDone) {
+      Flight& f = q.flights[q.worked++];
+      q.active = false;
+      f.complete = now_ + (writes_dram(f.step) ? spec_.dram_latency : 0);
+      if (trace_) add_trace(index, f.step, q.start);
+      return true;
+    }
+    if (q.active || q.worked == q.flights.size()) return false;
+    Flight& f = q.flights[q.worked];
+    if (f.flag) {
+      f.complete = now_;
+      q.worked++;
+      return true;
+    }
+    if (f.ready > now_) return false;
+    const Cost& cost = program_.steps[f.step].cost;
+    double cycles = cost.cycles(spec_), whole = cycles > 0 ? cycles : 1;
+    q.demand[kDramPort] = static_cast<double>(cost.dram) / spec_.dram_bytes_per_cycle / whole;
+    q.demand[kL1Port] = cost.l1 / whole;
+    q.demand[kUbPort] = cost.ub / whole;
+    q.remaining = cycles;
+    q.start = now_;
+    q.active = true;
+    return true;
+  }
+
+  bool retire(int index) {
+    QueueState& q = queues_[index];
+    if (q.worked == 0 || q.flights.front().complete > now_) return false;
+    const Flight& f = q.flights.front();
+    if (f.flag)
+      event(SetFlag(code(f.step))).push_back(f.clock);
+    else
+      q.outstanding--;
+    q.flights.pop_front();
+    q.worked--;
+    return true;
+  }
+
+  bool sequence(int index) {
+    QueueState& q = queues_[index];
+    switch (q.sequencer) {
+      case QueueState::barrier: return false;
+      case QueueState::waiting: return take_flag(index);
+      case QueueState::issuing:
+        if (q.issue_until > now_) return false;
+        issue(index);
+        return true;
+      case QueueState::idle: break;
+    }
+    if (q.next == q.steps.size()) return false;
+    const uint8_t* c = code(q.steps[q.next]);
+    bool runs_ahead = index == HNPU_DMA_IN || index == HNPU_DMA_OUT;
+    if (c[0] == Barrier::kOpcode || !runs_ahead) {
+      if (!q.flights.empty()) return false;
+    } else if (c[0] != SetFlag::kOpcode && c[0] != WaitFlag::kOpcode && q.outstanding >= spec_.dma_outstanding) {
+      return false;
+    }
+    q.sequencer = QueueState::issuing;
+    q.issue_until = now_ + spec_.issue_cycles;
+    return true;
+  }
+
+  void issue(int index) {
+    QueueState& q = queues_[index];
+    uint32_t step = q.steps[q.next];
+    const uint8_t* c = code(step);
+    result_.counters.queue[index].instructions++;
+    if (c[0] == WaitFlag::kOpcode) {
+      q.sequencer = QueueState::waiting;
+    } else if (c[0] == Barrier::kOpcode) {
+      q.sequencer = QueueState::barrier;
+    } else {
+      q.sequencer = QueueState::idle;
+      q.next++;
+      if (c[0] == SetFlag::kOpcode) {
+        q.flights.push_back({step, true, now_, kNever, clocks_[index]});
+      } else {
+        begin(index, step);
+        q.flights.push_back({step, false, now_ + (reads_dram(step) ? spec_.dram_latency : 0)});
+        q.outstanding++;
+      }
+    }
+  }
+
+  // Checks and computes an instruction.  In order of issue, which no happens-before contradicts.
+  void begin(int index, uint32_t step) {
+    const uint8_t* c = code(step);
+    Access found[kMostAccesses];
+    int n = accesses(c, found);
+    clocks_[index][index]++;
+    int64_t other = races_.enter(index, clocks_[index], step, found, n, bases_);
+    if (other >= 0)
+      fail(HNPU_ERROR_RACE, "data race: ", program_.name(step), " in queue ", kQueueNames[index], " and ",
+           program_.name(static_cast<size_t>(other)), " in queue ",
+           kQueueNames[program_.steps[static_cast<size_t>(other)].queue],
+           " touch the same bytes, and no flag or barrier orders them");
+    try {
+      for (int i = 0; i < n; i++)
+        if (!found[i].write) machine_.track(found[i]);
+      if (machine_.numbers) execute(c, machine_);
+      for (int i = 0; i < n; i++)
+        if (found[i].write) machine_.track(found[i]);
+    } catch (const Fault& f) {
+      fail(f.status, program_.name(step), ": ", f.what());
+    }
+    count(step);
+  }
+
+  void count(uint32_t step) {
+    const Cost& cost = program_.steps[step].cost;
+    hnpu_counters& total = result_.counters;
+    (reads_dram(step) ? total.dram_read_bytes : total.dram_write_bytes) += cost.dram;
+    total.macs += cost.macs;
+    total.vector_elements += cost.elements;
+    total.energy_joule += cost.joule;
+    if (code(step)[0] == Mmad::kOpcode) total.matrix_block_cycles += cost.unit;
+  }
+
+  bool take_flag(int index) {
+    QueueState& q = queues_[index];
+    std::deque<Clock>& sets = event(WaitFlag(code(q.steps[q.next])));
+    if (sets.empty()) return false;
+    join(clocks_[index], sets.front());
+    sets.pop_front();
+    q.next++;
+    q.sequencer = QueueState::idle;
+    return true;
+  }
+
+  void release_barrier() {
+    Clock all_of_them{};
+    for (const Clock& c : clocks_) join(all_of_them, c);
+    for (int q = 0; q < HNPU_QUEUES; q++) {
+      clocks_[q] = all_of_them;
+      queues_[q].next++;
+      queues_[q].sequencer = QueueState::idle;
+    }
+  }
+
+  // How fast each working instruction goes until the next event.
+  void share() {
+    double asked[kResources] = {};
+    for (const QueueState& q : queues_)
+      if (q.active)
+        for (int r = 0; r < kResources; r++) asked[r] += q.demand[r];
+    for (QueueState& q : queues_) {
+      if (!q.active) continue;
+      double slowest = 1;
+      for (int r = 0; r < kResources; r++)
+        if (q.demand[r] > 0 && asked[r] > slowest) {
+          slowest = asked[r];
+          q.bottleneck = r == kDramPort ? HNPU_STALL_DRAM : HNPU_STALL_PORT;
+        }
+      q.rate = 1 / slowest;
+    }
+  }
+
+  double next_event() const {
+    double next = kNever;
+    for (const QueueState& q : queues_) {
+      if (q.sequencer == QueueState::issuing) next = std::min(next, q.issue_until);
+      if (q.active) next = std::min(next, now_ + q.remaining / q.rate);
+      if (!q.active && q.worked < q.flights.size()) next = std::min(next, q.flights[q.worked].ready);
+      if (q.worked) next = std::min(next, q.flights.front().complete);
+    }
+    return next;
+  }
+
+  void pass(double until) {
+    double time = until - now_;
+    for (int i = 0; i < HNPU_QUEUES; i++) {
+      QueueState& q = queues_[i];
+      hnpu_queue_counters& c = result_.counters.queue[i];
+      if (q.active) {
+        q.remaining -= time * q.rate;
+        if (now_ + q.remaining / q.rate <= until) q.remaining = 0;
+        c.busy += time * q.rate;
+        c.stall[q.bottleneck] += time * (1 - q.rate);
+      } else if (q.sequencer == QueueState::issuing) {
+        c.issue += time;
+      } else if (!q.flights.empty()) {
+        c.stall[HNPU_STALL_LATENCY] += time;
+      } else if (q.sequencer == QueueState::waiting) {
+        c.stall[HNPU_STALL_FLAG] += time;
+      } else if (q.sequencer == QueueState::barrier) {
+        c.stall[HNPU_STALL_BARRIER] += time;
+      } else {
+        c.idle += time;
+      }
+    }
+    now_ = until;
+  }
+
+  [[noreturn]] void deadlock() const {
+    std::string text = "deadlock:";
+    for (int i = 0; i < HNPU_QUEUES; i++)
+      if (queues_[i].next < queues_[i].steps.size())
+        append(text, " queue ", kQueueNames[i], " waits at ", program_.name(queues_[i].steps[queues_[i].next]), ";");
+    text.back() = '.';
+    throw Fault(HNPU_ERROR_DEADLOCK, text);
+  }
+
+  void add_trace(int queue, uint32_t step, double start) {
+    const uint8_t* c = code(step);
+    result_.trace.push_back({step, tag_of(c), c[0], static_cast<uint8_t>(queue), start, now_});
+  }
+
+  template <class Flag>
+  std::deque<Clock>& event(const Flag& f) {
+    size_t pair = static_cast<size_t>(f.source) * HNPU_QUEUES + static_cast<size_t>(f.target);
+    return events_[pair * spec_.events + f.event];
+  }
+  static void join(Clock& into, const Clock& from) {
+    for (int i = 0; i < HNPU_QUEUES; i++) into[i] = std::max(into[i], from[i]);
+  }
+  const uint8_t* code(uint32_t step) const { return program_.steps[step].code; }
+  bool reads_dram(uint32_t step) const { return program_.steps[step].queue == HNPU_DMA_IN; }
+  bool writes_dram(uint32_t step) const {
+    return program_.steps[step].queue == HNPU_DMA_OUT && program_.steps[step].cost.dram > 0;
+  }
+
+  const Program& program_;
+  Machine& machine_;
+  const Spec& spec_;
+  bool trace_;
+  Result& result_;
+  QueueState queues_[HNPU_QUEUES];
+  Clock clocks_[HNPU_QUEUES] = {};
+  std::vector<std::deque<Clock>> events_;
+  std::vector<int64_t> bases_;
+  Races races_;
+  double now_ = 0;
+};
+
+}  // namespace
+
+void run_program(const Program& program, Machine& machine, bool trace, Result& result) {
+  Engine(program, machine, trace, result).run();
+}
+
+}  // namespace hnpu

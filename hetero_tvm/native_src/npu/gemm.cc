@@ -1,0 +1,100 @@
+// One kernel, compiled for three instruction sets and chosen when the library is loaded.  Vectors are
+// the compiler's own 16-float type, so the same source serves machines without any of them.
+//
+// The products of f16 and bf16 numbers are exact in f32: a fused multiply-add and a separate one
+// round alike, and results do not depend on the machine.
+#include "gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hnpu {
+namespace {
+
+typedef float Vector __attribute__((vector_size(64)));
+constexpr int kLanes = 16;
+
+#define HNPU_INLINE inline __attribute__((always_inline))
+
+HNPU_INLINE void load(Vector& v, const float* p) { memcpy(&v, p, sizeof v); }
+HNPU_INLINE void store(float* p, const Vector& v) { memcpy(p, &v, sizeof v); }
+
+// Rows x (Columns * 16) of C in registers over the whole of k.
+template <int Rows, int Columns>
+HNPU_INLINE void tile(int64_t k, const float* a, int64_t lda, const float* b, float* c, int64_t ldc) {
+  Vector sum[Rows][Columns];
+  for (int i = 0; i < Rows; i++)
+    for (int j = 0; j < Columns; j++) load(sum[i][j], c + i * ldc + j * kLanes);
+  for (int64_t p = 0; p < k; p++) {
+    Vector right[Columns];
+    for (int j = 0; j < Columns; j++) load(right[j], b + p * kPanel + j * kLanes);
+    for (int i = 0; i < Rows; i++) {
+      float left = a[i * lda + p];
+      for (int j = 0; j < Columns; j++) sum[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < Rows; i++)
+    for (int j = 0; j < Columns; j++) store(c + i * ldc + j * kLanes, sum[i][j]);
+}
+
+template <int Rows, int Columns>
+HNPU_INLINE void column(int64_t m, int64_t k, const float* a, int64_t lda, const float* b, float* c, int64_t ldc) {
+  int64_t i = 0;
+  for (; i + Rows <= m; i += Rows) tile<Rows, Columns>(k, a + i * lda, lda, b, c + i * ldc, ldc);
+  for (; i < m; i++) tile<1, Columns>(k, a + i * lda, lda, b, c + i * ldc, ldc);
+}
+
+template <int Rows, int Columns>
+HNPU_INLINE void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c,
+                         int64_t ldc) {
+  constexpr int kStep = Columns * kLanes;
+  for (int64_t j = 0; j < n; j += kStep) {
+    const float* panel = b + j / kPanel * kPanel * k + j % kPanel;
+    if (j + kStep <= n) {
+      column<Rows, Columns>(m, k, a, lda, panel, c + j, ldc);
+      continue;
+    }
+    for (int64_t i = 0; i < m; i += Rows) {  // the last columns: through a tile of full width
+      float edge[Rows * kStep] = {};
+      int64_t rows = std::min<int64_t>(Rows, m - i), width = n - j;
+      for (int64_t r = 0; r < rows; r++) memcpy(edge + r * kStep, c + (i + r) * ldc + j, 4 * width);
+      column<Rows, Columns>(rows, k, a + i * lda, lda, panel, edge, kStep);
+      for (int64_t r = 0; r < rows; r++) memcpy(c + (i + r) * ldc + j, edge + r * kStep, 4 * width);
+    }
+  }
+}
+
+using Product = void (*)(int64_t, int64_t, int64_t, const float*, int64_t, const float*, float*, int64_t);
+
+void plain(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c, int64_t ldc) {
+  product<2, 1>(m, n, k, a, lda, b, c, ldc);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void avx2(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+                                              const float* b, float* c, int64_t ldc) {
+  product<6, 1>(m, n, k, a, lda, b, c, ldc);
+}
+__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))) void avx512(
+    int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c, int64_t ldc) {
+  product<12, 2>(m, n, k, a, lda, b, c, ldc);
+}
+Product choose() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+    return avx512;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? avx2 : plain;
+}
+#else
+Product choose() { return plain; }
+#endif
+
+const Product kProduct = choose();
+
+}  // namespace
+
+void gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, float* c, int64_t ldc) {
+  kProduct(m, n, k, a, lda, b, c, ldc);
+}
+
+}  // namespace hnpu
