@@ -107,7 +107,8 @@ def _load(v: Values, machine: Any) -> list[Any]:
     result = []
     for name in _sources(v):
         if v[f"{name}_dtype"] == "imm":
-            result.append(cast(np.float32(v["imm"]).reshape(()), "i32")[()] if integer else np.float32(v["imm"]))
+            immediate = np.asarray(v["imm"], np.float32)
+            result.append(cast(immediate, "i32") if integer else immediate)
             continue
         dtype = numpy_dtype(v[f"{name}_dtype"])
         result.append(machine.read("ub", 0, v[name], v["extents"], v[f"{name}_strides"], dtype).astype(wide))
