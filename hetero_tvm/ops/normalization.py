@@ -65,29 +65,30 @@ class Normalize(FusedOp):
         return y + shift[0] if self.shifted else y
 
     def workload(self):
-        from tvm import te, tirx
-
         from hetero_tvm.ops.te_workload import prim_func
 
-        def compute(x, scale, *shift):
-            def mean_of(value, name):
-                axis = te.reduce_axis((0, self.n), name="k")
-                total = te.compute(self.lead, lambda *i: te.sum(value(*i, axis), axis=axis), name=name)
-                return lambda *i: total(*i) * tirx.const(1.0 / self.n, "float32")
+        return prim_func(self, self.compute)
 
-            if self.centered:
-                mean = mean_of(x, "sum")
-                centered = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:-1]), name="centered")
-            else:
-                centered = x
-            square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
-            variance = mean_of(square, "sum_of_squares")
-            eps = tirx.const(self.eps, "float32")
+    def compute(self, x, scale, *shift):
+        """The norm of ``x`` as tensor expressions."""
+        from tvm import te, tirx
 
-            def normalized(*i):
-                y = centered(*i) * tirx.rsqrt(variance(*i[:-1]) + eps) * scale[i[-1]]
-                return y + shift[0][i[-1]] if self.shifted else y
+        def mean_of(value, name):
+            axis = te.reduce_axis((0, self.n), name="k")
+            total = te.compute(self.lead, lambda *i: te.sum(value(*i, axis), axis=axis), name=name)
+            return lambda *i: total(*i) * tirx.const(1.0 / self.n, "float32")
 
-            return te.compute(x.shape, normalized, name="normalized")
+        if self.centered:
+            mean = mean_of(x, "sum")
+            centered = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:-1]), name="centered")
+        else:
+            centered = x
+        square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
+        variance = mean_of(square, "sum_of_squares")
+        eps = tirx.const(self.eps, "float32")
 
-        return prim_func(self, compute)
+        def normalized(*i):
+            y = centered(*i) * tirx.rsqrt(variance(*i[:-1]) + eps) * scale[i[-1]]
+            return y + shift[0][i[-1]] if self.shifted else y
+
+        return te.compute(x.shape, normalized, name="normalized")

@@ -27,6 +27,12 @@ def prim_func(op: Any, compute: Callable[..., Any]) -> Any:
     return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": 8, "tirx.noalias": True})
 
 
+def broadcast_index(shape: tuple[int, ...], index: Any) -> tuple[Any, ...]:
+    """Where an operand of ``shape`` is read for ``index`` of the result it is broadcast to."""
+    last = index[len(index) - len(shape) :]
+    return tuple(0 if extent == 1 else i for extent, i in zip(shape, last, strict=True))
+
+
 def activation(name: str, x: Any) -> Any:
     """One activation of the epilogue on a scalar expression (see ``codegen.vector_math``)."""
     from hetero_tvm.codegen import vector_math

@@ -18,6 +18,8 @@ from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
+from hetero_tvm.relax_passes.embedding_norm import FuseEmbeddingNorm  # noqa: E402
+from hetero_tvm.relax_passes.gated_mlp import GatedMlp  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
@@ -35,10 +37,12 @@ FUSIONS: tuple[Rule, ...] = (
     QuickGelu(),
     LayerNorm(),
     RmsNorm(),
+    FuseEmbeddingNorm(),  # after the norms, which it looks for
     FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
     MergeQkv(),  # after attention: only then is it known which projections belong together
     FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
     ConvEpilogue(),
+    GatedMlp(),  # before the epilogue as well: it takes two products at once
     MatmulEpilogue(),  # after everything that forms activations and takes products away
     MergeReshapes(),  # when no rule needs the shapes in between any more
     ClaimSoftmax(),  # last: attention has taken its softmax by now

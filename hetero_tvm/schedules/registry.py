@@ -7,14 +7,18 @@ from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.elementwise import ElementwiseSpace
+from hetero_tvm.schedules.cpu.embedding_norm import EmbeddingNormSpace
+from hetero_tvm.schedules.cpu.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
+    GatedMatmulSpace(),
     AttentionSpace(),
     NormalizeSpace(),
+    EmbeddingNormSpace(),
     SoftmaxSpace(),
     Conv2dSpace(),
     ElementwiseSpace(),

@@ -19,6 +19,7 @@ thread's activations stay in its own L2), more than that blocks the rows for lar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,15 +35,20 @@ from hetero_tvm.schedules.cpu.machine import CpuModel
 PANEL_ATTR = "hetero.panels"
 """On a kernel in which each thread goes through all weight panels in turn: the weight's operand index."""
 
+Finish = Callable[[list[Any], Any, Any, int], Any]
+
 _MAX_ROWS = 14
 _MAX_VECTORS = 8
 
 
-def tile_choices(op: Matmul, machine: CpuModel) -> list[tuple[int, int]]:
-    """Register tiles (rows, vectors) that fit the register file, the best estimate first."""
+def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[tuple[int, int]]:
+    """Register tiles (rows, vectors) that fit the register file, the best estimate first.
+
+    ``parts`` is how many products of equal width lie side by side in one tile.
+    """
     choices = []
-    vectors_of_n = -(-op.n // machine.lanes)
-    for vectors in range(1, min(_MAX_VECTORS, vectors_of_n) + 1):
+    vectors_of_n = parts * -(-op.n // parts // machine.lanes)
+    for vectors in range(parts, min(_MAX_VECTORS, vectors_of_n) + 1, parts):
         for rows in range(1, min(_MAX_ROWS, op.m) + 1):
             if rows * vectors + vectors + 1 <= machine.registers:
                 choices.append((rows, vectors))
@@ -103,6 +109,20 @@ class MatmulSpace(DesignSpace):
 
     name = "cpu.matmul"
     version = 1
+    parts = 1
+    """Products side by side in one register tile: a panel holds as many columns of each."""
+
+    def product(self, op: Any) -> Matmul:
+        """The plain product that costs the same."""
+        return op
+
+    def _tiles(self, op: Any, machine: CpuModel) -> list[tuple[int, int]]:
+        return tile_choices(self.product(op), machine, self.parts)[:24]
+
+    def _panels(self, op: Any, point: Point, machine: CpuModel) -> tuple[int, int]:
+        """Number of panels, and columns of the result in one."""
+        columns = point["tile"][1] * machine.lanes // self.parts
+        return -(-op.n // columns), columns
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Matmul):
@@ -111,18 +131,20 @@ class MatmulSpace(DesignSpace):
 
     def knobs(self, op: Matmul, machine: CpuModel) -> tuple[Knob, ...]:
         return (
-            Knob("tile", tuple(tile_choices(op, machine)[:24])),
+            Knob("tile", tuple(self._tiles(op, machine))),
             Knob("row_blocks", tuple(row_block_choices(op, machine))),
             Knob("unroll", tuple(u for u in (4, 8, 2, 1) if u <= op.k)),
             Knob("prefetch", (1, 0)),
         )
 
     def default(self, op: Matmul, machine: CpuModel) -> Point:
-        points = [(t, b) for t in tile_choices(op, machine)[:24] for b in row_block_choices(op, machine)]
-        shape, blocks = min(points, key=lambda p: (estimate(op, p[0], p[1], machine), p[1]))
+        product = self.product(op)
+        points = [(t, b) for t in self._tiles(op, machine) for b in row_block_choices(op, machine)]
+        shape, blocks = min(points, key=lambda p: (estimate(product, p[0], p[1], machine), p[1]))
         return {"tile": shape, "row_blocks": blocks, "unroll": 4 if op.k >= 4 else 1, "prefetch": 1}
 
-    def features(self, op: Matmul, point: Point, machine: CpuModel) -> list[float]:
+    def features(self, op: Any, point: Point, machine: CpuModel) -> list[float]:
+        op = self.product(op)
         rows, vectors = point["tile"]
         columns = vectors * machine.lanes
         panels = -(-op.n // columns)
@@ -137,65 +159,75 @@ class MatmulSpace(DesignSpace):
             ideal / cycles,
         ]  # fmt: skip
 
-    def pack(self, op: Matmul, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        columns = point["tile"][1] * machine.lanes
-        panels = -(-op.n // columns)
+    def pack(self, op: Any, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        panels, columns = self._panels(op, point, machine)
 
         def weight(w: np.ndarray) -> np.ndarray:
-            """[K, N] -> [panels, K, NR], zero columns after N."""
-            padded = w if panels * columns == op.n else np.pad(w, ((0, 0), (0, panels * columns - op.n)))
-            return np.ascontiguousarray(padded.reshape(op.k, panels, columns).transpose(1, 0, 2))
+            """[K, parts * N] -> [panels, K, NR], zero columns after N."""
+            parts = w.reshape(op.k, self.parts, op.n)
+            if panels * columns != op.n:
+                parts = np.pad(parts, ((0, 0), (0, 0), (0, panels * columns - op.n)))
+            tiles = parts.reshape(op.k, self.parts, panels, columns).transpose(2, 0, 1, 3)
+            return np.ascontiguousarray(tiles.reshape(panels, op.k, self.parts * columns))
 
         return {1: weight}
 
-    def emit(self, op: Matmul, point: Point, machine: CpuModel) -> Any:
+    def activations(self, op: Any, machine: CpuModel) -> Activations:
+        return Activations(op.epilogue, machine)
+
+    def epilogue(self, k: Kernel, op: Any, extra: list[Any], activations: Activations) -> Finish:
+        """``finish(values, row, column, width)``: what is stored for the vectors of each part."""
+        extra = [
+            k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
+            for buffer, operand in zip(extra, op.inputs[2:], strict=True)
+        ]
+
+        def finish(values: list[Any], row: Any, column: Any, width: int) -> Any:
+            (value,), at = values, k.ramp(column, width)
+            rest_operands = iter(extra)
+            for step in op.epilogue:
+                if step == BIAS:
+                    value = value + k.load(next(rest_operands), [at])
+                elif step == RESIDUAL:
+                    value = value + k.load(next(rest_operands), [row, at])
+                else:
+                    value = activations.apply(step, value, width)
+            return value
+
+        return finish
+
+    def emit(self, op: Any, point: Point, machine: CpuModel) -> Any:
         lanes = machine.lanes
         rows, vectors = point["tile"]
-        columns = vectors * lanes
-        panels = -(-op.n // columns)
+        width_of_tile = vectors * lanes
+        panels, columns = self._panels(op, point, machine)
         blocks = point["row_blocks"]
         full, rest = divmod(op.m, rows)
         tiles = full + bool(rest)
         last_columns = op.n - (panels - 1) * columns
 
-        activations = Activations(op.epilogue, machine)
+        activations = self.activations(op, machine)
         k = Kernel()
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            w = k.argument("W", (panels, op.k, columns))
+            w = k.argument("W", (panels, op.k, width_of_tile))
             extra = [k.argument(operand.name, operand.shape) for operand in op.inputs[2:]]
             y = k.argument("Y", op.output.shape)
             x, y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
-            extra = [
-                k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
-                for buffer, operand in zip(extra, op.inputs[2:], strict=True)
-            ]
-
-            def finish(value: Any, row: Any, column: Any, width: int) -> None:
-                at = k.ramp(column, width)
-                rest_operands = iter(extra)
-                for step in op.epilogue:
-                    if step == BIAS:
-                        value = value + k.load(next(rest_operands), [at])
-                    elif step == RESIDUAL:
-                        value = value + k.load(next(rest_operands), [row, at])
-                    else:
-                        value = activations.apply(step, value, width)
-                k.store(y, value, [row, at])
+            finish = self.epilogue(k, op, extra, activations)
 
             def row_tile(first_row: Any, height: int, panel: Any, tile_index: Any, tiles: int) -> None:
-                acc = k.scratch((height, columns))
+                acc = k.scratch((height, width_of_tile))
                 steps = max(1, op.k // point["unroll"])
-                lines = -(-op.k * columns // LINE_FLOATS)
+                lines = -(-op.k * width_of_tile // LINE_FLOATS)
                 per_step = -(-lines // (tiles * steps))
 
                 def prefetch(step: Any) -> None:
                     next_panel = tirx.min(panel + 1, int32(panels - 1))
                     with k.unroll(per_step) as p:
                         line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
-                        k.prefetch(
-                            w, [next_panel, tirx.floordiv(line, columns), tirx.floormod(line, columns)]
-                        )
+                        at = [tirx.floordiv(line, width_of_tile), tirx.floormod(line, width_of_tile)]
+                        k.prefetch(w, [next_panel, *at])
 
                 tile.accumulate(
                     k, acc, height, vectors, lanes, op.k, point["unroll"],
@@ -204,11 +236,13 @@ class MatmulSpace(DesignSpace):
                     on_step=prefetch if point["prefetch"] and panels > 1 else None,
                 )  # fmt: skip
 
+                def put(r: Any, c: Any, width: int, value: Any) -> None:
+                    others = [k.load(acc, [r, k.ramp(p * columns + c, width)]) for p in range(1, self.parts)]
+                    row, column = first_row + r, panel * columns + c
+                    k.store(y, finish([value, *others], row, column, width), [row, k.ramp(column, width)])
+
                 def write(count: int) -> None:
-                    tile.store(
-                        k, acc, height, count, lanes,
-                        lambda r, c, width, value: finish(value, first_row + r, panel * columns + c, width),
-                    )  # fmt: skip
+                    tile.store(k, acc, height, count, lanes, put)
 
                 if last_columns == columns:
                     write(columns)

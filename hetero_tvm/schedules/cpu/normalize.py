@@ -13,6 +13,7 @@ Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accura
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero_tvm.ops.base import FusedOp
@@ -42,38 +43,61 @@ class NormalizeSpace(DesignSpace):
         return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
 
     def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
-        lanes, n = machine.lanes, op.n
         k = Kernel()
         with k:
             x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
             y = k.argument("Y", op.output.shape)
-            x, y = k.view(x, (op.rows, n)), k.view(y, (op.rows, n))
+            x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
 
-            def normalize_row(i: Any) -> None:
-                stats = k.scratch((2,))
-                if op.centered:
-                    total = row.reduce_row(
-                        k, n, lanes, lambda c, w: k.load(x, [i, k.ramp(c, w)]), row.add, 0.0
-                    )
-                    k.store(stats, total * constant(1.0 / n), [0])
+            def one(i: Any) -> None:
+                def get(c: Any, width: int) -> Any:
+                    return k.load(x, [i, k.ramp(c, width)])
 
-                def centered(c: Any, width: int) -> Any:
-                    value = k.load(x, [i, k.ramp(c, width)])
-                    return value - k.splat(k.load(stats, [0]), width) if op.centered else value
+                def put(c: Any, width: int, value: Any) -> None:
+                    k.store(y, value, [i, k.ramp(c, width)])
 
-                squares = row.reduce_row(
-                    k, n, lanes, lambda c, w: centered(c, w) * centered(c, w), row.add, 0.0
-                )
-                k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
+                normalize_row(k, op, machine.lanes, get, get, put, vectors)
 
-                def write(c: Any, width: int, _slot: int) -> None:
-                    at = k.ramp(c, width)
-                    value = centered(c, width) * k.splat(k.load(stats, [1]), width) * k.load(vectors[0], [at])
-                    if op.shifted:
-                        value = value + k.load(vectors[1], [at])
-                    k.store(y, value, [i, at])
-
-                row.each_vector(k, n, lanes, write)
-
-            each_row(k, op.rows, point["chunks"], normalize_row)
+            each_row(k, op.rows, point["chunks"], one)
         return k.function
+
+
+def normalize_row(
+    k: Kernel,
+    op: Normalize,
+    lanes: int,
+    first: Callable[[Any, int], Any],
+    again: Callable[[Any, int], Any],
+    put: Callable[[Any, int, Any], None],
+    vectors: Sequence[Any],
+) -> None:
+    """The passes over one row.
+
+    Parameters
+    ----------
+    first, again : (column, width) -> the row's values, in the first pass over it and in later ones.
+    put : (column, width, value) stores the result.
+    vectors : buffers of scale and, when there is one, shift.
+    """
+    n, stats = op.n, k.scratch((2,))
+
+    def centered(value: Any, width: int) -> Any:
+        return value - k.splat(k.load(stats, [0]), width) if op.centered else value
+
+    def square(value: Any) -> Any:
+        value = k.let(value)
+        return value * value
+
+    if op.centered:
+        total = row.reduce_row(k, n, lanes, first, row.add, 0.0)
+        k.store(stats, total * constant(1.0 / n), [0])
+    read = again if op.centered else first
+    squares = row.reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), row.add, 0.0)
+    k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
+
+    def write(c: Any, width: int, _slot: int) -> None:
+        at = [k.ramp(c, width)]
+        value = centered(again(c, width), width) * k.splat(k.load(stats, [1]), width) * k.load(vectors[0], at)
+        put(c, width, value + k.load(vectors[1], at) if op.shifted else value)
+
+    row.each_vector(k, n, lanes, write)

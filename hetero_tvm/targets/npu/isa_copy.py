@@ -160,9 +160,7 @@ def _path(memory: str, spec: NPUSpec) -> int:
 
 def _move_cost(v: Values, spec: NPUSpec) -> Cost:
     pieces = max(_read_granules(v), granules(v["extents"], v["dst_strides"], v["elem"]))
-    return Cost(
-        unit=pieces * BANK_BYTES / _path(v["dst_mem"], spec), l1=_box_banks(v, "src", spec.l1_to_l0a)
-    )
+    return Cost(unit=pieces * BANK_BYTES / _path(v["dst_mem"], spec), l1=_box_banks(v, "src", spec.l1_to_l0a))
 
 
 MOVE = Instruction(

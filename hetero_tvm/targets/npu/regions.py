@@ -54,9 +54,7 @@ def granules(extents: Sequence[int], strides: Sequence[int], width: int) -> int:
     return math.prod(n for n, _ in dims) * -(-run // BANK_BYTES)
 
 
-def bank_cycles(
-    extents: Sequence[int], strides: Sequence[int], width: int, bytes_per_cycle: int
-) -> float:
+def bank_cycles(extents: Sequence[int], strides: Sequence[int], width: int, bytes_per_cycle: int) -> float:
     """Cycles for which an access keeps all banks of a scratchpad busy.
 
     Bank ``b`` holds the granules ``b, b + banks, ...``.  Runs that step by a multiple of a granule

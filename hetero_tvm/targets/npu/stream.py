@@ -250,5 +250,3 @@ def checksum(data: bytes) -> int:
 def seal(data: bytes) -> bytes:
     """The stream with its checksum put right."""
     return data[:_CRC_OFFSET] + struct.pack("<I", checksum(data)) + data[_CRC_OFFSET + 4 :]
-
-

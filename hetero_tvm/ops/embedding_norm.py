@@ -1,0 +1,135 @@
+"""Embeddings looked up, added and normalised: the first operator of the BERT family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.normalization import Normalize
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """``factor * T[indices]`` with a table T of ``rows`` rows.
+
+    ``indices`` is the indices' shape, of the rank of the operator's lead and broadcast to it.  Negative
+    indices count from the end, as in ONNX Gather; beyond that they wrap around, which ONNX leaves
+    undefined: nothing outside the table is ever read.
+    """
+
+    rows: int
+    indices: tuple[int, ...]
+    dtype: str = "int64"
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class EmbeddingNorm(FusedOp):
+    """``norm(sum of lookups + added) * scale + shift`` over the last axis, in float32.
+
+    Parameters
+    ----------
+    lead : leading dimensions of the result, [batch, sequence]; their product is the number of rows.
+    n : length of a row.
+    lookups : the tables with indices that are known at run time only, as :class:`Lookup` or its fields.
+    added : shape [..., n] of a constant that is broadcast to the result and added (positions, token
+        types that never change); () for none.
+    eps, centered, shifted : of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
+
+    Operands: for each lookup indices and table [rows, n] (constant), then ``added`` (constant), scale
+    [n], and shift [n] when ``shifted``.
+    """
+
+    kind: ClassVar[str] = "embedding_norm"
+
+    lead: tuple[int, ...]
+    n: int
+    lookups: tuple[Lookup, ...]
+    added: tuple[int, ...]
+    eps: float
+    centered: bool = True
+    shifted: bool = True
+
+    def __post_init__(self) -> None:
+        # From JSON a lookup comes as a mapping.
+        lookups = tuple(x if isinstance(x, Lookup) else _lookup(x) for x in self.lookups)
+        object.__setattr__(self, "lookups", lookups)
+
+    @property
+    def norm(self) -> Normalize:
+        return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted)
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        operands = []
+        for i, lookup in enumerate(self.lookups):
+            operands.append(Operand(f"indices{i}", lookup.indices, lookup.dtype))
+            operands.append(Operand(f"table{i}", (lookup.rows, self.n), constant=True))
+        if self.added:
+            operands.append(Operand("added", self.added, constant=True))
+        return (*operands, *self.norm.inputs[1:])
+
+    @property
+    def output(self) -> Operand:
+        return self.norm.output
+
+    @property
+    def flops(self) -> int:
+        return self.norm.flops + self.rows * self.n * (len(self.lookups) + bool(self.added))
+
+    @property
+    def nbytes(self) -> int:
+        """Of a table only the rows that are looked up are read."""
+        read = sum(math.prod(x.indices) * (self.n * 4 + 8) for x in self.lookups)
+        rest = sum(operand.nbytes for operand in self.inputs[2 * len(self.lookups) :])
+        return read + rest + self.output.nbytes
+
+    @property
+    def label(self) -> str:
+        kind = "layer_norm" if self.centered else "rms_norm"
+        return f"embedding{len(self.lookups)}{'_added' if self.added else ''}_{kind}_{self.rows}x{self.n}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        count = 2 * len(self.lookups)
+        rest = list(arrays[count:])
+        total = rest.pop(0) if self.added else 0
+        for lookup, indices, table in zip(self.lookups, arrays[:count:2], arrays[1:count:2], strict=True):
+            total = total + lookup.factor * table[np.mod(indices.astype(np.int64), lookup.rows)]
+        return self.norm.reference(np.broadcast_to(total, (*self.lead, self.n)), *rest)
+
+    def workload(self):
+        from tvm import te, tirx
+
+        from hetero_tvm.ops.te_workload import broadcast_index, prim_func
+
+        def compute(*operands):
+            count = 2 * len(self.lookups)
+            rest = list(operands[count:])
+            added = rest.pop(0) if self.added else None
+
+            def total(*i):
+                value = added[broadcast_index(self.added, i)] if added is not None else None
+                for x, at, table in zip(self.lookups, operands[:count:2], operands[1:count:2], strict=True):
+                    index = at[broadcast_index(x.indices, i[:-1])]
+                    row = tirx.floormod(index, tirx.const(x.rows, x.dtype))
+                    term = table[row, i[-1]] * tirx.const(x.factor, "float32")
+                    value = term if value is None else value + term
+                return value
+
+            embedded = te.compute(self.output.shape, total, name="embedded")
+            return self.norm.compute(embedded, *rest)
+
+        return prim_func(self, compute)
+
+
+def _lookup(value) -> Lookup:
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in dict(value).items()}
+    return Lookup(**fields)
