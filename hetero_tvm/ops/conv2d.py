@@ -9,12 +9,13 @@ import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 
 
 @dataclass(frozen=True)
 class Conv2d(FusedOp):
-    """``Y[n, o] = epilogue(sum over c, i, j of W[o, c, i, j] * X[n, c, y + i, x + j])`` in float32, NCHW.
+    """``Y[n, o] = epilogue(sum over c, i, j of W[o, c, i, j] * X[n, c, y + i, x + j])`` in float32.
 
     Parameters
     ----------
@@ -25,7 +26,9 @@ class Conv2d(FusedOp):
     groups : channels and filters are divided into so many independent groups; ``groups ==
         channels == filters`` is a depthwise convolution.
     epilogue : steps in order, as for :class:`hetero_tvm.ops.matmul.Matmul`; the bias is a vector
-        [filters] (constant), a residual has Y's shape.
+        [filters] (constant), a residual has Y's extents.
+    x_layout, y_layout, residual_layout : how the images lie in memory (:class:`hetero_tvm.ops.layout.Layout`
+        as text).
 
     Operands: X, W [filters, channels / groups, *kernel] (constant), then those of the epilogue.
     """
@@ -43,6 +46,9 @@ class Conv2d(FusedOp):
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     epilogue: tuple[str, ...] = ()
+    x_layout: str = PLAIN
+    y_layout: str = PLAIN
+    residual_layout: str = PLAIN
 
     @property
     def out_height(self) -> int:
@@ -61,19 +67,35 @@ class Conv2d(FusedOp):
     @property
     def inputs(self) -> tuple[Operand, ...]:
         operands = [
-            Operand("X", (self.batch, self.channels, self.height, self.width)),
+            Operand("X", Layout.parse(self.x_layout).shape(self.image)),
             Operand("W", (self.filters, self.channels // self.groups, *self.kernel), constant=True),
         ]
         for step in self.epilogue:
             if step == BIAS:
                 operands.append(Operand("bias", (self.filters,), constant=True))
             elif step == RESIDUAL:
-                operands.append(Operand("residual", self.output.shape))
+                shape = Layout.parse(self.residual_layout).shape(self.out_image)
+                operands.append(Operand("residual", shape))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (self.batch, self.filters, self.out_height, self.out_width))
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image))
+
+    @property
+    def image(self) -> tuple[int, int, int, int]:
+        """Extents of X, whatever its layout."""
+        return (self.batch, self.channels, self.height, self.width)
+
+    @property
+    def out_image(self) -> tuple[int, int, int, int]:
+        """Extents of Y, whatever its layout."""
+        return (self.batch, self.filters, self.out_height, self.out_width)
+
+    @property
+    def plain(self) -> bool:
+        """All images are NCHW."""
+        return self.x_layout == self.y_layout == self.residual_layout == PLAIN
 
     @property
     def flops(self) -> int:
@@ -89,6 +111,10 @@ class Conv2d(FusedOp):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
+        x_layout, y_layout, residual_layout = (
+            Layout.parse(text) for text in (self.x_layout, self.y_layout, self.residual_layout)
+        )
+        x = x_layout.unpack(x, self.channels)
         top, left, bottom, right = self.padding
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
         (sh, sw), (dh, dw), (kh, kw) = self.strides, self.dilation, self.kernel
@@ -102,37 +128,38 @@ class Conv2d(FusedOp):
             axis=2,
         ).reshape(self.batch, self.groups, per * kh * kw, oh * ow)
         weights = w.reshape(self.groups, self.filters // self.groups, per * kh * kw)
-        y = (weights @ windows).reshape(self.output.shape)
+        y = (weights @ windows).reshape(self.out_image)
         rest = iter(extra)
         for step in self.epilogue:
             if step == BIAS:
                 y = y + next(rest)[:, None, None]
             elif step == RESIDUAL:
-                y = y + next(rest)
+                y = y + residual_layout.unpack(next(rest), self.filters)
             else:
                 y = ACTIVATIONS[step](y)
-        return y
+        return y_layout.pack(y)
 
     def workload(self):
         from tvm import te, topi
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func
 
         def elementwise(step, y, operand):
             if step == BIAS:
                 return te.compute(y.shape, lambda n, c, i, j: y[n, c, i, j] + operand[c], name=step)
             if step == RESIDUAL:
+                operand = image(operand, self.residual_layout, self.out_image)
                 return te.compute(y.shape, lambda *i: y(*i) + operand(*i), name=step)
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         def compute(x, w, *extra):
             y = topi.nn.conv(
-                x, w, list(self.strides), list(self.padding), list(self.dilation), self.groups,
-                "NCHW", "OIHW", "float32",
+                image(x, self.x_layout, self.image), w, list(self.strides), list(self.padding),
+                list(self.dilation), self.groups, "NCHW", "OIHW", "float32",
             )  # fmt: skip
             rest = iter(extra)
             for step in self.epilogue:
                 y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
-            return y
+            return image_as(y, self.y_layout)
 
         return prim_func(self, compute)

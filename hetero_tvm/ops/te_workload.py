@@ -15,6 +15,8 @@ tvm = import_tvm()
 
 from tvm import te  # noqa: E402
 
+from hetero_tvm.ops.layout import PLAIN, Layout  # noqa: E402
+
 OP_ATTR = "hetero.op"
 """PrimFunc attribute that carries the contract of a fused operator as JSON."""
 
@@ -38,3 +40,26 @@ def activation(name: str, x: Any) -> Any:
     from hetero_tvm.codegen import vector_math
 
     return getattr(vector_math, name)(x)
+
+
+def image(tensor: Any, layout: str, extents: tuple[int, ...]) -> Any:
+    """The plain NCHW image of ``extents`` that ``tensor`` holds in ``layout``."""
+    if layout == PLAIN:
+        return tensor
+    form = Layout.parse(layout)
+    return te.compute(extents, lambda n, c, y, x: form.element(tensor, n, c, y, x), name="image")
+
+
+def image_as(plain: Any, layout: str) -> Any:
+    """A plain NCHW image laid out as ``layout``; zero in the halo and in lanes past the channels."""
+    if layout == PLAIN:
+        return plain
+    form = Layout.parse(layout)
+    _, channels, height, width = (int(extent) for extent in plain.shape)
+
+    def element(n: Any, b: Any, i: Any, j: Any, lane: Any) -> Any:
+        c, y, x = b * form.block + lane, i - form.halo[0], j - form.halo[1]
+        inside = te.all(c < channels, y >= 0, y < height, x >= 0, x < width)
+        return te.if_then_else(inside, plain[n, c, y, x], 0.0)
+
+    return te.compute(form.shape((int(plain.shape[0]), channels, height, width)), element, name="laid_out")
