@@ -71,9 +71,7 @@ class Layout:
         """[N, C, H, W] -> this layout."""
         n, c, h, w = image.shape
         top, left, bottom, right = self.halo
-        padded = np.pad(
-            image, ((0, 0), (0, self.blocks(c) * self.block - c), (top, bottom), (left, right))
-        )
+        padded = np.pad(image, ((0, 0), (0, self.blocks(c) * self.block - c), (top, bottom), (left, right)))
         if not self.blocked:
             return padded
         split = padded.reshape(n, self.blocks(c), self.block, *padded.shape[2:])

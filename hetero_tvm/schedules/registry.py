@@ -6,11 +6,14 @@ from hetero_tvm.errors import RecordError
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.elementwise import ElementwiseSpace
 from hetero_tvm.schedules.cpu.embedding_norm import EmbeddingNormSpace
 from hetero_tvm.schedules.cpu.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
+from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
@@ -20,8 +23,12 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     NormalizeSpace(),
     EmbeddingNormSpace(),
     SoftmaxSpace(),
+    BlockedConv2dSpace(),
+    DepthwiseSpace(),
     Conv2dSpace(),
     ElementwiseSpace(),
+    Pool2dSpace(),
+    RelayoutSpace(),
 )
 
 _BY_NAME = {space.name: space for space in CPU_SPACES}

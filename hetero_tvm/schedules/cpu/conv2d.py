@@ -52,6 +52,8 @@ class Conv2dSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Conv2d):
             return "not a convolution"
+        if not op.plain:
+            return f"the images are not all plain NCHW: {op.x_layout} to {op.y_layout}"
         if op.groups != 1 and not op.depthwise:
             return (
                 f"{op.groups} groups of {op.channels // op.groups} channels: neither one group nor depthwise"

@@ -31,8 +31,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout

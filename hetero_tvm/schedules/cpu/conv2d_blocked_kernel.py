@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
-from hetero_tvm.schedules.cpu.activation import Activations
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.cpu.blocked import BlockedOutput, Plane, each_tile, share
 from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx, vector_loop
 from hetero_tvm.schedules.cpu.machine import CpuModel
+
 
 class Shape:
     """Extents of one blocked convolution.
@@ -133,40 +134,24 @@ class BlockedConvKernel:
         self.panels = self.shape.weight_shape(self.vectors)[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
-        self.activations = Activations(op.epilogue, machine)
         self.k = Kernel()
+        self.out = BlockedOutput(self.k, op, machine)
 
     def emit(self) -> Any:
         op, k, shape = self.op, self.k, self.shape
         with k:
             x = k.argument("X", op.inputs[0].shape)
             self.w = k.argument("W", shape.weight_shape(self.vectors))
-            extra = []
-            for operand in op.inputs[2:]:
-                extent = (self.panels * self.vectors * self.lanes,)
-                extra.append(k.argument(operand.name, extent if operand.name == BIAS else operand.shape))
-            y = k.argument("Y", op.output.shape)
-            self.y = self._planes(y, shape.y, op.out_image)
-            self.extra = [
-                self._planes(buffer, shape.residual, op.out_image) if operand.name == RESIDUAL else buffer
-                for buffer, operand in zip(extra, op.inputs[2:], strict=True)
-            ]
+            self.out.declare(self.panels * self.vectors * self.lanes)
             if Layout.parse(op.x_layout) == shape.x:
-                self.x = self._planes(x, shape.x, op.image)
+                self.x = Plane(k, shape.x, op.height, op.width).view(x)
             else:
                 self.x = k.scratch((op.batch * op.channels, shape.x.rows(op.height) * shape.pitch))
                 self._fill(x)
-            with k.imported(*self.activations.imports):
+            with k.imported(*self.out.imports):
                 with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
                     self._item(item)
         return k.function
-
-    def _planes(self, buffer: Any, layout: Layout, image: tuple[int, ...]) -> Any:
-        """[planes, elements of a plane]."""
-        n, c, h, w = image
-        return self.k.view(
-            buffer, (n * layout.blocks(c), layout.rows(h) * layout.pitch(w) * layout.block)
-        )
 
     def _fill(self, x: Any) -> None:
         """Copy a plain X between zeros."""
@@ -199,61 +184,67 @@ class BlockedConvKernel:
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
         self.batch = tirx.floordiv(item, self.groups * self.blocks)
-        first, count = _share(group, self.panels, self.groups)
-        full = (shape.width // self.columns) if shape.flat else (shape.height // self.rows)
-        first_tile, tiles = _share(block, self.tiles, self.blocks)
+        first, count = share(group, self.panels, self.groups)
+        first_tile, tiles = share(block, self.tiles, self.blocks)
         with k.serial(count) as p:
             panel = first + p
-            with k.serial(tiles) as t:
-                tile = first_tile + t
-                rest = (shape.width % self.columns) if shape.flat else (shape.height % self.rows)
-                if not rest:
-                    self._tile_row(panel, tile, self.columns if shape.flat else self.rows)
-                elif full:
-                    k.branch(
-                        tile < full,
-                        lambda panel=panel, tile=tile: self._tile_row(
-                            panel, tile, self.columns if shape.flat else self.rows
-                        ),
-                        lambda panel=panel, rest=rest: self._tile_row(panel, int32(full), rest),
-                    )
-                else:
-                    self._tile_row(panel, int32(0), rest)
+            if shape.flat:
+                pixels = functools.partial(self._flat_tile, panel)
+                each_tile(k, first_tile, tiles, shape.width, self.columns, pixels)
+            else:
+                rows = functools.partial(self._tile_row, panel)
+                each_tile(k, first_tile, tiles, shape.height, self.rows, rows)
             if any(shape.y.halo):
-                self._halo(panel, first_tile * self.rows, tiles, block)
+                self._clear_halo(panel, first_tile * self.rows, tiles, block)
 
-    def _tile_row(self, panel: Any, tile: Any, extent: int) -> None:
-        """All tiles of ``extent`` rows (of a flat image: the one tile of ``extent`` pixels)."""
-        k, shape = self.k, self.shape
-        if shape.flat:
-            self._tile(panel, int32(0), tile * self.columns, 1, extent)
-            return
-        y = tile * self.rows
-        with k.serial(shape.width // self.columns) as column:
-            self._tile(panel, y, column * self.columns, extent, self.columns)
-        if shape.width % self.columns:
-            done = shape.width - shape.width % self.columns
-            self._tile(panel, y, int32(done), extent, shape.width - done)
+    def _clear_halo(self, panel: Any, first_row: Any, tiles: Any, block: Any) -> None:
+        rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
+
+        def clear(v: int) -> None:
+            plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
+            self.out.clear_halo(plane, first_row, rows, block == 0, block == self.blocks - 1)
+
+        self._for_filter_blocks(panel, clear)
+
+    def _flat_tile(self, panel: Any, pixel: Any, count: int) -> None:
+        self._tile(panel, int32(0), pixel, 1, count)
+
+    def _tile_row(self, panel: Any, y: Any, rows: int) -> None:
+        """All tiles of ``rows`` rows from ``y``."""
+        wide, narrow = divmod(self.shape.width, self.columns)
+        if wide:
+            with self.k.serial(wide) as column:
+                self._tile(panel, y, column * self.columns, rows, self.columns)
+        if narrow:
+            self._tile(panel, y, int32(wide * self.columns), rows, narrow)
 
     def _tile(self, panel: Any, y: Any, x: Any, rows: int, columns: int) -> None:
         """The products and the epilogue of output pixels [y, y + rows) x [x, x + columns)."""
         k, lanes = self.k, self.lanes
         acc = k.scratch((rows * columns, self.vectors * lanes))
-        bias = self.extra[0] if self.op.epilogue[:1] == (BIAS,) else None
         for v in range(self.vectors):
-            start = k.splat(0.0, lanes)
-            if bias is not None:
-                start = k.let(k.load(bias, [k.ramp((panel * self.vectors + v) * lanes, lanes)]))
+            start = self.out.start(panel * self.vectors + v)
             with k.unroll(rows * columns) as p:
                 k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
         self._accumulate(acc, panel, y, x, rows, columns)
-        for v in range(self.vectors):
+
+        def write(v: int) -> None:
             block = panel * self.vectors + v
-            if self.shape.filter_blocks % self.vectors and v:
-                with k.when(block < self.shape.filter_blocks):
-                    self._store(acc, block, v, y, x, rows, columns)
+            plane = self.batch * self.shape.filter_blocks + block
+            with k.unroll(rows) as r, k.unroll(columns) as q:
+                value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
+                self.out.put(value, plane, block, y + r, x + q)
+
+        self._for_filter_blocks(panel, write)
+
+    def _for_filter_blocks(self, panel: Any, body: Callable[[int], None]) -> None:
+        """The blocks of a panel that exist (the last panel may reach past the filters)."""
+        for v in range(self.vectors):
+            if v and self.shape.filter_blocks % self.vectors:
+                with self.k.when(panel * self.vectors + v < self.shape.filter_blocks):
+                    body(v)
             else:
-                self._store(acc, block, v, y, x, rows, columns)
+                body(v)
 
     def _accumulate(self, acc: Any, panel: Any, y: Any, x: Any, rows: int, columns: int) -> None:
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
@@ -303,70 +294,3 @@ class BlockedConvKernel:
         per_in, per_out = op.channels // op.groups, op.filters // op.groups
         first = tirx.floordiv(tirx.floordiv(panel * self.lanes, per_out) * per_in, self.lanes)
         return tirx.min(first, int32(self.shape.x.blocks(op.channels) - most))
-
-    # the output ----------------------------------------------------------------------------------
-    def _store(self, acc: Any, block: Any, v: int, y: Any, x: Any, rows: int, columns: int) -> None:
-        op, k, lanes = self.op, self.k, self.lanes
-        plane = self.batch * self.shape.filter_blocks + block
-
-        def place(layout: Layout, r: Any, q: Any) -> list[Any]:
-            pixel = (y + r + layout.halo[0]) * layout.pitch(op.out_width) + x + q + layout.halo[1]
-            return [plane, k.ramp(pixel * lanes, lanes)]
-
-        with k.unroll(rows) as r, k.unroll(columns) as q:
-            value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
-            rest = iter(self.extra)
-            for index, step in enumerate(op.epilogue):
-                if step == BIAS:
-                    bias = next(rest)
-                    if index:
-                        value = value + k.load(bias, [k.ramp(block * lanes, lanes)])
-                elif step == RESIDUAL:
-                    value = value + k.load(next(rest), place(self.shape.residual, r, q))
-                else:
-                    value = self.activations.apply(step, value, lanes)
-            k.store(self.y, self._without_tail(value, block), place(self.shape.y, r, q))
-
-    def _without_tail(self, value: Any, block: Any) -> Any:
-        """Lanes past the last filter are zero, also after an activation that makes something of zero."""
-        op, lanes = self.op, self.lanes
-        moved = [s for s in op.epilogue if s in ACTIVATIONS and ACTIVATIONS[s](np.zeros(1))[0] != 0]
-        if op.filters % lanes == 0 or not moved:
-            return value
-        filter_ = tirx.Ramp(block * lanes, int32(1), lanes)
-        inside = filter_ < tirx.Broadcast(int32(op.filters), lanes)
-        return tirx.Select(inside, value, self.k.splat(0.0, lanes))
-
-    def _halo(self, panel: Any, first_row: Any, tiles: Any, block: Any) -> None:
-        """Zeros around the rows that this item has written."""
-        op, k, layout, lanes = self.op, self.k, self.shape.y, self.lanes
-        top, left, bottom, right = layout.halo
-        pitch = layout.pitch(op.out_width)
-        rows = tirx.min(tiles * self.rows, op.out_height - first_row)
-        zero = k.splat(0.0, lanes)
-        for v in range(self.vectors):
-            filter_block = panel * self.vectors + v
-            plane = self.batch * self.shape.filter_blocks + filter_block
-
-            def clear(pixel: Any, count: int, plane: Any = plane) -> None:
-                if count:
-                    with k.serial(count) as i:
-                        k.store(self.y, zero, [plane, k.ramp((pixel + i) * lanes, lanes)])
-
-            with k.when(filter_block < self.shape.filter_blocks):
-                with k.serial(rows) as r:
-                    start = (first_row + r + top) * pitch
-                    clear(start, left)
-                    clear(start + left + op.out_width, right)
-                with k.when(block == 0):
-                    clear(int32(0), top * pitch)
-                with k.when(block == self.blocks - 1):
-                    clear(int32((top + op.out_height) * pitch), bottom * pitch)
-
-
-def _share(index: Any, total: int, pieces: int) -> tuple[Any, Any]:
-    """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
-    if pieces == 1:
-        return int32(0), total
-    first = tirx.floordiv(index * total, pieces)
-    return first, tirx.floordiv((index + 1) * total, pieces) - first

@@ -1,0 +1,195 @@
+"""Pooling over windows of an image, and the change of an image's layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.layout import PLAIN, Layout
+
+MAX, AVERAGE = "max", "avg"
+
+
+@dataclass(frozen=True)
+class Pool2d(FusedOp):
+    """``Y[n, c, y, x]``: largest value or mean of X in the window at ``(y, x) * strides - padding``; float32.
+
+    Parameters
+    ----------
+    batch, channels, height, width : extents of X.
+    kernel, strides : (vertical, horizontal); a global pooling has the whole image as its kernel.
+    padding : (top, left, bottom, right) of the window positions; padded places count in no maximum.
+    out : rows and columns of Y (rounded up or down by whoever made the contract).
+    mode : ``max`` or ``avg``.
+    count_padding : the mean divides by the padded places inside the window as well (those beyond the
+        declared padding never count).
+    x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
+
+    A window that lies wholly outside gives ``-inf`` (max) or 0 (avg).
+    """
+
+    kind: ClassVar[str] = "pool2d"
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    out: tuple[int, int]
+    mode: str
+    count_padding: bool = False
+    x_layout: str = PLAIN
+    y_layout: str = PLAIN
+
+    @property
+    def image(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.channels, self.height, self.width)
+
+    @property
+    def out_image(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.channels, *self.out)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (Operand("X", Layout.parse(self.x_layout).shape(self.image)),)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image))
+
+    @property
+    def flops(self) -> int:
+        return int(np.prod(self.out_image)) * self.kernel[0] * self.kernel[1]
+
+    @property
+    def label(self) -> str:
+        shape = f"{self.channels}x{self.height}x{self.width}"
+        return f"{self.mode}_pool_{shape}_k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
+
+    def window(self, axis: int, index: int) -> tuple[int, int]:
+        """First and last + 1 input row (``axis`` 0) or column that output ``index`` sees."""
+        first = index * self.strides[axis] - self.padding[axis]
+        extent = (self.height, self.width)[axis]
+        low = min(max(first, 0), extent)
+        return low, max(low, min(first + self.kernel[axis], extent))
+
+    def counted(self, axis: int, index: int) -> int:
+        """Rows or columns of that window that a mean divides by."""
+        low, high = self.window(axis, index)
+        if self.count_padding:
+            first = index * self.strides[axis] - self.padding[axis]
+            last = min(first + self.kernel[axis], (self.height, self.width)[axis] + self.padding[2 + axis])
+            return last - first
+        return high - low
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
+        empty = -np.inf if self.mode == MAX else 0.0
+        y = np.full(self.out_image, empty, x.dtype)
+        for i in range(self.out[0]):
+            for j in range(self.out[1]):
+                (top, bottom), (left, right) = self.window(0, i), self.window(1, j)
+                if top == bottom or left == right:
+                    continue
+                seen = x[:, :, top:bottom, left:right]
+                if self.mode == MAX:
+                    y[:, :, i, j] = seen.max((2, 3))
+                else:
+                    y[:, :, i, j] = seen.sum((2, 3)) / (self.counted(0, i) * self.counted(1, j))
+        return Layout.parse(self.y_layout).pack(y)
+
+    def workload(self):
+        from tvm import te
+
+        from hetero_tvm.ops.te_workload import image, image_as, prim_func
+
+        def compute(x):
+            plain = image(x, self.x_layout, self.image)
+            (kh, kw), (sh, sw), (top, left) = self.kernel, self.strides, self.padding[:2]
+            i, j = te.reduce_axis((0, kh), "i"), te.reduce_axis((0, kw), "j")
+
+            def value(n, c, y, x, outside):
+                row, column = y * sh - top + i, x * sw - left + j
+                inside = te.all(row >= 0, row < self.height, column >= 0, column < self.width)
+                return te.if_then_else(inside, plain[n, c, row, column], te.const(outside, "float32"))
+
+            def counted(axis, index):
+                first = index * self.strides[axis] - self.padding[axis]
+                low, high = first, first + self.kernel[axis]
+                extent = (self.height, self.width)[axis]
+                if self.count_padding:
+                    return te.min(high, extent + self.padding[2 + axis]) - low
+                return te.min(high, extent) - te.max(low, 0)
+
+            if self.mode == MAX:
+                lowest = te.min_value("float32")
+                y = te.compute(
+                    self.out_image, lambda *at: te.max(value(*at, float(lowest.value)), [i, j]), name="pool"
+                )
+                return image_as(y, self.y_layout)
+            total = te.compute(self.out_image, lambda *at: te.sum(value(*at, 0.0), [i, j]), name="pool")
+            mean = te.compute(
+                self.out_image,
+                lambda n, c, y, x: (
+                    total[n, c, y, x] / te.max(counted(0, y) * counted(1, x), 1).astype("float32")
+                ),
+                name="mean",
+            )
+            return image_as(mean, self.y_layout)
+
+        return prim_func(self, compute)
+
+
+@dataclass(frozen=True)
+class Relayout(FusedOp):
+    """The image X [N, C, H, W] in another layout, float32.
+
+    Parameters
+    ----------
+    batch, channels, height, width : extents of the image.
+    x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
+    """
+
+    kind: ClassVar[str] = "relayout"
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    x_layout: str
+    y_layout: str
+
+    @property
+    def image(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.channels, self.height, self.width)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (Operand("X", Layout.parse(self.x_layout).shape(self.image)),)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.image))
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def label(self) -> str:
+        blocks = "block" if Layout.parse(self.y_layout).blocked else "unblock"
+        return f"{blocks}_{self.channels}x{self.height}x{self.width}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        plain = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
+        return Layout.parse(self.y_layout).pack(plain)
+
+    def workload(self):
+        from hetero_tvm.ops.te_workload import image, image_as, prim_func
+
+        return prim_func(self, lambda x: image_as(image(x, self.x_layout, self.image), self.y_layout))
