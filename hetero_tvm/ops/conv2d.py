@@ -139,6 +139,15 @@ class Conv2d(FusedOp):
                 y = ACTIVATIONS[step](y)
         return y_layout.pack(y)
 
+    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """Random operands; images with zeros where their layouts have them."""
+        arrays = [generator.standard_normal(x.shape, dtype=np.float32) for x in self.inputs]
+        arrays[0] = Layout.parse(self.x_layout).clean(arrays[0], self.channels)
+        for index, operand in enumerate(self.inputs):
+            if operand.name == RESIDUAL:
+                arrays[index] = Layout.parse(self.residual_layout).clean(arrays[index], self.filters)
+        return arrays
+
     def workload(self):
         from tvm import te, topi
 

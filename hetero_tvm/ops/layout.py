@@ -85,6 +85,10 @@ class Layout:
         top, left, bottom, right = self.halo
         return array[:, :channels, top : array.shape[2] - bottom, left : array.shape[3] - right]
 
+    def clean(self, array: np.ndarray, channels: int) -> np.ndarray:
+        """``array`` of this layout with zeros in the halo and in lanes past ``channels``."""
+        return self.pack(np.ascontiguousarray(self.unpack(array, channels)))
+
     def element(self, buffer, n, c, y, x):
         """The scalar of one pixel (indices without the halo), for tensor expressions."""
         y, x = y + self.halo[0], x + self.halo[1]

@@ -103,6 +103,11 @@ class Pool2d(FusedOp):
                     y[:, :, i, j] = seen.sum((2, 3)) / (self.counted(0, i) * self.counted(1, j))
         return Layout.parse(self.y_layout).pack(y)
 
+    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """A random image with zeros where its layout has them."""
+        array = generator.standard_normal(self.inputs[0].shape, dtype=np.float32)
+        return [Layout.parse(self.x_layout).clean(array, self.channels)]
+
     def workload(self):
         from tvm import te
 
@@ -188,6 +193,11 @@ class Relayout(FusedOp):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         plain = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
         return Layout.parse(self.y_layout).pack(plain)
+
+    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """A random image with zeros where its layout has them."""
+        array = generator.standard_normal(self.inputs[0].shape, dtype=np.float32)
+        return [Layout.parse(self.x_layout).clean(array, self.channels)]
 
     def workload(self):
         from hetero_tvm.ops.te_workload import image, image_as, prim_func

@@ -26,11 +26,11 @@ from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
 from hetero_tvm.relax_passes.rows import ClaimSoftmax  # noqa: E402
-from hetero_tvm.relax_passes.rule import Report, Rule, run_rules  # noqa: E402
+from hetero_tvm.relax_passes.rule import GraphPass, Report, run_rules  # noqa: E402
 from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
 from hetero_tvm.relax_passes.sources import after_fusion  # noqa: E402
 
-FUSIONS: tuple[Rule, ...] = (
+FUSIONS: tuple[GraphPass, ...] = (
     *CANONICAL,  # one spelling for what exporters write in many
     Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
     Silu(),
@@ -55,7 +55,7 @@ Observer = Callable[[str, Callable[[], Any]], None]
 def optimize(
     module: Any,
     sources: Mapping[str, tuple[str, ...]],
-    rules: Sequence[Rule] = FUSIONS,
+    rules: Sequence[GraphPass] = FUSIONS,
     disabled: frozenset[str] = frozenset(),
     observe: Observer = lambda name, module: None,
 ) -> tuple[Any, dict[str, tuple[str, ...]], Report]:

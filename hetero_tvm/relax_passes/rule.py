@@ -40,21 +40,32 @@ class Report:
     """Every single fusion, with the source nodes that it stands for."""
     anchors: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Kind of anchor -> how many are inside fused operators, how many there are (see ``anchors.py``)."""
+    conversions: list[dict[str, str]] = field(default_factory=list)
+    """Changes of an image's layout at run time: node, from, to, reason (see ``layout.py``)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "fusions": dict(sorted(self.fusions.items())),
             "misses": list(self.misses),
             "anchors": {kind: {"fused": n, "all": of} for kind, (n, of) in sorted(self.anchors.items())},
+            "conversions": list(self.conversions),
             "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},
         }
 
 
-class Rule(ABC):
-    """One fusion: pattern (anchors), check (match) and rewrite."""
+class GraphPass(ABC):
+    """One entry of the optimize pipeline."""
 
     name: str = ""
-    """Under which the fusion is counted and can be switched off."""
+    """Under which what it does is counted and can be switched off."""
+
+    @abstractmethod
+    def run(self, graph: Graph, report: Report) -> None:
+        """Rewrite the graph, and say in the report what was done."""
+
+
+class Rule(GraphPass):
+    """One fusion: pattern (anchors), check (match) and rewrite."""
 
     counted: bool = True
     """Whether its fusions are counted; canonicalisation and claims of single operators are not."""
@@ -70,25 +81,28 @@ class Rule(ABC):
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
         """Apply to the graph what :meth:`match` found."""
 
-
-def run_rules(
-    graph: Graph, rules: Sequence[Rule], report: Report, disabled: frozenset[str] = frozenset()
-) -> None:
-    """Run each rule once over all bindings, in order; counts and misses go to ``report``."""
-    for rule in rules:
-        if rule.name in disabled:
-            continue
+    def run(self, graph: Graph, report: Report) -> None:
+        """Once over all bindings, in order; counts and misses go to ``report``."""
         for var in graph.bindings():
-            if not graph.is_live(var) or graph.op_name(var) not in rule.anchors:
+            if not graph.is_live(var) or graph.op_name(var) not in self.anchors:
                 continue
             try:
-                found = rule.match(graph, var)
+                found = self.match(graph, var)
             except Miss as miss:
-                report.misses.append({"rule": rule.name, "node": graph.node(var), "reason": str(miss)})
+                report.misses.append({"rule": self.name, "node": graph.node(var), "reason": str(miss)})
                 continue
             if found is not None:
-                written = graph.rewrite(rule.rewrite, var, found)
-                if rule.counted:
-                    report.fusions[rule.name] = report.fusions.get(rule.name, 0) + 1
+                written = graph.rewrite(self.rewrite, var, found)
+                if self.counted:
+                    report.fusions[self.name] = report.fusions.get(self.name, 0) + 1
                     nodes = dict.fromkeys(name for v in written for name in graph.sources(v))
-                    report.fused.append(Fused(rule.name, graph.node(written[-1]), tuple(nodes)))
+                    report.fused.append(Fused(self.name, graph.node(written[-1]), tuple(nodes)))
+
+
+def run_rules(
+    graph: Graph, rules: Sequence[GraphPass], report: Report, disabled: frozenset[str] = frozenset()
+) -> None:
+    """Run each entry once, in order, without those that are switched off."""
+    for rule in rules:
+        if rule.name not in disabled:
+            rule.run(graph, report)

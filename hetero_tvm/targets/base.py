@@ -15,7 +15,7 @@ from typing import Any
 
 from hetero_tvm.errors import TargetError
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.relax_passes.rule import Rule
+from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace
 
 GROUP = "hetero_tvm.targets"
@@ -38,7 +38,7 @@ class Target(ABC):
 
     @property
     @abstractmethod
-    def fusions(self) -> Sequence[Rule]:
+    def fusions(self) -> Sequence[GraphPass]:
         """Fusion rules of the optimize pipeline, in order."""
 
     @property

@@ -13,9 +13,10 @@ tvm = import_tvm()
 from hetero_tvm import host  # noqa: E402
 from hetero_tvm.codegen.pipeline import PIPELINE  # noqa: E402
 from hetero_tvm.errors import TargetError  # noqa: E402
+from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
 from hetero_tvm.relax_passes.prefetch_ahead import prefetch_ahead  # noqa: E402
-from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cpu import generic  # noqa: E402
 from hetero_tvm.schedules.cpu.machine import CpuModel  # noqa: E402
@@ -113,8 +114,9 @@ class CpuTarget(Target):
         )
 
     @property
-    def fusions(self) -> Sequence[Rule]:
-        return FUSIONS
+    def fusions(self) -> Sequence[GraphPass]:
+        # Last: it lays out what the fusions have left.
+        return (*FUSIONS, BlockImages(self.machine.lanes, lambda op: self.space_for(op)[0] is not None))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
