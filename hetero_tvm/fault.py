@@ -13,6 +13,7 @@ tvm = import_tvm()
 
 from tvm import relax  # noqa: E402
 
+from hetero_tvm.ops.layout import Layout  # noqa: E402
 from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
 from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
@@ -47,7 +48,7 @@ def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
     values.update(zip((binding.var for binding in bindings), actual, strict=True))
     return (
         _broken_contract(plan, bindings, contracts, values)
-        or _first_departure(plan, bindings, values, inputs)
+        or _first_departure(plan, bindings, contracts, values, inputs)
         or "no single kernel deviates from the reference: errors accumulate over the model"
     )
 
@@ -73,7 +74,11 @@ def _broken_contract(
 
 
 def _first_departure(
-    plan: Any, bindings: list[Any], values: Mapping[Any, np.ndarray], inputs: Mapping[str, np.ndarray]
+    plan: Any,
+    bindings: list[Any],
+    contracts: Mapping[Any, Any],
+    values: Mapping[Any, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
 ) -> str | None:
     """The first kernel whose output is not the source model's tensor."""
     outputs_of = tensors_of_nodes(plan.model)
@@ -85,11 +90,20 @@ def _first_departure(
     expected = intermediate(plan.model, inputs, sorted(set(wanted.values())))
     for binding in bindings:
         truth = expected.get(wanted.get(binding.var, ""))
-        if truth is not None and truth.size == values[binding.var].size:
-            message = _report(plan, binding, values[binding.var], truth)
+        value = _as_source(contracts.get(binding.var), values[binding.var])
+        in_blocks = truth is not None and (value.ndim, truth.ndim) == (5, 4)  # a generic kernel on an image
+        if truth is not None and truth.size == value.size and not in_blocks:
+            message = _report(plan, binding, value, truth)
             if message is not None:
                 return f"first wrong result: {message}"
     return None
+
+
+def _as_source(op: Any, value: np.ndarray) -> np.ndarray:
+    """A result as the source model has it, images as plain NCHW."""
+    if getattr(op, "y_layout", None) is not None:
+        return Layout.parse(op.y_layout).unpack(value, op.out_image[1])
+    return value
 
 
 def _report(plan: Any, binding: Any, value: np.ndarray, truth: np.ndarray) -> str | None:

@@ -173,6 +173,8 @@ class Relayout(FusedOp):
     def image(self) -> tuple[int, int, int, int]:
         return (self.batch, self.channels, self.height, self.width)
 
+    out_image = image
+
     @property
     def inputs(self) -> tuple[Operand, ...]:
         return (Operand("X", Layout.parse(self.x_layout).shape(self.image)),)

@@ -14,6 +14,7 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL  # noqa: E402
+from hetero_tvm.relax_passes.activation import activation_of  # noqa: E402
 from hetero_tvm.relax_passes.epilogue import Found, residual  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, scalar_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
@@ -135,8 +136,8 @@ def _channel_vector(graph: Graph, addition: Any) -> tuple[np.ndarray | None, Any
 def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
     """The epilogue step that starts at ``user``: its name, operand and last binding."""
     name = graph.op_name(user)
-    if name == "relax.nn.relu":
-        return "relu", None, user
+    if (activation := activation_of(graph, user)) is not None:
+        return activation, None, user
     if name == "relax.clip":
         bounds = [getattr(bound, "value", None) for bound in graph.value(user).args[1:]]
         return ("relu6", None, user) if bounds == [0, 6] else (None, None, user)

@@ -180,6 +180,10 @@ class Graph:
         self._users = None
         return var
 
+    def rename(self, var: Any, name: str) -> None:
+        """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
+        self._sources[var] = (name,)
+
     def add_function(self, function: Any, name: str) -> Any:
         """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""
         return self._builder.add_func(function, name)

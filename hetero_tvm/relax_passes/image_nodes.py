@@ -18,6 +18,7 @@ from tvm import relax  # noqa: E402
 from hetero_tvm.ops import activations  # noqa: E402
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
+from hetero_tvm.ops.elementwise import Elementwise  # noqa: E402
 from hetero_tvm.ops.layout import PLAIN, Layout  # noqa: E402
 from hetero_tvm.ops.matmul import RESIDUAL  # noqa: E402
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d  # noqa: E402
@@ -113,24 +114,33 @@ class ElementwiseNode(ImageNode):
     def __init__(self, graph: Graph, var: Any, block: int):
         self.call, self.block = graph.value(var), block
         self.moves_zero = not _keeps_zero(graph, self.call)
-        super().__init__(graph, var, [a for a in self.call.args if _is_image(graph, a)])
+        super().__init__(graph, var, [a for a in self.call.args if is_image(graph, a)])
 
     def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
         at = iter(images)
         arguments = []
         for argument in self.call.args:
-            if _is_image(self.graph, argument):
+            if is_image(self.graph, argument):
                 image = next(at)
                 arguments.append(bind(without_halo(image)) if any(image.layout.halo) else image.var)
             else:
                 arguments.append(_constant(self.graph, argument, self.block))
         value = relax.Call(self.call.op, arguments, self.call.attrs)
-        channels = shape_of(self.var)[1]
-        if self.moves_zero and channels % self.block:
-            lanes = np.arange(-(-channels // self.block) * self.block) < channels
-            mask = relax.const(lanes.reshape(1, -1, 1, 1, self.block))
-            value = relax.op.where(mask, bind(value), relax.const(0.0, "float32"))
-        return with_halo(bind(value), y) if any(y.halo) else value
+        return _finished(value, shape_of(self.var)[1], self.moves_zero, y, bind)
+
+
+class ActivationNode(ImageNode):
+    """An activation alone."""
+
+    def __init__(self, graph: Graph, var: Any, op: Elementwise):
+        self.op = op
+        super().__init__(graph, var, [graph.value(var).args[1].fields[0]])
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        x = bind(without_halo(images[0])) if any(images[0].layout.halo) else images[0].var
+        value = call(dataclasses.replace(self.op, shape=shape_of(x)), [x])
+        moves_zero = activations.ACTIVATIONS[self.op.function](np.zeros(1))[0] != 0
+        return _finished(value, self.op.shape[1], moves_zero, y, bind)
 
 
 class ConcatNode(ImageNode):
@@ -143,11 +153,20 @@ class ConcatNode(ImageNode):
         return with_halo(bind(value), y) if any(y.halo) else value
 
 
+def _finished(value: Any, channels: int, moves_zero: bool, y: Layout, bind: Bind) -> Any:
+    """A blocked result without a halo, with zeros where layout ``y`` has them."""
+    if moves_zero and channels % y.block:
+        lanes = np.arange(y.blocks(channels) * y.block) < channels
+        mask = relax.const(lanes.reshape(1, -1, 1, 1, y.block))
+        value = relax.op.where(mask, bind(value), relax.const(0.0, "float32"))
+    return with_halo(bind(value), y) if any(y.halo) else value
+
+
 def without_halo(image: Image) -> Any:
     """The blocked image without its halo, as a slice that fuses into its reader."""
     top, left, bottom, right = image.layout.halo
     _, _, rows, pitch, _ = shape_of(image.var)
-    return relax.op.strided_slice(image.var, [2, 3], [top, left], [rows - bottom, pitch - right])
+    return relax.op.strided_slice(image.var, [2, 3], [top, left], [rows - bottom, pitch - right], [1, 1])
 
 
 def with_halo(var: Any, layout: Layout) -> Any:
@@ -158,9 +177,11 @@ def with_halo(var: Any, layout: Layout) -> Any:
 
 def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None:
     """How ``var`` would work on blocks of ``block`` channels; None when it cannot."""
-    if not _is_image(graph, var):
+    if not is_image(graph, var):
         return None
     op = contract(module, graph.value(var))
+    if isinstance(op, Elementwise):
+        return ActivationNode(graph, var, op)
     if op is not None:
         return ConvNode(graph, var, op) if isinstance(op, Conv2d) and op.plain else None
     pool = _pool(graph, var)
@@ -169,14 +190,14 @@ def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None
     name = graph.op_name(var)
     if name == "relax.concat":
         parts = getattr(graph.value(graph.value(var).args[0]), "fields", ())
-        even = parts and all(_is_image(graph, p) and shape_of(p)[1] % block == 0 for p in parts)
+        even = parts and all(is_image(graph, p) and shape_of(p)[1] % block == 0 for p in parts)
         return ConcatNode(graph, var) if even and int(graph.value(var).attrs.axis) in (1, -3) else None
     if name in _ELEMENTWISE and _fits(graph, var):
         return ElementwiseNode(graph, var, block)
     return None
 
 
-def _is_image(graph: Graph, expr: Any) -> bool:
+def is_image(graph: Graph, expr: Any) -> bool:
     """A float32 tensor [N, C, H, W] that is computed, or an input of the model."""
     return (
         isinstance(expr, relax.Var)
@@ -192,7 +213,7 @@ def _pool(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
     call = graph.call(
         var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
     )
-    if call is None or not _is_image(graph, call.args[0]):
+    if call is None or not is_image(graph, call.args[0]):
         return None
     x, attrs = call.args[0], call.attrs
     image, out = shape_of(x), shape_of(var)[2:]
@@ -230,11 +251,11 @@ def _fits(graph: Graph, var: Any) -> bool:
     """Every operand is an image that broadcasts over no channels, or a constant of up to four dimensions."""
     images = 0
     for argument in graph.value(var).args:
-        if _is_image(graph, argument):
+        if is_image(graph, argument):
             if shape_of(argument)[1] != shape_of(var)[1]:
                 return False
             images += 1
-        elif not isinstance(argument, relax.PrimValue):
+        elif _number(argument) is None:
             array = array_of(graph.value(argument))
             if array is None or array.ndim > 4:
                 return False
@@ -248,8 +269,8 @@ def _keeps_zero(graph: Graph, call: Any) -> bool:
     """Whether lanes past the channels stay zero: images and laid-out constants are zero there."""
     values = []
     for argument in call.args:
-        if isinstance(argument, relax.PrimValue):
-            values.append(float(argument.value))
+        if (number := _number(argument)) is not None:
+            values.append(number)
         else:
             array = array_of(graph.value(argument))
             per_channel = array is None or (array.ndim >= 3 and array.shape[-3] > 1)
@@ -258,6 +279,12 @@ def _keeps_zero(graph: Graph, call: Any) -> bool:
             values.append(0.0 if per_channel else float(array.reshape(())))
     with np.errstate(all="ignore"):
         return bool(_ELEMENTWISE[call.op.name](*(np.float64(v) for v in values)) == 0)
+
+
+def _number(argument: Any) -> float | None:
+    """A bound of a clip; None for a tensor."""
+    value = getattr(argument, "value", None)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _constant(graph: Graph, argument: Any, block: int) -> Any:

@@ -4,7 +4,7 @@ Convolutions of the target want blocks (``x`` is its vector length).  Everything
 blocks goes with its neighbours: each connected region of such operators takes the layout that converts
 the fewer bytes, counting its border to convolutions, to the rest of the graph, and to the model's
 inputs and results.  A convolution reads plain NCHW directly (a first layer is not converted), and an
-image of one pixel is the same in both layouts.
+image of one pixel is the same in both layouts.  A convolution with plain neighbours only stays plain.
 
 A convolution's padding becomes zeros around its input, written by whoever makes it: no copy.
 
@@ -79,7 +79,13 @@ class BlockImages(GraphPass):
                 as_plain += self._bytes(var) * any(user in blocked for user in outside)
             if as_blocks < as_plain:
                 blocked.update({node.var: node for node in region})
-        return blocked
+        return {var: node for var, node in blocked.items() if not self._alone(graph, node, blocked)}
+
+    def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Any, ImageNode]) -> bool:
+        """A convolution among plain neighbours: it would be converted for itself only."""
+        if not isinstance(node, ConvNode) or not self.serves(node.op):
+            return False
+        return not any(x in blocked for x in (*node.images, *graph.users(node.var)))
 
     def _bytes(self, var: Any) -> int:
         """What a conversion moves."""
@@ -170,7 +176,7 @@ class _Rewriting:
 
 
 def _conversions(graph: Graph) -> list[dict[str, str]]:
-    """Every conversion that is left, with its reason."""
+    """Every conversion that is left, with its reason; each gets a name of its own."""
     module, found = graph.functions(), []
 
     def what(var: Any) -> str:
@@ -188,5 +194,7 @@ def _conversions(graph: Graph) -> list[dict[str, str]]:
         else:
             readers = ["the model's result" if u is None else what(u) for u in graph.users(var)]
             reason = f"{', '.join(dict.fromkeys(readers))} takes {op.y_layout}"
-        found.append({"node": graph.node(var), "from": op.x_layout, "to": op.y_layout, "reason": reason})
+        node = graph.node(var)
+        found.append({"node": node, "from": op.x_layout, "to": op.y_layout, "reason": reason})
+        graph.rename(var, f"{node}#{op.y_layout}")
     return found

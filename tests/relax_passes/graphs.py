@@ -15,6 +15,7 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops import activations  # noqa: E402
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
@@ -154,6 +155,17 @@ def _call(mod, call, value_of):
     if name in ("mean", "sum", "variance"):
         reduce = {"mean": np.mean, "sum": np.sum, "variance": np.var}[name]
         return reduce(x, axis=tuple(int(a) for a in attrs.axis), keepdims=bool(attrs.keepdims))
+    if name == "nn.pad":
+        width = [int(v) for v in attrs.pad_width]
+        return np.pad(x, list(zip(width[::2], width[1::2], strict=True)))
+    if name.endswith("_pool2d"):
+        kernel, strides, padding = (
+            tuple(int(v) for v in getattr(attrs, n)) for n in ("pool_size", "strides", "padding")
+        )
+        out = [int(e) for e in call.ty.shape][2:]
+        counted = "avg" in name and bool(attrs.count_include_pad)
+        mode = MAX if "max" in name else AVERAGE
+        return Pool2d(*x.shape, kernel, strides, padding, tuple(out), mode, counted).reference(x)
     if name == "split":
         return tuple(np.split(x, int(attrs.indices_or_sections), int(attrs.axis)))
     if name == "nn.softmax":
@@ -178,7 +190,7 @@ _SIMPLE = {
     "matmul": np.matmul, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "divide": np.divide, "power": np.power, "square": np.square, "sqrt": np.sqrt, "erf": special.erf,
     "rsqrt": lambda x: 1 / np.sqrt(x), "tanh": np.tanh, "sigmoid": special.expit, "exp": np.exp,
-    "isnan": np.isnan, "negative": np.negative, "maximum": np.maximum, "minimum": np.minimum,
+    "isnan": np.isnan, "negative": np.negative, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
     "nn.relu": activations.relu,
     "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
     "where": lambda c, a, b: np.where(c != 0, a, b),
