@@ -267,8 +267,8 @@ class Engine {
       QueueState& q = queues_[i];
       hnpu_queue_counters& c = result_.counters.queue[i];
       if (q.active) {
-        q.remaining -= time * q.rate;
-        if (now_ + q.remaining / q.rate <= until) q.remaining = 0;
+        bool done = now_ + q.remaining / q.rate <= until;
+        q.remaining = done ? 0 : q.remaining - time * q.rate;
         c.busy += time * q.rate;
         c.stall[q.bottleneck] += time * (1 - q.rate);
       } else if (q.sequencer == QueueState::issuing) {

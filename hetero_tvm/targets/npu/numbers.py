@@ -26,7 +26,8 @@ def cast(values: np.ndarray, dtype: str, zero_point: int = 0) -> np.ndarray:
     """
     target = _NUMPY[dtype]
     if dtype not in ("i8", "i32"):
-        return values.astype(target) if values.dtype != target else values
+        with np.errstate(all="ignore"):
+            return values.astype(target) if values.dtype != target else values
     limits = np.iinfo(target)
     if values.dtype.kind in "iu":
         return np.clip(values.astype(np.int64) + zero_point, limits.min, limits.max).astype(target)
