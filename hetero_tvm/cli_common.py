@@ -81,15 +81,15 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     result = _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
     result.add_argument(
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL",
-        help=f"an ONNX file, or zoo:NAME (default: {DEFAULT_MODEL})",
+        help=f"an ONNX file, a torch.export program (.pt2), or zoo:NAME (default: {DEFAULT_MODEL})",
     )  # fmt: skip
     result.add_argument("--target", default="cpu", help="KIND[:VARIANT] (default: cpu, auto-detected)")
     result.add_argument(
         "--shape", type=shape, action="append", default=[], metavar="NAME=1x128",
         help="fix the shape of an input; may be repeated",
     )  # fmt: skip
-    result.add_argument("--batch", type=positive, help="batch size of a zoo model")
-    result.add_argument("--sequence", type=positive, help="sequence length of a zoo model")
+    result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
+    result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
     result.add_argument("--precision", default="f32", help="f32 (f16, bf16 and int8 are not available yet)")
     result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")

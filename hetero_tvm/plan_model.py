@@ -53,12 +53,15 @@ def import_model(
     batch: int | None = None,
     sequence: int | None = None,
 ) -> ImportedModel:
-    """Read a model: a path to an ONNX file, an ``onnx.ModelProto``, or ``zoo:NAME``.
+    """Read a model: the path of an ONNX or ``.pt2`` file, ``zoo:NAME``, or an object.
+
+    Objects are an ``onnx.ModelProto``, a ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``.
 
     Parameters
     ----------
     shapes : dimensions by input name; needed where the file leaves them symbolic.
-    batch, sequence : sizes by role, for zoo models and for symbols with such names.
+    batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
+        PyTorch programs.
 
     Raises
     ------

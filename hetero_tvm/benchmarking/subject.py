@@ -47,6 +47,8 @@ def _original(source: Any, model: Any) -> Any:
     """The model before our import: other runtimes look for patterns as exporters write them."""
     import onnx
 
+    if model.original is not None:
+        return model.original.to_onnx()
     if isinstance(source, str) and source.startswith("zoo:"):
         from hetero_tvm import zoo
 

@@ -34,7 +34,10 @@ def import_model(
     sequence: int | None = None,
     seed: int = 0,
 ) -> ImportedModel:
-    """Import a model: ``zoo:NAME``, the path of an ONNX file, or an ``onnx.ModelProto``.
+    """Import a model: ``zoo:NAME``, a file (ONNX, or ``.pt2``), or an object.
+
+    Objects are an ``onnx.ModelProto``, a ``torch.export.ExportedProgram`` or the ``ONNXProgram``
+    that ``torch.onnx.export`` returns.
 
     Parameters
     ----------
@@ -45,7 +48,8 @@ def import_model(
     Raises
     ------
     UsageError : a source that is not (or not yet) supported.
-    ModelError : see :func:`import_onnx`; unknown zoo names list the known ones.
+    ModelError : see :func:`import_onnx` and :func:`hetero_tvm.frontend.torch.import_torch`; unknown
+        zoo names list the known ones.
     """
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
@@ -53,7 +57,9 @@ def import_model(
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
     if isinstance(source, str | Path):
         suffix = Path(source).suffix.lower()
-        if suffix in (".pt2", ".pt", ".pth", ".json", ".tflite", ".mlir"):
+        if suffix in (".pt2", ".pt", ".pth"):
+            return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
+        if suffix in (".json", ".tflite", ".mlir"):
             raise UsageError(
                 f"{source}: {suffix} models are not supported yet.",
                 hint="Export the model to ONNX, for example with torch.onnx.export.",
@@ -62,12 +68,23 @@ def import_model(
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
-    if kind.startswith("torch."):
-        raise UsageError(
-            f"PyTorch objects ({kind}) are not supported yet.",
-            hint="Export the model with torch.onnx.export first.",
-        )
-    raise UsageError(f"A model is zoo:NAME, a path, or an onnx.ModelProto, not {kind}.")
+    if kind == "torch.export.exported_program.ExportedProgram":
+        return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
+    if isinstance(getattr(source, "model_proto", None), ModelProto):  # torch.onnx.ONNXProgram
+        return import_onnx(source.model_proto, shapes=shapes, batch=batch, sequence=sequence)
+    hint = None
+    if any(base.__module__.startswith("torch.nn.") for base in type(source).__mro__):
+        hint = "Export it first: torch.export.export(model.eval(), example_inputs)."
+    raise UsageError(
+        f"A model is zoo:NAME, a path, an onnx.ModelProto or a torch.export.ExportedProgram, not {kind}.",
+        hint=hint,
+    )
+
+
+def _import_torch(source: Any, **options: Any) -> ImportedModel:
+    from .torch import import_torch  # PyTorch is slow to import, and optional
+
+    return import_torch(source, **options)
 
 
 def _import_zoo(

@@ -77,14 +77,17 @@ def _read(path: Path) -> bytes:
             )
         return path.read_bytes()
     except FileNotFoundError as error:
-        near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-        close = difflib.get_close_matches(path.name, near, n=1)
-        hint = (
-            f"Did you mean {path.parent / close[0]}?" if close else "Check the path; zoo models are zoo:NAME."
-        )
-        raise ModelError(f"There is no model file {path}.", hint=hint) from error
+        raise no_such_file(path, "*.onnx") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}.") from error
+
+
+def no_such_file(path: Path, pattern: str) -> ModelError:
+    """The error for a missing file; names one beside it that matches ``pattern`` and is called alike."""
+    near = [p.name for p in path.parent.glob(pattern)] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, near, n=1)
+    hint = f"Did you mean {path.parent / close[0]}?" if close else "Check the path; zoo models are zoo:NAME."
+    return ModelError(f"There is no model file {path}.", hint=hint)
 
 
 def _load_external(model: onnx.ModelProto, path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import onnx
 
 from hetero_tvm._bootstrap import import_tvm
@@ -12,7 +15,20 @@ from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 tvm = import_tvm()
 
-__all__ = ["ImportedModel", "Signature", "TensorSpec", "parse_shape_option"]
+__all__ = ["ImportedModel", "Original", "Signature", "TensorSpec", "parse_shape_option"]
+
+
+class Original(Protocol):
+    """A model as its own framework runs it, untouched by our import."""
+
+    engine: str
+    """Name and version of the framework."""
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
+        """All outputs in signature order, computed in float32 or (``double``) float64."""
+
+    def to_onnx(self) -> onnx.ModelProto:
+        """The model as its framework exports it, for other runtimes."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +37,8 @@ class ImportedModel:
 
     ``module`` has one function ``main``: parameters in the order of ``signature.inputs``, weights
     as constants, one tensor as result, or a tuple where there are several outputs.  Names of its
-    bindings tell the ONNX nodes (see :func:`hetero_tvm.frontend.source_names`).
+    bindings tell the ONNX nodes (see :func:`hetero_tvm.frontend.source_names`).  ``original`` runs
+    the model in the framework that it comes from, where that is not ONNX: the judge of its numbers.
     """
 
     module: tvm.IRModule
@@ -29,6 +46,7 @@ class ImportedModel:
     onnx_model: onnx.ModelProto
     name: str
     weight_bytes: int
+    original: Original | None = None
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:
