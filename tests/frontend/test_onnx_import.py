@@ -183,8 +183,8 @@ def test_bad_shape_options(text):
 
 
 def test_other_sources_are_refused_by_name(tmp_path):
-    with pytest.raises(UsageError, match=r"\.pt2 models are not supported yet"):
-        import_model("model.pt2")
+    with pytest.raises(UsageError, match=r"\.tflite models are not supported yet"):
+        import_model("model.tflite")
     with pytest.raises(UsageError, match="not builtins.int"):
         import_model(3)
     with pytest.raises(ModelError, match="Did you mean zoo:minilm-l6?"):
