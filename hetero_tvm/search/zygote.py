@@ -34,6 +34,7 @@ from hetero_tvm.search.wire import Channel
 _MOST_WAITING = 8
 """Built candidates that may wait for their turn: bounds memory and the age of what the search knows."""
 _MOST_PREPARED_BYTES = 2 << 30
+_LEAVE_SECONDS = 5.0
 
 
 @dataclass
@@ -44,8 +45,7 @@ class _Child:
     log: int
     deadline: float
     phase: str = "build"
-    outcome: dict[str, Any] | None = None
-    built: bool = False
+    """``build``, ``wait`` for its turn, ``run``, ``leave`` (has reported, is being torn down)."""
 
 
 class Server:
@@ -74,7 +74,7 @@ class Server:
             for child in [c for c in self._children if c.channel in ready]:
                 self._hear(child)
             for child in [c for c in self._children if c.deadline <= monotonic()]:
-                allowed = child.job[f"{child.phase}_seconds"]
+                allowed = child.job.get(f"{child.phase}_seconds", _LEAVE_SECONDS)
                 self._end(child, "timeout", f"no result {allowed:g} s into the {child.phase} phase")
 
     def kill_children(self) -> None:
@@ -97,7 +97,7 @@ class Server:
         if any(c.phase == "run" for c in self._children):
             return
         waiting = [c for c in self._children if c.phase == "wait"]
-        building = len(self._children) - len(waiting)
+        building = sum(c.phase == "build" for c in self._children)
         most = self._most_waiting()
         draining = waiting and (not self._queue or len(waiting) >= most or self._draining)
         self._draining = bool(draining)
@@ -186,26 +186,27 @@ class Server:
             if message.get("phase") == "built":
                 child.phase, child.deadline = "wait", float("inf")
                 self._parent.send({"event": "built", "job": child.job["job"]})
-            elif message.get("phase") == "done":
-                child.outcome = message
-                child.deadline = min(child.deadline, monotonic() + 5.0)
+            elif message.get("phase") == "done" and child.phase != "leave":
+                results = message.get("results")
+                if isinstance(results, list) and len(results) == len(child.job["candidates"]):
+                    # The next may run: its first, untimed call is longer than this one's way out.
+                    child.phase, child.deadline = "leave", monotonic() + _LEAVE_SECONDS
+                    self._report(child.job, results, message.get("spent"))
         if child.channel.closed:
             self._end(child, "crash", "")
 
     def _end(self, child: _Child, status: str, text: str) -> None:
-        """Reap a child and report it: its own results, or ``status`` for all its candidates."""
+        """Reap a child; one that has not reported ends with ``status`` for all its candidates."""
         _kill(child.pid)
         _, code = os.waitpid(child.pid, 0)
         self._children.remove(child)
         child.channel.close()
-        results = child.outcome.get("results") if child.outcome else None
-        if not isinstance(results, list) or len(results) != len(child.job["candidates"]):
+        if child.phase != "leave":
             if status == "crash":
                 text = f"{_describe(code)} in the {child.phase} phase"
             text = "\n".join(filter(None, [text, _excerpt(child.log)]))
-            results = [[status, None, text]] * len(child.job["candidates"])
+            self._report(child.job, [[status, None, text]] * len(child.job["candidates"]))
         os.close(child.log)
-        self._report(child.job, results, child.outcome.get("spent") if child.outcome else None)
 
     def _report(
         self, job: dict[str, Any], results: list[list[Any]], spent: dict[str, float] | None = None
