@@ -84,6 +84,8 @@ def build_model(
     ------
     BuildError : lowering or code generation failed.
     """
-    if isinstance(plan, TunedPlan):
-        return build(plan.plan, plan.choices)
-    return build(plan, choose(plan.tasks, plan.machine, record_store(plan, logs, use_shipped)))
+    tuned, plan = (plan, plan.plan) if isinstance(plan, TunedPlan) else (None, plan)
+    chosen = [
+        (one, choose(one.tasks, one.machine, record_store(one, logs, use_shipped))) for one in plan.variants()
+    ]
+    return build(plan, tuned.choices if tuned is not None else chosen[0][1], chosen[1:])

@@ -18,6 +18,7 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
+import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError  # noqa: E402
@@ -49,6 +50,7 @@ class BuiltModel:
     executable : TVM's virtual-machine executable.
     memory : what shares which bytes of the arena when.
     accuracy : result of the last :meth:`check`.
+    facts : what is known of kernels without running them, by device and kernel (registers, ...).
     """
 
     plan: Plan
@@ -56,15 +58,24 @@ class BuiltModel:
     executable: Any
     memory: MemoryPlan
     accuracy: Accuracy | None = field(default=None)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def _main(self) -> Any:
+        devices, entry = self.plan.target.running()
         with quiet_fd2():
-            return relax.VirtualMachine(self.executable, tvm.cpu())["main"]
+            return relax.VirtualMachine(self.executable, devices)[entry]
+
+    @property
+    def unrunnable(self) -> str | None:
+        """Why this model cannot be run, and so not be checked, on this machine; None when it can."""
+        return self.plan.target.unrunnable()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run in this process; NumPy arrays by input name -> all outputs."""
-        arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in self.plan.model.signature.inputs]
+        device = self.plan.target.running()[0][0]
+        specs = self.plan.model.signature.inputs
+        arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         result = self._main(*arguments)
         tensors = [result] if hasattr(result, "numpy") else list(result)
         return tuple(tensor.numpy() for tensor in tensors)
@@ -115,7 +126,14 @@ class BuiltModel:
         return Manifest(
             name=plan.model.name,
             signature=plan.model.signature,
-            target=TargetInfo(target["kind"], target["cpu"], tuple(target["isa"]), target["threads"]),
+            target=TargetInfo(
+                target["kind"],
+                target["cpu"],
+                tuple(target["isa"]),
+                target["threads"],
+                tuple(target.get("archs", ())),
+            ),
+            device=dict(self.facts),
             versions=current_versions(),
             kernels=self.kernels,
             memory=self.memory.to_json(),
@@ -159,24 +177,26 @@ class BuiltModel:
         return path
 
 
-def build(plan: Plan, choices: Mapping[str, Choice]) -> BuiltModel:
+def build(
+    plan: Plan, choices: Mapping[str, Choice], others: Sequence[tuple[Plan, Mapping[str, Choice]]] = ()
+) -> BuiltModel:
     """Compile a plan with the candidate that ``choices`` names for each kernel.
+
+    Parameters
+    ----------
+    others : the plans and choices of further variants of the target (see :meth:`Plan.variants`).
 
     Raises
     ------
     BuildError : lowering or code generation failed.
     """
-    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
-    scheduled = {
-        task.key: apply_trace(task.workload, choices[task.key].trace)
-        for task in plan.tasks
-        if choices[task.key].trace is not None
-    }
     try:
-        module = apply_schedules(plan.module, plan.tasks, points, scheduled, plan.target)
-        lowered, memory = lower(plan.target.finalize(module), plan.sources)
+        variants = [(plan.variants()[0], choices), *others]
+        parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
+        memory = parts[0][1]
+        lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
         with quiet_fd2():
-            executable = plan.target.compile(lowered)
+            executable, facts = plan.target.compile_with_facts(lowered)
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
@@ -184,7 +204,46 @@ def build(plan: Plan, choices: Mapping[str, Choice]) -> BuiltModel:
             f"compiling {plan.model.name} for {plan.target.kind} failed: {_last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
-    return BuiltModel(plan, dict(choices), executable, memory)
+    return BuiltModel(plan, dict(choices), executable, memory, facts=facts)
+
+
+def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[Any, MemoryPlan]:
+    """One variant with scheduled kernels, and its planned memory."""
+    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
+    scheduled = {
+        task.key: apply_trace(task.workload, choices[task.key].trace)
+        for task in plan.tasks
+        if choices[task.key].trace is not None
+    }
+    target = plan.target
+    suffix = target.entry.removeprefix("main") if several else ""
+    module = apply_schedules(plan.module, plan.tasks, points, scheduled, target, suffix)
+    return lower(target.finalize(module), plan.sources, target.in_place, target.device_passes)
+
+
+def _merged(modules: Sequence[Any], entries: Sequence[str]) -> Any:
+    """One module of all variants; each variant's ``main`` becomes its entry."""
+    if len(modules) == 1 and entries[0] == "main":
+        return modules[0]
+    functions, taken = {}, set()
+    for module, entry in zip(modules, entries, strict=True):
+        renamed = {}
+        for variable in module.functions:
+            name = variable.name_hint
+            fresh = entry if name == "main" else name if name not in taken else name + entry[4:]
+            taken.add(fresh)
+            if fresh != name:
+                renamed[variable] = tvm.ir.GlobalVar(fresh)
+        for variable, function in module.functions.items():
+            if isinstance(function, relax.Function) and renamed:
+                function = tvm_ffi.structural_map(
+                    function, (tvm.ir.GlobalVar, lambda v, renamed=renamed: renamed.get(v, v))
+                )
+            variable = renamed.get(variable, variable)
+            if function.attrs and "global_symbol" in function.attrs:
+                function = function.with_attr("global_symbol", variable.name_hint)
+            functions[variable] = function
+    return tvm.IRModule(functions)
 
 
 def _last_line(error: Exception) -> str:

@@ -132,8 +132,10 @@ def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:
 
     Nothing is written when the numbers are wrong (:class:`AccuracyError` comes from the check).
     """
-    accuracy = None
-    if not options.no_check:
+    accuracy, unrunnable = None, built.unrunnable
+    if not options.no_check and unrunnable is not None:
+        say(options, f"NOT CHECKED, the numbers of this build were never compared: {unrunnable}")
+    elif not options.no_check:
         accuracy = built.check()
         say(options, "outputs agree with the reference:")
         say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
@@ -142,6 +144,7 @@ def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "library": str(path),
         "accuracy": None if accuracy is None else plain(accuracy),
+        "not_checked": unrunnable if accuracy is None else None,
         "kernels": [plain(kernel) for kernel in built.kernels],
     }
 

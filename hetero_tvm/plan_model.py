@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,16 @@ class Plan:
     def machine(self) -> Any:
         """The hardware as the target's design spaces see it."""
         return self.target.machine
+
+    def variants(self) -> tuple[Plan, ...]:
+        """One plan per variant of the target; the plan itself when there is only one."""
+        targets = self.target.variants
+        if targets == (self.target,):
+            return (self,)
+        return tuple(
+            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target))
+            for target in targets
+        )
 
 
 def import_model(
@@ -98,13 +108,14 @@ def optimize_model(
         raise UsageError(
             f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
         )
-    module, sources, report = optimize(
-        model.module,
-        initial(model.module, source_names),
-        target.fusions,
-        disabled,
-        **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
-    )
+    with target.scope():
+        module, sources, report = optimize(
+            model.module,
+            initial(model.module, source_names),
+            target.fusions,
+            disabled,
+            **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
+        )
     return Plan(model, target, module, sources, tasks_of(module, sources, target), report)
 
 

@@ -29,6 +29,7 @@ def apply_schedules(
     points: Mapping[str, Point],
     scheduled: Mapping[str, Any],
     target: Target,
+    suffix: str = "",
 ) -> Any:
     """Replace every workload by its scheduled kernel.
 
@@ -37,6 +38,7 @@ def apply_schedules(
     points : task key -> point of the task's space (default point when absent).
     scheduled : task key -> scheduled PrimFunc, or a module of it alone, for tasks without a space whose
         record is a trace.
+    suffix : ends the names of the kernels, so that those of several variants can live side by side.
 
     Packed constants are new arrays; the plain ones disappear with the calls that used them, so no
     weight is stored twice unless two kernels want it in two layouts.
@@ -55,7 +57,10 @@ def apply_schedules(
         task = task_of[function]
         if task.key not in kernels:
             kernel, packers = _scheduled(task, points, scheduled, target)
-            kernels[task.key] = graph.add_function(_marked(kernel), symbol(task.name)), packers
+            kernels[task.key] = (
+                graph.add_function(target.stamp(_marked(kernel)), symbol(task.name) + suffix),
+                packers,
+            )
         kernel, packers = kernels[task.key]
         args = list(call.args[1].fields)
         for index, pack in packers.items():

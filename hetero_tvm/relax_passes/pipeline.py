@@ -107,8 +107,16 @@ def optimize(
     return module, names, report
 
 
-def lower(module: Any, sources: Mapping[str, tuple[str, ...]] | None = None) -> tuple[Any, MemoryPlan]:
+def lower(
+    module: Any,
+    sources: Mapping[str, tuple[str, ...]] | None = None,
+    in_place: bool = True,
+    device_passes: Sequence[Any] = (),
+) -> tuple[Any, MemoryPlan]:
     """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
+
+    ``in_place`` lets kernels overwrite an input where that is safe for threads of a CPU;
+    ``device_passes`` come after memory planning, while allocations are still explicit.
 
     Returns the module and the plan of its memory, in which ``sources`` name the tensors' nodes.
     """
@@ -119,9 +127,10 @@ def lower(module: Any, sources: Mapping[str, tuple[str, ...]] | None = None) -> 
             relax.transform.CallTIRRewrite(),  # call_tir -> allocation and a call that writes to it
         ]
     )(module)
-    planned, memory = plan_memory(explicit, sources)  # one arena, in place where safe
+    planned, memory = plan_memory(explicit, sources, share=in_place)  # one arena, in place where safe
     lowered = tvm.transform.Sequential(
         [
+            *device_passes,
             relax.transform.LowerAllocTensor(),  # results, which are outside of the arena
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def load(
     threads: int | None = None,
     pin: bool | Iterable[int] | None = None,
     verify: bool = False,
+    device: int = 0,
 ) -> Library:
     """Load an exported library; needs no compiler.
 
@@ -44,6 +45,7 @@ def load(
         :func:`hetero_tvm.runtime.threads.plan`.
     verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
         ``$HETERO_TVM_VERIFY=1``).
+    device : number of the GPU, for a library that runs on one.
 
     Raises
     ------
@@ -59,6 +61,11 @@ def load(
         verify_sidecar(so_path)
     placement = plan(threads, pin)
     tvm_runtime.check_versions(manifest.versions)
+    if manifest.target.kind == "cuda":
+        from hetero_tvm.runtime.cuda_library import CudaLibrary, check_can_run
+
+        check_can_run(manifest, device)
+        return CudaLibrary(so_path, manifest, placement, device)
     return Library(so_path, manifest, placement)
 
 
@@ -84,11 +91,16 @@ class Library:
         self._runtime = tvm_runtime.start()
         attach(self._runtime, placement)
         with quiet_fd2():
-            self._main = on_huge_pages(lambda: _start_main(self._runtime, path))
+            self._main = on_huge_pages(lambda: _start_main(self._runtime, path, self._initialize))
         self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
+
+    def _initialize(self, machine: Any) -> Any:
+        """Give a virtual machine its devices; the entry function for them."""
+        machine["vm_initialization"](_CPU, 0, _POOLED)
+        return machine["main"]
 
     @property
     def signature(self) -> Signature:
@@ -236,13 +248,11 @@ _loaded: dict[Path, tuple[int, int, int]] = {}
 _loaded_lock = threading.Lock()
 
 
-def _start_main(runtime: tvm_runtime.TVMRuntime, path: Path) -> Any:
+def _start_main(runtime: tvm_runtime.TVMRuntime, path: Path, initialize: Callable[[Any], Any]) -> Any:
     """The model's entry function, in a virtual machine of its own."""
     try:
         module = _load_module(runtime, path)
-        machine = module["vm_load_executable"]()
-        machine["vm_initialization"](_CPU, 0, _POOLED)
-        return machine["main"]
+        return initialize(module["vm_load_executable"]())
     except Exception as error:
         raise LibraryError(f"cannot load {path}: {error}", hint="export the model again") from error
 

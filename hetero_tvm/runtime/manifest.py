@@ -37,12 +37,14 @@ _COPY_AGAIN = "copy or export it again"
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned."""
+    """What a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned;
+    ``archs``: GPU architectures with machine code in the library."""
 
     kind: str = "cpu"
     cpu: str = ""
     isa: tuple[str, ...] = ()
     threads: int = 1
+    archs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Manifest:
     kernels: list[dict[str, Any]] = field(default_factory=list)
     memory: Any = None
     accuracy: Any = None
+    device: dict[str, Any] = field(default_factory=dict)
     created: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -67,11 +70,16 @@ class Manifest:
                 "inputs": [spec.to_json() for spec in self.signature.inputs],
                 "outputs": [spec.to_json() for spec in self.signature.outputs],
             },
-            "target": {**dataclasses.asdict(self.target), "isa": list(self.target.isa)},
+            "target": {
+                **dataclasses.asdict(self.target),
+                "isa": list(self.target.isa),
+                "archs": list(self.target.archs),
+            },
             "versions": dict(self.versions),
             "kernels": self.kernels,
             "memory": self.memory,
             "accuracy": self.accuracy,
+            "device": self.device,
             "created": self.created,
         }
 
@@ -95,11 +103,18 @@ class Manifest:
                 signature=Signature(
                     *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs"))
                 ),
-                target=TargetInfo(target["kind"], target["cpu"], tuple(target["isa"]), target["threads"]),
+                target=TargetInfo(
+                    target["kind"],
+                    target["cpu"],
+                    tuple(target["isa"]),
+                    target["threads"],
+                    tuple(target.get("archs", ())),
+                ),
                 versions=dict(data["versions"]),
                 kernels=list(data["kernels"]),
                 memory=data.get("memory"),
                 accuracy=data.get("accuracy"),
+                device=dict(data.get("device") or {}),
                 created=data.get("created", ""),
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -31,7 +31,9 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     RelayoutSpace(),
 )
 
-_BY_NAME = {space.name: space for space in CPU_SPACES}
+CUDA_SPACES: tuple[DesignSpace, ...] = ()
+
+_BY_NAME = {space.name: space for space in (*CPU_SPACES, *CUDA_SPACES)}
 
 
 def space_named(name: str) -> DesignSpace:

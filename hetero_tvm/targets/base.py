@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -25,6 +26,42 @@ class Target(ABC):
     """One concrete target: a kind and the variant that it is built for."""
 
     kind: str = ""
+
+    @property
+    def variants(self) -> tuple[Target, ...]:
+        """One target per device that a library is to serve; each gets kernels and an entry of its own."""
+        return (self,)
+
+    @property
+    def entry(self) -> str:
+        """Name of the library's function for this device."""
+        return "main"
+
+    def unrunnable(self) -> str | None:
+        """Why what is compiled cannot be run on this machine; None when it can."""
+        return None
+
+    def running(self) -> tuple[list[Any], str]:
+        """Devices of the virtual machine, the one that computes first; the entry that runs there."""
+        from tvm.runtime import cpu
+
+        return [cpu()], self.entry
+
+    in_place: bool = True
+    """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
+
+    @property
+    def device_passes(self) -> Sequence[Any]:
+        """Relax passes that lowering runs after memory planning."""
+        return ()
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Open while operators become TensorIR: sort and scan differ from one kind of device to another."""
+        return nullcontext()
+
+    def stamp(self, kernel: Any) -> Any:
+        """The scheduled kernel with what code generation must know (a target of its own, say)."""
+        return kernel
 
     @property
     @abstractmethod
@@ -58,6 +95,10 @@ class Target(ABC):
     def compile(self, module: Any) -> Any:
         """From a lowered module (Relax and scheduled kernels) to a ``relax.VMExecutable``."""
 
+    def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
+        """:meth:`compile`, and what the compiler says of each kernel, by device and kernel."""
+        return self.compile(module), {}
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """For the manifest: kind, cpu (or device), isa (features that must be present), threads."""
@@ -74,9 +115,14 @@ class Target(ABC):
 
 
 def _builtin() -> dict[str, Callable[[str], Target]]:
+    def cuda(variant: str) -> Target:
+        from hetero_tvm.targets.cuda.target import CudaTarget
+
+        return CudaTarget.from_variant(variant)
+
     from hetero_tvm.targets.cpu import CpuTarget
 
-    return {"cpu": CpuTarget.from_variant}
+    return {"cpu": CpuTarget.from_variant, "cuda": cuda}
 
 
 def parse_target(text: str | Target) -> Target:

@@ -1,0 +1,277 @@
+// Stand-in for libcuda.so.1 and libcudart.so.13, for machines without an NVIDIA driver.
+//
+// TVM's CUDA module cannot even be created without these two libraries; that alone would make a GPU
+// a requirement for building.  This file offers the entry points that TVM calls.  By default it is a
+// driver without devices: everything that needs one fails with CUDA's own error code.
+//
+// With HETERO_TVM_CUDA_EMULATE=1 there is one device whose memory is host memory and whose kernels are
+// host code: an image that starts with "HTVMEMU1" holds a shared object made by targets/cuda/emulator.py from the
+// generated CUDA C++.  Streams are synchronous; stream capture records launches and copies, so that
+// CUDA graphs replay them.
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kNotFound = 500;
+constexpr int kNoDevice = 100, kTooMuchShared = 1;
+
+bool emulating() {
+  const char* text = getenv("HETERO_TVM_CUDA_EMULATE");
+  return text && *text && strcmp(text, "0");
+}
+int capability() {  // 80 for sm_80
+  const char* text = getenv("HETERO_TVM_CUDA_EMULATE_ARCH");
+  return text && *text ? atoi(text) : 80;
+}
+// What was made on the emulated device can still be freed when the emulation is switched off.
+bool g_used = false;
+int need_device() {
+  g_used = g_used || emulating();
+  return g_used ? kSuccess : kNoDevice;
+}
+
+using Entry = int (*)(void** args, const int* dims, int shared_bytes);
+struct Function {
+  Entry entry;
+  std::vector<int> sizes;  // bytes of each argument
+  int shared_limit = 48 << 10;
+};
+struct Module {
+  void* library;
+  std::map<std::string, Function> functions;
+};
+using Work = std::function<void()>;
+struct Graph {
+  std::vector<Work> works;
+};
+struct Event {
+  std::chrono::steady_clock::time_point at;
+};
+struct Stream {
+  Graph* capturing = nullptr;
+};
+Stream g_default;
+int g_last_error = kSuccess;
+
+Stream* stream_of(void* handle) { return handle ? static_cast<Stream*>(handle) : &g_default; }
+void submit(void* handle, Work work) {
+  if (Graph* graph = stream_of(handle)->capturing) {
+    graph->works.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+int shared_optin() { return capability() == 86 || capability() == 89 ? 99 << 10 : capability() >= 90 ? 227 << 10 : 163 << 10; }
+int attribute(int which) {
+  switch (which) {
+    case 1: return 1024;                  // threads per block
+    case 2: case 3: return 1024;          // block dimensions
+    case 4: return 64;
+    case 5: return 2147483647;            // grid dimensions
+    case 6: case 7: return 65535;
+    case 8: return 48 << 10;              // shared memory per block
+    case 10: return 32;                   // warp size
+    case 12: case 82: return 65536;       // registers per block, per multiprocessor
+    case 13: return 1000000;              // clock rate, kHz
+    case 16: return 1;                    // multiprocessors
+    case 38: return 40 << 20;             // L2
+    case 75: return capability() / 10;
+    case 76: return capability() % 10;
+    case 97: return shared_optin();
+    default: return 0;
+  }
+}
+const char* message(int code) {
+  switch (code) {
+    case kSuccess: return "no error";
+    case kInvalidValue: return "invalid argument";
+    case kOutOfMemory: return "out of memory";
+    case kNoDevice: return "no CUDA-capable device is detected (no NVIDIA driver is installed)";
+    case kInvalidImage: return "device kernel image is invalid (emulation runs kernels built for emulation only)";
+    case kNotFound: return "named symbol not found";
+    default: return "unknown error";
+  }
+}
+const char* name_of(int code) {
+  switch (code) {
+    case kSuccess: return "cudaSuccess";
+    case kInvalidValue: return "cudaErrorInvalidValue";
+    case kOutOfMemory: return "cudaErrorMemoryAllocation";
+    case kNoDevice: return "cudaErrorNoDevice";
+    case kInvalidImage: return "cudaErrorInvalidKernelImage";
+    default: return "cudaErrorUnknown";
+  }
+}
+}  // namespace
+
+#define API extern "C" __attribute__((visibility("default")))
+
+// --- driver ---------------------------------------------------------------------------------------
+API int cuGetErrorName(int code, const char** text) { *text = name_of(code); return kSuccess; }
+API int cuGetErrorString(int code, const char** text) { *text = message(code); return kSuccess; }
+API int cuDeviceGetName(char* name, int length, int) {
+  snprintf(name, length, "CPU emulation of sm_%d", capability());
+  return need_device();
+}
+API int cuModuleLoadData(void** out, const void* image) {
+  if (int code = need_device()) return code;
+  const char* bytes = static_cast<const char*>(image);
+  if (memcmp(bytes, "HTVMEMU1", 8)) return kInvalidImage;
+  uint64_t length;
+  memcpy(&length, bytes + 8, 8);
+  int file = memfd_create("hetero_tvm_emulated", 0);
+  if (file < 0) return kOutOfMemory;
+  for (uint64_t done = 0; done < length;) {
+    ssize_t wrote = write(file, bytes + 16 + done, length - done);
+    if (wrote <= 0) { close(file); return kOutOfMemory; }
+    done += wrote;
+  }
+  std::string path = "/proc/self/fd/" + std::to_string(file);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) fprintf(stderr, "hetero_tvm: %s\n", dlerror());
+  // The file stays open: the loader knows libraries by path, and the number would be used again.
+  if (!library) return kInvalidImage;
+  *out = new Module{library, {}};
+  return kSuccess;
+}
+API int cuModuleUnload(void*) { return kSuccess; }
+API int cuModuleGetFunction(void** out, void* module, const char* name) {
+  Module* owner = static_cast<Module*>(module);
+  auto entry = reinterpret_cast<Entry>(dlsym(owner->library, (std::string("emulated_") + name).c_str()));
+  auto sizes = static_cast<const int*>(dlsym(owner->library, (std::string("sizes_") + name).c_str()));
+  if (!entry || !sizes) return kNotFound;
+  Function& function = owner->functions[name];
+  function.entry = entry;
+  function.sizes.assign(sizes + 1, sizes + 1 + sizes[0]);
+  *out = &function;
+  return kSuccess;
+}
+API int cuFuncSetAttribute(void* function, int which, int value) {
+  if (which != 8) return kSuccess;  // dynamic shared memory
+  if (value > shared_optin()) return kTooMuchShared;
+  static_cast<Function*>(function)->shared_limit = value;
+  return kSuccess;
+}
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  void* attributes;
+  unsigned attribute_count;
+};
+API int cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** args, void**) {
+  auto* function = static_cast<Function*>(handle);
+  unsigned threads = config->block[0] * config->block[1] * config->block[2];
+  if (!threads || threads > 1024 || config->block[2] > 64 || config->grid[1] > 65535 ||
+      config->grid[2] > 65535 || static_cast<int>(config->shared_bytes) > function->shared_limit)
+    return kInvalidValue;
+  std::vector<std::string> values;  // a graph replays the launch when the caller's copies are gone
+  for (size_t i = 0; i < function->sizes.size(); ++i)
+    values.emplace_back(static_cast<const char*>(args[i]), function->sizes[i]);
+  std::vector<int> dims = {int(config->grid[0]), int(config->grid[1]), int(config->grid[2]),
+                           int(config->block[0]), int(config->block[1]), int(config->block[2])};
+  int shared = config->shared_bytes;
+  g_last_error = kSuccess;
+  submit(config->stream, [=]() mutable {
+    std::vector<void*> pointers;
+    for (auto& value : values) pointers.push_back(&value[0]);
+    g_last_error = function->entry(pointers.data(), dims.data(), shared);
+  });
+  return g_last_error;
+}
+API int cuTensorMapEncodeTiled() { return kInvalidValue; }
+
+// --- run time -------------------------------------------------------------------------------------
+API const char* cudaGetErrorName(int code) { return name_of(code); }
+API const char* cudaGetErrorString(int code) { return message(code); }
+API int cudaGetLastError() { int code = g_last_error; g_last_error = kSuccess; return code; }
+API int cudaPeekAtLastError() { return g_last_error; }
+API int cudaGetDeviceCount(int* count) {
+  *count = emulating() ? 1 : 0;
+  return *count ? kSuccess : kNoDevice;
+}
+API int cudaGetDevice(int* device) { *device = 0; return need_device(); }
+API int cudaSetDevice(int device) { return device ? 101 : need_device(); }
+API int cudaDeviceGetAttribute(int* value, int which, int) { *value = attribute(which); return need_device(); }
+struct PropertiesHead {
+  char name[256], uuid[16], luid[8];
+  unsigned node_mask;
+  size_t total, shared;
+  int registers, warp;
+  size_t pitch;
+  int threads;
+};
+API int cudaGetDeviceProperties(PropertiesHead* p, int) {
+  memset(p, 0, sizeof *p);
+  p->total = size_t(4) << 30;
+  p->shared = 48 << 10;
+  p->registers = 65536, p->warp = 32, p->threads = 1024;
+  return need_device();
+}
+API int cudaMemGetInfo(size_t* available, size_t* total) {
+  *available = *total = size_t(4) << 30;
+  return need_device();
+}
+API int cudaMalloc(void** pointer, size_t size) {
+  if (int code = need_device()) return code;
+  // As on a device: 256-byte alignment, and nobody may count on zeros.
+  if (posix_memalign(pointer, 256, size ? size : 1)) return kOutOfMemory;
+  memset(*pointer, 0xFF, size);
+  return kSuccess;
+}
+API int cudaFree(void* pointer) { free(pointer); return kSuccess; }
+API int cudaMallocHost(void** pointer, size_t size) { return cudaMalloc(pointer, size); }
+API int cudaFreeHost(void* pointer) { return cudaFree(pointer); }
+API int cudaMemcpyAsync(void* to, const void* from, size_t size, int, void* stream) {
+  submit(stream, [=] { memmove(to, from, size); });
+  return need_device();
+}
+API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void* stream) {
+  return cudaMemcpyAsync(to, from, size, 3, stream);
+}
+API int cudaStreamCreate(void** stream) { *stream = new Stream; return need_device(); }
+API int cudaStreamCreateWithFlags(void** stream, unsigned) { return cudaStreamCreate(stream); }
+API int cudaStreamDestroy(void* stream) { delete static_cast<Stream*>(stream); return kSuccess; }
+API int cudaStreamSynchronize(void*) { return need_device(); }
+API int cudaStreamWaitEvent(void*, void*, unsigned) { return kSuccess; }
+API int cudaStreamBeginCapture(void* stream, int) {
+  stream_of(stream)->capturing = new Graph;
+  return need_device();
+}
+API int cudaStreamEndCapture(void* stream, void** graph) {
+  *graph = stream_of(stream)->capturing;
+  stream_of(stream)->capturing = nullptr;
+  return *graph ? kSuccess : kInvalidValue;
+}
+API int cudaGraphInstantiate(void** executable, void* graph, unsigned long long) {
+  *executable = new Graph(*static_cast<Graph*>(graph));
+  return kSuccess;
+}
+API int cudaGraphLaunch(void* executable, void* stream) {
+  for (auto& work : static_cast<Graph*>(executable)->works) submit(stream, work);
+  return kSuccess;
+}
+API int cudaGraphDestroy(void* graph) { delete static_cast<Graph*>(graph); return kSuccess; }
+API int cudaGraphExecDestroy(void* graph) { delete static_cast<Graph*>(graph); return kSuccess; }
+API int cudaEventCreate(void** event) { *event = new Event; return need_device(); }
+API int cudaEventDestroy(void* event) { delete static_cast<Event*>(event); return kSuccess; }
+API int cudaEventRecord(void* event, void*) {
+  static_cast<Event*>(event)->at = std::chrono::steady_clock::now();
+  return kSuccess;
+}
+API int cudaEventSynchronize(void*) { return kSuccess; }
+API int cudaEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  auto span = static_cast<Event*>(end)->at - static_cast<Event*>(begin)->at;
+  *milliseconds = std::chrono::duration<float, std::milli>(span).count();
+  return kSuccess;
+}

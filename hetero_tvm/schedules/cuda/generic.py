@@ -1,0 +1,87 @@
+"""A schedule for any kernel that no design space knows.
+
+TVM's dlight rules in their order, each guarded: a rule that throws leaves the kernel to the next
+one, and the last resort (inline what can be inlined, fuse each block's spatial loops, spread them
+over blocks of threads) holds for every function with blocks.  Sort, scan and scatter kernels bind
+their threads themselves and pass through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import s_tir, tirx  # noqa: E402
+from tvm.s_tir import dlight  # noqa: E402
+
+from hetero_tvm.targets.cuda.codegen import is_bound  # noqa: E402
+
+THREADS = 256
+
+
+def schedule(function: Any, target: Any) -> Any:
+    """The function with every store bound to GPU threads.
+
+    Parameters
+    ----------
+    function : an unscheduled PrimFunc, or one whose threads are bound already.
+    target : the ``tvm.target.Target`` of the GPU.
+    """
+    if is_bound(function):
+        return function
+    with target:
+        for rule in _rules(function):
+            found = _apply(rule, function, target)
+            if found is not None and is_bound(found):
+                return found
+    return bind_blocks(function)
+
+
+def _rules(function: Any) -> list[Any]:
+    gpu = dlight.gpu
+    rules = [gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
+    # The matmul rule's tensor-core form of int8 schedules, and then does not compile.
+    integer = any("int8" in str(getattr(param, "dtype", "")) for param in function.params)
+    return rules if integer else [gpu.Matmul(), *rules]
+
+
+def _apply(rule: Any, function: Any, target: Any) -> Any:
+    try:
+        found = rule.apply(function, target, False)
+    except Exception:  # a rule that trips over a shape: the next one gets the function
+        return None
+    if found is None:
+        return None
+    if isinstance(found, list | tuple):
+        found = found[0]
+    module = found.mod
+    (variable,) = module.get_global_vars()
+    return module[variable]
+
+
+def bind_blocks(function: Any) -> Any:
+    """The last resort: each block's spatial loops, fused, over blocks of :data:`THREADS` threads.
+
+    One thread computes one element from start to end, reductions included; correct for any function
+    of blocks, and meant for the small oddities only.
+    """
+    plan = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    for block in plan.get_child_blocks(plan.get_sblock("root")):
+        loops = plan.get_loops(block)
+        kinds = [variable.iter_type for variable in plan.get(block).iter_vars]
+        same = len(loops) == len(kinds)  # a block without axes has iter vars, and no loops
+        spatial = [x for x, kind in zip(loops, kinds, strict=False) if same and kind == tirx.IterVar.DataPar]
+        if not spatial:
+            plan.bind(plan.add_unit_loop(loops[0] if loops else block), "blockIdx.x")
+            continue
+        plan.reorder(*spatial, *(loop for loop in loops if loop not in spatial))
+        outer, inner = plan.split(plan.fuse(*spatial), [None, THREADS])
+        plan.bind(outer, "blockIdx.x")
+        plan.bind(inner, "threadIdx.x")
+    result = plan.mod["main"]
+    if function.attrs and "global_symbol" in function.attrs:
+        return result.with_attr("global_symbol", function.attrs["global_symbol"])
+    return result.without_attr("global_symbol")

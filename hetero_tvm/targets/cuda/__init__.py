@@ -1,0 +1,1 @@
+"""The CUDA target: NVIDIA GPUs, built with or without one at hand."""

@@ -1,0 +1,63 @@
+"""Static facts of compiled kernels: registers, stack, shared memory, launch shape, occupancy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.targets.cuda import cubin
+from hetero_tvm.targets.cuda.codegen import DeviceModule, Launch
+from hetero_tvm.targets.cuda.model import WARP, GpuModel, model_named
+
+_REGISTER_UNIT = 256  # registers are given to a warp in portions of so many
+_SHARED_RESERVED = 1 << 10  # that the driver takes of each block's shared memory
+
+
+def of_module(module: DeviceModule) -> dict[str, Any]:
+    """For each kernel of one architecture: registers, stack, shared memory, threads, occupancy.
+
+    Empty for code that is not a cubin (the CPU emulation's).
+    """
+    if module.binary[:4] != b"\x7fELF":
+        return {}
+    model = model_named(module.arch)
+    result = {}
+    for name, kernel in cubin.kernels_of(module.binary).items():
+        launch = module.launches.get(name)
+        threads = threads_of(launch)
+        dynamic = launch.dynamic_shared if launch else None
+        shared = kernel.shared + (dynamic or 0)
+        result[name] = {
+            "registers": kernel.registers,
+            "stack": kernel.stack,
+            "shared": shared,
+            "threads": threads,
+            "grid": list(launch.grid) if launch else None,
+            "occupancy": None if threads is None else occupancy(model, threads, kernel.registers, shared),
+        }
+    return result
+
+
+def threads_of(launch: Launch | None) -> int | None:
+    """Threads of a block; None when only the run knows."""
+    if launch is None or None in launch.block:
+        return None
+    x, y, z = launch.block
+    return x * y * z
+
+
+def occupancy(model: GpuModel, threads: int, registers: int, shared: int) -> float:
+    """Resident warps of a multiprocessor over the most it can hold; 0 when a block does not fit.
+
+    The limits of the CUDA occupancy calculator: threads, blocks, registers, shared memory.
+    """
+    warps = -(-threads // WARP)
+    per_warp = -(-max(registers, 1) * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+    limits = [
+        model.threads_per_sm // (warps * WARP),
+        model.blocks_per_sm,
+        model.registers_per_sm // (per_warp * warps),
+    ]
+    if shared > model.shared_per_block or threads > 1024:
+        return 0.0
+    limits.append(model.shared_per_sm // (shared + _SHARED_RESERVED))
+    return min(limits) * warps * WARP / model.threads_per_sm

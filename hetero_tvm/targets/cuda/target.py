@@ -1,0 +1,124 @@
+"""The CUDA target: one or several GPU architectures, with or without a GPU in this machine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from hetero_tvm.errors import LibraryError, TargetError  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+from hetero_tvm.runtime import cuda_runtime  # noqa: E402
+from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
+from hetero_tvm.schedules.cuda import generic  # noqa: E402
+from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
+from hetero_tvm.targets.base import Target  # noqa: E402
+from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
+from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
+
+
+class CudaTarget(Target):
+    """NVIDIA GPUs.
+
+    Parameters
+    ----------
+    archs : architectures to hold machine code for; the first is the one that is tuned for.
+    """
+
+    kind = "cuda"
+    in_place = False  # the analysis knows loops in order, not blocks of threads that run in any order
+
+    def __init__(self, archs: Sequence[str]):
+        self.models: tuple[GpuModel, ...] = tuple(model_named(arch) for arch in archs)
+
+    @classmethod
+    def from_variant(cls, variant: str) -> CudaTarget:
+        """``cuda:sm_80,sm_90`` names architectures; ``cuda`` alone is the GPU that is here."""
+        archs = [text.strip() for text in variant.split(",") if text.strip()]
+        if len(set(archs)) != len(archs):
+            raise TargetError(f"cuda:{variant} names an architecture twice")
+        return cls(archs or [cls.detect()])
+
+    @staticmethod
+    def detect() -> str:
+        """The architecture of the first GPU.  :class:`TargetError` (``Not found``) when there is none."""
+        hint = "name the architectures to build for, for example --target cuda:sm_80,sm_90 (needs no GPU)"
+        try:
+            found = cuda_runtime.device()
+        except LibraryError as error:
+            raise TargetError(
+                "GPU: Not found", problems=[error.message, *error.problems], hint=hint
+            ) from error
+        arch = cuda_runtime.best_of(tuple(MODELS), found.capability)
+        if arch is None:
+            raise TargetError(f"GPU: Found {found.name}, of an architecture that is not supported", hint=hint)
+        return arch
+
+    @property
+    def variants(self) -> tuple[Target, ...]:
+        return tuple(CudaTarget([model.arch]) for model in self.models) if len(self.models) > 1 else (self,)
+
+    @property
+    def entry(self) -> str:
+        return f"main_{self.machine.arch}"
+
+    @property
+    def machine(self) -> GpuModel:
+        return self.models[0]
+
+    @functools.cached_property
+    def tvm_target(self) -> Any:
+        return tvm.target.Target(self.machine.tvm_target())
+
+    @property
+    def fusions(self) -> Sequence[Rule]:
+        return FUSIONS
+
+    @property
+    def spaces(self) -> Sequence[DesignSpace]:
+        return CUDA_SPACES
+
+    def schedule_generic(self, function: Any) -> Any:
+        return generic.schedule(codegen.with_c_names(function), self.tvm_target)
+
+    def unrunnable(self) -> str | None:
+        try:
+            self._chosen()
+        except LibraryError as error:
+            return " ".join([error.message, *error.problems])
+        return None
+
+    def _chosen(self) -> str:
+        """The architecture that the GPU of this machine runs.  :class:`LibraryError` when there is none."""
+        return cuda_runtime.choose_arch(tuple(model.arch for model in self.models))
+
+    def running(self) -> tuple[list[Any], str]:
+        return [tvm.cuda(0), tvm.cpu()], f"main_{self._chosen()}"
+
+    @property
+    def device_passes(self) -> Sequence[Any]:
+        return (codegen.use_cuda_graph,)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self.tvm_target
+
+    def stamp(self, kernel: Any) -> Any:
+        return codegen.with_c_names(kernel).with_attr("target", self.tvm_target)
+
+    def compile(self, module: Any) -> Any:
+        return self.compile_with_facts(module)[0]
+
+    def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
+        toolchain.find()  # says what is missing before the long part
+        with codegen.collect() as made:
+            executable = codegen.compile_executable(module, self.tvm_target)
+        return executable, {one.arch: facts.of_module(one) for one in made}
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "cuda", "cpu": "", "isa": [], "threads": 1, "archs": [m.arch for m in self.models]}

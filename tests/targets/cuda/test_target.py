@@ -1,0 +1,132 @@
+"""Target texts, architectures, what is missing, and that nothing unscheduled passes."""
+
+import pytest
+
+from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.errors import BuildError, LibraryError, TargetError
+from hetero_tvm.runtime import cuda_runtime
+from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.cuda import codegen, toolchain
+from hetero_tvm.targets.cuda.facts import occupancy
+from hetero_tvm.targets.cuda.model import MODELS, GpuModel
+from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
+
+tvm = import_tvm()
+
+
+def test_architectures():
+    target = parse_target("cuda:sm_80,sm_90a")
+    assert [variant.machine.arch for variant in target.variants] == ["sm_80", "sm_90a"]
+    assert [variant.entry for variant in target.variants] == ["main_sm_80", "main_sm_90a"]
+    assert target.describe()["archs"] == ["sm_80", "sm_90a"]
+    assert parse_target("cuda:sm_86").machine.shared_per_block < target.machine.shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cuda:sm_12", "no architecture 'sm_12'"),
+        ("cuda:80", "no architecture"),
+        ("cuda:sm_80,sm_80", "twice"),
+    ],
+)
+def test_wrong_architectures(text, message):
+    with pytest.raises(TargetError, match=message):
+        parse_target(text)
+
+
+def test_detection_without_a_gpu():
+    if cuda_runtime.missing_driver() is None:
+        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(TargetError, match="GPU: Not found") as caught:
+        parse_target("cuda")
+    assert "--target cuda:sm_80" in caught.value.hint
+
+
+def test_detection_of_a_gpu(emulated, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "86")
+    assert parse_target("cuda").machine.arch == "sm_86"
+
+
+@pytest.mark.parametrize(
+    ("archs", "capability", "chosen"),
+    [
+        (("sm_80", "sm_90"), 80, "sm_80"), (("sm_80", "sm_90"), 89, "sm_80"),
+        (("sm_80", "sm_86"), 89, "sm_86"),
+        (("sm_90", "sm_90a"), 90, "sm_90a"), (("sm_80",), 90, None), (("sm_90a",), 89, None), ((), 80, None),
+    ],
+)  # fmt: skip
+def test_which_machine_code_a_device_runs(archs, capability, chosen):
+    assert cuda_runtime.best_of(archs, capability) == chosen
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
+    for finder in ("find_nvcc", "find_nvrtc"):
+        monkeypatch.setattr(toolchain, finder, lambda: None)
+    with pytest.raises(TargetError, match="no CUDA compiler") as caught:
+        toolchain.find()
+    assert "pip install nvidia-cuda-nvrtc" in caught.value.hint
+    monkeypatch.setenv(toolchain.COMPILER_VARIABLE, "/nowhere/nvcc")
+    with pytest.raises(TargetError, match="no such program"):
+        toolchain.find()
+
+
+def test_a_compile_error_is_told(compiler):  # noqa: F811
+    with pytest.raises(TargetError, match="does not compile the kernels for sm_80") as caught:
+        compiler.cubin('extern "C" __global__ void k(float* x) { x[0] = nonsense; }', "sm_80")
+    assert any("nonsense" in problem for problem in caught.value.problems)
+
+
+def test_approximations_become_full_range_functions():
+    assert (
+        toolchain.precise("__powf(x, 3.0f) + __sinf(y) + __expf(z)") == "powf(x, 3.0f) + sinf(y) + __expf(z)"
+    )
+
+
+def test_facts_of_a_cubin(compiler):  # noqa: F811
+    from hetero_tvm.targets.cuda import cubin
+
+    source = """extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
+    extern "C" __global__ void stacked(float* x, int n) {
+      __shared__ float s[256]; float a[64];
+      for (int i = 0; i < n; ++i) a[(i * n) & 63] = x[i];
+      s[threadIdx.x] = a[n & 63]; __syncthreads();
+      x[threadIdx.x] = s[255 - threadIdx.x] + a[(n * 7) & 63]; }"""
+    kernels = cubin.kernels_of(compiler.cubin(source, "sm_80"))
+    assert set(kernels) == {"plain", "stacked"}
+    assert kernels["plain"].stack == 0 and kernels["plain"].shared == 0 and kernels["plain"].registers < 32
+    assert kernels["stacked"].stack >= 256 and kernels["stacked"].shared == 1024
+
+
+def test_occupancy():
+    """By hand, from the limits of compute capability 8.0: 65536 registers, 2048 threads, 164 KB."""
+    model = MODELS["sm_80"]
+    assert occupancy(model, 256, 32, 0) == 1.0
+    assert occupancy(model, 128, 128, 0) == 4 * 128 / 2048
+    assert occupancy(model, 128, 64, 80 << 10) == 2 * 128 / 2048
+    assert occupancy(model, 128, 64, 200 << 10) == 0.0
+
+
+def test_model_survives_json():
+    for model in MODELS.values():
+        assert GpuModel.from_json(model.to_json()) == model
+
+
+def test_an_unscheduled_kernel_is_refused():
+    from tvm import te
+
+    a = te.placeholder((64,), "float32", "a")
+    function = te.create_prim_func([a, te.compute((64,), lambda i: a[i] + 1, "b")])
+    assert not codegen.is_bound(function)
+    with pytest.raises(BuildError, match="without a schedule") as caught:
+        codegen.check_bound(tvm.IRModule({"forgotten": function}))
+    assert caught.value.problems == ("forgotten",)
+    assert codegen.is_bound(parse_target("cuda:sm_80").schedule_generic(function))
+
+
+def test_no_driver_is_a_library_error():
+    if cuda_runtime.missing_driver() is None:
+        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(LibraryError, match="no NVIDIA"):
+        cuda_runtime.device()
