@@ -9,7 +9,7 @@ from hetero_tvm.errors import AccuracyError
 
 @pytest.fixture
 def built(monkeypatch):
-    seen = SimpleNamespace(options=None, exported=None, failure=None)
+    seen = SimpleNamespace(options=None, exported=None, failure=None, unrunnable=None)
     kernels = [{"kernel": "matmul", "calls": 2, "record": "shipped record 2026-11-21", "nodes": ("a",)}]
 
     def check():
@@ -23,7 +23,7 @@ def built(monkeypatch):
 
     def build_model(plan, **options):
         seen.options = options
-        return SimpleNamespace(kernels=kernels, check=check, export=export)
+        return SimpleNamespace(kernels=kernels, check=check, export=export, unrunnable=seen.unrunnable)
 
     monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
     monkeypatch.setattr(api, "optimize_model", lambda model, **options: "plan")
@@ -56,3 +56,12 @@ def test_search_options_are_unknown_here(built):
     with pytest.raises(SystemExit) as stopped:
         build.main(["--trials", "3"])
     assert stopped.value.code == 2
+
+
+def test_a_model_that_cannot_run_here_is_exported_and_said_to_be_unchecked(built, capsys, tmp_path):
+    built.unrunnable, built.failure = "no GPU", AccuracyError("must not be asked")
+    assert build.main(["zoo:x", "--out", str(tmp_path), "--json"]) == 0
+    out = capsys.readouterr()
+    assert "NOT CHECKED" in out.err and "no GPU" in out.err
+    document = json.loads(out.out)
+    assert document["accuracy"] is None and document["not_checked"] == "no GPU"
