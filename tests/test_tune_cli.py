@@ -11,6 +11,8 @@ from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 
 class FakeBuilt:
+    unrunnable = None
+
     kernels = [{"kernel": "matmul", "calls": 2, "record": "default"}]
 
     def __init__(self, calls):
