@@ -50,20 +50,13 @@ class _Norm(Rule):
         return found
 
     def _parts(self, graph: Graph, var: Any) -> _Found | None:
-        addition = graph.call(graph.value(var).args[0], "relax.add")
-        if addition is None:
+        parts = variance_under(graph, var)
+        if parts is None:
             return None
-        for epsilon, variance in (addition.args, reversed(list(addition.args))):
-            eps = scalar_of(graph.value(epsilon))
-            parts = _variance(graph, variance) if eps is not None else None
-            if parts is not None:
-                break
-        else:
-            return None
-        x, base, axes = parts
+        eps, x, base, axes = parts
         if (x is not None) != self.centered:
             return None
-        top, absorbed, base = _divide(graph, var, base, x)
+        top, absorbed, base = divided(graph, var, base, x)
         x = x if self.centered else base
         trailing = _trailing(axes, len(shape_of(x)))
         (scale, shift), chain = _affine(graph, top, shape_of(x)[len(shape_of(x)) - trailing :])
@@ -124,6 +117,19 @@ def _trailing(axes: list[int], rank: int) -> int:
     if sorted(axes) != list(range(rank - len(axes), rank)) or not axes:
         raise Miss(f"the mean is over axes {sorted(axes)} of {rank}, expected the last")
     return len(axes)
+
+
+def variance_under(graph: Graph, root: Any) -> tuple[float, Any | None, Any, list[int]] | None:
+    """``(eps, x, x - mean(x), axes)`` of a root of variance plus eps; see :func:`_variance`."""
+    addition = graph.call(graph.value(root).args[0], "relax.add")
+    if addition is None:
+        return None
+    for epsilon, variance in (addition.args, reversed(list(addition.args))):
+        eps = scalar_of(graph.value(epsilon))
+        parts = _variance(graph, variance) if eps is not None else None
+        if parts is not None:
+            return eps, *parts
+    return None
 
 
 def _variance(graph: Graph, expr: Any) -> tuple[Any | None, Any, list[int]] | None:
@@ -193,7 +199,7 @@ def _centered(graph: Graph, expr: Any, axes: list[int]) -> Any | None:
     return subtraction.args[0]
 
 
-def _divide(graph: Graph, root: Any, base: Any, x: Any) -> tuple[Any, list[Any], Any]:
+def divided(graph: Graph, root: Any, base: Any, x: Any) -> tuple[Any, list[Any], Any]:
     """The binding of ``base / root``, what lies between, and the base (found there when not given)."""
     user = graph.only_user(root)
     if user is None:

@@ -22,6 +22,7 @@ from hetero_tvm.relax_passes.embedding_norm import FuseEmbeddingNorm  # noqa: E4
 from hetero_tvm.relax_passes.gated_mlp import GatedMlp  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
+from hetero_tvm.relax_passes.group_norm import FuseGroupNorm  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
@@ -35,6 +36,7 @@ FUSIONS: tuple[GraphPass, ...] = (
     Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
     Silu(),
     QuickGelu(),
+    FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
     LayerNorm(),
     RmsNorm(),
     FuseEmbeddingNorm(),  # after the norms, which it looks for

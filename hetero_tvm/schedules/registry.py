@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.elementwise import ElementwiseSpace
 from hetero_tvm.schedules.cpu.embedding_norm import EmbeddingNormSpace
 from hetero_tvm.schedules.cpu.gated_matmul import GatedMatmulSpace
+from hetero_tvm.schedules.cpu.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
@@ -22,6 +23,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     AttentionSpace(),
     NormalizeSpace(),
     EmbeddingNormSpace(),
+    GroupNormSpace(),
     SoftmaxSpace(),
     BlockedConv2dSpace(),
     DepthwiseSpace(),

@@ -9,7 +9,7 @@ from hetero_tvm import native
 
 FOLDER = "native_src/npu"
 FLAGS = ("-O2", "-fvisibility=hidden")
-_EXPORT = ("-DHNPU_API=__attribute__((visibility(\"default\")))", "-ldl")
+_EXPORT = ('-DHNPU_API=__attribute__((visibility("default")))', "-ldl")
 
 
 def folder() -> Path:

@@ -1,0 +1,118 @@
+"""Group and instance normalisation of [N, C, ...] tensors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.base import FusedOp, Operand
+
+
+@dataclass(frozen=True)
+class GroupNorm(FusedOp):
+    """``activation((x - mean) / sqrt(variance + eps) * scale[c] + shift[c])``, mean and variance by group.
+
+    Wu and He, "Group Normalization", 2018.  One channel per group is instance normalisation.
+
+    Parameters
+    ----------
+    shape : of X and Y, [N, C, *spatial].
+    groups : into how many groups of neighbours the C channels are cut.
+    eps : added to the variance.
+    activation : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`, or "" for none.
+
+    Operands: X, scale [C] and shift [C] (constants).
+    """
+
+    kind: ClassVar[str] = "group_norm"
+
+    shape: tuple[int, ...]
+    groups: int
+    eps: float
+    activation: str = ""
+
+    @property
+    def channels(self) -> int:
+        return self.shape[1]
+
+    @property
+    def spatial(self) -> int:
+        return math.prod(self.shape[2:])
+
+    @property
+    def rows(self) -> int:
+        """Independent normalisations: one per sample and group."""
+        return self.shape[0] * self.groups
+
+    @property
+    def n(self) -> int:
+        """Values in one of them, contiguous in memory."""
+        return self.channels // self.groups * self.spatial
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        vectors = (Operand(name, (self.channels,), constant=True) for name in ("scale", "shift"))
+        return (Operand("X", self.shape), *vectors)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", self.shape)
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.n * (7 + 16 * bool(self.activation))
+
+    @property
+    def label(self) -> str:
+        name = "group_norm" if self.groups < self.channels else "instance_norm"
+        return "_".join(
+            filter(None, [name, "x".join(map(str, self.shape)), f"g{self.groups}", self.activation])
+        )
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, scale, shift = arrays
+        rows = x.reshape(self.shape[0], self.groups, -1)
+        rows = rows - rows.mean(-1, keepdims=True)
+        rows = rows / np.sqrt((rows * rows).mean(-1, keepdims=True) + x.dtype.type(self.eps))
+        channel = (self.channels,) + (1,) * (len(self.shape) - 2)
+        y = rows.reshape(self.shape) * scale.reshape(channel) + shift.reshape(channel)
+        return ACTIVATIONS[self.activation](y) if self.activation else y
+
+    def workload(self):
+        from tvm import te, tirx
+
+        from hetero_tvm.ops.te_workload import activation, prim_func
+
+        per_group = self.channels // self.groups
+
+        def compute(x, scale, shift):
+            def mean_of(value, name):
+                axes = [
+                    te.reduce_axis((0, e), name=f"k{i}") for i, e in enumerate((per_group, *self.shape[2:]))
+                ]
+                total = te.compute(
+                    (self.shape[0], self.groups),
+                    lambda b, g: te.sum(value(b, g * per_group + axes[0], *axes[1:]), axis=axes),
+                    name=name,
+                )
+                return lambda b, c: (
+                    total(b, tirx.floordiv(c, per_group)) * tirx.const(1.0 / self.n, "float32")
+                )
+
+            mean = mean_of(x, "sum")
+            centered = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:2]), name="centered")
+            square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
+            variance = mean_of(square, "sum_of_squares")
+            eps = tirx.const(self.eps, "float32")
+
+            def normalized(*i):
+                y = centered(*i) * tirx.rsqrt(variance(*i[:2]) + eps) * scale[i[1]] + shift[i[1]]
+                return activation(self.activation, y) if self.activation else y
+
+            return te.compute(x.shape, normalized, name="normalized")
+
+        return prim_func(self, compute)
