@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
+
+
+class Heads(NamedTuple):
+    """Where the heads of queries, keys or values lie: element (b, h, s, d) of ``operand``, taken as flat
+    memory, is at ``offset + b * batch + h * head + s * row + d``."""
+
+    operand: int
+    offset: int
+    batch: int
+    head: int
+    row: int
 
 
 @dataclass(frozen=True)
@@ -20,17 +34,25 @@ class Attention(FusedOp):
     scale : factor on the scores.
     kv_heads : heads of K and V; fewer than ``heads`` is grouped-query attention, where query head h
         uses key head ``h * kv_heads // heads``.
-    packed : one operand QKV [B, S, (H + 2 Hkv) * D] holds queries, keys and values side by side
-        (Sq = Sk); otherwise Q [B, Sq, H * D], K and V [B, Sk, Hkv * D].
-    mask : shape of the additive mask, 4-D, each extent 1 or that of [B, H, Sq, Sk]; () for none.
+    packed : one operand QKV [B, S, H * D + Hkv * (D + Dv)] holds queries, keys and values side by side
+        (Sq = Sk); otherwise Q [B, Sq, H * D], K [B, Sk, Hkv * D] and V [B, Sk, Hkv * Dv].
+    mask : shape of the additive mask, 4-D, each extent 1 or that of [B, H, Sq, Sk]; () for none.  The
+        first may also divide B: sequence b then uses mask ``b % mask[0]`` (Swin's windows).
     causal : key j is visible to query i when ``j <= i + Sk - Sq``.
     zero_masked : a query whose scores are all -inf gives zero (exporters of PyTorch's attention guard
         it so); otherwise what it gives is not defined.
+    value_dim : Dv, elements of a value; 0 when it is D.
+    window : with ``causal``, only the last ``window`` visible keys are; 0 for all of them.
+    softcap : scores s become ``softcap * tanh(s / softcap)`` before the mask (Gemma 2); 0 for none.
+    tensors, places : shapes of the operands that hold Q, K and V, and for each of the three where it
+        lies in them (see :class:`Heads`), when that is in none of the two ways above.
 
-    The result is [B, Sq, H * D].
+    The result is [B, Sq, H * Dv].
     """
 
     kind: ClassVar[str] = "attention"
+    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
+    """Fields that are not written at their defaults, so that records made before they existed stay valid."""
 
     batch: int
     heads: int
@@ -43,66 +65,103 @@ class Attention(FusedOp):
     mask: tuple[int, ...] = ()
     causal: bool = False
     zero_masked: bool = False
+    value_dim: int = 0
+    window: int = 0
+    softcap: float = 0.0
+    tensors: tuple[tuple[int, ...], ...] = ()
+    places: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def values(self) -> int:
+        """Elements of one value, Dv."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def heads_at(self) -> tuple[Heads, Heads, Heads]:
+        """Where Q, K and V lie."""
+        if self.places:
+            query, key, value = (Heads(*place) for place in self.places)
+            return query, key, value
+        dim, values = self.head_dim, self.values
+        widths = self.heads * dim, self.kv_heads * dim, self.kv_heads * values
+        total = sum(widths)
+
+        def heads_at(i: int, length: int, head: int) -> Heads:
+            if self.packed:
+                return Heads(0, sum(widths[:i]), length * total, head, total)
+            return Heads(i, 0, length * widths[i], head, widths[i])
+
+        return (
+            heads_at(0, self.q_len, dim), heads_at(1, self.kv_len, dim), heads_at(2, self.kv_len, values),
+        )  # fmt: skip
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the operands that hold Q, K and V."""
+        if self.tensors:
+            return self.tensors
+        query, key, value = self.heads_at
+        if self.packed:
+            return ((self.batch, self.q_len, query.row),)
+        return (
+            (self.batch, self.q_len, query.row),
+            (self.batch, self.kv_len, key.row),
+            (self.batch, self.kv_len, value.row),
+        )
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        if self.packed:
-            operands = [Operand("QKV", (self.batch, self.q_len, width + 2 * kv_width))]
-        else:
-            operands = [
-                Operand("Q", (self.batch, self.q_len, width)),
-                Operand("K", (self.batch, self.kv_len, kv_width)),
-                Operand("V", (self.batch, self.kv_len, kv_width)),
-            ]
+        held = [""] * len(self.shapes)
+        for letter, place in zip("QKV", self.heads_at, strict=True):
+            held[place.operand] += letter
+        operands = [Operand(name, shape) for name, shape in zip(held, self.shapes, strict=True)]
         if self.mask:
             operands.append(Operand("mask", self.mask))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("O", (self.batch, self.q_len, self.heads * self.head_dim))
+        return Operand("O", (self.batch, self.q_len, self.heads * self.values))
 
     @property
     def flops(self) -> int:
-        return (
-            4
-            * self.batch
-            * self.heads
-            * self.q_len
-            * self.kv_len
-            * self.head_dim
-            // (2 if self.causal else 1)
-        )
+        full = 2 * (self.head_dim + self.values) * self.batch * self.heads * self.q_len * self.kv_len
+        seen = full // 2 if self.causal else full
+        return min(seen, full * self.window // self.kv_len) if self.window else seen
 
     @property
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
-        return shape + "".join(
-            f"_{name}" for name in ("packed", "mask", "causal", "zero_masked") if getattr(self, name)
-        )
+        said = ("packed", "mask", "causal", "zero_masked", "window", "softcap")
+        return shape + "".join(f"_{name}" for name in said if getattr(self, name))
+
+    def to_json(self) -> str:
+        fields = dataclasses.asdict(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        kept = {n: v for n, v in fields.items() if n not in self._NEWER or v != defaults[n]}
+        return json.dumps({"kind": self.kind, **kept}, sort_keys=True)
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        arrays_ = list(arrays)
-        mask = arrays_.pop() if self.mask else None
-        if self.packed:
-            query, key, value = np.split(arrays_[0], [width, width + kv_width], axis=-1)
-        else:
-            query, key, value = arrays_
+        mask = arrays[-1] if self.mask else None
 
-        def heads_first(x: np.ndarray, heads: int) -> np.ndarray:
-            x_BHSD = x.reshape(self.batch, -1, heads, self.head_dim).transpose(0, 2, 1, 3)
+        def heads_first(place: Heads, heads: int, length: int, dim: int) -> np.ndarray:
+            flat = np.ascontiguousarray(arrays[place.operand]).reshape(-1)[place.offset :]
+            strides = [flat.itemsize * stride for stride in (*place[2:], 1)]
+            x_BHSD = np.lib.stride_tricks.as_strided(flat, (self.batch, heads, length, dim), strides)
             return np.repeat(x_BHSD, self.heads // heads, axis=1)
 
-        query_BHSD = heads_first(query, self.heads)
-        key_BHSD, value_BHSD = heads_first(key, self.kv_heads), heads_first(value, self.kv_heads)
-        scores = query_BHSD @ key_BHSD.swapaxes(-1, -2) * query.dtype.type(self.scale)
+        query, key, value = self.heads_at
+        query_BHSD = heads_first(query, self.heads, self.q_len, self.head_dim)
+        key_BHSD = heads_first(key, self.kv_heads, self.kv_len, self.head_dim)
+        value_BHSD = heads_first(value, self.kv_heads, self.kv_len, self.values)
+        scores = query_BHSD @ key_BHSD.swapaxes(-1, -2) * query_BHSD.dtype.type(self.scale)
+        if self.softcap:
+            scores = scores.dtype.type(self.softcap) * np.tanh(scores / scores.dtype.type(self.softcap))
         if mask is not None:
-            scores = scores + mask
+            scores = scores + np.tile(mask, (self.batch // mask.shape[0], 1, 1, 1))
         if self.causal:
-            i, j = np.arange(self.q_len)[:, None], np.arange(self.kv_len)
-            scores = np.where(j <= i + self.kv_len - self.q_len, scores, -np.inf)
+            i, j = np.arange(self.q_len)[:, None] + self.kv_len - self.q_len, np.arange(self.kv_len)
+            scores = np.where((j <= i) & ((j > i - self.window) | (self.window == 0)), scores, -np.inf)
         peak = scores.max(-1, keepdims=True)
         if self.zero_masked:
             blind = peak == -np.inf
@@ -116,33 +175,50 @@ class Attention(FusedOp):
     def workload(self):
         from tvm import te, tirx, topi
 
-        from hetero_tvm.ops.te_workload import prim_func
+        from hetero_tvm.ops.te_workload import activation, prim_func
 
-        dim, group = self.head_dim, self.heads // self.kv_heads
+        dim, values, group = self.head_dim, self.values, self.heads // self.kv_heads
         hidden = -np.inf if self.zero_masked else -3.0e38
-        key_at, value_at = self.heads * dim, (self.heads + self.kv_heads) * dim
+
+        def element(operands, place, b, h, s, d):
+            tensor = operands[place.operand]
+            if self.tensors:
+                rest = place.offset + b * place.batch + h * place.head + s * place.row + d
+                indices = []
+                for extent in reversed(self.shapes[place.operand]):
+                    indices.append(tirx.floormod(rest, extent))
+                    rest = tirx.floordiv(rest, extent)
+                return tensor[tuple(reversed(indices))]
+            return tensor[b, s, place.offset + h * place.head + d]
 
         def compute(*operands):
             operands = list(operands)
             mask = operands.pop() if self.mask else None
-            q, key, v = operands * 3 if self.packed else operands
-            k_off, v_off = (key_at, value_at) if self.packed else (0, 0)
+            query, key, value = self.heads_at
             d = te.reduce_axis((0, dim), name="d")
             scores = te.compute(
                 (self.batch, self.heads, self.q_len, self.kv_len),
                 lambda b, h, i, j: te.sum(
-                    q[b, i, h * dim + d] * key[b, j, k_off + h // group * dim + d], axis=d
+                    element(operands, query, b, h, i, d) * element(operands, key, b, h // group, j, d), axis=d
                 ),
                 name="scores",
             )
 
             def masked(b, h, i, j):
                 value = scores[b, h, i, j] * tirx.const(self.scale, "float32")
+                if self.softcap:
+                    cap = tirx.const(self.softcap, "float32")
+                    value = cap * activation("tanh", value / cap)
                 if mask is not None:
                     at = [0 if extent == 1 else x for extent, x in zip(self.mask, (b, h, i, j), strict=True)]
+                    if self.mask[0] not in (1, self.batch):
+                        at[0] = tirx.floormod(b, self.mask[0])
                     value = value + mask[tuple(at)]
                 if self.causal:
-                    visible = j <= i + (self.kv_len - self.q_len)
+                    last = i + (self.kv_len - self.q_len)
+                    visible = j <= last
+                    if self.window:
+                        visible = tirx.all(visible, j > last - self.window)
                     value = tirx.Select(visible, value, tirx.const(hidden, "float32"))
                 return value
 
@@ -158,9 +234,32 @@ class Attention(FusedOp):
             return te.compute(
                 self.output.shape,
                 lambda b, i, c: te.sum(
-                    weights[b, c // dim, i, j] * v[b, j, v_off + c // dim // group * dim + c % dim], axis=j
+                    weights[b, c // values, i, j]
+                    * element(operands, value, b, c // values // group, j, c % values),
+                    axis=j,
                 ),
                 name="O",
             )
 
         return prim_func(self, compute)
+
+
+def _needed(op: Attention) -> list[tuple[int, ...]]:
+    """Places without the strides of axes of extent 1, which mean nothing."""
+    extents = (op.batch, op.heads, op.q_len), *((op.batch, op.kv_heads, op.kv_len),) * 2
+    return [
+        (*place[:2], *(stride * (extent > 1) for stride, extent in zip(place[2:], sizes, strict=True)))
+        for place, sizes in zip(op.heads_at, extents, strict=True)
+    ]
+
+
+def standard(op: Attention) -> Attention:
+    """The same operator without ``tensors`` and ``places`` when these say one of the two usual ways."""
+    for packed in (True, False):
+        plain = dataclasses.replace(op, packed=packed, tensors=(), places=())
+        if packed and op.q_len != op.kv_len:
+            continue
+        same = _needed(plain) == _needed(op) and len(plain.shapes) == len(op.shapes)
+        if same and all(math.prod(a) == math.prod(b) for a, b in zip(plain.shapes, op.shapes, strict=True)):
+            return plain
+    return op

@@ -1,16 +1,16 @@
-"""Attention written as matmul, softmax, matmul -> one fused operator; Q, K, V projections merged.
+"""Attention written as matmul, softmax, matmul -> one fused operator.
 
-What is recognised: queries, keys and values as [B, S, H * D] tensors that are reshaped to heads and
-transposed; a scale as product or quotient on the scores or on Q or K; an additive mask, a causal
-mask as a constant (added, or through ``where``); weights guarded against NaN as PyTorch's attention
-is exported; the result transposed back and reshaped.  Q, K, V
-may be the pieces of one split tensor, or three projections of the same input by constant weights,
-which then become one.
+Nothing depends on how an exporter spells it.  The scores are followed from the softmax back to the
+product of queries and keys through whatever scales, masks and reshapes them (``attention_scores.py``);
+queries, keys and values through any views to tensors that the kernel can read where they lie
+(``attention_operands.py``); the result forward to where it lies in memory as the kernel writes it.
+An operand that no kernel can read gets a transposition before, a result that is wanted otherwise one
+behind: that costs less than scores in memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,44 +19,42 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
+import tvm_ffi  # noqa: E402
 from tvm import relax  # noqa: E402
 
-from hetero_tvm.ops.attention import Attention  # noqa: E402
-from hetero_tvm.relax_passes.fused import contract  # noqa: E402
-from hetero_tvm.relax_passes.graph import (  # noqa: E402
-    Graph,
-    array_of,
-    dtype_of,
-    scalar_of,
-    shape_of,
+from hetero_tvm.ops.attention import Attention, standard  # noqa: E402
+from hetero_tvm.relax_passes.attention_operands import (  # noqa: E402
+    Candidate,
+    Layout,
+    Output,
+    attention_of,
+    candidates,
+    causal_window,
+    distinct,
+    mask_extents,
+    same_base,
+    shortened,
+    solve,
 )
+from hetero_tvm.relax_passes.attention_scores import MASKED, Mask, Scores, trace_scores  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, scalar_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
+from hetero_tvm.relax_passes.views import below  # noqa: E402
 
-_BETWEEN = ("relax.matmul", "relax.multiply", "relax.divide", "relax.add", "relax.where")
-"""Operators between the first product, itself included, and the softmax."""
+_MASK = "#mask"
+"""In the names of bindings that compute masks, by which equal ones are found again."""
 
-_MASKED = -1e4
-"""A constant mask value at or below this hides a key: its weight is 0 in float32."""
-
-
-@dataclass
-class _Scores:
-    """What lies between the softmax and the first product."""
-
-    product: Any
-    scale: float = 1.0
-    mask: Any | None = None
-    causal: bool = False
-    absorbed: list[Any] = field(default_factory=list)
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass
 class _Found:
     op: Attention
-    bases: tuple[Any, Any, Any]
-    packed: Any | None
-    mask: Any | None
-    top: Any
+    layout: Layout
+    scores: Scores
+    shapes: list[tuple[int, ...]]
+    """Shapes of the scores from the first product to the second."""
+    constant_mask: np.ndarray | None
     absorbed: list[Any]
 
 
@@ -68,113 +66,109 @@ class FuseAttention(Rule):
 
     def match(self, graph: Graph, var: Any) -> _Found | None:
         softmax = graph.value(var)
-        rank = len(shape_of(softmax.args[0]))
-        if int(softmax.attrs.axis) % rank != rank - 1:
+        shape = shape_of(var)
+        if len(shape) < 2 or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
             return None
-        scores = _trace_scores(graph, softmax.args[0])
+        uses = _second_product(graph, var)
+        if uses is None:
+            return None
+        scores = trace_scores(graph, softmax.args[0])
         if scores is None:
             return None
+        if isinstance(uses, Miss):
+            raise uses
         if dtype_of(var) != "float32":
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
-        if rank != 4:
-            raise Miss(f"scores have rank {rank}, expected 4 [B, H, Sq, Sk]")
-        guard = _nan_guard(graph, var)
-        weights_var = var if guard is None else guard[-1]
-        product = graph.only_user(weights_var)
-        if product is None or graph.op_name(product) != "relax.matmul":
-            raise Miss("the weights are not used by one matmul alone")
-        weights, values = graph.value(product).args
-        if not weights.same_as(weights_var):
+        guarded, weights, between, product = uses
+        values = graph.value(product).args[1]
+        if not graph.value(product).args[0].same_as(weights):
             raise Miss("the weights are the right operand of the second matmul")
-        query = _trace_heads(graph, scores.product.args[0], (0, 2, 1, 3), "Q")
-        key = _trace_heads(graph, scores.product.args[1], (0, 2, 3, 1), "K")
-        value = _trace_heads(graph, values, (0, 2, 1, 3), "V")
-        transposed = graph.only_user(product)
-        if transposed is None or _permutation(graph, transposed) != (0, 2, 1, 3):
-            raise Miss("the result is not transposed back to [B, S, H, D]")
-        top = graph.only_user(transposed)
-        if top is None or graph.op_name(top) != "relax.reshape":
-            raise Miss("the result is not reshaped to [B, S, H * D]")
-        batch, q_len, heads, dim = query.shape
-        kv_len, kv_heads = key.shape[1], key.shape[2]
-        if value.scale != 1.0:
-            raise Miss(f"V is scaled by {value.scale:g}")
-        if key.shape != (batch, kv_len, kv_heads, dim) or value.shape != key.shape or kv_heads != heads:
-            raise Miss(f"head shapes differ: Q {query.shape}, K {key.shape}, V {value.shape}")
-        if shape_of(top) != (batch, q_len, heads * dim):
-            raise Miss(f"the result has shape {shape_of(top)}, expected {(batch, q_len, heads * dim)}")
-        mask_shape = ()
-        if scores.mask is not None:
-            mask_shape = shape_of(scores.mask)
-            if len(mask_shape) > 4:
-                raise Miss(f"mask has rank {len(mask_shape)}, expected at most 4")
-            mask_shape = (1,) * (4 - len(mask_shape)) + mask_shape
-        bases = (query.base, key.base, value.base)
-        op = Attention(
-            batch, heads, q_len, kv_len, dim, scores.scale * query.scale * key.scale,
-            kv_heads=kv_heads, packed=False, mask=mask_shape, causal=scores.causal,
-            zero_masked=guard is not None,
-        )  # fmt: skip
+        first = graph.value(scores.product)
+        if 0 in (*shape_of(scores.product), *shape_of(product), *shape_of(first.args[0])):
+            raise Miss("an extent is zero")
+        if min(len(shape_of(first.args[0])), len(shape_of(first.args[1])), len(shape_of(values))) < 2:
+            raise Miss("an operand of the products is a vector")
+        # the scores' shapes in the order of computation: from the first product to the second
+        shapes = [*reversed(scores.shapes), *(shape_of(v) for v in between), shape_of(product)]
+        q_len, kv_len = shape_of(scores.product)[-2:]
+        dim, value_dim = shape_of(first.args[0])[-1], shape_of(product)[-1]
+        if any(s[-2:] not in ((q_len, kv_len), (q_len, value_dim)) for s in shapes):
+            raise Miss("a mask broadcasts the scores over queries or keys")
+        queries = candidates(graph, first.args[0], shapes, swapped=False, scaled=True)
+        layout = solve(
+            graph,
+            (
+                queries[-1:] if scores.row_factors else queries,  # factors multiply the queries themselves
+                candidates(graph, first.args[1], shapes, swapped=True, scaled=True),
+                candidates(graph, values, shapes[-1:], swapped=False, scaled=False),
+            ),
+            product,
+            q_len,
+            value_dim,
+        )
+        if scores.row_factors:
+            _check_row_factors(layout, first.args[0], scores.row_factors)
+        op = attention_of(layout, q_len, kv_len, dim, value_dim, scores.scale)
+        op = replace(op, zero_masked=guarded, softcap=scores.softcap)
+        op, constant_mask = _with_masks(graph, op, scores, shapes)
         absorbed = [
-            *query.absorbed, *key.absorbed, *value.absorbed, *scores.absorbed, var, *(guard or ()),
-            product, transposed,
+            *(v for c in layout.chosen for v in c.place.skipped), *reversed(scores.absorbed),
+            *between, product, *layout.output.passed,
         ]  # fmt: skip
-        packed = _common_split(graph, bases)
-        return _Found(op, bases, packed, scores.mask, top, absorbed)
+        return _Found(standard(op), layout, scores, shapes, constant_mask, absorbed)
 
     def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
-        operands = list(found.bases)
-        if found.packed is not None:
-            operands = [found.packed]
-        if found.mask is not None:
-            mask = found.mask
-            if shape_of(mask) != found.op.mask:
-                mask = graph.insert_before(
-                    found.top, relax.op.reshape(mask, found.op.mask), found.top.name + "#mask"
-                )
-            operands.append(mask)
-        op = found.op if found.packed is None else _with_packing(found.op)
-        call = graph.call_function(op.workload(), op.label, operands, found.top)
-        graph.replace(found.top, call, absorbs=found.absorbed)
+        op, output = found.op, found.layout.output
+        earlier = [v for v in graph.bindings() if _MASK in v.name]
+        operands = []
+        for index, (candidate, shape) in enumerate(zip(distinct(found.layout), op.shapes, strict=True)):
+            factors = [] if index else found.scores.row_factors
+            operands.append(_operand(graph, candidate, shape, output.top, factors))
+        if op.mask:
+            operands.append(_mask_operand(graph, op, found, earlier))
+        _emit(graph, op, operands, output, found.absorbed)
 
 
-class MergeQkv(Rule):
-    """Three projections of the same input, used only by one attention -> one product with 3 x the columns."""
+def _check_row_factors(layout: Layout, queries: Any, factors: list[Any]) -> None:
+    shape = shape_of(queries)
+    if any(np.broadcast_shapes(shape, shape_of(factor)) != shape for factor in factors):
+        raise Miss("the scores are multiplied by a tensor that varies where the queries do not")
+    if any(same_base(layout.chosen[0], other) for other in layout.chosen[1:]):
+        raise Miss("the scores are multiplied by a tensor, and the queries are keys or values as well")
 
-    name = "qkv"
-    anchors = ("relax.call_tir",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
-        op = contract(graph.functions(), graph.value(var))
-        if not isinstance(op, Attention) or op.packed or op.q_len != op.kv_len:
-            return None
-        operands = list(graph.value(var).args[1].fields)
-        projections = [_projection(graph, base) for base in operands[:3]]
-        missing = [name for name, p in zip("QKV", projections, strict=True) if p is None]
-        if missing:
-            raise Miss(f"{', '.join(missing)} is not a product with a constant weight (plus a constant bias)")
-        if not all(p.x.same_as(projections[0].x) for p in projections):
-            raise Miss("Q, K and V are projections of different inputs")
-        if len({p.bias is None for p in projections}) != 1:
-            raise Miss("some of Q, K and V have a bias and some have none")
-        for base in operands[:3]:
-            if graph.only_user(base) is None:
-                raise Miss(f"{graph.node(base)} is used outside the attention as well")
-        return op, operands, projections
+def _second_product(graph: Graph, softmax: Any) -> Miss | tuple[bool, Any, list[Any], Any] | None:
+    """(guarded against NaN, weights, bindings from the softmax to them, product of weights and values).
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
-        op, operands, projections = found
-        weight = relax.const(np.concatenate([p.weight for p in projections], axis=1))
-        absorbed = [v for p in projections for v in p.absorbed]
-        merged = graph.insert_before(
-            var, relax.op.matmul(projections[0].x, weight), var.name + "#qkv", absorbed
-        )
-        if projections[0].bias is not None:
-            bias = relax.const(np.concatenate([p.bias for p in projections]))
-            merged = graph.insert_before(var, relax.op.add(merged, bias), var.name + "#qkv_bias", absorbed)
-        packed = _with_packing(op)
-        call = graph.call_function(packed.workload(), packed.label, [merged, *operands[3:]], var)
-        graph.replace(var, call)
+    None when no product follows at all; a miss when the weights are used in another way as well.
+    """
+    guard = _nan_guard(graph, softmax)
+    weights, between = softmax, [softmax]
+    if guard is not None:
+        weights = guard[-1]
+        between += guard
+    while (user := graph.only_user(weights)) is not None and below(graph, user) is not None:
+        if shape_of(user)[-2:] != shape_of(weights)[-2:]:
+            break
+        weights = user
+        between.append(user)
+    user = graph.only_user(weights)
+    if user is not None and graph.op_name(user) == "relax.matmul":
+        return guard is not None, weights, between, user
+    if not _product_follows(graph, weights):
+        return None
+    if user is None:
+        return Miss("the weights are not used by one matmul alone")
+    return Miss(f"{graph.op_name(user)} ({graph.node(user)}) stands between the weights and the product")
+
+
+def _product_follows(graph: Graph, var: Any, depth: int = 3) -> bool:
+    for user in graph.users(var) if depth else ():
+        if user is not None and (
+            graph.op_name(user) == "relax.matmul" or _product_follows(graph, user, depth - 1)
+        ):
+            return True
+    return False
 
 
 def _nan_guard(graph: Graph, weights: Any) -> list[Any] | None:
@@ -191,203 +185,171 @@ def _nan_guard(graph: Graph, weights: Any) -> list[Any] | None:
     return [test, choice] if zero and condition.same_as(test) and kept.same_as(weights) else None
 
 
-def _with_packing(op: Attention) -> Attention:
-    return replace(op, packed=True)
+# ---- masks ---------------------------------------------------------------------------------
 
 
-def _trace_scores(graph: Graph, expr: Any) -> _Scores | None:
-    """From the softmax's input down to the first product; None when there is no product below."""
-    found = _Scores(product=None)
-    while True:
-        product = graph.call(expr, "relax.matmul")
-        if product is not None:
-            found.product = product
-            found.absorbed.append(expr)
-            return found
-        call = graph.call(expr, "relax.add", "relax.multiply", "relax.divide", "relax.where")
-        if call is None:
-            return None
-        found.absorbed.append(expr)
-        if call.op.name == "relax.add":
-            below = [a for a in call.args if _leads_to_product(graph, a)]
-            if len(below) != 1:
-                return None
-            mask = call.args[1] if below[0].same_as(call.args[0]) else call.args[0]
-            if found.mask is not None or found.causal:
-                raise Miss("two masks are added to the scores")
-            if found.scale != 1.0:
-                raise Miss("the scale is applied after the mask")
-            if _is_causal(array_of(graph.value(mask)), additive=True):
-                found.causal = True
-            else:
-                found.mask = mask
-            expr = below[0]
-        elif call.op.name == "relax.where":
-            condition, kept, hidden = call.args
-            value = scalar_of(graph.value(hidden))
-            if not _leads_to_product(graph, kept):
-                return None
-            if value is None or value * found.scale > _MASKED:
-                raise Miss("where(...) does not replace hidden scores by a large negative constant")
-            if not _is_causal(array_of(graph.value(condition)), additive=False):
-                raise Miss("the condition of where(...) is not a constant causal mask")
-            found.causal = True
-            expr = kept
-        else:
-            scaled = _scaled(graph, call)
-            if scaled is None:
-                return None
-            expr, factor = scaled
-            found.scale *= factor
-
-
-def _scaled(graph: Graph, call: Any) -> tuple[Any, float] | None:
-    """``(x, factor)`` when a product or quotient is ``x * factor``, the constant on either side."""
-    left, right = call.args
-    factor = scalar_of(graph.value(right))
-    if factor is None and call.op.name == "relax.multiply":
-        factor, left = scalar_of(graph.value(left)), right
-    if not factor:
-        return None
-    return left, factor if call.op.name == "relax.multiply" else 1.0 / factor
-
-
-def _leads_to_product(graph: Graph, expr: Any) -> bool:
-    while True:
-        call = graph.call(expr, *_BETWEEN)
-        if call is None:
-            return False
-        if call.op.name == "relax.matmul":
-            return True
-        candidates = list(call.args)[1:2] if call.op.name == "relax.where" else list(call.args)
-        deeper = [a for a in candidates if graph.op_name(a) in _BETWEEN]
-        if not deeper:
-            return False
-        expr = deeper[0]
-
-
-def _is_causal(mask: np.ndarray | None, *, additive: bool) -> bool:
-    """Whether a constant mask [.., Sq, Sk] lets query i see exactly the keys ``j <= i + Sk - Sq``."""
-    if mask is None or mask.ndim < 2 or any(extent != 1 for extent in mask.shape[:-2]):
-        return False
-    mask = mask.reshape(mask.shape[-2:])
-    q_len, kv_len = mask.shape
-    if q_len < 2 or kv_len < q_len:  # fewer keys than queries: the first queries would see nothing
-        return False
-    wanted = np.tril(np.ones((q_len, kv_len), bool), kv_len - q_len)
-    visible = mask == 0 if additive else mask.astype(bool)
-    hidden = mask <= _MASKED if additive else ~visible
-    return bool((visible == wanted).all() and (hidden == ~wanted).all())
-
-
-@dataclass
-class _Heads:
-    base: Any
-    shape: tuple[int, ...]
-    scale: float
-    absorbed: list[Any]
-
-
-def _trace_heads(graph: Graph, expr: Any, wanted: tuple[int, ...], which: str) -> _Heads:
-    """Undo scale and transposes down to the reshape [B, S, H * D] -> [B, S, H, D]."""
-    scale, order, absorbed = 1.0, (0, 1, 2, 3), []
-    while True:
-        absorbed.append(expr)
-        if (merged := _swap_in_rank_3(graph, expr)) is not None:
-            order = tuple((0, 1, 3, 2)[axis] for axis in order)
-            absorbed += merged
-            expr = graph.value(merged[-1]).args[0]
+def _with_masks(
+    graph: Graph, op: Attention, scores: Scores, shapes: list[tuple[int, ...]]
+) -> tuple[Attention, np.ndarray | None]:
+    """The operator with its masks: constant ones summed up, causality and windows found in them."""
+    full = op.batch, op.heads, op.q_len, op.kv_len
+    constant: np.ndarray | None = None
+    computed: list[tuple[int, ...]] = []
+    for mask in scores.masks:
+        array = array_of(graph.value(mask.expr))
+        if array is None:
+            computed.append(_extents(graph, mask, scores, shapes, full))
             continue
-        permutation = _permutation(graph, expr)
-        call = graph.call(expr, "relax.multiply", "relax.divide", "relax.reshape")
-        if permutation is not None:
-            order = tuple(permutation[axis] for axis in order)
-            expr = graph.value(expr).args[0]
-        elif call is not None and call.op.name == "relax.reshape":
-            base = call.args[0]
-            if order != wanted:
-                raise Miss(f"{which} is transposed by {order}, expected {wanted}")
-            heads_shape, base_shape = shape_of(expr), shape_of(base)
-            if len(base_shape) != 3 or len(heads_shape) != 4:
-                raise Miss(f"{which} is reshaped from {base_shape} to {heads_shape}, expected rank 3 to 4")
-            if base_shape != (*heads_shape[:2], heads_shape[2] * heads_shape[3]):
-                raise Miss(f"{which} is reshaped from {base_shape} to {heads_shape}: not a split into heads")
-            return _Heads(base, heads_shape, scale, absorbed)
-        elif call is not None and (scaled := _scaled(graph, call)) is not None:
-            expr, factor = scaled
-            scale *= factor
+        values = _broadcast_array(_values(array, mask), _steps(mask, scores, shapes), full)
+        if values is None:
+            raise Miss(f"a mask of shape {array.shape} does not follow the heads")
+        constant = values if constant is None else constant + values
+    if constant is not None:
+        constant = shortened(constant)
+        window = causal_window(constant, MASKED)
+        if window is not None:
+            op, constant = replace(op, causal=True, window=window), None
+        elif not constant.any():
+            constant = None
+    parts = [*computed, *([] if constant is None else [constant.shape])]
+    if not parts:
+        return op, None
+    first = {extents[0] for extents in parts} - {1}
+    batch = first.pop() if len(first) == 1 else op.batch if first else 1
+    extents = (batch, *(max(sizes) for sizes in list(zip(*parts, strict=True))[1:]))
+    return replace(op, mask=extents), constant
+
+
+def _steps(mask: Mask, scores: Scores, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The shapes from that to which a mask is added to the second product's."""
+    return shapes[len(scores.shapes) - 1 - mask.step :]
+
+
+def _values(array: np.ndarray, mask: Mask) -> np.ndarray:
+    """What a constant mask adds to the scores, float32."""
+    if mask.hidden is None:
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32) * np.float32(mask.factor)
+    hidden = np.float32(_hidden(mask))
+    return np.where(array.astype(bool) == mask.hides, hidden, np.float32(0))
+
+
+def _hidden(mask: Mask) -> float:
+    # The lowest number swallows the score, as replacing it does: a query that sees nothing gets the same.
+    return mask.hidden if mask.hidden == -np.inf else _LOWEST
+
+
+def _broadcast_array(
+    array: np.ndarray, steps: list[tuple[int, ...]], full: tuple[int, ...]
+) -> np.ndarray | None:
+    """A constant mask at [B, H, Sq, Sk]."""
+    current = np.broadcast_to(array, steps[0])
+    for step in steps[1:]:
+        lead, rows = step[:-2], current.shape[-2:]
+        if np.prod(lead) == np.prod(current.shape[:-2]):
+            current = current.reshape(*lead, *rows)
         else:
-            raise Miss(
-                f"{which} comes from {graph.op_name(expr) or 'an input'}, expected a reshape into heads"
+            current = np.broadcast_to(current, (*lead, *rows))
+    return current.reshape(full)
+
+
+def _extents(
+    graph: Graph, mask: Mask, scores: Scores, shapes: list[tuple[int, ...]], full: tuple[int, ...]
+) -> tuple[int, ...]:
+    steps = _steps(mask, scores, shapes)
+    extents = mask_extents(shape_of(mask.expr), steps, full)
+    if extents is None and steps[0][-2:] + (np.prod(steps[0][:-2]),) != (*full[2:], full[0] * full[1]):
+        raise Miss(f"a mask of shape {shape_of(mask.expr)} does not follow the heads")
+    return full if extents is None else extents
+
+
+def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Any]) -> Any:
+    """The one mask operand: all masks that are computed at run time, and the constant, as one sum.
+
+    ``earlier`` are such bindings of attentions before this one, which are used again.
+    """
+    full = op.batch, op.heads, op.q_len, op.kv_len
+
+    def put(value: Any) -> Any:
+        for var in earlier:
+            known = graph.value(var)
+            if known.op.same_as(value.op) and all(map(_same, known.args, value.args)):
+                return var
+        return graph.insert_before(found.layout.output.top, value, f"{found.layout.output.top.name}{_MASK}")
+
+    def full_batch(mask: Any) -> Any:
+        """A mask that repeats with a period along the batch, written out."""
+        period, *rest = shape_of(mask)
+        if period in (1, op.batch):
+            return mask
+        wide = put(relax.op.broadcast_to(mask, (op.batch // period, period, *rest)))
+        return put(relax.op.reshape(wide, (op.batch, *rest)))
+
+    total = None if found.constant_mask is None else relax.const(np.ascontiguousarray(found.constant_mask))
+    for mask in found.scores.masks:
+        if array_of(graph.value(mask.expr)) is not None:
+            continue
+        steps = _steps(mask, found.scores, found.shapes)
+        extents = mask_extents(shape_of(mask.expr), steps, full)
+        expr = mask.expr
+        if extents is None:
+            expr, extents = put(relax.op.broadcast_to(expr, steps[0])), full
+        if shape_of(expr) != extents:
+            expr = put(relax.op.reshape(expr, extents))
+        if mask.hidden is not None:
+            hidden, zero = relax.const(_hidden(mask), "float32"), relax.const(0.0, "float32")
+            one, other = (hidden, zero) if mask.hides else (zero, hidden)
+            if dtype_of(expr) != "bool":
+                expr = put(relax.op.astype(expr, "bool"))
+            expr = put(relax.op.where(expr, one, other))
+        elif mask.factor != 1.0:
+            expr = put(relax.op.multiply(expr, relax.const(mask.factor, "float32")))
+        if total is not None and shape_of(total)[0] != shape_of(expr)[0]:
+            total, expr = full_batch(total), full_batch(expr)
+        total = expr if total is None else put(relax.op.add(total, expr))
+    return total
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one.same_as(other):
+        return True
+    return not isinstance(one, relax.Var) and tvm_ffi.structural_equal(one, other)
+
+
+# ---- rewriting -----------------------------------------------------------------------------
+
+
+def _operand(
+    graph: Graph, candidate: Candidate, shape: tuple[int, ...], top: Any, factors: list[Any]
+) -> Any:
+    """The tensor that the kernel reads, under the contract's shape."""
+    expr, name = candidate.place.base, "#operand"
+    for factor in factors:
+        expr = graph.insert_before(top, relax.op.multiply(expr, factor), top.name + name)
+    if candidate.transposed:
+        rank = len(shape_of(expr))
+        axes = [*range(rank - 2), rank - 1, rank - 2]
+        expr = graph.insert_before(top, relax.op.permute_dims(expr, axes), top.name + name)
+    if shape_of(expr) != shape:
+        inner = graph.call(expr, "relax.reshape")
+        if inner is not None and shape_of(inner.args[0]) == shape:
+            return inner.args[0]
+        expr = graph.insert_before(top, relax.op.reshape(expr, shape), top.name + name)
+    return expr
+
+
+def _emit(graph: Graph, op: Attention, operands: list[Any], output: Output, absorbed: list[Any]) -> None:
+    """Call the operator, and bring its result into the shape and order of the binding it replaces."""
+    function, shape = graph.add_function(op.workload(), op.label), op.output.shape
+    call = relax.call_tir(function, operands, out_ty=relax.TensorType(shape, "float32"))
+    wanted = shape_of(output.top)
+    if shape != wanted or output.transposed:
+        result = graph.insert_before(output.top, call, output.top.name + "#attention", absorbed)
+        if output.transposed:
+            split = relax.op.reshape(result, (op.batch, op.q_len, op.heads, op.values))
+            split = graph.insert_before(output.top, split, output.top.name + "#heads")
+            result = graph.insert_before(
+                output.top, relax.op.permute_dims(split, [0, 2, 1, 3]), output.top.name + "#order"
             )
-
-
-def _swap_in_rank_3(graph: Graph, expr: Any) -> list[Any] | None:
-    """The bindings of a swap of the last two axes that goes through [B * H, S, D]; None when it is none."""
-    back = graph.call(expr, "relax.reshape")
-    swap = graph.call(back.args[0], "relax.permute_dims") if back is not None else None
-    if swap is None or _permutation(graph, back.args[0]) != (0, 2, 1):
-        return None
-    merge = graph.call(swap.args[0], "relax.reshape")
-    shape = shape_of(merge.args[0]) if merge is not None else ()
-    if len(shape) != 4 or shape_of(swap.args[0]) != (shape[0] * shape[1], *shape[2:]):
-        return None
-    if shape_of(expr) != (shape[0], shape[1], shape[3], shape[2]):
-        return None
-    return [back.args[0], swap.args[0]]
-
-
-def _permutation(graph: Graph, expr: Any) -> tuple[int, ...] | None:
-    call = graph.call(expr, "relax.permute_dims")
-    if call is None:
-        return None
-    rank = len(shape_of(call.args[0]))
-    if call.attrs.axes is None:
-        return tuple(reversed(range(rank)))
-    return tuple(int(axis) % rank for axis in call.attrs.axes)
-
-
-def _common_split(graph: Graph, bases: tuple[Any, Any, Any]) -> Any | None:
-    """The tensor of which Q, K and V are thirds along the last axis; None when they are not."""
-    pieces = [graph.value(base) for base in bases]
-    if not all(isinstance(piece, relax.TupleGetItem) for piece in pieces):
-        return None
-    if [piece.index for piece in pieces] != [0, 1, 2]:
-        return None
-    if not all(piece.tuple_value.same_as(pieces[0].tuple_value) for piece in pieces):
-        return None
-    split = graph.call(pieces[0].tuple_value, "relax.split")
-    if split is None or len(split.ty.fields) != 3:
-        return None
-    rank = len(shape_of(split.args[0]))
-    widths = {shape_of(base)[-1] for base in bases}
-    return split.args[0] if int(split.attrs.axis) % rank == rank - 1 and len(widths) == 1 else None
-
-
-@dataclass
-class _Projection:
-    x: Any
-    weight: np.ndarray
-    bias: np.ndarray | None
-    absorbed: list[Any]
-
-
-def _projection(graph: Graph, base: Any) -> _Projection | None:
-    """``x @ W`` or ``x @ W + b`` with constants."""
-    bias, absorbed, product = None, [base], base
-    addition = graph.call(base, "relax.add")
-    if addition is not None:
-        for arg, other in (addition.args, reversed(list(addition.args))):
-            array = array_of(graph.value(arg))
-            if array is not None and array.size == shape_of(base)[-1]:
-                bias, product = array.reshape(-1), other
-        if bias is None or graph.only_user(product) is None:
-            return None
-        absorbed.append(product)
-    matmul = graph.call(product, "relax.matmul")
-    if matmul is None:
-        return None
-    weight = array_of(graph.value(matmul.args[1]))
-    if weight is None or weight.ndim != 2:
-        return None
-    return _Projection(matmul.args[0], weight, bias, absorbed)
+        call = relax.op.reshape(result, wanted)
+    graph.replace(output.top, call, absorbs=absorbed)

@@ -7,6 +7,7 @@ of the source nodes it stands for; a rewrite unites those of the bindings that i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -172,7 +173,9 @@ class Graph:
     def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
         """A new binding right before ``anchor``; returns its variable."""
         value = self._normalized(value)
-        var = relax.DataflowVar(name, value.ty)
+        taken = {known.name for known in self._order}
+        fresh = (f"{name}_{n}" if n else name for n in itertools.count())
+        var = relax.DataflowVar(next(n for n in fresh if n not in taken), value.ty)
         self._bind(var, value)
         self._sources[var] = _united(self.sources(v) for v in absorbs) or (name,)
         self._order.insert(self._order.index(anchor), var)

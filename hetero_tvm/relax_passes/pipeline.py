@@ -14,7 +14,7 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
 from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
-from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv  # noqa: E402
+from hetero_tvm.relax_passes.attention import FuseAttention  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
@@ -26,6 +26,8 @@ from hetero_tvm.relax_passes.group_norm import FuseGroupNorm  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
+from hetero_tvm.relax_passes.qkv import MergeQkv  # noqa: E402
+from hetero_tvm.relax_passes.rope import FuseRope  # noqa: E402
 from hetero_tvm.relax_passes.rows import ClaimSoftmax  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass, Report, run_rules  # noqa: E402
 from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
@@ -40,6 +42,7 @@ FUSIONS: tuple[GraphPass, ...] = (
     LayerNorm(),
     RmsNorm(),
     FuseEmbeddingNorm(),  # after the norms, which it looks for
+    FuseRope(),  # before attention, which reads queries and keys where their last operator leaves them
     FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
     MergeQkv(),  # after attention: only then is it known which projections belong together
     FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias

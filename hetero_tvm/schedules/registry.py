@@ -15,6 +15,7 @@ from hetero_tvm.schedules.cpu.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
+from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
@@ -27,6 +28,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     SoftmaxSpace(),
     BlockedConv2dSpace(),
     DepthwiseSpace(),
+    RopeSpace(),
     Conv2dSpace(),
     ElementwiseSpace(),
     Pool2dSpace(),

@@ -12,6 +12,7 @@ from hetero_tvm.ops.base import Operand, from_json
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.fused import contract_of
 from hetero_tvm.relax_passes.tasks_of import task_key
@@ -23,6 +24,14 @@ OPS = [
     *(Matmul((3,), 4, 5, (name,)) for name in ACTIVATIONS),
     Attention(2, 4, 5, 7, 3, 0.5, 2, mask=(2, 1, 5, 7)),
     Attention(1, 2, 6, 6, 4, 0.5, 1, packed=True, causal=True),
+    Attention(2, 2, 6, 8, 4, 0.5, 1, mask=(1, 2, 1, 8), causal=True, value_dim=3, window=3, softcap=2.0),
+    Attention(
+        4, 2, 3, 3, 4, 0.5, 2, mask=(2, 1, 3, 3), tensors=((12, 2, 3, 4),), places=tuple(
+            (0, 4 * i, 72, 12, 24) for i in range(3)
+        ),
+    ),
+    Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
+    Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),
     Normalize((2, 3), 9, 1e-5),
     Normalize((4,), 9, 1e-5, centered=False, shifted=False),
     Softmax((2, 3), 7),
@@ -41,7 +50,8 @@ def test_json_round_trip(op):
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.label)
 def test_bytes_are_those_of_the_operands(op):
     arrays = [*random_arrays(op), np.empty(op.output.shape, op.output.dtype)]
-    assert op.nbytes == sum(a.nbytes for a in arrays)
+    parts = 2 * arrays[-1].nbytes + sum(a.nbytes for a in arrays[1:-1])  # x may be a part of its operand
+    assert op.nbytes == (parts if isinstance(op, Rope) else sum(a.nbytes for a in arrays))
     assert op.reference(*arrays[:-1]).shape == op.output.shape
     assert op.reference(*arrays[:-1]).dtype == np.float32
     assert op.flops > 0 and isinstance(op.flops, int)

@@ -193,5 +193,6 @@ _SIMPLE = {
     "isnan": np.isnan, "negative": np.negative, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
     "nn.relu": activations.relu,
     "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
+    "greater": np.greater, "sin": np.sin, "cos": np.cos,
     "where": lambda c, a, b: np.where(c != 0, a, b),
 }  # fmt: skip

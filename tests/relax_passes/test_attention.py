@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.attention import FuseAttention, MergeQkv
+from hetero_tvm.relax_passes.attention import FuseAttention
+from hetero_tvm.relax_passes.qkv import MergeQkv
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -177,22 +178,37 @@ def miss(body, inputs=QKV, rule=None):
     return report.misses[0]["reason"] if report.misses else None
 
 
-def test_scaled_values():
-    assert miss(lambda e, *t: attention(e, *t, v_by=by(op.multiply, 2.0))) == "V is scaled by 2"
+def test_scaled_values_are_an_operand():
+    found, after = fused(lambda e, *t: attention(e, *t, v_by=by(op.multiply, 2.0)))
+    assert calls(after)["attention"] == calls(after)["multiply"] == 1
 
 
 def test_scale_after_the_mask():
     def body(emit, q, k, v, mask):
+        mask = emit(op.multiply(mask, constant(3.0)))
         return attention(emit, q, k, v, lambda e, s: e(op.multiply(e(op.add(s, mask)), SCALE)))
 
-    assert miss(body, {**QKV, "mask": (B, 1, 1, 6)}) == "the scale is applied after the mask"
+    found, _ = fused(body, {**QKV, "mask": (B, 1, 1, 6)})
+    assert found.mask == (B, 1, 1, 6) and math.isclose(found.scale, 1 / math.sqrt(D), rel_tol=1e-6)
 
 
-def test_two_masks():
-    def body(emit, q, k, v, mask):
-        return attention(emit, q, k, v, lambda e, s: e(op.add(e(op.add(s, mask)), mask)))
+def test_two_masks_are_one_sum():
+    def body(emit, q, k, v, mask, bias):
+        return attention(emit, q, k, v, lambda e, s: e(op.add(e(op.subtract(s, mask)), bias)))
 
-    assert miss(body, {**QKV, "mask": (B, 1, 1, 6)}) == "two masks are added to the scores"
+    found, after = fused(body, {**QKV, "mask": (B, 1, 1, 6), "bias": (1, H, S, 6)})
+    assert found.mask == (B, H, S, 6) and calls(after)["add"] == 1
+
+
+def test_equal_masks_of_two_attentions_are_computed_once():
+    def body(emit, q, k, v, mask, bias):
+        scores = lambda e, s: e(op.add(e(op.add(s, mask)), bias))  # noqa: E731
+        return attention(emit, attention(emit, q, k, v, scores), k, v, scores)
+
+    before = module({**QKV, "mask": (B, 1, 1, 6), "bias": (1, H, S, 6)}, body)
+    after, _, _ = fuse(before, FuseAttention())
+    assert calls(after)["attention"] == 2 and calls(after)["add"] == 1
+    same_numbers(before, after)
 
 
 def test_where_with_a_mild_value():
@@ -213,8 +229,23 @@ def test_where_with_another_condition():
     def scores(emit, s):
         return emit(op.where(constant(odd, "bool"), s, constant(NEVER)))
 
-    reason = "the condition of where(...) is not a constant causal mask"
-    assert miss(lambda e, *t: attention(e, *t, scores), SELF) == reason
+    found, _ = fused(lambda e, *t: attention(e, *t, scores), SELF)
+    assert found.mask == (1, 1, 1, S) and not found.causal
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_where_with_a_computed_condition(hides):
+    def body(emit, q, k, v, m):
+        condition = emit(op.greater(m, constant(0.0)))
+
+        def scores(e, s):
+            either = (constant(NEVER), s) if hides else (s, constant(NEVER))
+            return e(op.where(condition, *either))
+
+        return attention(emit, q, k, v, scores)
+
+    found, after = fused(body, {**QKV, "m": (B, 1, 1, 6)})
+    assert found.mask == (B, 1, 1, 6) and calls(after)["where"] == 1
 
 
 def test_weights_are_a_result_too():
@@ -234,16 +265,18 @@ def test_heads_of_another_order():
         out = emit(op.permute_dims(emit(op.matmul(w, heads(emit, v))), [0, 2, 1, 3]))
         return emit(op.reshape(out, (B, S, WIDTH)))
 
-    assert miss(body) == "Q is transposed by (0, 1, 2, 3), expected (0, 2, 1, 3)"
+    found, after = fused(body)
+    assert calls(after) == {"attention": 1} and found.heads_at[0].row == D
 
 
-def test_keys_that_are_an_input():
+def test_keys_that_are_an_input_are_transposed():
     def body(emit, q, k, v):
         w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), k)), axis=-1))
         out = emit(op.permute_dims(emit(op.matmul(w, heads(emit, v))), [0, 2, 1, 3]))
         return emit(op.reshape(out, (B, S, WIDTH)))
 
-    assert miss(body, {**QKV, "k": (B, H, D, 6)}) == "K comes from an input, expected a reshape into heads"
+    _, after = fused(body, {**QKV, "k": (B, H, D, 6)})
+    assert calls(after) == {"attention": 1, "permute_dims": 1}
 
 
 def test_result_not_transposed_back():
@@ -251,7 +284,104 @@ def test_result_not_transposed_back():
         w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), heads(emit, k, (0, 2, 3, 1)))), axis=-1))
         return emit(op.reshape(emit(op.matmul(w, heads(emit, v))), (B, S, WIDTH)))
 
-    assert miss(body) == "the result is not transposed back to [B, S, H, D]"
+    _, after = fused(body)
+    assert calls(after)["permute_dims"] == 1
+
+
+def test_heads_folded_into_the_batch():
+    """Three axes, with a bias per head below and a mask above the reshape, as in Bloom."""
+
+    def body(emit, q, k, v, bias, mask):
+        folded = [emit(op.reshape(heads(emit, x), (B * H, -1, D))) for x in (q, k, v)]
+        s = emit(op.matmul(folded[0], emit(op.permute_dims(folded[1], [0, 2, 1]))))
+        s = emit(op.add(emit(op.multiply(s, SCALE)), bias))
+        s = emit(op.add(emit(op.reshape(s, (B, H, S, 6))), mask))
+        w = emit(op.reshape(emit(op.nn.softmax(s, axis=-1)), (B * H, S, 6)))
+        out = emit(op.reshape(emit(op.matmul(w, folded[2])), (B, H, S, D)))
+        return emit(op.reshape(emit(op.permute_dims(out, [0, 2, 1, 3])), (B, S, WIDTH)))
+
+    found, after = fused(body, {**QKV, "bias": (B * H, 1, 6), "mask": (B, 1, S, 6)})
+    assert (found.batch, found.heads, found.mask) == (B, H, (B, H, S, 6))
+    assert calls(after)["permute_dims"] == 0
+
+
+def test_windows_with_a_mask_each():
+    """Five axes around the second mask, which repeats with the number of windows, as in Swin."""
+    windows = 2
+
+    def body(emit, q, k, v, mask):
+        def scores(e, s):
+            s = e(op.reshape(s, (B // windows, windows, H, S, S)))
+            return e(op.reshape(e(op.add(s, mask)), (B, H, S, S)))
+
+        return attention(emit, q, k, v, scores)
+
+    found, _ = fused(body, {**SELF, "mask": (1, windows, 1, S, S)})
+    assert found.mask == (windows, 1, S, S)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_grouped_keys(groups):
+    """Keys and values repeated by a broadcast and a reshape, as Llama exports them."""
+    kv_heads, total = 2, 2 * groups
+
+    def repeated(emit, x):
+        x = emit(op.permute_dims(emit(op.reshape(x, (B, 6, kv_heads, D))), [0, 2, 1, 3]))
+        wide = emit(op.broadcast_to(emit(op.expand_dims(x, 2)), (B, kv_heads, groups, 6, D)))
+        return emit(op.reshape(wide, (B, total, 6, D)))
+
+    def body(emit, q, k, v):
+        query = emit(op.permute_dims(emit(op.reshape(q, (B, S, total, D))), [0, 2, 1, 3]))
+        key = emit(op.permute_dims(repeated(emit, k), [0, 1, 3, 2]))
+        w = emit(op.nn.softmax(emit(op.matmul(query, key)), axis=-1))
+        out = emit(op.matmul(w, repeated(emit, v)))
+        return emit(op.reshape(emit(op.permute_dims(out, [0, 2, 1, 3])), (B, S, total * D)))
+
+    shapes = {"q": (B, S, total * D), "k": (B, 6, kv_heads * D), "v": (B, 6, kv_heads * D)}
+    found, after = fused(body, shapes)
+    assert (found.heads, found.kv_heads) == (total, kv_heads) and calls(after) == {"attention": 1}
+
+
+def test_queries_grouped_in_five_axes_and_one_key_head():
+    def body(emit, q, k, v):
+        query = emit(op.permute_dims(emit(op.reshape(q, (B, S, 1, H, D))), [0, 2, 3, 1, 4]))
+        key = emit(op.permute_dims(emit(op.reshape(k, (B, 6, 1, 1, D))), [0, 2, 3, 4, 1]))
+        value = emit(op.permute_dims(emit(op.reshape(v, (B, 6, 1, 1, 4))), [0, 2, 3, 1, 4]))
+        w = emit(op.nn.softmax(emit(op.matmul(query, key)), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, value)), [0, 3, 1, 2, 4]))
+        return emit(op.reshape(out, (B, S, H * 4)))
+
+    found, after = fused(body, {"q": (B, S, WIDTH), "k": (B, 6, D), "v": (B, 6, 4)})
+    assert (found.heads, found.kv_heads, found.value_dim) == (H, 1, 4) and calls(after) == {"attention": 1}
+
+
+def test_a_soft_cap():
+    def scores(emit, s):
+        return emit(op.multiply(emit(op.tanh(emit(op.divide(s, constant(8.0))))), constant(2.0)))
+
+    found, after = fused(lambda e, *t: attention(e, *t, scores))
+    assert found.softcap == 2.0 and math.isclose(found.scale, 0.25) and calls(after) == {"attention": 1}
+
+
+def test_a_factor_for_each_head_multiplies_the_queries():
+    def body(emit, q, k, v, factor):
+        return attention(emit, q, k, v, lambda e, s: e(op.multiply(s, factor)), q_by=by(op.multiply, 2.0))
+
+    _, after = fused(body, {**QKV, "factor": (1, H, 1, 1)})
+    assert calls(after)["attention"] == 1
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_sliding_window(window):
+    distance = np.arange(S)[:, None] - np.arange(S)
+    mask = np.where((distance >= 0) & (distance < window), 0, NEVER)
+    found, _ = fused(lambda e, *t: attention(e, *t, lambda e, s: e(op.add(s, constant(mask)))), SELF)
+    assert found.causal and found.window == window and not found.mask
+
+
+def test_an_operator_in_between_is_named():
+    reason = miss(lambda e, *t: attention(e, *t, lambda e, s: e(op.sin(s))))
+    assert reason == "relax.sin (sin) stands between the first product and the softmax"
 
 
 def test_broadcast_batch():
@@ -259,9 +389,12 @@ def test_broadcast_batch():
     shapes = {"q": (1, S, WIDTH), "k": (1, S, WIDTH), "v": (1, S, WIDTH), "mask": (B, 1, 1, S)}
 
     def body(emit, q, k, v, mask):
-        return attention(emit, q, k, v, lambda e, s: e(op.add(s, mask)))
+        query, key, value = heads(emit, q), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
+        w = emit(op.nn.softmax(emit(op.add(emit(op.matmul(query, key)), mask)), axis=-1))
+        return emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
 
-    assert "the result has shape" in miss(body, shapes)
+    found, _ = fused(body, shapes)
+    assert found.batch == B and found.heads_at[0].batch == 0
 
 
 def test_a_plain_softmax_is_no_near_miss():
@@ -330,13 +463,14 @@ def test_a_split_tensor_is_packed_at_once():
     assert found.packed and calls(after) == {"attention": 1}
 
 
-def test_a_split_in_another_order_is_not():
+def test_a_split_in_another_order_is_read_in_place():
     def body(emit, qkv):
         pieces = emit(op.split(qkv, 3, axis=-1))
         return attention(emit, *(emit(relax.TupleGetItem(pieces, i), "item") for i in (1, 0, 2)))
 
     found, after = fused(body, {"qkv": (B, S, 3 * WIDTH)})
-    assert not found.packed and calls(after) == {"attention": 1, "split": 1}
+    assert not found.packed and calls(after) == {"attention": 1}
+    assert [place.offset for place in found.heads_at] == [WIDTH, 0, 2 * WIDTH]
 
 
 @pytest.mark.parametrize(

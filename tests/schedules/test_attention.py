@@ -42,6 +42,45 @@ def test_every_choice_computes_attention(machine):
     check_shapes(SPACE, ops, machine)
 
 
+def strided(**more):
+    """Queries [B, H, Sq, D]; keys and values side by side in one [Sk, B, Hkv, D + Dv], from element 3."""
+    batch, heads, kv_heads, q_len, kv_len, dim, values = 2, 4, 2, 9, 21, 10, 7
+    head = dim + values
+    row = batch * kv_heads * head
+    places = (
+        (0, 0, heads * q_len * dim, q_len * dim, dim),
+        (1, 3, kv_heads * head, head, row),
+        (1, 3 + dim, kv_heads * head, head, row),
+    )
+    return Attention(
+        batch, heads, q_len, kv_len, dim, 0.4, kv_heads, value_dim=values,
+        tensors=((batch * heads, q_len, dim), (kv_len * row + 3,)), places=places, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_operands_at_any_strides(machine):
+    op = strided(mask=(1, 4, 1, 21))
+    more = [choose(op, machine, tile=(1, 1)), choose(op, machine, tile=(4, 2), pieces=2)]
+    check_points(SPACE, op, [choose(op, machine), *more], machine)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_windows_caps_and_masks_by_period(data):
+    draw = data.draw
+    machine = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
+    q_len, period = draw(st.integers(1, 40)), draw(st.sampled_from((1, 2)))
+    kv_len, window = q_len + draw(st.integers(0, 40)), draw(st.integers(1, 24))
+    mask = (period, 1, q_len, kv_len) if draw(st.booleans()) else ()
+    op = Attention(
+        4, 2, q_len, kv_len, 5, 0.4, 1, mask=mask, causal=True, value_dim=draw(st.sampled_from((0, 3, 20))),
+        window=window, softcap=draw(st.sampled_from((0.0, 1.5))),
+    )  # fmt: skip
+    point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
+    check_points(SPACE, op, [point], machine, tolerance=3e-6)
+
+
 @settings(max_examples=14, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_random_shapes_and_points(data):

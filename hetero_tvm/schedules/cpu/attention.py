@@ -13,7 +13,9 @@ Loop structure::
 Both products run in the register tile of ``schedules/cpu/tile.py`` on operands that sit in L1/L2; the
 scratch of a thread is MR x S scores plus one head's packed K and V.  K must be packed because lanes
 run over keys; V because rows of a wide QKV tensor would fall into few cache sets.  A causal mask
-skips the panels of keys that no row of the tile can see.
+skips the panels of keys that no row of the tile can see, before a sliding window too.  Queries, keys
+and values are read where they lie (any strides between heads and rows), so nothing is transposed,
+sliced or repeated around the kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.codegen import transpose, vector_math
-from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import row, tile
@@ -44,7 +46,7 @@ class AttentionSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Attention):
             return "not an attention"
-        if 0 in (op.batch, op.heads, op.q_len, op.kv_len, op.head_dim):
+        if 0 in (op.batch, op.heads, op.q_len, op.kv_len, op.head_dim, op.values):
             return "an extent is zero"
         if op.kv_len * 4 * 2 > _SCORES_LIMIT:
             return f"{op.kv_len} keys: the scores of two rows do not fit the {_SCORES_LIMIT >> 10} KiB tile"
@@ -56,7 +58,7 @@ class AttentionSpace(DesignSpace):
         tiles = []
         for vectors in (2, 1, 4, 3):
             for rows in (12, 8, 6, 4, 3, 2, 1):
-                value_vectors = min(vectors, -(-op.head_dim // machine.lanes))
+                value_vectors = min(vectors, -(-op.values // machine.lanes))
                 fits = rows * vectors + vectors + 1 <= machine.registers
                 fits = fits and rows * value_vectors + value_vectors + 1 <= machine.registers
                 if fits and rows <= op.q_len and rows * op.kv_len * 4 <= _SCORES_LIMIT:
@@ -99,23 +101,23 @@ class AttentionSpace(DesignSpace):
         ]  # fmt: skip
 
     def emit(self, op: Attention, point: Point, machine: CpuModel) -> Any:
-        lanes, dim = machine.lanes, op.head_dim
+        lanes, dim, values = machine.lanes, op.head_dim, op.values
         rows, key_vectors = point["tile"]
-        value_vectors = min(key_vectors, -(-dim // lanes))
+        value_vectors = min(key_vectors, -(-values // lanes))
         key_columns, value_columns = key_vectors * lanes, value_vectors * lanes
-        key_panels, value_panels = -(-op.kv_len // key_columns), -(-dim // value_columns)
+        key_panels, value_panels = -(-op.kv_len // key_columns), -(-values // value_columns)
         padded_keys = key_panels * key_columns
         group = op.heads // op.kv_heads
         pieces = point["pieces"]
-        width, kv_width = op.heads * dim, op.kv_heads * dim
 
         k = Kernel()
         with k:
             operands = [k.argument(o.name, o.shape) for o in op.inputs]
             out = k.argument("O", op.output.shape)
             mask = operands.pop() if op.mask else None
-            query, key, value = operands * 3 if op.packed else operands
-            key_offset, value_offset = (width, width + kv_width) if op.packed else (0, 0)
+            flat = [k.view(x, (math.prod(shape),)) for x, shape in zip(operands, op.shapes, strict=True)]
+            query_at, key_at, value_at = op.heads_at
+            query, key, value = (flat[place.operand] for place in op.heads_at)
 
             work_items = op.batch * op.heads * pieces
             with k.imported(transpose.ir(lanes)), k.parallel(work_items, op.flops) as work:
@@ -127,10 +129,12 @@ class AttentionSpace(DesignSpace):
                 packed_values = k.scratch((value_panels, op.kv_len, value_columns))
                 scores = k.scratch((rows, padded_keys))
                 factors = k.scratch((rows,))
-                keys_at = key_offset + kv_head * dim
-                values_at = value_offset + kv_head * dim
-                _pack_keys(k, packed_keys, key, batch, keys_at, op.kv_len, key_columns, dim, lanes)
-                _pack_values(k, packed_values, value, batch, values_at, op.kv_len, value_columns, dim, lanes)
+                query_base = k.let(_base(query_at, batch, head))
+                key_base, value_base = (k.let(_base(x, batch, kv_head)) for x in (key_at, value_at))
+                _pack_keys(k, packed_keys, key, key_base, key_at.row, op.kv_len, key_columns, dim, lanes)
+                _pack_values(
+                    k, packed_values, value, value_base, value_at.row, op.kv_len, value_columns, values, lanes
+                )
 
                 def query_tile(first_row: Any, height: int) -> None:
                     if op.causal:
@@ -138,33 +142,41 @@ class AttentionSpace(DesignSpace):
                         panels = tirx.floordiv(seen + (key_columns - 1), int32(key_columns))
                     else:
                         panels = key_panels
-                    with k.serial(panels) as panel:
-                        score_panel(first_row, height, panel)
+                    skipped: Any = 0
+                    if op.window:
+                        oldest = first_row + (op.kv_len - op.q_len - op.window + 1)
+                        skipped = k.let(tirx.floordiv(tirx.max(oldest, int32(0)), int32(key_columns)))
+                    with k.serial(panels - skipped) as panel:
+                        score_panel(first_row, height, skipped + panel)
+                    start = skipped * key_columns
                     with k.serial(height) as r:
-                        length = panels * key_columns if op.causal else op.kv_len
-                        _softmax_row(k, op, scores, factors, r, length, lanes)
+                        length = panels * key_columns - start if op.causal else op.kv_len
+                        _softmax_row(k, op, scores, factors, r, start, length, lanes)
                     depth = tirx.min(panels * key_columns, int32(op.kv_len)) if op.causal else op.kv_len
                     with k.serial(value_panels) as panel:
-                        value_panel(first_row, height, panel, depth)
+                        value_panel(first_row, height, panel, start, depth - start)
 
                 def score_panel(first_row: Any, height: int, panel: Any) -> None:
                     acc = k.scratch((height, key_columns))
                     tile.accumulate(
                         k, acc, height, key_vectors, lanes, dim, point["unroll"],
-                        a_at=lambda r, d: k.load(query, [batch, first_row + r, head * dim + d]),
+                        a_at=lambda r, d: k.load(query, [query_base + (first_row + r) * query_at.row + d]),
                         b_at=lambda d, at: k.load(packed_keys, [panel, d, at]),
                     )  # fmt: skip
 
                     def put(r: Any, column: Any, lanes_: int, value_: Any) -> None:
                         at = panel * key_columns + column
-                        value_ = value_ * k.splat(op.scale, lanes_)
+                        value_ = value_ * k.splat(op.scale / (op.softcap or 1.0), lanes_)
+                        if op.softcap:
+                            value_ = vector_math.tanh(value_) * k.splat(op.softcap, lanes_)
                         if mask is not None:
                             value_ = value_ + _mask_at(k, op, mask, batch, head, first_row + r, at, lanes_)
                         if op.causal:
-                            limit = k.splat(first_row + r + (op.kv_len - op.q_len), lanes_)
-                            value_ = tirx.Select(
-                                k.ramp(at, lanes_) <= limit, value_, k.splat(_hidden(op), lanes_)
-                            )
+                            newest = first_row + r + (op.kv_len - op.q_len)
+                            visible = k.ramp(at, lanes_) <= k.splat(newest, lanes_)
+                            if op.window:
+                                visible = visible & (k.ramp(at, lanes_) > k.splat(newest - op.window, lanes_))
+                            value_ = tirx.Select(visible, value_, k.splat(_hidden(op), lanes_))
                         k.store(scores, value_, [r, k.ramp(at, lanes_)])
 
                     def write(columns: int) -> None:
@@ -184,18 +196,18 @@ class AttentionSpace(DesignSpace):
                     else:
                         write(key_columns)
 
-                def value_panel(first_row: Any, height: int, panel: Any, depth: Any) -> None:
+                def value_panel(first_row: Any, height: int, panel: Any, start: Any, depth: Any) -> None:
                     acc = k.scratch((height, value_columns))
-                    a_at = lambda r, j: k.load(scores, [r, j])  # noqa: E731
-                    b_at = lambda j, at: k.load(packed_values, [panel, j, at])  # noqa: E731
+                    a_at = lambda r, j: k.load(scores, [r, start + j])  # noqa: E731
+                    b_at = lambda j, at: k.load(packed_values, [panel, start + j, at])  # noqa: E731
                     tile.accumulate(k, acc, height, value_vectors, lanes, depth, point["unroll"], a_at, b_at)
 
                     def put(r: Any, column: Any, lanes_: int, value_: Any) -> None:
-                        at = k.ramp(head * dim + panel * value_columns + column, lanes_)
+                        at = k.ramp(head * values + panel * value_columns + column, lanes_)
                         scaled = value_ * k.splat(k.load(factors, [r]), lanes_)
                         k.store(out, scaled, [batch, first_row + r, at])
 
-                    last = dim - (value_panels - 1) * value_columns
+                    last = values - (value_panels - 1) * value_columns
                     if last == value_columns or value_panels == 1:
                         tile.store(k, acc, height, min(last, value_columns), lanes, put)
                     else:
@@ -223,20 +235,19 @@ def _pack_keys(
     k: Kernel,
     packed: Any,
     key: Any,
-    batch: Any,
-    offset: Any,
+    base: Any,
+    row_stride: int,
     length: int,
     columns: int,
     dim: int,
     lanes: int,
 ) -> None:
     """K [S, D] of one head -> KT [panels, D, columns], by blocks in registers; keys after S are zero."""
-    row_stride = int32(int(key.shape[-1]))
     blocks = dim // lanes
 
     def one_by_one(panel: Any, j: Any, first: int) -> None:
         with k.serial(dim - first) as d:
-            value = k.load(key, [batch, panel * columns + j, offset + first + d])
+            value = k.load(key, [base + (panel * columns + j) * row_stride + (first + d)])
             k.store(packed, value, [panel, first + d, j])
 
     def panel_of(panel: Any, count: int) -> None:
@@ -244,8 +255,8 @@ def _pack_keys(
         for block in range(whole):
             with k.serial(blocks) as d:
                 target = k.address(packed, [panel, d * lanes, block * lanes])
-                source = k.address(key, [batch, panel * columns + block * lanes, offset + d * lanes])
-                k.call(transpose.name_of(lanes), target, int32(columns), source, row_stride)
+                source = k.address(key, [base + (panel * columns + block * lanes) * row_stride + d * lanes])
+                k.call(transpose.name_of(lanes), target, int32(columns), source, int32(row_stride))
         if whole and dim % lanes:
             with k.serial(whole * lanes) as j:
                 one_by_one(panel, j, blocks * lanes)
@@ -268,8 +279,8 @@ def _pack_values(
     k: Kernel,
     packed: Any,
     value: Any,
-    batch: Any,
-    offset: Any,
+    base: Any,
+    row_stride: int,
     length: int,
     columns: int,
     dim: int,
@@ -281,16 +292,21 @@ def _pack_values(
         for panel in range(panels):
             valid = min(columns, dim - panel * columns)
             for start, width in chunks(valid, lanes):
-                source = [batch, j, k.ramp(offset + panel * columns + start, width)]
+                source = [k.ramp(base + j * row_stride + (panel * columns + start), width)]
                 k.store(packed, k.load(value, source), [panel, j, k.ramp(start, width)])
             for start, width in chunks(columns - valid, lanes):
                 k.store(packed, k.splat(0.0, width), [panel, j, k.ramp(valid + start, width)])
 
 
+def _base(place: Heads, batch: Any, head: Any) -> Any:
+    """Position of the first element of one head."""
+    return place.offset + batch * place.batch + head * place.head
+
+
 def _mask_at(
     k: Kernel, op: Attention, mask: Any, batch: Any, head: Any, query_row: Any, column: Any, width: int
 ) -> Any:
-    where = (batch, head, query_row)
+    where = (batch if op.mask[0] == op.batch else tirx.floormod(batch, op.mask[0]), head, query_row)
     at = [int32(0) if extent == 1 else x for extent, x in zip(op.mask[:3], where, strict=True)]
     if op.mask[3] == 1:
         return k.splat(k.load(mask, [*at, int32(0)]), width)
@@ -303,9 +319,9 @@ def _hidden(op: Attention) -> float:
 
 
 def _softmax_row(
-    k: Kernel, op: Attention, scores: Any, factors: Any, r: Any, length: Any, lanes: int
+    k: Kernel, op: Attention, scores: Any, factors: Any, r: Any, start: Any, length: Any, lanes: int
 ) -> None:
-    """exp(score - max) in place over ``length`` keys; ``factors[r]`` = 1 / sum.
+    """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum.
 
     A run-time ``length`` must be a multiple of ``lanes``.
     """
@@ -318,13 +334,13 @@ def _softmax_row(
                 body(v * lanes, lanes, 0)
 
     largest = row.RowReduction(k, lanes, row.maximum, _hidden(op))
-    each(lambda c, width, slot: largest.take(k.load(scores, [r, k.ramp(c, width)]), width, slot))
+    each(lambda c, width, slot: largest.take(k.load(scores, [r, k.ramp(start + c, width)]), width, slot))
     peak = k.let(largest.finish())
     finite_peak = k.let(tirx.max(constant(LOWEST), peak))
     total = row.RowReduction(k, lanes, row.add, 0.0)
 
     def exponent(c: Any, width: int, slot: int) -> None:
-        at = [r, k.ramp(c, width)]
+        at = [r, k.ramp(start + c, width)]
         value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(finite_peak, width)))
         k.store(scores, value, at)
         total.take(value, width, slot)
