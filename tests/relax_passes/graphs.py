@@ -132,7 +132,7 @@ def _call(mod, call, value_of):
             return np.clip(first, *(float(a.value) for a in call.args[1:]))
         if name == "strided_slice":
             axes, begin, end, step = ([int(v) for v in numbers.fields] for numbers in call.args[1:])
-            cut = {a: slice(*limits) for a, *limits in zip(axes, begin, end, step, strict=True)}
+            cut = {a % first.ndim: slice(*limits) for a, *limits in zip(axes, begin, end, step, strict=True)}
             return first[tuple(cut.get(axis, slice(None)) for axis in range(first.ndim))]
         extents = [int(e) for e in call.args[1].values]
         return first.reshape(extents) if name == "reshape" else np.broadcast_to(first, extents)

@@ -74,7 +74,7 @@ def test_memory_is_reused(plan):
 
 def test_equal_layers_keep_their_own_nodes():
     """Their groups share one function; the second layer must not be reported as the first."""
-    plan = optimize_model(import_model("zoo:llama-160m-tiny"))
+    plan = optimize_model(import_model("zoo:llama-160m-tiny"), disable=["rope"])
     repeated = [task for task in plan.tasks if task.space is None and task.count == 2]
     assert repeated
     for task in repeated:
