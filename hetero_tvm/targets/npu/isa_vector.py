@@ -27,7 +27,7 @@ from hetero_tvm.targets.npu.encoding import (
     u32,
 )  # fmt: skip
 from hetero_tvm.targets.npu.numbers import DTYPES, WIDTH, cast, numpy_dtype
-from hetero_tvm.targets.npu.regions import bank_cycles, overlaps_itself
+from hetero_tvm.targets.npu.regions import bank_cycles, overlap, overlaps_itself
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 SOURCES = (*DTYPES, "imm")
@@ -70,12 +70,31 @@ def _check(v: Values, spec: NPUSpec) -> Iterator[str]:
             yield f"{name} is an immediate: its address and strides must be 0"
     if not names and v["op"] != "copy":
         yield "at least one source must be in memory"
+    yield from _check_in_place(v, names)
+
+
+def _check_in_place(v: Values, names: list[str]) -> Iterator[str]:
+    """A source may be the destination itself, element for element, or lie apart from it."""
+    written = Access("ub", v["dst"], *_written(v), WIDTH[v["dst_dtype"]], True)
+    for name in names:
+        read = _region(v, name)
+        same = (read.base, read.extents, read.run) == (written.base, written.extents, written.run)
+        steps = zip(read.extents, read.strides, written.strides, strict=True)
+        if same and all(a == b for n, a, b in steps if n > 1):
+            continue
+        if overlap(written, read):
+            yield f"the destination overlaps {name} without being the same region"
 
 
 def _check_elementwise(v: Values, spec: NPUSpec) -> Iterator[str]:
     yield from _check(v, spec)
     if overlaps_itself(v["extents"], v["dst_strides"], WIDTH[v["dst_dtype"]]):
         yield "the destination overlaps itself"
+
+
+def _written(v: Values) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of what is written: all of the region, or what a reduction keeps."""
+    return kept(v) if "axes" in v else (v["extents"], v["dst_strides"])
 
 
 def _region(v: Values, name: str, write: bool = False) -> Access:
