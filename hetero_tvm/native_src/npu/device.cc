@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "fault.h"
 #include "hnpu.h"
+#include "order.h"
 #include "simulator.h"
 
 struct hnpu_program {
@@ -116,6 +117,29 @@ hnpu_status copy_from_device(hnpu_device* device, void* target, uint64_t address
   });
 }
 
+// Addresses for slots that share no memory.
+std::vector<int64_t> apart(const Program& program) {
+  std::vector<int64_t> bases;
+  int64_t next = 0;
+  for (const SlotInfo& slot : program.slots) {
+    bases.push_back(next);
+    next += static_cast<int64_t>(slot.bytes);
+  }
+  return bases;
+}
+
+// Whether bindings share memory, so that the check of hnpu_load does not hold for them.
+bool meet(const Program& program, const hnpu_binding* bindings) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (size_t i = 0; i < program.slots.size(); i++)
+    if (program.slots[i].bytes)
+      ranges.emplace_back(bindings[i].address, bindings[i].address + program.slots[i].bytes);
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); i++)
+    if (ranges[i].first < ranges[i - 1].second) return true;
+  return false;
+}
+
 hnpu_status load(hnpu_device* device, const void* stream, uint64_t bytes, hnpu_program** program) {
   if (program) *program = nullptr;
   return guarded([&] {
@@ -124,6 +148,7 @@ hnpu_status load(hnpu_device* device, const void* stream, uint64_t bytes, hnpu_p
     present(program, "program");
     auto fresh = std::make_unique<hnpu_program>();
     load_program(fresh->program, stream, bytes, device->spec);
+    check_order(fresh->program, apart(fresh->program));
     device->programs.insert(fresh.get());
     *program = fresh.release();
   });
@@ -134,7 +159,6 @@ void unload(hnpu_device* device, hnpu_program* program) {
 }
 
 void bind_slots(hnpu_device& device, const Program& program, const hnpu_binding* bindings, Machine& machine) {
-  int64_t made_up = 1 << 20;
   for (size_t i = 0; i < program.slots.size(); i++) {
     const SlotInfo& info = program.slots[i];
     Slot slot;
@@ -152,21 +176,24 @@ void bind_slots(hnpu_device& device, const Program& program, const hnpu_binding*
           fail(HNPU_ERROR_ALIGNMENT, "slot ", i, " (", info.name, ") is bound to ", bindings[i].address,
                ", not a multiple of ", device.spec.alignment);
       }
-      slot.base = static_cast<int64_t>(bindings[i].address);
-    } else {
-      slot.base = made_up;
-      made_up += slot.bytes + 64;
     }
     machine.slots.push_back(slot);
   }
   // Contents of outputs and scratch do not survive from one run to the next: a program that relies on
   // them is wrong.  Inputs that share their memory keep theirs.
+  auto undefined = [&](size_t i) {
+    return program.slots[i].kind == SlotKind::k_output || program.slots[i].kind == SlotKind::k_scratch;
+  };
+  std::vector<Slot*> kept;
   for (size_t i = 0; i < program.slots.size(); i++) {
-    SlotKind kind = program.slots[i].kind;
     Slot& slot = machine.slots[i];
-    if (slot.allocation && (kind == SlotKind::k_output || kind == SlotKind::k_scratch))
-      slot.allocation->set_written(slot.offset, slot.bytes, false);
+    if (slot.allocation && !undefined(i) && slot.allocation->is_written(slot.offset, slot.bytes)) kept.push_back(&slot);
   }
+  for (size_t i = 0; i < program.slots.size(); i++) {
+    Slot& slot = machine.slots[i];
+    if (slot.allocation && undefined(i)) slot.allocation->set_written(slot.offset, slot.bytes, false);
+  }
+  for (Slot* slot : kept) slot->allocation->set_written(slot->offset, slot->bytes, true);
 }
 
 hnpu_status submit(hnpu_device* device, hnpu_program* program, const hnpu_binding* slots, uint32_t count,
@@ -185,7 +212,14 @@ hnpu_status submit(hnpu_device* device, hnpu_program* program, const hnpu_bindin
     bind_slots(*device, p, timing ? nullptr : slots, machine);
     device->result = {};
     device->submitted = true;
-    device->outcome = guarded([&] { run_program(p, machine, flags & HNPU_TRACE, device->result); });
+    device->outcome = guarded([&] {
+      if (!timing && meet(p, slots)) {
+        std::vector<int64_t> bases;
+        for (size_t i = 0; i < p.slots.size(); i++) bases.push_back(static_cast<int64_t>(slots[i].address));
+        check_order(p, bases);
+      }
+      run_program(p, machine, flags & HNPU_TRACE, device->result);
+    });
     device->problem = device->outcome == HNPU_OK ? "" : last_error;
   });
 }

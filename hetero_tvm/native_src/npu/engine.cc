@@ -13,7 +13,6 @@
 #include <limits>
 
 #include "fault.h"
-#include "races.h"
 
 namespace hnpu {
 namespace {
@@ -27,7 +26,6 @@ struct Flight {
   bool flag;
   double ready;             // when its data phase may begin
   double complete = kNever;
-  Clock clock{};            // of a flag
 };
 
 struct QueueState {
@@ -55,7 +53,6 @@ class Engine {
       for (int q = 0; q < HNPU_QUEUES; q++)
         if (queue == q || queue == kQueueAll) queues_[q].steps.push_back(static_cast<uint32_t>(i));
     }
-    for (const Slot& slot : machine.slots) bases_.push_back(slot.base);
   }
 
   void run() {
@@ -64,7 +61,7 @@ class Engine {
       if (all([](const QueueState& q) { return q.finished(); })) break;
       share();
       double next = next_event();
-      if (next == kNever) deadlock();
+      if (next == kNever) fail(HNPU_ERROR_DRIVER, "the simulator is stuck: check_order let a deadlock pass");
       pass(next);
     }
     result_.counters.cycles = now_;
@@ -123,7 +120,7 @@ class Engine {
     if (q.worked == 0 || q.flights.front().complete > now_) return false;
     const Flight& f = q.flights.front();
     if (f.flag)
-      event(SetFlag(code(f.step))).push_back(f.clock);
+      event(SetFlag(code(f.step)))++;
     else
       q.outstanding--;
     q.flights.pop_front();
@@ -135,7 +132,7 @@ class Engine {
     QueueState& q = queues_[index];
     switch (q.sequencer) {
       case QueueState::barrier: return false;
-      case QueueState::waiting: return take_flag(index);
+      case QueueState::waiting: return take_flag(q);
       case QueueState::issuing:
         if (q.issue_until > now_) return false;
         issue(index);
@@ -168,27 +165,20 @@ class Engine {
       q.sequencer = QueueState::idle;
       q.next++;
       if (c[0] == SetFlag::kOpcode) {
-        q.flights.push_back({step, true, now_, kNever, clocks_[index]});
+        q.flights.push_back({step, true, now_});
       } else {
-        begin(index, step);
+        begin(step);
         q.flights.push_back({step, false, now_ + (reads_dram(step) ? spec_.dram_latency : 0)});
         q.outstanding++;
       }
     }
   }
 
-  // Checks and computes an instruction.  In order of issue, which no happens-before contradicts.
-  void begin(int index, uint32_t step) {
+  // Computes an instruction.  In order of issue, which no happens-before contradicts.
+  void begin(uint32_t step) {
     const uint8_t* c = code(step);
     Access found[kMostAccesses];
     int n = accesses(c, found);
-    clocks_[index][index]++;
-    int64_t other = races_.enter(index, clocks_[index], step, found, n, bases_);
-    if (other >= 0)
-      fail(HNPU_ERROR_RACE, "data race: ", program_.name(step), " in queue ", kQueueNames[index], " and ",
-           program_.name(static_cast<size_t>(other)), " in queue ",
-           kQueueNames[program_.steps[static_cast<size_t>(other)].queue],
-           " touch the same bytes, and no flag or barrier orders them");
     try {
       for (int i = 0; i < n; i++)
         if (!found[i].write) machine_.track(found[i]);
@@ -211,24 +201,19 @@ class Engine {
     if (code(step)[0] == Mmad::kOpcode) total.matrix_block_cycles += cost.unit;
   }
 
-  bool take_flag(int index) {
-    QueueState& q = queues_[index];
-    std::deque<Clock>& sets = event(WaitFlag(code(q.steps[q.next])));
-    if (sets.empty()) return false;
-    join(clocks_[index], sets.front());
-    sets.pop_front();
+  bool take_flag(QueueState& q) {
+    uint32_t& sets = event(WaitFlag(code(q.steps[q.next])));
+    if (sets == 0) return false;
+    sets--;
     q.next++;
     q.sequencer = QueueState::idle;
     return true;
   }
 
   void release_barrier() {
-    Clock all_of_them{};
-    for (const Clock& c : clocks_) join(all_of_them, c);
-    for (int q = 0; q < HNPU_QUEUES; q++) {
-      clocks_[q] = all_of_them;
-      queues_[q].next++;
-      queues_[q].sequencer = QueueState::idle;
+    for (QueueState& q : queues_) {
+      q.next++;
+      q.sequencer = QueueState::idle;
     }
   }
 
@@ -286,27 +271,15 @@ class Engine {
     now_ = until;
   }
 
-  [[noreturn]] void deadlock() const {
-    std::string text = "deadlock:";
-    for (int i = 0; i < HNPU_QUEUES; i++)
-      if (queues_[i].next < queues_[i].steps.size())
-        append(text, " queue ", kQueueNames[i], " waits at ", program_.name(queues_[i].steps[queues_[i].next]), ";");
-    text.back() = '.';
-    throw Fault(HNPU_ERROR_DEADLOCK, text);
-  }
-
   void add_trace(int queue, uint32_t step, double start) {
     const uint8_t* c = code(step);
     result_.trace.push_back({step, tag_of(c), c[0], static_cast<uint8_t>(queue), start, now_});
   }
 
   template <class Flag>
-  std::deque<Clock>& event(const Flag& f) {
+  uint32_t& event(const Flag& f) {
     size_t pair = static_cast<size_t>(f.source) * HNPU_QUEUES + static_cast<size_t>(f.target);
     return events_[pair * spec_.events + f.event];
-  }
-  static void join(Clock& into, const Clock& from) {
-    for (int i = 0; i < HNPU_QUEUES; i++) into[i] = std::max(into[i], from[i]);
   }
   const uint8_t* code(uint32_t step) const { return program_.steps[step].code; }
   bool reads_dram(uint32_t step) const { return program_.steps[step].queue == HNPU_DMA_IN; }
@@ -320,10 +293,7 @@ class Engine {
   bool trace_;
   Result& result_;
   QueueState queues_[HNPU_QUEUES];
-  Clock clocks_[HNPU_QUEUES] = {};
-  std::vector<std::deque<Clock>> events_;
-  std::vector<int64_t> bases_;
-  Races races_;
+  std::vector<uint32_t> events_;
   double now_ = 0;
 };
 

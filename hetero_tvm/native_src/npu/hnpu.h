@@ -126,7 +126,7 @@ HNPU_API hnpu_status hnpu_copy_to_device(hnpu_device* device, uint64_t address, 
 HNPU_API hnpu_status hnpu_copy_from_device(hnpu_device* device, void* target, uint64_t address,
                                            uint64_t bytes);
 
-/* Checks a command stream and keeps a copy. */
+/* Checks a command stream, its order between queues included (data races, deadlocks), and keeps a copy. */
 HNPU_API hnpu_status hnpu_load(hnpu_device* device, const void* stream, uint64_t bytes,
                                hnpu_program** program);
 HNPU_API void hnpu_unload(hnpu_device* device, hnpu_program* program);

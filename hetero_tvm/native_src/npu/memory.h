@@ -54,7 +54,6 @@ class Dram {
 
 // What a program sees while it runs.
 struct Slot {
-  int64_t base = 0;  // device address (or a made-up one), so that aliases meet in the race check
   int64_t bytes = 0;
   uint8_t* data = nullptr;  // null in timing mode
   Allocation* allocation = nullptr;

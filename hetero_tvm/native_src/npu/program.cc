@@ -38,9 +38,29 @@ T read(const std::vector<uint8_t>& data, uint64_t at) {
   return value;
 }
 
+bool is_utf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    auto byte = [&](size_t k) { return i + k < text.size() ? static_cast<uint8_t>(text[i + k]) : 0u; };
+    uint32_t first = byte(0);
+    size_t length = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
+    if (!length) return false;
+    uint32_t point = length == 1 ? first : first & (0x7fu >> length);
+    for (size_t k = 1; k < length; k++) {
+      if (byte(k) >> 6 != 2) return false;
+      point = point << 6 | (byte(k) & 0x3f);
+    }
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (point < least[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
+    i += length;
+  }
+  return true;
+}
+
 std::string text_at(const std::vector<uint8_t>& data, uint64_t text, uint64_t bytes, uint32_t offset, uint64_t at) {
   if (offset >= bytes) fail(HNPU_ERROR_STREAM, "offset ", at, ": name at ", offset, ", the text has ", bytes, " bytes");
-  return reinterpret_cast<const char*>(data.data() + text + offset);
+  std::string found = reinterpret_cast<const char*>(data.data() + text + offset);
+  if (!is_utf8(found)) fail(HNPU_ERROR_STREAM, "offset ", at, ": the name is not UTF-8");
+  return found;
 }
 
 void check_slots(const Step& step, const Program& program) {
