@@ -102,10 +102,10 @@ def check_points(space, op, points, machine, arrays=None, tolerance: float = 2e-
         assert error <= tolerance, f"{op} at {point}: relative error {error:.3g}"
 
 
-def check_shapes(space, ops, machine) -> None:
+def check_shapes(space, ops, machine, tolerance: float = 2e-6) -> None:
     """Every choice of every knob of every shape occurs in a point that computes the right numbers."""
     seen: set = set()
     for op in ops:
         assert space.refuses(op, machine) is None
-        check_points(space, op, covering(space, op, machine, seen), machine)
+        check_points(space, op, covering(space, op, machine, seen), machine, tolerance=tolerance)
         assert {(knob.name, c) for knob in space.knobs(op, machine) for c in knob.choices} <= seen

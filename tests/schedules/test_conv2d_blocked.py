@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.conv2d_blocked import WINOGRAD, BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.depthwise import DepthwiseSpace
 from tests.schedules.running import (
     MACHINES,
@@ -23,6 +23,8 @@ from tests.schedules.running import (
 SPACE, DEPTHWISE = BlockedConv2dSpace(), DepthwiseSpace()
 AVX2 = MACHINES["avx2"]
 PAD = (1, 1, 1, 1)
+WINOGRAD_ERROR = 6e-6
+"""Of the largest value: transforms with factors up to 5 around sums of a few channels."""
 
 
 def on(machine, op, x="", y="", residual=""):
@@ -41,7 +43,45 @@ def test_every_choice_computes_the_convolution(machine):
         on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), epilogue=("bias", "residual", "relu"))),
         on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("residual", "bias", "sigmoid"))),
     ]  # fmt: skip
-    check_shapes(SPACE, ops, machine)
+    check_shapes(SPACE, ops, machine, WINOGRAD_ERROR)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("method", WINOGRAD)
+def test_winograd(machine, method):
+    """Whole and partial tiles, one and several blocks of tiles, panels past the filters, zeros around."""
+    ops = [
+        on(machine, Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")),
+           "+1,2,2,1", "+1,1,1,1", "+0,1,2,3"),
+        on(machine, Conv2d(1, 16, 8, 8, 4, (3, 3), padding=(0, 1, 2, 1), epilogue=("residual", "bias")),
+           "+1,1,2,1"),
+        on(machine, Conv2d(1, 3, 3, 1, 5, (3, 3), padding=PAD, epilogue=("relu",)), "+1,1,1,1"),
+    ]  # fmt: skip
+    for op, blocks, groups in zip(ops, (1, 2, 1), (2, 1, 1), strict=True):
+        tile = SPACE.knobs(op, machine)[1].choices[-1]
+        points = [
+            {"method": method, "tile": tile, "blocks": blocks, "groups": groups},
+            {**SPACE.default(op, machine), "method": method},
+        ]
+        check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
+
+
+def test_winograd_is_exact_enough_over_many_channels():
+    """Close to what a plain float32 sum has: the points of the construction are chosen for that."""
+    op = on(AVX2, Conv2d(1, 64, 12, 12, 8, (3, 3), padding=PAD), "+1,1,1,1")
+    point = {**SPACE.default(op, AVX2), "method": "winograd4"}
+    check_points(SPACE, op, [point], AVX2, tolerance=3e-6)
+
+
+def test_method_by_size_of_the_image():
+    """Filters in the transformed domain are four times as large: with few tiles they cost more than they save."""
+    machine = MACHINES["avx512"]
+    large = on(machine, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1")
+    assert SPACE.default(large, machine)["method"] == "winograd4"
+    small = on(machine, Conv2d(1, 512, 3, 3, 512, (3, 3), padding=PAD), "+1,1,1,1")
+    assert SPACE.default(small, machine)["method"] == "direct"
+    for op in (dataclasses.replace(large, strides=(2, 2)), dataclasses.replace(large, groups=4)):
+        assert SPACE.knobs(op, machine)[0].choices == ("direct",)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -76,7 +116,7 @@ def test_unusual_shapes(op, x):
     for machine in (AVX2, MACHINES["avx512"]):
         blocked = on(machine, op, x)
         if SPACE.refuses(blocked, machine) is None:
-            check_points(SPACE, blocked, [SPACE.default(blocked, machine)], machine)
+            check_points(SPACE, blocked, [SPACE.default(blocked, machine)], machine, tolerance=WINOGRAD_ERROR)
         else:
             assert op.groups == 3 and machine.lanes == 16
 
@@ -101,7 +141,7 @@ def test_random_shapes_and_points(data):
     op = on(machine, op, "+" + ",".join(str(p + draw(st.integers(0, 1))) for p in padding), more, more)
     assume(space.refuses(op, machine) is None)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in space.knobs(op, machine)}
-    check_points(space, op, [point], machine)
+    check_points(space, op, [point], machine, tolerance=WINOGRAD_ERROR)
 
 
 def test_default_is_a_choice_and_features_are_finite():
@@ -144,7 +184,8 @@ def test_refusals():
 
 def test_nan_spreads_no_further_than_the_window():
     op = on(AVX2, Conv2d(1, 8, 9, 10, 8, (3, 3), (1, 1), PAD, epilogue=("relu",)), "+1,1,1,1")
-    (run,) = point_runners(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
+    direct = {**SPACE.default(op, AVX2), "method": "direct"}
+    (run,) = point_runners(SPACE, op, [direct], AVX2)
     x, w = random_arrays(op)
     x[0, 0, 5, 10] = np.nan
     nans = np.isnan(run(x, w))
@@ -155,7 +196,8 @@ def test_nan_spreads_no_further_than_the_window():
 
 def test_no_heap_for_the_register_tile():
     op = on(AVX2, Conv2d(1, 8, 10, 10, 8, (3, 3), padding=PAD, epilogue=("bias", "relu")), "+1,1,1,1")
-    assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, SPACE.default(op, AVX2), AVX2))
+    direct = {**SPACE.default(op, AVX2), "method": "direct"}
+    assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, direct, AVX2))
     depthwise = dataclasses.replace(op, groups=8)
     kernel = DEPTHWISE.emit(depthwise, DEPTHWISE.default(depthwise, AVX2), AVX2)
     assert "TVMBackendAllocWorkspace" not in llvm_of(kernel)

@@ -20,6 +20,8 @@ the planes come with X's halo (its producer wrote them), so there is no border c
 and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
 convolution without halos is one long row.
 
+3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd.py``), one of the decisions.
+
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
 stays in L2 while the pixels of the block pass over it.  In a convolution with groups a panel is one
 block of filters; its weights cover the channel blocks that its groups read, zero where they do not.
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from hetero_tvm.ops.base import FusedOp
@@ -37,11 +40,19 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.conv2d_blocked_kernel import BlockedConvKernel, Shape
+from hetero_tvm.schedules.cpu.conv2d_winograd import Tiles, WinogradKernel, applies
 from hetero_tvm.schedules.cpu.machine import CpuModel
+
+DIRECT = "direct"
+WINOGRAD = {"winograd2": 2, "winograd4": 4}
+"""Ways to compute a convolution: as written, or by Winograd's method with tiles of that size."""
 
 
 class BlockedConv2dSpace(DesignSpace):
-    """Knobs: register tile (rows, columns, filter vectors), blocks of rows, groups of filter panels."""
+    """Knobs: method, register tile (rows, columns, filter vectors), blocks of rows, groups of panels.
+
+    For Winograd's method the register tile holds rows * columns tiles, and blocks are of tiles.
+    """
 
     name = "cpu.conv2d_blocked"
     version = 1
@@ -74,16 +85,21 @@ class BlockedConv2dSpace(DesignSpace):
         panels = shape.filter_blocks
         groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
         blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, machine.threads) if b <= shape.units})
+        methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
         return (
+            Knob("method", methods),
             Knob("tile", tuple(_tiles(shape, machine))),
             Knob("blocks", tuple(blocks)),
             Knob("groups", tuple(groups)),
         )
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
-        tiles, blocks, groups = (knob.choices for knob in self.knobs(op, machine))
+        knobs = self.knobs(op, machine)
         shape = Shape(op, machine.lanes)
-        points = [{"tile": t, "blocks": b, "groups": g} for t in tiles for b in blocks for g in groups]
+        names = [knob.name for knob in knobs]
+        points = [
+            dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
+        ]
         return min(points, key=lambda point: _cost(shape, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
@@ -93,22 +109,30 @@ class BlockedConv2dSpace(DesignSpace):
         work = point["blocks"] * point["groups"] * op.batch
         return [
             math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width),
-            len(shape.taps), rows, columns, vectors, rows * columns * vectors, point["blocks"],
-            point["groups"], work % machine.threads, shape.width % columns, shape.height % rows,
+            len(shape.taps), WINOGRAD.get(point["method"], 1), rows, columns, vectors,
+            rows * columns * vectors, point["blocks"], point["groups"], work % machine.threads, shape.width % columns, shape.height % rows,
             math.log2(shape.depth * vectors * machine.lanes * 4 / machine.l1),
             ideal / _cost(shape, point, machine),
         ]  # fmt: skip
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = Shape(op, machine.lanes), point["tile"][2]
+        size = WINOGRAD.get(point["method"])
         packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w, vectors)}
+        if size is not None:
+            packers[1] = lambda w: Tiles(op, size).pack_weight(op, w, machine.lanes, vectors)
         for index, operand in enumerate(op.inputs):
             if operand.name == BIAS:
                 packers[index] = lambda bias: shape.pack_bias(bias, vectors)
         return packers
 
     def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
-        return BlockedConvKernel(op, point["tile"], point["blocks"], point["groups"], machine).emit()
+        size = WINOGRAD.get(point["method"])
+        if size is None:
+            return BlockedConvKernel(op, point["tile"], point["blocks"], point["groups"], machine).emit()
+        rows, columns, vectors = point["tile"]
+        registers = (rows * columns, vectors)
+        return WinogradKernel(op, size, registers, point["blocks"], point["groups"], machine).emit()
 
 
 def _tiles(shape: Shape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
@@ -128,8 +152,48 @@ def _tiles(shape: Shape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
                     yield tile
 
 
+_MEMORY = 8.0
+"""Bytes per cycle that weights come from memory with, all threads together."""
+
+
 def _cost(shape: Shape, point: Point, machine: CpuModel) -> float:
-    """Cycles of one call on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
+    """Cycles of one call."""
+    size = WINOGRAD.get(point["method"])
+    if size is None:
+        return _direct_cost(shape, point, machine)
+    return _winograd_cost(shape, size, point, machine)
+
+
+def _winograd_cost(shape: Shape, size: int, point: Point, machine: CpuModel) -> float:
+    """Transforms, products and what reading the transformed filters takes."""
+    op, lanes = shape.op, machine.lanes
+    rows, columns, vectors = point["tile"]
+    tiles, most = Tiles(op, size), rows * columns
+    panels = -(-shape.filter_blocks // vectors)
+    blocks = min(point["blocks"], tiles.count)
+    block = -(-tiles.count // blocks)
+    blocks, pieces = -(-tiles.count // block), -(-block // most)
+    height = -(-block // pieces)
+    load = 1.0 if lanes >= 16 else 0.5
+    per_k = max(
+        height * vectors / machine.fma_units, 0.5 * height + load * vectors, 1.12 * machine.fma_latency
+    )
+    weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
+    from_l2 = 0.25 * vectors * lanes / 16
+    piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
+    finish = 6.0 * tiles.points
+    work = blocks * point["groups"] * op.batch
+    share = -(-work // machine.threads) / work
+    products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
+    begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points / machine.threads
+    compute = products * share + begin + 600.0
+    reread = 1 if weights <= machine.l2 / 2 else blocks
+    spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
+    return max(compute, reread * panels * weights / _MEMORY) + 0.3 * panels * weights / _MEMORY + spilled
+
+
+def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
+    """Cycles on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
     (rows, columns, vectors), groups = point["tile"], point["groups"]
     op, lanes = shape.op, machine.lanes
     panels = -(-shape.filter_blocks // vectors)
