@@ -74,7 +74,7 @@ def test_winograd_is_exact_enough_over_many_channels():
 
 
 def test_method_by_size_of_the_image():
-    """Filters in the transformed domain are four times as large: with few tiles they cost more than they save."""
+    """Transformed filters are four times as large: with few tiles they cost more than they save."""
     machine = MACHINES["avx512"]
     large = on(machine, Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD), "+1,1,1,1")
     assert SPACE.default(large, machine)["method"] == "winograd4"

@@ -110,7 +110,8 @@ class BlockedConv2dSpace(DesignSpace):
         return [
             math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width),
             len(shape.taps), WINOGRAD.get(point["method"], 1), rows, columns, vectors,
-            rows * columns * vectors, point["blocks"], point["groups"], work % machine.threads, shape.width % columns, shape.height % rows,
+            rows * columns * vectors, point["blocks"], point["groups"],
+            work % machine.threads, shape.width % columns, shape.height % rows,
             math.log2(shape.depth * vectors * machine.lanes * 4 / machine.l1),
             ideal / _cost(shape, point, machine),
         ]  # fmt: skip
