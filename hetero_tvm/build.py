@@ -13,6 +13,9 @@ from hetero_tvm import cli_common
 def main(argv: Sequence[str] | None = None) -> int:
     text = "Build a model from existing records (or defaults), check it, export one .so."
     parser = cli_common.parser("build", text)
+    parser.add_argument(
+        "--verify", action="store_true", help="check the memory plan independently of the planner"
+    )
     return cli_common.run(_run, parser, argv)
 
 
@@ -23,6 +26,9 @@ def _run(options: argparse.Namespace) -> int:
     built = api.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
     if not options.json and not options.quiet:
         _print_kernels(built.kernels)
+    if options.verify:
+        built.memory.verify()
+        cli_common.say(options, f"memory plan verified: {built.memory.peak:,} bytes, nothing live overlaps")
     exported = cli_common.export(built, options)
     if options.json:
         cli_common.print_json({"model": options.model, **exported})

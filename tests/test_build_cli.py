@@ -5,11 +5,12 @@ import pytest
 
 from hetero_tvm import api, build
 from hetero_tvm.errors import AccuracyError
+from hetero_tvm.memory import PlanError
 
 
 @pytest.fixture
 def built(monkeypatch):
-    seen = SimpleNamespace(options=None, exported=None, failure=None, unrunnable=None)
+    seen = SimpleNamespace(options=None, exported=None, failure=None, unrunnable=None, memory=None)
     kernels = [{"kernel": "matmul", "calls": 2, "record": "shipped record 2026-11-21", "nodes": ("a",)}]
 
     def check():
@@ -23,7 +24,9 @@ def built(monkeypatch):
 
     def build_model(plan, **options):
         seen.options = options
-        return SimpleNamespace(kernels=kernels, check=check, export=export, unrunnable=seen.unrunnable)
+        return SimpleNamespace(
+            kernels=kernels, check=check, export=export, unrunnable=seen.unrunnable, memory=seen.memory
+        )
 
     monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
     monkeypatch.setattr(api, "optimize_model", lambda model, **options: "plan")
@@ -50,6 +53,15 @@ def test_wrong_numbers_are_not_exported(built, capsys):
     assert build.main([]) == 1
     assert built.exported is None
     assert "kernel matmul" in capsys.readouterr().err
+
+
+def test_a_wrong_memory_plan_is_not_exported(built, capsys, monkeypatch):
+    def verify():
+        raise PlanError("the memory plan is wrong", problems=["'a' and 'b' overlap"])
+
+    built.memory = SimpleNamespace(verify=verify, peak=64)
+    assert build.main(["--verify"]) == 1
+    assert built.exported is None and "overlap" in capsys.readouterr().err
 
 
 def test_search_options_are_unknown_here(built):

@@ -28,6 +28,9 @@ from hetero_tvm.relax_passes.live_ranges import callee_name  # noqa: E402
 
 ATTRIBUTE = "hetero_tvm.workspaces"
 NAME = "workspace"
+_THREADS = ("thread_extent", "virtual_thread")
+_SCOPES = ("global", "local")
+"""Storage scopes that are plain memory; others (shared memory of a GPU) are the hardware's."""
 
 
 def as_arguments(module: Any, name: str = "main") -> Any:
@@ -75,7 +78,7 @@ def per_thread(function: Any) -> int:
     total = 0
     for buffer, in_loop in _allocations(function.body, False):
         size = _bytes(buffer)
-        if in_loop and size is not None and size > STACK_LIMIT:
+        if in_loop and size is not None and size > STACK_LIMIT and buffer.scope() in _SCOPES:
             total += size
     return total
 
@@ -84,7 +87,7 @@ def _with_parameters(function: Any) -> tuple[Any, list[tuple[tuple[int, ...], st
     large = []
     for buffer, in_loop in _allocations(function.body, False):
         size = _bytes(buffer)
-        if not in_loop and size is not None and size > STACK_LIMIT:
+        if not in_loop and size is not None and size > STACK_LIMIT and buffer.scope() in _SCOPES:
             large.append(buffer)
     if not large:
         return function, []
@@ -118,7 +121,7 @@ def _allocations(stmt: Any, in_loop: bool) -> Iterator[tuple[Any, bool]]:
         for part in stmt.seq:
             yield from _allocations(part, in_loop)
     elif isinstance(stmt, tirx.AttrStmt):
-        yield from _allocations(stmt.body, in_loop)
+        yield from _allocations(stmt.body, in_loop or stmt.attr_key in _THREADS)
     elif isinstance(stmt, tirx.For):
         yield from _allocations(stmt.body, True)
     elif isinstance(stmt, tirx.IfThenElse):
