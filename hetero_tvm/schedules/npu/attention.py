@@ -1,0 +1,271 @@
+"""Scaled dot-product attention as one kernel: scores and weights never leave the chip.
+
+Loops: one iteration takes a tile of queries of one head.  Its front computes the scores on the
+matrix unit, the softmax's weights on the vector unit and hands them to L1; its back multiplies them
+with the values and stores the result.  The back of an iteration is issued after the front of the
+next one, so while the vector unit works on one softmax the matrix unit has the other's products::
+
+    for it in heads x query tiles, plus one:
+      front(it):    L1 <- Q, K, V;  L0C = Q K^T;  UB <- scale * L0C (+ mask);  exp(x - max);  L1 <- UB
+      back(it - 1): L0C = P V;  UB <- L0C;  times 1 / sum;  DRAM <- UB
+
+Scores are kept in 2 bytes after the scale, sums in float32.  A masked score is -30000 at least: in
+float16 that is still zero weight, and sums of mask and score cannot overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
+from hetero_tvm.schedules.npu.rows import weights
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
+
+MASKED = -30000.0
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Queries per tile; keys per product of the scores; keys per product with the values."""
+
+    tq: int
+    tn: int
+    tk: int
+
+
+class NpuAttentionSpace(DesignSpace):
+    """``ops.Attention`` on the NPU."""
+
+    name = "npu.attention"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: Any) -> str | None:
+        if not isinstance(op, Attention):
+            return f"is for attention, not {op.kind}"
+        if not any(True for _ in candidates(op, machine.spec)):
+            return f"scores of {op.kv_len} keys do not fit the scratchpads of {machine.spec.name}"
+        return None
+
+    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
+        ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
+        return (Knob("tiles", tuple((t.tq, t.tn, t.tk) for t in ranked)),)
+
+    def default(self, op: FusedOp, machine: Any) -> Point:
+        return {"tiles": self.knobs(op, machine)[0].choices[0]}
+
+    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
+        return [estimate(op, Tiles(*point["tiles"]), machine.spec), *map(float, point["tiles"])]
+
+    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
+        """Constants of the kernel's own, after its operands: the additive causal mask."""
+        from hetero_tvm.targets.npu.numbers import numpy_dtype
+
+        if not op.causal:
+            return []
+        i, j = np.arange(op.q_len)[:, None], np.arange(op.kv_len)
+        hidden = j > i + op.kv_len - op.q_len
+        return [np.where(hidden, MASKED, 0.0).astype(numpy_dtype(machine.short))]
+
+    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+        return _Emitter(op, Tiles(*point["tiles"]), machine).run()
+
+
+def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
+    seen = set()
+    for most in (256, 128, 64, 32, 16, 8, 4, 2, 1):
+        tq = even(op.q_len, most, min(most, spec.matrix_block[0])) if op.q_len > most else op.q_len
+        for keys in (1024, 512, 256, 128, 64, 32, 16):
+            tn = even(op.kv_len, keys, 16) if op.kv_len > keys else op.kv_len
+            tk = tn
+            while tk > 16 and 4 * tq * (op.head_dim + tk) > spec.scratchpad("l0a"):
+                tk = even(op.kv_len, tk // 2, 16)
+            tiles = Tiles(tq, tn, tk)
+            if tiles not in seen and _fits(op, tiles, spec):
+                seen.add(tiles)
+                yield tiles
+
+
+def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
+    d, s = op.head_dim, op.kv_len
+    slices = ceil_div(s, t.tk)
+    masks = bool(op.mask) + op.causal
+    full = (bool(op.mask) and op.mask[2] > 1) + op.causal
+    ub = 2 * (2 * t.tq * s + 2 * t.tq * d + 32 * t.tq + 64) + masks * 4 * s + full * 4 * t.tq * s
+    return (
+        8 * s * round_up(d, 16) + 4 * t.tq * d + 4 * slices * t.tq * t.tk <= spec.scratchpad("l1")
+        and 4 * t.tq * (d + t.tk) + 128 <= spec.scratchpad("l0a")
+        and 4 * d * (t.tn + t.tk) + 128 <= spec.scratchpad("l0b")
+        and 8 * t.tq * (round_up(s, 8) + d) <= spec.scratchpad("l0c")
+        and ub <= spec.scratchpad("ub")
+    )
+
+
+def estimate(op: Attention, t: Tiles, spec: Any) -> float:
+    """Cycles: the vector unit's passes, the matrix unit, moves and DMA, whichever is most."""
+    d, s = op.head_dim, op.kv_len
+    q_tiles, rounds = ceil_div(op.q_len, t.tq), op.batch * op.heads * ceil_div(op.q_len, t.tq)
+    passes = 2.0 + spec.transcendental_divisor + 2.0 + bool(op.mask) + op.causal
+    vector = t.tq * s * (passes / spec.vector_lanes + 4.0 / spec.l0c_to_ub) + 12 * 12
+    vector += t.tq * d * (4.0 / spec.l0c_to_ub + 2.0 / spec.vector_lanes)
+    matrix = spec.matrix_cycles(t.tq, t.tn, d) * ceil_div(s, t.tn) + 12 * ceil_div(s, t.tn)
+    matrix += (spec.matrix_cycles(t.tq, d, t.tk) + 12) * ceil_div(s, t.tk)
+    move = 2.0 * (t.tq * d + t.tq * s) / spec.l1_to_l0a + 4.0 * s * d / spec.l1_to_l0b
+    dma = 2.0 * (2 * s * d / q_tiles + 2 * t.tq * d) / spec.dram_bytes_per_cycle
+    return rounds * (max(vector, matrix, move, dma) + 0.1 * (vector + matrix + move + dma))
+
+
+class _Emitter:
+    def __init__(self, op: Attention, tiles: Tiles, machine: Any):
+        self.op, self.t, self.dtype = op, tiles, machine.dtype
+        self.k = Kernel()
+
+    def run(self) -> Any:
+        op, t, k, dtype = self.op, self.t, self.k, self.dtype
+        width, kv_width = op.heads * op.head_dim, op.kv_heads * op.head_dim
+        d, s = op.head_dim, op.kv_len
+        self.q_tiles = ceil_div(op.q_len, t.tq)
+        rounds = op.batch * op.heads * self.q_tiles
+        self.slices = ceil_div(s, t.tk)
+        with k:
+            if op.packed:
+                qkv = k.argument("QKV", (op.batch, op.q_len, width + 2 * kv_width), dtype)
+                self.q, self.key, self.value = (qkv, 0), (qkv, width), (qkv, width + kv_width)
+            else:
+                self.q = (k.argument("Q", (op.batch, op.q_len, width), dtype), 0)
+                self.key = (k.argument("K", (op.batch, s, kv_width), dtype), 0)
+                self.value = (k.argument("V", (op.batch, s, kv_width), dtype), 0)
+            self.mask = k.argument("mask", op.mask, dtype) if op.mask else None
+            self.causal = k.argument("causal", (op.q_len, s), dtype) if op.causal else None
+            self.out = k.argument("O", (op.batch, op.q_len, width), dtype)
+            # Two of each: the back of an iteration runs beside the front of the next one.
+            self.key_l1 = k.alloc(L1, (2, s, d), dtype)
+            self.value_l1 = k.alloc(L1, (2, s, d), dtype)
+            self.weights_l1 = k.alloc(L1, (2, self.slices, t.tq, t.tk), dtype)
+            self.inverse = k.alloc(UB, (2, round_up(t.tq, 8)), "float32")
+            with k.loop(rounds + 1) as it:
+                with k.when(it < rounds):
+                    self._front(it)
+                with k.when(it > 0):
+                    self._back(it - 1)
+        return k.function
+
+    def _place(self, it: Any) -> tuple[Any, Any, Any]:
+        """Batch, head and first query of an iteration."""
+        head = it // self.q_tiles
+        return head // self.op.heads, head % self.op.heads, it % self.q_tiles * self.t.tq
+
+    def _front(self, it: Any) -> None:
+        op, t, k, dtype = self.op, self.t, self.k, self.dtype
+        d, s, group = op.head_dim, op.kv_len, op.heads // op.kv_heads
+        b, h, row = self._place(it)
+        turn = it // self.q_tiles % 2
+        high = extent_at(op.q_len, t.tq, it % self.q_tiles)
+        with k.when(it % self.q_tiles == 0):
+            for (source, offset), held in ((self.key, self.key_l1), (self.value, self.value_l1)):
+                k.load(
+                    (s, d), At(held, lambda i, j: (turn, i, j)),
+                    At(source, lambda i, j: (b, i, offset + h // group * d + j)),
+                )  # fmt: skip
+        with k.loop(1, buffers=2):
+            query = k.alloc(L1, (t.tq, d), dtype)
+            a0 = k.alloc(L0A, (t.tq, d), dtype)
+            pitch = round_up(s, 8)
+            c = k.alloc(L0C, (t.tq, pitch), "float32")
+            scores = k.alloc(UB, (t.tq, s), dtype)
+            peak = k.alloc(UB, (round_up(t.tq, 16),), dtype)
+            source, offset = self.q
+            k.load(
+                (high, d), At(query, lambda i, j: (i, j)),
+                At(source, lambda i, j: (b, row + i, offset + h * d + j)),
+            )  # fmt: skip
+            k.move((high, d), At(a0, lambda i, j: (i, j)), At(query, lambda i, j: (i, j)))
+            with k.loop(ceil_div(s, t.tn), buffers=2) as n:
+                wide = extent_at(s, t.tn, n)
+                b0 = k.alloc(L0B, (t.tn, d), dtype)
+                k.move(
+                    (wide, d), At(b0, lambda i, j: (i, j)),
+                    At(self.key_l1, lambda i, j: (turn, n * t.tn + i, j)),
+                )  # fmt: skip
+                k.mmad(
+                    (high, wide, d), At(c, lambda i, j, r: (i, n * t.tn + j)),
+                    At(a0, lambda i, j, r: (i, r)), At(b0, lambda i, j, r: (j, r)), True,
+                )  # fmt: skip
+            tile = At(scores, lambda i, j: (i, j))
+            k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale)
+            self._add_masks(tile, high, b, h, row)
+            total = self.inverse
+            even_turn = it % 2
+            row_peak, row_total = At(peak, lambda i, *_: (i,)), At(total, lambda i, *_: (even_turn, i))
+            weights(k, (high, s), tile, row_peak, row_total)
+            if op.zero_masked:
+                seen = At(peak, lambda i: (i,))
+                k.binary("gt", (high,), seen, seen, MASKED / 2)
+                inverse = At(total, lambda i: (even_turn, i))
+                k.binary("mul", (high,), inverse, inverse, seen)
+            with k.loop(self.slices) as r:
+                depth = extent_at(s, t.tk, r)
+                k.store(
+                    (high, depth), At(self.weights_l1, lambda i, j: (even_turn, r, i, j)),
+                    At(scores, lambda i, j: (i, r * t.tk + j)),
+                )  # fmt: skip
+
+    def _add_masks(self, tile: At, high: Any, b: Any, h: Any, row: Any) -> None:
+        op, t, k, dtype = self.op, self.t, self.k, self.dtype
+        s = op.kv_len
+        if self.mask is not None:
+            full = op.mask[2] > 1
+            held = k.alloc(UB, (t.tq if full else 1, s), dtype)
+            extents = (high if full else 1, s if op.mask[3] > 1 else 1)
+            at = [b if op.mask[0] > 1 else 0, h if op.mask[1] > 1 else 0]
+            k.load(
+                extents, At(held, lambda i, j: (i, j)),
+                At(self.mask, lambda i, j: (*at, (row if full else 0) + i, j)),
+            )  # fmt: skip
+            region = At(held, lambda i, j: (i, j))
+            k.binary("max", extents, region, region, MASKED)
+            row_of = (lambda i: i) if full else (lambda i: 0)
+            column_of = (lambda j: j) if op.mask[3] > 1 else (lambda j: 0)
+            k.binary("add", (high, s), tile, tile, At(held, lambda i, j: (row_of(i), column_of(j))))
+        if self.causal is not None:
+            held = k.alloc(UB, (t.tq, s), dtype)
+            region = At(held, lambda i, j: (i, j))
+            k.load((high, s), region, At(self.causal, lambda i, j: (row + i, j)))
+            k.binary("add", (high, s), tile, tile, region)
+
+    def _back(self, it: Any) -> None:
+        op, t, k, dtype = self.op, self.t, self.k, self.dtype
+        d, s = op.head_dim, op.kv_len
+        b, h, row = self._place(it)
+        turn, even_turn = it // self.q_tiles % 2, it % 2
+        high = extent_at(op.q_len, t.tq, it % self.q_tiles)
+        with k.loop(1, buffers=2):
+            c = k.alloc(L0C, (t.tq, round_up(d, 8)), "float32")
+            out = k.alloc(UB, (t.tq, d), dtype)
+            with k.loop(self.slices, buffers=2) as r:
+                depth = extent_at(s, t.tk, r)
+                a0 = k.alloc(L0A, (t.tq, t.tk), dtype)
+                b0 = k.alloc(L0B, (t.tk, d), dtype)
+                k.move(
+                    (high, depth), At(a0, lambda i, j: (i, j)),
+                    At(self.weights_l1, lambda i, j: (even_turn, r, i, j)),
+                )  # fmt: skip
+                k.move(
+                    (depth, d), At(b0, lambda i, j: (i, j)),
+                    At(self.value_l1, lambda i, j: (turn, r * t.tk + i, j)),
+                )  # fmt: skip
+                k.mmad(
+                    (high, d, depth), At(c, lambda i, j, q: (i, j)), At(a0, lambda i, j, q: (i, q)),
+                    At(b0, lambda i, j, q: (q, j)), r == 0,
+                )  # fmt: skip
+            tile = At(out, lambda i, j: (i, j))
+            k.move_out((high, d), tile, At(c, lambda i, j: (i, j)))
+            k.binary("mul", (high, d), tile, tile, At(self.inverse, lambda i, j: (even_turn, i)))
+            k.store((high, d), At(self.out, lambda i, j: (b, row + i, h * d + j)), tile)
+

@@ -1,0 +1,34 @@
+"""Arithmetic on tiles that the NPU's spaces share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+import_tvm()
+
+from tvm import tirx  # noqa: E402
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    return -(-a // b) * b
+
+
+def extent_at(total: int, size: int, index: Any) -> Any:
+    """Elements of tile ``index`` when ``total`` is cut into tiles of ``size``: less in the last."""
+    if total % size == 0:
+        return size
+    if total < size:
+        return total
+    return tirx.min(size, total - index * size)
+
+
+def even(total: int, most: int, step: int = 1) -> int:
+    """The tile size that cuts ``total`` into as few tiles as ``most`` allows, as even as ``step`` allows."""
+    most = max(step, most // step * step)
+    return min(most, round_up(ceil_div(total, ceil_div(total, most)), step))

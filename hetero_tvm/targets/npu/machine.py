@@ -1,0 +1,32 @@
+"""What NPU design spaces see of the hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.targets.npu.spec import NPUSpec
+
+
+@dataclass(frozen=True)
+class NpuMachine:
+    """The NPU, the type in which it keeps activations and weights, and the host beside it.
+
+    Parameters
+    ----------
+    spec : sizes and rates of the NPU.
+    dtype : float16 or bfloat16; accumulators and statistics are float32.
+    host : the CPU as its own design spaces see it.
+    """
+
+    spec: NPUSpec
+    dtype: str
+    host: Any
+
+    @property
+    def short(self) -> str:
+        """The dtype in the machine's words."""
+        return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"spec": self.spec.to_json(), "dtype": self.dtype, "host": self.host.to_json()}

@@ -1,0 +1,266 @@
+"""Instruction sites of a kernel: from bases and extents of one tile to one encoded instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.errors import BuildError
+from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.spec import NPUSpec
+
+RANK = 4
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The static part of an access: where, of what type, bytes per step of every loop."""
+
+    memory: str
+    parameter: int | None
+    """Index of the kernel's parameter that lies in DRAM; None for a scratchpad."""
+    dtype: str
+    width: int
+    strides: tuple[int, ...]
+
+
+class Instr:
+    """One instruction without flags: its encoding, queue, and the byte intervals that it touches."""
+
+    __slots__ = ("accesses", "code", "queue", "reference", "work")
+
+    def __init__(
+        self,
+        code: bytes,
+        queue: int,
+        accesses: tuple[tuple[str | int, int, int, bool], ...],
+        reference: tuple[int, int, int, int] | None,
+        work: int = 0,
+    ):
+        self.code = code
+        self.queue = queue
+        self.accesses = accesses
+        """(scratchpad or index of a parameter in DRAM, first byte, one past the last, written)."""
+        self.reference = reference
+        """(parameter, position of the slot field, of the address field, byte offset in the parameter)."""
+        self.work = work
+
+
+class Site:
+    """Makes the instructions of one place in a kernel."""
+
+    def __init__(self, name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec):
+        self.instruction = isa.BY_NAME[name]
+        self.operands = list(operands)
+        self.fixed = dict(fixed)
+        self.spec = spec
+        self.queue = isa.QUEUES.index(self.instruction.queue)
+        self.offsets = self.instruction.offsets()
+        self._shapes: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
+
+    def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
+        """``moving``: fields that differ from tile to tile."""
+        values, spans = self.values(extents, bases, moving)
+        accesses, reference = [], None
+        for operand, (low, high), write in zip(self.operands, spans, self.writes(values), strict=True):
+            if operand.parameter is None:
+                accesses.append((operand.memory, low, high, write))
+                continue
+            accesses.append((operand.parameter, low, high, write))
+            field = "src" if self.instruction.name == "load" else "dst"
+            reference = (
+                operand.parameter, self.offsets[f"{field}_slot"], self.offsets[field], values[field],
+            )  # fmt: skip
+        if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
+            accesses.append((*accesses[0][:3], False))
+        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference)
+
+    def writes(self, values: Mapping[str, Any]) -> list[bool]:
+        return [n == 0 for n in range(len(self.operands))]
+
+    def values(
+        self, extents: tuple[int, ...], bases: tuple[int, ...], moving: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """Fields of the instruction, and the byte interval of every operand."""
+        raise NotImplementedError
+
+    def _merged(self, extents: tuple[int, ...], keep: Sequence[int] = ()) -> Any:
+        """Extents and strides per operand with extents of 1 dropped and contiguous loops merged, and
+        which loops of the result are among ``keep``."""
+        if extents in self._shapes:
+            return self._shapes[extents]
+        dims = [
+            [n, [op.strides[i] for op in self.operands], i in keep]
+            for i, n in enumerate(extents)
+            if n != 1 or (i in keep and all(extents[j] == 1 for j in keep) and i == keep[-1])
+        ]
+        merged: list[Any] = []
+        for n, strides, kept in dims:
+            if (
+                merged and merged[-1][2] == kept
+                and all(a == b * n for a, b in zip(merged[-1][1], strides, strict=True))
+            ):  # fmt: skip
+                merged[-1] = [merged[-1][0] * n, strides, kept]
+            else:
+                merged.append([n, strides, kept])
+        if not merged:
+            merged = [[1, [op.width for op in self.operands], False]]
+        if len(merged) > RANK:
+            raise BuildError(
+                f"{self.instruction.name} over {extents} has {len(merged)} dimensions, the machine has {RANK}"
+            )
+        shape = tuple(n for n, _, _ in merged)
+        strides = [tuple(s[o] for _, s, _ in merged) for o in range(len(self.operands))]
+        spans = [_span(shape, s, op.width) for s, op in zip(strides, self.operands, strict=True)]
+        mask = sum(1 << (RANK - len(merged) + i) for i, (_, _, kept) in enumerate(merged) if kept)
+        self._shapes[extents] = shape, strides, spans, mask
+        return self._shapes[extents]
+
+
+def _span(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[int, int]:
+    """First byte and one past the last, from the base."""
+    reach = [(n - 1) * s for n, s in zip(extents, strides, strict=True)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + width
+
+
+class CopySite(Site):
+    """load, store, move: a box from one memory to another, perhaps padded."""
+
+    def values(self, extents, bases, moving):
+        pads = moving.get("pads")
+        dst, src = self.operands
+        if pads is None:
+            shape, strides, spans, _ = self._merged(extents)
+            low = high = ()
+        else:
+            keep = [i for i, n in enumerate(extents) if n != 1]
+            shape = tuple(extents[i] for i in keep)
+            strides = [tuple(op.strides[i] for i in keep) for op in self.operands]
+            low, high = (tuple(pads[i][side] for i in keep) for side in (0, 1))
+            spans = [_span(shape, s, op.width) for s, op in zip(strides, self.operands, strict=True)]
+            inner = [n - a - b for n, a, b in zip(shape, low, high, strict=True)]
+            shift = sum(a * s for a, s in zip(low, strides[1], strict=True))
+            if min(inner, default=1) <= 0:
+                shift, spans[1] = 0, (0, 0)
+                bases = (bases[0], 0)
+            else:
+                spans[1] = tuple(x + shift for x in _span(inner, strides[1], src.width))
+            bases = (bases[0], bases[1] + shift)
+            spans[1] = tuple(x - shift for x in spans[1])
+        fields = {
+            "elem": dst.width, "dst_mem": dst.memory, "extents": shape, "dst_strides": strides[0],
+            "src_strides": strides[1], "dst": bases[0], "src": bases[1],
+        }  # fmt: skip
+        if pads is not None:
+            fields |= {"pad_low": low, "pad_high": high, "fill": self.fixed.get("fill", 0)}
+        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+
+
+class MmadSite(Site):
+    def values(self, extents, bases, moving):
+        m, n, k = extents
+        c, a, b = self.operands
+        first = moving["first"] if "first" in moving else self.fixed["first"]
+        a_transposed = a.strides[2] != a.width
+        b_transposed = b.strides[1] != b.width
+        a_rows, a_row, a_pitch = (k, m, a.strides[2]) if a_transposed else (m, k, a.strides[0])
+        b_rows, b_row, b_pitch = (n, k, b.strides[1]) if b_transposed else (k, n, b.strides[2])
+        fields = {
+            "dtype": a.dtype, "accumulate": "no" if first else "yes", "m": m, "n": n, "k": k,
+            "a_transposed": "yes" if a_transposed else "no", "b_transposed": "yes" if b_transposed else "no",
+            "a": bases[1], "a_pitch": a_pitch, "b": bases[2], "b_pitch": b_pitch,
+            "c": bases[0], "c_pitch": c.strides[0],
+        }  # fmt: skip
+        spans = [
+            (bases[0], bases[0] + (m - 1) * c.strides[0] + n * 4),
+            (bases[1], bases[1] + (a_rows - 1) * a_pitch + a_row * a.width),
+            (bases[2], bases[2] + (b_rows - 1) * b_pitch + b_row * b.width),
+        ]
+        return fields, spans
+
+
+class MoveOutSite(Site):
+    def values(self, extents, bases, moving):
+        m, n = extents
+        dst, c, *bias = self.operands
+        fields = {
+            **self.fixed, "src_dtype": c.dtype, "dst_dtype": dst.dtype, "m": m, "n": n, "c": bases[1],
+            "c_pitch": c.strides[0], "dst": bases[0], "row_stride": dst.strides[0],
+            "column_stride": dst.strides[1],
+        }  # fmt: skip
+        spans = [
+            tuple(bases[0] + x for x in _span(extents, dst.strides, dst.width)),
+            (bases[1], bases[1] + (m - 1) * c.strides[0] + 4 * n),
+        ]
+        if bias:
+            fields |= {"bias": bias[0].dtype, "biases": bases[2]}
+            spans.append((bases[2], bases[2] + n * bias[0].width))
+        return fields, spans
+
+
+class Im2colSite(Site):
+    def values(self, extents, bases, moving):
+        m, k = extents
+        dst, image = self.operands
+        fields = {**self.fixed, **moving}
+        size = fields.pop("image_bytes")
+        pitch = dst.strides[0]
+        fields |= {
+            "elem": dst.width, "src": bases[1], "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch,
+        }  # fmt: skip
+        return fields, [(bases[0], bases[0] + (m - 1) * pitch + k * dst.width), (bases[1], bases[1] + size)]
+
+
+class VectorSite(Site):
+    """vunary, vbinary, vternary."""
+
+    def __init__(self, name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec):
+        super().__init__(name, operands, fixed, spec)
+        immediates = list(self.fixed.pop("immediates", []))
+        self.base_fields = {**self.fixed, "dst_dtype": operands[0].dtype}
+        sources = {"vunary": ["src"], "vbinary": ["src0", "src1"], "vternary": ["src0", "src1", "src2"]}[name]
+        if name == "vunary" and len(operands) == 1:
+            immediates = [0]
+        self.names = [source for n, source in enumerate(sources) if n not in immediates]
+        for n, source in enumerate(sources):
+            if n in immediates:
+                self.base_fields[f"{source}_dtype"] = "imm"
+        for source, operand in zip(self.names, operands[1:], strict=True):
+            self.base_fields[f"{source}_dtype"] = operand.dtype
+
+    def values(self, extents, bases, moving):
+        shape, strides, spans, _ = self._merged(extents)
+        fields = {**self.base_fields, "extents": shape, "dst": bases[0], "dst_strides": strides[0]}
+        for source, base, stride in zip(self.names, bases[1:], strides[1:], strict=True):
+            fields[source] = base
+            fields[f"{source}_strides"] = stride
+        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+
+
+class ReduceSite(Site):
+    def values(self, extents, bases, moving):
+        first = moving["first"] if "first" in moving else self.fixed["first"]
+        shape, strides, spans, mask = self._merged(extents, self.fixed["axes"])
+        dst, src = self.operands
+        fields = {
+            "op": self.fixed["op"], "dst_dtype": dst.dtype, "src_dtype": src.dtype, "axes": mask,
+            "accumulate": "no" if first else "yes", "extents": shape, "dst": bases[0],
+            "src": bases[1], "dst_strides": strides[0], "src_strides": strides[1],
+        }  # fmt: skip
+        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+
+
+_SITES: dict[str, type[Site]] = {
+    "load": CopySite, "store": CopySite, "move": CopySite, "mmad": MmadSite, "move_out": MoveOutSite,
+    "im2col": Im2colSite, "vunary": VectorSite, "vbinary": VectorSite, "vternary": VectorSite,
+    "vreduce": ReduceSite,
+}  # fmt: skip
+
+
+def site_of(name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec) -> Site:
+    """The site of an instruction.  Raises :class:`BuildError` for one that the machine does not have."""
+    if name not in _SITES:
+        raise BuildError(f"a kernel is annotated with the instruction {name!r}, which the NPU does not have")
+    return _SITES[name](name, operands, fixed, spec)
