@@ -9,7 +9,7 @@ a :class:`Target`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from hetero_tvm.errors import TargetError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rule import GraphPass
-from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.base import DesignSpace, Point
 
 GROUP = "hetero_tvm.targets"
 
@@ -26,6 +26,12 @@ class Target(ABC):
     """One concrete target: a kind and the variant that it is built for."""
 
     kind: str = ""
+
+    relative_tolerance: float = 1e-5
+    """Largest error that a check accepts, as a fraction of the largest output (see ``reference``)."""
+
+    least_cosine: float = -1.0
+    """Least cosine between an output and the reference that a check accepts."""
 
     @property
     def variants(self) -> tuple[Target, ...]:
@@ -103,6 +109,18 @@ class Target(ABC):
     def describe(self) -> dict[str, Any]:
         """For the manifest: kind, cpu (or device), isa (features that must be present), threads."""
 
+    def apply_schedules(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], scheduled: Mapping[str, Any]
+    ) -> Any:
+        """Replace the workloads that ``main`` calls by kernels (see ``relax_passes.finalize``)."""
+        from hetero_tvm.relax_passes.finalize import apply_schedules
+
+        return apply_schedules(module, tuple(tasks), points, scheduled, self)
+
+    def placement(self, module: Any, tasks: Sequence[Any]) -> str | None:
+        """One line on what runs where; None when everything runs in one place."""
+        return None
+
     def space_for(self, op: FusedOp) -> tuple[DesignSpace | None, list[str]]:
         """The first space that serves ``op``, and the reasons of those that do not."""
         reasons = []
@@ -122,7 +140,12 @@ def _builtin() -> dict[str, Callable[[str], Target]]:
 
     from hetero_tvm.targets.cpu import CpuTarget
 
-    return {"cpu": CpuTarget.from_variant, "cuda": cuda}
+    def npu(variant: str) -> Target:
+        from hetero_tvm.targets.npu.target import NpuTarget
+
+        return NpuTarget.from_variant(variant)
+
+    return {"cpu": CpuTarget.from_variant, "cuda": cuda, "npu": npu}
 
 
 def parse_target(text: str | Target) -> Target:

@@ -23,7 +23,8 @@ import numpy as np
 
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.base import Knob, Point
+from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows import weights
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
@@ -40,7 +41,7 @@ class Tiles:
     tk: int
 
 
-class NpuAttentionSpace(DesignSpace):
+class NpuAttentionSpace(NpuSpace):
     """``ops.Attention`` on the NPU."""
 
     name = "npu.attention"

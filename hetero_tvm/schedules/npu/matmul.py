@@ -27,7 +27,8 @@ import numpy as np
 
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
-from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
@@ -55,7 +56,7 @@ class Tiles:
     """Rows per piece of the epilogue."""
 
 
-class NpuMatmulSpace(DesignSpace):
+class NpuMatmulSpace(NpuSpace):
     """``ops.Matmul`` on the NPU."""
 
     name = "npu.matmul"

@@ -20,7 +20,8 @@ import numpy as np
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
@@ -40,7 +41,7 @@ def tile_rows(n: int, rows: int, tiles: int, spec: Any, *, shared: int = 0) -> l
     return [first, *sorted(others - {first})]
 
 
-class _RowSpace(DesignSpace):
+class _RowSpace(NpuSpace):
     """What both row spaces share: one knob, the rows of a tile."""
 
     version = 1

@@ -1,0 +1,15 @@
+"""Every NPU design space, tried in order; a new one is one file and one entry here."""
+
+from __future__ import annotations
+
+from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
+from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
+from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
+
+NPU_SPACES: tuple[NpuSpace, ...] = (
+    NpuMatmulSpace(),
+    NpuAttentionSpace(),
+    NpuNormalizeSpace(),
+    NpuSoftmaxSpace(),
+)

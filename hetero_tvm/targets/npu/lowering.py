@@ -1,0 +1,267 @@
+"""From an optimized module to one in which regions of ``main`` are calls into the NPU's library."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+import numpy as np  # noqa: E402
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.errors import BuildError  # noqa: E402
+from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
+from hetero_tvm.relax_passes.graph import _variables, array_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
+from hetero_tvm.schedules.base import Point  # noqa: E402
+from hetero_tvm.schedules.npu.base import ROW_MAJOR, NpuSpace  # noqa: E402
+from hetero_tvm.targets.npu import byoc  # noqa: E402
+from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
+from hetero_tvm.targets.npu.numbers import numpy_dtype  # noqa: E402
+from hetero_tvm.targets.npu.partition import Placement, Regions, partition  # noqa: E402
+from hetero_tvm.targets.npu.region import (  # noqa: E402
+    CompiledRegion,
+    KernelCache,
+    RegionBuilder,
+    Value,
+    plain_layout,
+)  # noqa: E402
+from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
+from hetero_tvm.tasks import Task  # noqa: E402
+
+
+def place(module: Any, tasks: Sequence[Task], target: Any) -> tuple[Any, Regions, Placement, dict[Any, Task]]:
+    """Which bindings of ``main`` run on the NPU: the module without dataflow variables, the regions, the
+    account, and tasks by GlobalVar."""
+    module = relax.transform.ToNonDataflow()(module)
+    by_key = {task.key: task for task in tasks}
+    of_variable: dict[Any, Task] = {}
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if is_call_tir(binding.value) and binding.value.args[0] not in of_variable:
+                function = binding.value.args[0]
+                of_variable[function] = by_key[task_key(module[function])]
+    refusals = {task.key: reason for task in tasks if (reason := _refusal(task, target)) is not None}
+    regions, placement = partition(module, of_variable, refusals)
+    return module, regions, placement, of_variable
+
+
+def _refusal(task: Task, target: Any) -> str | None:
+    if isinstance(task.space, NpuSpace):
+        return None
+    if task.op is None:
+        return "no fused operator of the NPU's spaces"
+    reasons = target.space_for(task.op)[1]
+    mine = [r for r in reasons if r.startswith(f"npu.{task.op.kind}")]
+    return "; ".join(mine or reasons) or "no NPU space"
+
+
+def lower_regions(
+    module: Any, tasks: Sequence[Task], points: Mapping[str, Point], target: Any
+) -> tuple[Any, list[CompiledRegion], Placement]:
+    """Compile every region and replace it by a call of its function in an external module.
+
+    Raises
+    ------
+    BuildError : a kernel cannot be generated, or the external module does not compile.
+    """
+    module, regions, placement, of_variable = place(module, tasks, target)
+    if not regions.region_of:
+        return module, [], placement
+    cache = KernelCache(target.machine)
+    main = module["main"]
+    results = set(_variables(main.body.body))
+    compiled: list[CompiledRegion] = []
+    functions: dict[Any, Any] = {}
+    bindings: list[Any] = []
+    users = _users(regions, results)
+    index = 0
+    while index < len(regions.order):
+        var, value = regions.order[index]
+        number = regions.region_of.get(var)
+        if number is None:
+            bindings.append(relax.VarBinding(var, value))
+            index += 1
+            continue
+        members = []
+        while index < len(regions.order) and regions.region_of.get(regions.order[index][0]) == number:
+            members.append(regions.order[index])
+            index += 1
+        name = f"hnpu_{len(compiled)}"
+        region = _Region(name, number, members, users, of_variable, points, target.machine, cache)
+        compiled.append(region.compile())
+        function = region.function()
+        variable = tvm.ir.GlobalVar(name)
+        functions[variable] = function
+        bindings += region.call(variable, function)
+    result = _with_functions(module, main, bindings, functions)
+    with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as folder:
+        save(compiled, target.machine, Path(folder))
+        result = relax.transform.RunCodegen({byoc.CODEGEN: {"folder": folder}}, ["main"])(result)
+    if result.attrs is not None and "const_name_to_constant" in result.attrs:
+        result = result.without_attr("const_name_to_constant")  # the regions hold their constants
+    return relax.transform.DeadCodeElimination()(result), compiled, placement
+
+
+def _users(regions: Regions, results: set[Any]) -> dict[Any, set[Any]]:
+    """Region numbers that use a variable; None for the host and the function's result."""
+    users: dict[Any, set[Any]] = {}
+    for var, value in regions.order:
+        for used in _variables(value):
+            users.setdefault(used, set()).add(regions.region_of.get(var))
+    for used in results:
+        users.setdefault(used, set()).add(None)
+    return users
+
+
+class _Region:
+    """One region: its kernels, and the Relax function that stands for it until code generation."""
+
+    def __init__(
+        self, name, number, members, users, of_variable, points, machine: NpuMachine, cache: KernelCache
+    ):
+        self.name, self.members, self.of_variable, self.points = name, members, of_variable, points
+        self.machine = machine
+        self.builder = RegionBuilder(name, machine, cache)
+        inside = {var for var, _ in members}
+        self.inputs: list[Any] = []
+        for _, value in members:
+            for used in _variables(value):
+                if used not in inside and used not in self.inputs:
+                    self.inputs.append(used)
+        self.outputs = [var for var, _ in members if any(u != number for u in users.get(var, ()))]
+
+    def compile(self) -> CompiledRegion:
+        builder = self.builder
+        values = {var: builder.input(var.name, shape_of(var)) for var in self.inputs}
+        for var, value in self.members:
+            if is_call_tir(value):
+                values[var] = self._kernel(var, value, values)
+            else:  # a view
+                values[var] = self._view(var, value, values)
+        for var in self.outputs:
+            builder.output(var.name, values[var], f"{var.name} to host")
+        return builder.finish()
+
+    def _kernel(self, var: Any, value: Any, values: dict[Any, Value]) -> Value:
+        task = self.of_variable[value.args[0]]
+        space, op, builder = task.space, task.op, self.builder
+        point = self.points.get(task.key) or space.default(op, self.machine)
+        program = builder.cache.of_space(space, op, point)
+        packers = space.pack(op, point, self.machine)
+        wanted, out_layout = space.layouts(op)
+        tensors = []
+        for n, arg in enumerate(value.args[1].fields):
+            array = array_of(arg)
+            if n in packers:
+                if array is None:
+                    raise BuildError(
+                        f"{task.name}: operand {op.inputs[n].name} is declared constant, and is not",
+                        hint="this is a fault of the fusion that made the call; switch it off and report it",
+                    )
+                tensors.append(builder.constant(packers[n](array)))
+            elif array is not None:
+                tensors.append(builder.constant(self._constant(array, op.inputs[n], wanted[n])))
+            else:
+                tensors.append(builder.tensor_of(values[arg], wanted[n], f"{var.name} input"))
+        for n, table in enumerate(space.tables(op, point, self.machine)):
+            tensors.append(builder.constant(table, (space.name, op, tuple(sorted(point.items())), n)))
+        result = Value(shape_of(var))
+        tensor = builder.fresh(result.shape)
+        result.by_layout[plain_layout(result.shape, out_layout)] = tensor
+        builder.call(program, [*tensors, tensor], var.name)
+        return result
+
+    def _constant(self, array: np.ndarray, operand: Any, layout: str) -> np.ndarray:
+        """A constant operand that the space does not pack: vectors of declared constants stay float32."""
+        if operand.constant:
+            return np.ascontiguousarray(array, np.float32)
+        if layout != ROW_MAJOR:
+            array = array.transpose(0, 2, 3, 1)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array).astype(numpy_dtype(self.machine.short))
+
+    def _view(self, var: Any, value: Any, values: dict[Any, Value]) -> Value:
+        source = values[value.args[0]]
+        return Value(
+            shape_of(var), {ROW_MAJOR: self.builder.tensor_of(source, ROW_MAJOR, f"{var.name} input")}
+        )
+
+    def function(self) -> Any:
+        """The region as Relax: what an external code generator is called with."""
+        block = relax.BindingBlock([relax.VarBinding(var, value) for var, value in self.members])
+        result = self.outputs[0] if len(self.outputs) == 1 else relax.Tuple(self.outputs)
+        returns = result.ty if len(self.outputs) == 1 else relax.TupleType([v.ty for v in self.outputs])
+        function = relax.Function(self.inputs, relax.SeqExpr([block], result), returns, True)
+        function = relax.utils.copy_with_new_vars(function)
+        return function.with_attr({"Codegen": byoc.CODEGEN, "global_symbol": self.name})
+
+    def call(self, variable: Any, function: Any) -> list[Any]:
+        """Bindings of ``main`` in place of the members."""
+        called = relax.Call(variable, list(self.inputs))
+        if len(self.outputs) == 1:
+            return [relax.VarBinding(self.outputs[0], called)]
+        both = relax.Var(self.name, function.ret_ty)
+        pieces = [relax.VarBinding(v, relax.TupleGetItem(both, n)) for n, v in enumerate(self.outputs)]
+        return [relax.VarBinding(both, called), *pieces]
+
+
+def _with_functions(module: Any, main: Any, bindings: list[Any], functions: Mapping[Any, Any]) -> Any:
+    """The module with regions as functions of their own and calls of them in ``main``."""
+    result = module.clone()
+    for variable, function in functions.items():
+        result.update_func(variable, function)
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
+    result.update_func(
+        result.get_global_var("main"),
+        relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs),
+    )
+    return relax.transform.Normalize()(result)
+
+
+# --- between here and the external code generator ------------------------------------------------
+
+
+def save(regions: Sequence[CompiledRegion], machine: NpuMachine, folder: Path) -> None:
+    """Write compiled regions where ``relax.ext.hnpu`` finds them."""
+    (folder / "regions.json").write_text(
+        json.dumps(
+            {
+                "spec": machine.spec.to_json(),
+                "regions": [
+                    {"name": r.name, "inputs": r.inputs, "outputs": r.outputs,
+                     "instructions": r.instructions, "workspace": r.workspace}
+                    for r in regions
+                ],
+            }
+        )
+    )  # fmt: skip
+    for region in regions:
+        (folder / f"{region.name}.stream").write_bytes(region.stream)
+        (folder / f"{region.name}.constants").write_bytes(region.constants)
+
+
+def load(folder: Path) -> tuple[dict[str, CompiledRegion], NPUSpec]:
+    """Inverse of :func:`save`."""
+    document = json.loads((folder / "regions.json").read_text())
+    spec = document["spec"]
+    spec["matrix_block"] = tuple(spec["matrix_block"])
+    regions = {}
+    for entry in document["regions"]:
+        name = entry["name"]
+        regions[name] = CompiledRegion(
+            name,
+            (folder / f"{name}.stream").read_bytes(),
+            (folder / f"{name}.constants").read_bytes(),
+            tuple(entry["inputs"]),
+            tuple(entry["outputs"]),
+            entry["instructions"],
+            entry["workspace"],
+        )
+    return regions, NPUSpec.from_dict({k: v for k, v in spec.items() if k != "name"}, spec["name"])

@@ -1,0 +1,280 @@
+"""Builds one region: kernels in order, tensors in DRAM, constants, and from them one command stream.
+
+DRAM of a region is a few slots: the constants (stored once, whatever kernels share them), one
+workspace whose tensors get their offsets from the memory planner, and one slot per input and output
+of the region.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm import memory
+from hetero_tvm.errors import BuildError
+from hetero_tvm.schedules.npu import convert
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR
+from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.codegen import Program, generate
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.spec import SCRATCHPADS
+from hetero_tvm.targets.npu.stream import Slot, Stream
+from hetero_tvm.targets.npu.sync import Synchronizer
+
+_ALIGN = 64
+_PLAN_SECONDS = 1.0
+CONSTANTS, WORKSPACE = 0, 1
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor in NPU DRAM: whole, compact."""
+
+    slot: int
+    bytes: int
+    offset: int = 0
+    first: int = 1 << 60
+    """First and last kernel that touch it (workspace only)."""
+    last: int = -1
+
+
+@dataclass
+class Value:
+    """What a variable of the graph stands for: one tensor per layout, made as they are asked for."""
+
+    shape: tuple[int, ...]
+    by_layout: dict[str, Tensor] = field(default_factory=dict)
+    external: Tensor | None = None
+    """The float32 original in an input slot."""
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """What the exported library embeds, and what reports tell."""
+
+    name: str
+    stream: bytes
+    constants: bytes
+    inputs: tuple[int, ...]
+    """Bytes of every input, in order."""
+    outputs: tuple[int, ...]
+    instructions: int
+    workspace: int
+
+
+class KernelCache:
+    """Programs by what they were emitted from: equal kernels of a model are generated once."""
+
+    def __init__(self, machine: NpuMachine):
+        self.machine = machine
+        self._programs: dict[Any, Program] = {}
+
+    def of_space(self, space: Any, op: Any, point: Any) -> Program:
+        key = (space.name, op, tuple(sorted(point.items())))
+        return self.get(key, lambda: space.emit(op, point, self.machine))
+
+    def get(self, key: Any, emit: Any) -> Program:
+        if key not in self._programs:
+            self._programs[key] = generate(emit(), self.machine.spec)
+        return self._programs[key]
+
+
+class RegionBuilder:
+    """Collects the kernels of one region in program order."""
+
+    def __init__(self, name: str, machine: NpuMachine, cache: KernelCache):
+        self.name = name
+        self.machine = machine
+        self.spec = machine.spec
+        self.cache = cache
+        self._slots = [Slot("constants", 0, "constant"), Slot("workspace", 0, "scratch")]
+        self._constants = bytearray()
+        self._constant_at: dict[Any, Tensor] = {}
+        self._workspace: list[Tensor] = []
+        self._calls: list[tuple[Program, list[Tensor], str]] = []
+        self._inputs: list[int] = []
+        self._outputs: list[int] = []
+
+    # --- tensors -----------------------------------------------------------------------------
+
+    def input(self, name: str, shape: tuple[int, ...]) -> Value:
+        """A float32 tensor of the host."""
+        size = 4 * int(np.prod(shape, dtype=np.int64))
+        self._slots.append(Slot(name, size, "input"))
+        self._inputs.append(size)
+        return Value(shape, external=Tensor(len(self._slots) - 1, size))
+
+    def constant(self, array: np.ndarray, key: Any = None) -> Tensor:
+        """Bytes in the constants' slot; the same ``key`` gives the same bytes again."""
+        if key is not None and key in self._constant_at:
+            return self._constant_at[key]
+        data = np.ascontiguousarray(array).tobytes()
+        self._constants += b"\0" * (-len(self._constants) % _ALIGN)
+        tensor = Tensor(CONSTANTS, len(data), len(self._constants))
+        self._constants += data
+        if key is not None:
+            self._constant_at[key] = tensor
+        return tensor
+
+    def fresh(self, shape: Sequence[int]) -> Tensor:
+        """A tensor of the machine's type in the workspace."""
+        tensor = Tensor(WORKSPACE, 2 * int(np.prod(shape, dtype=np.int64)))
+        self._workspace.append(tensor)
+        return tensor
+
+    def tensor_of(self, value: Value, layout: str, tag: str) -> Tensor:
+        """The value in a layout, converted where it is not there yet."""
+        layout = plain_layout(value.shape, layout)
+        if layout in value.by_layout:
+            return value.by_layout[layout]
+        result = self.fresh(value.shape)
+        elements = int(np.prod(value.shape, dtype=np.int64))
+        if value.external is not None and not value.by_layout:
+            source, dtype = value.external, "float32"
+            have = ROW_MAJOR
+        else:
+            have, source = next(iter(value.by_layout.items()))
+            dtype = self.machine.dtype
+        self._convert(source, dtype, have, result, self.machine.dtype, layout, value.shape, elements, tag)
+        value.by_layout[layout] = result
+        return result
+
+    def output(self, name: str, value: Value, tag: str) -> None:
+        """The value leaves the region as float32, row-major."""
+        size = 4 * int(np.prod(value.shape, dtype=np.int64))
+        self._slots.append(Slot(name, size, "output"))
+        self._outputs.append(size)
+        target = Tensor(len(self._slots) - 1, size)
+        have, source = next(
+            ((k, t) for k, t in value.by_layout.items() if k == ROW_MAJOR), next(iter(value.by_layout.items()))
+        )
+        self._convert(
+            source, self.machine.dtype, have, target, "float32", ROW_MAJOR, value.shape, size // 4, tag
+        )
+
+    def _convert(self, source, dtype, have, result, wanted, layout, shape, elements, tag) -> None:
+        spec = self.spec
+        if have == layout:
+            program = self.cache.get(
+                ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec)
+            )
+        else:
+            n, c, h, w = shape
+            rows, columns = (c, h * w) if layout == CHANNELS_LAST else (h * w, c)
+            program = self.cache.get(
+                ("permute", n, rows, columns, dtype, wanted),
+                lambda: convert.permute(n, rows, columns, dtype, wanted, spec),
+            )
+        self.call(program, [source, result], tag)
+
+    # --- kernels -------------------------------------------------------------------------------
+
+    def call(self, program: Program, tensors: Sequence[Tensor], tag: str) -> None:
+        """Append a kernel; ``tensors`` are its parameters in order."""
+        if len(tensors) != program.parameters:
+            raise BuildError(
+                f"{tag}: the kernel has {program.parameters} parameters, {len(tensors)} were given"
+            )
+        at = len(self._calls)
+        for tensor in tensors:
+            tensor.first, tensor.last = min(tensor.first, at), max(tensor.last, at)
+        self._calls.append((program, list(tensors), tag))
+
+    # --- the stream ------------------------------------------------------------------------------
+
+    def finish(self) -> CompiledRegion:
+        """Plan the workspace, bind the kernels' operands, synchronise, encode."""
+        size = self._plan_workspace()
+        self._constants += b"\0" * (-len(self._constants) % _ALIGN)
+        if not self._constants:
+            self._constants += b"\0" * _ALIGN
+        slots = list(self._slots)
+        slots[CONSTANTS] = Slot("constants", len(self._constants), "constant")
+        slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
+        constant = [("dram", n) for n, slot in enumerate(slots) if slot.kind in ("constant", "input")]
+        synchronizer = Synchronizer(constant)
+        codes: list[bytes] = []
+        tags, tag_ids = [""], {"": 0}
+        for program, tensors, tag in self._calls:
+            if tag not in tag_ids:
+                tag_ids[tag] = len(tags)
+                tags.append(tag)
+            self._bind(program, tensors, tag_ids[tag], synchronizer, codes)
+        code, count = _with_flags(codes, synchronizer.flags)
+        needs = {
+            name: max((program.needs.get(name, 0) for program, _, _ in self._calls), default=0)
+            for name in SCRATCHPADS
+        }
+        stream = Stream(slots, tags, code, count, needs, 1 if synchronizer.flags else 0)
+        return CompiledRegion(
+            self.name, stream.to_bytes(), bytes(self._constants), tuple(self._inputs), tuple(self._outputs),
+            count, size,
+        )  # fmt: skip
+
+    def _plan_workspace(self) -> int:
+        used = [t for t in self._workspace if t.last >= 0]
+        problem = memory.Problem(
+            memory.Buffer(str(n), t.first, t.last + 1, -(-t.bytes // _ALIGN) * _ALIGN) for n, t in enumerate(used)
+        )
+        plan = memory.plan(problem, alignment=_ALIGN, seconds=_PLAN_SECONDS)
+        for n, tensor in enumerate(used):
+            tensor.offset = plan.offsets[str(n)]
+        return plan.peak
+
+    def _bind(
+        self, program: Program, tensors: list[Tensor], tag: int, sync: Synchronizer, codes: list[bytes]
+    ) -> None:
+        keys = [("dram", tensor.slot) for tensor in tensors]
+        tag_bytes = struct.pack("<H", tag)
+        for instr in program.instrs:
+            accesses = [
+                (memory_, low, high, write) if isinstance(memory_, str)
+                else (keys[memory_], low + tensors[memory_].offset, high + tensors[memory_].offset, write)
+                for memory_, low, high, write in instr.accesses
+            ]  # fmt: skip
+            sync.add(instr.queue, accesses)
+            code = instr.code
+            if instr.reference is not None:
+                parameter, slot_at, address_at, offset = instr.reference
+                tensor = tensors[parameter]
+                patched = bytearray(code)
+                struct.pack_into("<H", patched, slot_at, tensor.slot)
+                struct.pack_into("<Q", patched, address_at, tensor.offset + offset)
+                code = bytes(patched)
+            codes.append(code[:2] + tag_bytes + code[4:])
+        for key in set(keys):
+            sync.merge(key)
+
+
+def plain_layout(shape: tuple[int, ...], layout: str) -> str:
+    """Channels-last of a single pixel (or a single channel) is row-major."""
+    if layout == CHANNELS_LAST and (shape[1] == 1 or shape[2] * shape[3] == 1):
+        return ROW_MAJOR
+    return layout
+
+
+def _with_flags(codes: list[bytes], flags: Sequence[Any]) -> tuple[bytes, int]:
+    """The instructions with set_flag behind producers and wait_flag before consumers, and their number."""
+    after: dict[int, list[bytes]] = {}
+    before: dict[int, list[bytes]] = {}
+    cache: dict[tuple[str, int, int], bytes] = {}
+
+    def flag(name: str, source: int, target: int) -> bytes:
+        key = (name, source, target)
+        if key not in cache:
+            cache[key] = isa.encode(name, source=isa.QUEUES[source], target=isa.QUEUES[target], event=0)
+        return cache[key]
+
+    for f in flags:
+        after.setdefault(f.after, []).append(flag("set_flag", f.source, f.target))
+        before.setdefault(f.before, []).append(flag("wait_flag", f.source, f.target))
+    parts: list[bytes] = []
+    for n, code in enumerate(codes):
+        parts += before.get(n, ())
+        parts.append(code)
+        parts += after.get(n, ())
+    return b"".join(parts), len(parts)

@@ -1,0 +1,105 @@
+"""The NPU target: fused operators run on the NPU in regions, everything else on the CPU beside it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import TargetError
+from hetero_tvm.relax_passes.rule import Rule
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.npu.host import HostSpace
+from hetero_tvm.schedules.npu.registry import NPU_SPACES
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.cpu import CpuTarget
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.spec import NPUSpec, presets
+
+DEFAULT = "mobile"
+_DTYPES = {"f16": "float16", "bf16": "bfloat16"}
+
+
+class NpuTarget(Target):
+    """An NPU of the reference family with a CPU as its host.
+
+    Parameters
+    ----------
+    spec : the machine.
+    precision : f16 or bf16: the type of weights and activations on the NPU; accumulators and
+        statistics are float32, the model's inputs and outputs stay what they are.
+    """
+
+    kind = "npu"
+    relative_tolerance = 2e-2
+    least_cosine = 0.9995
+
+    def __init__(self, spec: NPUSpec, precision: str = "f16"):
+        if precision not in _DTYPES:
+            raise TargetError(
+                f"the NPU target has no precision {precision!r}", hint=f"known: {', '.join(_DTYPES)}"
+            )
+        self.spec = spec
+        self.precision = precision
+        self._cpu = CpuTarget()
+
+    @classmethod
+    def from_variant(cls, variant: str) -> NpuTarget:
+        """``npu``, ``npu:edge``, ``npu:/path/machine.toml``; ``,bf16`` behind it sets the precision."""
+        name, _, precision = variant.partition(",")
+        if name in _DTYPES and not precision:
+            name, precision = "", name
+        name = name or DEFAULT
+        if name.endswith(".toml") or "/" in name:
+            spec = NPUSpec.from_toml(Path(name).expanduser())
+        elif name in presets():
+            spec = NPUSpec.preset(name)
+        else:
+            raise TargetError(
+                f"there is no NPU {name!r}",
+                hint=f"presets: {', '.join(presets())}; or give the path of a .toml file",
+            )
+        return cls(spec, precision or "f16")
+
+    def with_precision(self, precision: str) -> NpuTarget:
+        """The same machine with weights and activations of another type."""
+        return NpuTarget(self.spec, precision)
+
+    @functools.cached_property
+    def machine(self) -> NpuMachine:
+        return NpuMachine(self.spec, _DTYPES[self.precision], self._cpu.machine)
+
+    @property
+    def tvm_target(self) -> Any:
+        return self._cpu.tvm_target
+
+    @property
+    def fusions(self) -> Sequence[Rule]:
+        return self._cpu.fusions
+
+    @functools.cached_property
+    def spaces(self) -> Sequence[DesignSpace]:
+        return (*NPU_SPACES, *(HostSpace(space) for space in self._cpu.spaces))
+
+    def schedule_generic(self, function: Any) -> Any:
+        return self._cpu.schedule_generic(function)
+
+    def apply_schedules(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], scheduled: Mapping[str, Any]
+    ) -> Any:
+        from hetero_tvm.targets.npu.lowering import lower_regions
+
+        module, _, _ = lower_regions(module, tasks, points, self)
+        return super().apply_schedules(module, tasks, points, scheduled)
+
+    def placement(self, module: Any, tasks: Sequence[Any]) -> str:
+        from hetero_tvm.targets.npu.lowering import place
+
+        return str(place(module, tasks, self)[2])
+
+    def compile(self, module: Any) -> Any:
+        return self._cpu.compile(module)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._cpu.describe(), "kind": self.kind}
