@@ -25,7 +25,6 @@ from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError  # noqa:
 from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
 from hetero_tvm.plan_model import Plan  # noqa: E402
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs  # noqa: E402
-from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.runtime.manifest import (  # noqa: E402
     Manifest,
@@ -92,7 +91,10 @@ class BuiltModel:
         model = self.plan.model
         inputs = sample_inputs(model, seed)
         reference = run_reference(model, inputs)
-        self.accuracy = compare(self.run(inputs), reference)
+        target = self.plan.target
+        self.accuracy = compare(
+            self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
+        )
         if not self.accuracy.ok:
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
@@ -217,7 +219,7 @@ def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[
     }
     target = plan.target
     suffix = target.entry.removeprefix("main") if several else ""
-    module = apply_schedules(plan.module, plan.tasks, points, scheduled, target, suffix)
+    module = target.apply_schedules(plan.module, plan.tasks, points, scheduled, suffix)
     return lower(target.finalize(module), plan.sources, target.in_place, target.device_passes)
 
 

@@ -365,8 +365,16 @@ class Accuracy:
         return "\n".join(f"output {index}: {output}" for index, output in enumerate(self.outputs))
 
 
-def compare(outputs: np.ndarray | Sequence[np.ndarray], reference: Reference) -> Accuracy:
-    """Judge outputs: error <= max(2 x the float32 reference's own, 1e-5 x the largest output).
+def compare(
+    outputs: np.ndarray | Sequence[np.ndarray],
+    reference: Reference,
+    *,
+    floor: float = RELATIVE_FLOOR,
+    least_cosine: float = -1.0,
+) -> Accuracy:
+    """Judge outputs: error <= max(2 x the float32 reference's own, ``floor`` x the largest output).
+
+    ``least_cosine`` : of the angle between an output and the reference (for coarser dtypes).
 
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
     Integer and boolean outputs must be equal.
@@ -376,11 +384,16 @@ def compare(outputs: np.ndarray | Sequence[np.ndarray], reference: Reference) ->
         raise UsageError(f"{len(outputs)} outputs given, the reference has {len(reference.float64)}.")
     pairs = zip(outputs, reference.float32, reference.float64, strict=True)
     return Accuracy(
-        tuple(_compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64)) for y, f32, f64 in pairs)
+        tuple(
+            _compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64), floor, least_cosine)
+            for y, f32, f64 in pairs
+        )
     )
 
 
-def _compare_one(y: np.ndarray, float32: np.ndarray, float64: np.ndarray) -> OutputAccuracy:
+def _compare_one(
+    y: np.ndarray, float32: np.ndarray, float64: np.ndarray, floor: float, least_cosine: float
+) -> OutputAccuracy:
     def failed(note: str) -> OutputAccuracy:
         return OutputAccuracy(np.inf, np.nan, np.inf, 0.0, np.nan, False, note)
 
@@ -407,10 +420,19 @@ def _compare_one(y: np.ndarray, float32: np.ndarray, float64: np.ndarray) -> Out
     largest = float(np.abs(float64[finite]).max(initial=0))
     error = float(np.abs(y64[finite] - float64[finite]).max(initial=0))
     own_error = float(np.abs(own[finite] - float64[finite]).max(initial=0))
-    tolerance = max(OWN_ERROR_FACTOR * own_error, RELATIVE_FLOOR * largest)
+    tolerance = max(OWN_ERROR_FACTOR * own_error, floor * largest)
+    ok, note = error <= tolerance, ""
+    if least_cosine > -1.0:
+        angle = _cosine(y64[finite], float64[finite])
+        ok, note = ok and angle >= least_cosine, f"cosine {angle:.6f}"
     return OutputAccuracy(
-        error, own_error, error / largest if largest else error, tolerance, largest, error <= tolerance
+        error, own_error, error / largest if largest else error, tolerance, largest, ok, note
     )
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.vdot(a, b)) / length if length else float(np.array_equal(a, b))
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:

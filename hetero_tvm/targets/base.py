@@ -110,12 +110,17 @@ class Target(ABC):
         """For the manifest: kind, cpu (or device), isa (features that must be present), threads."""
 
     def apply_schedules(
-        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], scheduled: Mapping[str, Any]
+        self,
+        module: Any,
+        tasks: Sequence[Any],
+        points: Mapping[str, Point],
+        scheduled: Mapping[str, Any],
+        suffix: str = "",
     ) -> Any:
         """Replace the workloads that ``main`` calls by kernels (see ``relax_passes.finalize``)."""
         from hetero_tvm.relax_passes.finalize import apply_schedules
 
-        return apply_schedules(module, tuple(tasks), points, scheduled, self)
+        return apply_schedules(module, tuple(tasks), points, scheduled, self, suffix)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str | None:
         """One line on what runs where; None when everything runs in one place."""

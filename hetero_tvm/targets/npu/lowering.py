@@ -58,8 +58,8 @@ def _refusal(task: Task, target: Any) -> str | None:
     if task.op is None:
         return "no fused operator of the NPU's spaces"
     reasons = target.space_for(task.op)[1]
-    mine = [r for r in reasons if r.startswith(f"npu.{task.op.kind}")]
-    return "; ".join(mine or reasons) or "no NPU space"
+    mine = [r for r in reasons if r.startswith(f"npu.{task.op.kind}:")]
+    return "; ".join(mine) or f"the NPU has no space for {task.op.kind}"
 
 
 def lower_regions(
