@@ -78,7 +78,7 @@ def lower_regions(
     main = module["main"]
     results = set(_variables(main.body.body))
     compiled: list[CompiledRegion] = []
-    functions: dict[Any, Any] = {}
+    builder = relax.BlockBuilder(module)
     bindings: list[Any] = []
     users = _users(regions, results)
     index = 0
@@ -97,10 +97,8 @@ def lower_regions(
         region = _Region(name, number, members, users, of_variable, points, target.machine, cache)
         compiled.append(region.compile())
         function = region.function()
-        variable = tvm.ir.GlobalVar(name)
-        functions[variable] = function
-        bindings += region.call(variable, function)
-    result = _with_functions(module, main, bindings, functions)
+        bindings += region.call(builder.add_func(function, name), function)
+    result = _with_main(builder.get(), main, bindings)
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as folder:
         save(compiled, target.machine, Path(folder))
         result = relax.transform.RunCodegen({byoc.CODEGEN: {"folder": folder}}, ["main"])(result)
@@ -212,11 +210,9 @@ class _Region:
         return [relax.VarBinding(both, called), *pieces]
 
 
-def _with_functions(module: Any, main: Any, bindings: list[Any], functions: Mapping[Any, Any]) -> Any:
-    """The module with regions as functions of their own and calls of them in ``main``."""
+def _with_main(module: Any, main: Any, bindings: list[Any]) -> Any:
+    """The module with other bindings in ``main``."""
     result = module.clone()
-    for variable, function in functions.items():
-        result.update_func(variable, function)
     body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
     result.update_func(
         result.get_global_var("main"),

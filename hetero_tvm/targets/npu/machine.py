@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.targets.npu.isa import ISA_VERSION
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 
@@ -27,6 +28,23 @@ class NpuMachine:
     def short(self) -> str:
         """The dtype in the machine's words."""
         return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
+
+    # What keys records (see ``search.records.Site``): cycles are the same on every host.
+    @property
+    def mcpu(self) -> str:
+        return self.spec.name
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (self.dtype, f"isa{ISA_VERSION}", *self.spec.to_config().splitlines())
+
+    @property
+    def lanes(self) -> int:
+        return self.spec.vector_lanes
+
+    @property
+    def threads(self) -> int:
+        return 1
 
     def to_json(self) -> dict[str, Any]:
         return {"spec": self.spec.to_json(), "dtype": self.dtype, "host": self.host.to_json()}
