@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from hetero_tvm.errors import TargetError
 from hetero_tvm.relax_passes.rule import Rule
 from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
 from hetero_tvm.schedules.npu.registry import NPU_SPACES
 from hetero_tvm.targets.base import Target
@@ -91,7 +93,16 @@ class NpuTarget(Target):
         from hetero_tvm.targets.npu.lowering import lower_regions
 
         module, _, _ = lower_regions(module, tasks, points, self)
+        # What the NPU could do and is not worth the transfer runs on the host as on any CPU.
+        mine = {task.key for task in tasks if isinstance(task.space, NpuSpace)}
+        tasks = [self._on_host(task) if task.key in mine else task for task in tasks]
+        points = {key: point for key, point in points.items() if key not in mine}
         return super().apply_schedules(module, tasks, points, scheduled)
+
+    def _on_host(self, task: Any) -> Any:
+        hosts = (space for space in self.spaces if not isinstance(space, NpuSpace))
+        space = next((s for s in hosts if s.refuses(task.op, self.machine) is None), None)
+        return dataclasses.replace(task, space=space)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place
