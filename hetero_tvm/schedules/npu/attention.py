@@ -172,7 +172,7 @@ class _Emitter:
             for (source, offset), held in ((self.key, self.key_l1), (self.value, self.value_l1)):
                 k.load(
                     (s, d), At(held, lambda i, j: (turn, i, j)),
-                    At(source, lambda i, j: (b, i, offset + h // group * d + j)),
+                    _columns(source, b, 0, offset + h // group * d),
                 )  # fmt: skip
         with k.loop(1, buffers=2):
             query = k.alloc(L1, (t.tq, d), dtype)
@@ -184,7 +184,7 @@ class _Emitter:
             source, offset = self.q
             k.load(
                 (high, d), At(query, lambda i, j: (i, j)),
-                At(source, lambda i, j: (b, row + i, offset + h * d + j)),
+                _columns(source, b, row, offset + h * d),
             )  # fmt: skip
             k.move((high, d), At(a0, lambda i, j: (i, j)), At(query, lambda i, j: (i, j)))
             with k.loop(ceil_div(s, t.tn), buffers=2) as n:
@@ -270,3 +270,8 @@ class _Emitter:
             k.binary("mul", (high, d), tile, tile, At(self.inverse, lambda i, j: (even_turn, i)))
             k.store((high, d), At(self.out, lambda i, j: (b, row + i, h * d + j)), tile)
 
+
+
+def _columns(buffer: Any, batch: Any, row: Any, column: Any) -> At:
+    """Rows and columns of one batch, from (row, column)."""
+    return At(buffer, lambda i, j: (batch, row + i, column + j))

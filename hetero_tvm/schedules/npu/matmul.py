@@ -28,8 +28,8 @@ import numpy as np
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
 
@@ -72,7 +72,8 @@ class NpuMatmulSpace(NpuSpace):
         return (Knob("tiles", tuple(_tuple(t) for t in ranked[:_MOST])),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
-        return {"tiles": _tuple(min(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec)))}
+        best = min(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
+        return {"tiles": _tuple(best)}
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """A record may name any tiles that fit, also ones that today's ranking leaves out."""
@@ -178,8 +179,7 @@ def queue_cycles(op: Matmul, t: Tiles, spec: Any) -> tuple[float, float, float, 
     out = 2.0 * op.m * op.n
     dma = (moved + out * (1 + residuals)) / spec.dram_bytes_per_cycle
     mmads = m_tiles * n_tiles * k_tiles
-    matrix = n_tiles * k_tiles * spec.matrix_cycles(op.m, t.tn, t.tk) / 1.0 + mmads * _ISSUE
-    matrix += (m_tiles - 1) * 0.0
+    matrix = float(n_tiles * k_tiles * spec.matrix_cycles(op.m, t.tn, t.tk) + mmads * _ISSUE)
     a_moves, b_moves = (mmads // max(1, min(t.sub, inner)), mmads) if t.stationary == "w" else (
         mmads, mmads // max(1, min(t.sub, inner)))  # fmt: skip
     move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + _ISSUE)
@@ -194,11 +194,9 @@ def queue_cycles(op: Matmul, t: Tiles, spec: Any) -> tuple[float, float, float, 
         matrix += m_tiles * n_tiles * t.tm * t.tn * 4.0 / spec.l0c_to_ub
     first = (t.tm + t.tn) * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency
     last = t.tm * t.tn * (4.0 / spec.l0c_to_ub) + t.rows * t.tn * 2.0 / spec.dram_bytes_per_cycle
-    if t.stationary != "none":  # the first panel is loaded while little else can run
+    if t.stationary != "none":  # a panel is loaded while less than usual can run
         held = t.sub * (t.tn if t.stationary == "w" else t.tm)
-        stream = 2.0 * (t.tm if t.stationary == "w" else t.tn) * op.k
-        panel = held * op.k * 2.0 / spec.dram_bytes_per_cycle
-        first += max(0.0, panel - (stream * panels * blocks / spec.dram_bytes_per_cycle) * 0.0) * 0.25
+        first += 0.25 * panels * held * op.k * 2.0 / spec.dram_bytes_per_cycle
     return dma, move, matrix, vector, first + last
 
 
@@ -363,15 +361,11 @@ class _Emitter:
                     )  # fmt: skip
             if bias:
                 bias_tile = At(tiles[0], lambda a, b: (b,))
-            pieces = (
-                ceil_div(t.tm, t.rows) if isinstance(high, int) and high == t.tm else (high + t.rows - 1) // t.rows
-            )
+            pieces = (high + t.rows - 1) // t.rows
             with k.loop(pieces, buffers=2) as e:
-                part = (
-                    t.rows
-                    if isinstance(high, int) and high % t.rows == 0
-                    else _least(t.rows, high - e * t.rows)
-                )
+                part = t.rows if isinstance(high, int) and high % t.rows == 0 else _least(
+                    t.rows, high - e * t.rows
+                )  # fmt: skip
                 y = k.alloc(UB, (t.rows, t.tn), self.dtype)
                 k.move_out(
                     (part, width), At(y, lambda a, b: (a, b)),
@@ -389,10 +383,9 @@ class _Emitter:
                     k.load((part, width), At(buffer, lambda a, b: (a, b)), at_output(operands[n]))
 
                 later = next((n for n in pending if order[n] == BIAS), None)
-                epilogue.apply(
-                    k, rest, y, (part, width), self.dtype,
-                    epilogue.Operands(residual, None if later is None else At(tiles[later], lambda a, b: (b,))),
-                )  # fmt: skip
+                bias_row = None if later is None else At(tiles[later], lambda a, b: (b,))
+                operands_of = epilogue.Operands(residual, bias_row)
+                epilogue.apply(k, rest, y, (part, width), self.dtype, operands_of)
                 k.store((part, width), at_output(self.y), At(y, lambda a, b: (a, b)))
 
 

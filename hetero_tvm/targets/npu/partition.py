@@ -55,7 +55,9 @@ class Regions:
     """Variable -> region, for what runs on the NPU."""
 
 
-def partition(module: Any, tasks: Mapping[Any, Any], refusals: Mapping[str, str]) -> tuple[Regions, Placement]:
+def partition(
+    module: Any, tasks: Mapping[Any, Any], refusals: Mapping[str, str]
+) -> tuple[Regions, Placement]:
     """Group the bindings of ``main``.
 
     Parameters
@@ -72,7 +74,9 @@ def partition(module: Any, tasks: Mapping[Any, Any], refusals: Mapping[str, str]
         if not thin:
             break
         rejected.update(thin)
-    order = sorted(range(len(bindings)), key=lambda i: (stage[bindings[i][0]], bindings[i][0] not in on_npu, i))
+    order = sorted(
+        range(len(bindings)), key=lambda i: (stage[bindings[i][0]], bindings[i][0] not in on_npu, i)
+    )
     placement = _report(bindings, on_npu, tasks, refusals, rejected)
     regions = Regions([bindings[i] for i in order], {var: stage[var] for var in on_npu})
     return regions, placement
@@ -83,9 +87,8 @@ def _task(value: Any, tasks: Mapping[Any, Any]) -> Any:
 
 
 def _is_view(value: Any) -> bool:
-    return (
-        isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name == "relax.reshape"
-    )
+    called = value.op if isinstance(value, tvm.ir.Call) else None
+    return isinstance(called, tvm.ir.Op) and called.name == "relax.reshape"
 
 
 def _stages(bindings, tasks, refusals, rejected):

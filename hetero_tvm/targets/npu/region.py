@@ -149,9 +149,8 @@ class RegionBuilder:
         self._slots.append(Slot(name, size, "output"))
         self._outputs.append(size)
         target = Tensor(len(self._slots) - 1, size)
-        have, source = next(
-            ((k, t) for k, t in value.by_layout.items() if k == ROW_MAJOR), next(iter(value.by_layout.items()))
-        )
+        have = ROW_MAJOR if ROW_MAJOR in value.by_layout else next(iter(value.by_layout))
+        source = value.by_layout[have]
         self._convert(
             source, self.machine.dtype, have, target, "float32", ROW_MAJOR, value.shape, size // 4, tag
         )
@@ -218,7 +217,8 @@ class RegionBuilder:
     def _plan_workspace(self) -> int:
         used = [t for t in self._workspace if t.last >= 0]
         problem = memory.Problem(
-            memory.Buffer(str(n), t.first, t.last + 1, -(-t.bytes // _ALIGN) * _ALIGN) for n, t in enumerate(used)
+            memory.Buffer(str(n), t.first, t.last + 1, -(-t.bytes // _ALIGN) * _ALIGN)
+            for n, t in enumerate(used)
         )
         plan = memory.plan(problem, alignment=_ALIGN, seconds=_PLAN_SECONDS)
         for n, tensor in enumerate(used):

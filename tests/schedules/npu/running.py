@@ -1,0 +1,81 @@
+"""Runs one kernel of an NPU space on the simulator, through the same builder as whole models."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.targets.npu.driver import Run, open_device
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, RegionBuilder, Value, plain_layout
+from hetero_tvm.targets.npu.spec import NPUSpec
+
+#: float16 carries 11 bits; a kernel rounds some ten times on its way.
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
+
+
+def machine(preset: str = "edge", dtype: str = "float16") -> NpuMachine:
+    return NpuMachine(NPUSpec.preset(preset), dtype, SimpleNamespace(to_json=dict))
+
+
+def compile_kernel(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: Any = None) -> CompiledRegion:
+    """A region of one kernel: float32 in and out."""
+    point = point or space.default(op, mach)
+    cache = KernelCache(mach)
+    builder = RegionBuilder("kernel", mach, cache)
+    packers, (wanted, result) = space.pack(op, point, mach), space.layouts(op)
+    tensors = []
+    for n, (operand, array) in enumerate(zip(op.inputs, arrays, strict=True)):
+        if n in packers:
+            tensors.append(builder.constant(packers[n](array)))
+        elif operand.constant:
+            tensors.append(builder.constant(array.astype(np.float32)))
+        else:
+            value = builder.input(operand.name, operand.shape)
+            tensors.append(builder.tensor_of(value, wanted[n], operand.name))
+    tensors += [builder.constant(table) for table in space.tables(op, point, mach)]
+    value = Value(op.output.shape)
+    value.by_layout[plain_layout(op.output.shape, result)] = builder.fresh(op.output.shape)
+    builder.call(cache.of_space(space, op, point), [*tensors, *value.by_layout.values()], op.label)
+    builder.output("out", value, "out")
+    return builder.finish()
+
+
+def run(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: Any = None) -> tuple[np.ndarray, Run]:
+    """The kernel's result and what it cost."""
+    region = compile_kernel(space, op, mach, arrays, point)
+    packed = space.pack(op, point or space.default(op, mach), mach)
+    bound: dict[str, Any] = {"constants": np.frombuffer(region.constants, np.uint8)}
+    for n, (operand, array) in enumerate(zip(op.inputs, arrays, strict=True)):
+        if n not in packed and not operand.constant:
+            bound[operand.name] = array.astype(np.float32)
+    bound["out"] = (op.output.shape, np.float32)
+    with open_device(mach.spec) as device:
+        result = device.run(device.load(region.stream), bound)
+    return result.outputs["out"], result
+
+
+def sample(op: Any, seed: int = 0) -> list[np.ndarray]:
+    """Operands with products of unit size."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for operand in op.inputs:
+        array = rng.standard_normal(operand.shape).astype(np.float32)
+        if operand.name == "W":
+            fan_in = op.k if hasattr(op, "k") else int(np.prod(operand.shape[1:]))
+            array /= np.sqrt(fan_in).astype(np.float32)
+        arrays.append(array)
+    return arrays
+
+
+def assert_close(space: Any, op: Any, mach: NpuMachine, arrays: Any = None, point: Any = None) -> Run:
+    """Against the contract in float64."""
+    arrays = sample(op) if arrays is None else arrays
+    with np.errstate(all="ignore"):
+        expected = op.reference(*(a.astype(np.float64) for a in arrays))
+    actual, result = run(space, op, mach, arrays, point)
+    error = np.abs(actual - expected).max()
+    assert error <= TOLERANCE[mach.dtype] * np.abs(expected).max(), (op.label, point, error)
+    return result

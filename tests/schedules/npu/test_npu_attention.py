@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
+from tests.schedules.npu.running import assert_close, machine, sample
+
+SPACE = NpuAttentionSpace()
+
+
+def masked(op):
+    """Operands whose mask hides some keys, as exporters write it: the lowest float32."""
+    arrays = sample(op)
+    if op.mask:
+        hidden = np.random.default_rng(1).random(op.mask) < 0.3
+        arrays[-1] = np.where(hidden, np.finfo(np.float32).min, 0).astype(np.float32)
+        arrays[-1][..., 0] = 0
+    return arrays
+
+
+@pytest.mark.parametrize("preset", ["edge", "mobile"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Attention(2, 3, 20, 20, 16, 0.25, 3, packed=True, mask=(2, 1, 1, 20)),
+        Attention(1, 4, 17, 33, 8, 0.3, 2, causal=True),
+        Attention(1, 2, 40, 40, 12, 0.3, 2, mask=(1, 1, 40, 40)),
+        Attention(1, 1, 1, 1, 4, 0.3, 1),
+        Attention(1, 2, 70, 300, 64, 0.125, 2, mask=(1, 2, 1, 1)),
+    ],
+    ids=lambda op: op.label,
+)
+def test_default_tiles_give_the_contract(op, preset):
+    assert_close(SPACE, op, machine(preset), masked(op))
+
+
+def test_every_choice_gives_the_contract():
+    op, mach = Attention(1, 2, 40, 72, 16, 0.25, 2, mask=(1, 1, 1, 72)), machine("edge")
+    choices = SPACE.knobs(op, mach)[0].choices
+    assert len(choices) > 5
+    for tiles in choices[:: max(1, len(choices) // 5)]:
+        assert_close(SPACE, op, mach, masked(op), point={"tiles": tiles})
+
+
+def test_a_query_that_sees_nothing_gives_zero_when_the_contract_says_so():
+    op = Attention(1, 1, 6, 8, 8, 0.3, 1, mask=(1, 1, 6, 8), zero_masked=True)
+    arrays = sample(op)
+    arrays[-1] = np.zeros(op.mask, np.float32)
+    arrays[-1][0, 0, 2] = -np.inf
+    assert_close(SPACE, op, machine(), arrays)

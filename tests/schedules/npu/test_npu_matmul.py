@@ -1,0 +1,49 @@
+import random
+
+import pytest
+
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace, candidates
+from tests.schedules.npu.running import assert_close, machine
+
+SPACE = NpuMatmulSpace()
+
+
+@pytest.mark.parametrize("preset", ["edge", "mobile", "datacenter"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Matmul((40,), 96, 72, ("bias", "gelu_erf", "residual")),
+        Matmul((1,), 5, 3, ("bias", "tanh")),
+        Matmul((3, 33), 70, 65, ("residual", "bias", "silu")),
+        Matmul((17,), 200, 300, ("bias", "relu")),
+    ],
+    ids=lambda op: op.label,
+)
+def test_default_tiles_give_the_contract(op, preset):
+    assert_close(SPACE, op, machine(preset))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_any_tiles_give_the_contract(dtype):
+    mach = machine("edge", dtype)
+    op = Matmul((3, 33), 70, 65, ("residual", "bias", "gelu_tanh"))
+    every = sorted(candidates(op, mach.spec), key=str)
+    assert len(every) > 100
+    for t in random.Random(0).sample(every, 8):
+        tiles = (t.stationary, t.tm, t.tn, t.tk, t.slices, t.sub, t.ring, t.rows)
+        assert_close(SPACE, op, mach, point={"tiles": tiles})
+
+
+def test_a_point_that_does_not_fit_is_refused():
+    op = Matmul((512,), 512, 512)
+    with pytest.raises(ValueError, match="do not fit edge"):
+        SPACE.check(op, {"tiles": ("x", 512, 512, 512, 1, 1, 2, 8)}, machine("edge"))
+
+
+def test_large_activations_do_not_overflow_gelu():
+    import numpy as np
+
+    op = Matmul((4,), 8, 8, ("gelu_tanh",))
+    x = np.full((4, 8), 300.0, np.float32)
+    assert_close(SPACE, op, machine(), [x, np.eye(8, dtype=np.float32)])
