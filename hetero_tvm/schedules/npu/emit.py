@@ -248,8 +248,10 @@ def _flag(condition: Any) -> Any:
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "copy": lambda x: x, "neg": lambda x: _f(0.0) - x, "abs": tirx.abs,
-    "relu": lambda x: tirx.max(x, _f(0.0)), "square": lambda x: x * x, "floor": tirx.floor,
-    "ceil": tirx.ceil, "round": tirx.nearbyint, "exp": tirx.exp, "log": tirx.log, "erf": tirx.erf, "tanh": tirx.tanh, "sigmoid": tirx.sigmoid,
+    "relu": lambda x: tirx.max(x, _f(0.0)),
+    "square": lambda x: x * x, "floor": tirx.floor,
+    "ceil": tirx.ceil, "round": tirx.nearbyint, "exp": tirx.exp, "log": tirx.log, "erf": tirx.erf,
+    "tanh": tirx.tanh, "sigmoid": tirx.sigmoid,
     "sqrt": tirx.sqrt, "rsqrt": tirx.rsqrt, "reciprocal": lambda x: _f(1.0) / x, "sin": tirx.sin,
     "cos": tirx.cos,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TargetError
-from hetero_tvm.relax_passes.rule import Rule
+from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
@@ -77,7 +77,7 @@ class NpuTarget(Target):
         return self._cpu.tvm_target
 
     @property
-    def fusions(self) -> Sequence[Rule]:
+    def fusions(self) -> Sequence[GraphPass]:
         return self._cpu.fusions
 
     @functools.cached_property
@@ -88,7 +88,12 @@ class NpuTarget(Target):
         return self._cpu.schedule_generic(function)
 
     def apply_schedules(
-        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], scheduled: Mapping[str, Any]
+        self,
+        module: Any,
+        tasks: Sequence[Any],
+        points: Mapping[str, Point],
+        scheduled: Mapping[str, Any],
+        suffix: str = "",
     ) -> Any:
         from hetero_tvm.targets.npu.lowering import lower_regions
 
@@ -97,7 +102,7 @@ class NpuTarget(Target):
         mine = {task.key for task in tasks if isinstance(task.space, NpuSpace)}
         tasks = [self._on_host(task) if task.key in mine else task for task in tasks]
         points = {key: point for key, point in points.items() if key not in mine}
-        return super().apply_schedules(module, tasks, points, scheduled)
+        return super().apply_schedules(module, tasks, points, scheduled, suffix)
 
     def _on_host(self, task: Any) -> Any:
         hosts = (space for space in self.spaces if not isinstance(space, NpuSpace))
