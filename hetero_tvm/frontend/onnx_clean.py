@@ -22,6 +22,7 @@ from .onnx_check import (
     sort_nodes,
 )
 from .onnx_constants import ConstantPool, names_used, tensor_problem
+from .onnx_contrib import expand_contrib
 from .onnx_fold import Folder, merge_identities, tensor_type
 from .onnx_shapes import fix_input_shapes
 
@@ -53,6 +54,7 @@ def clean(
     graph = model.graph
     name_nodes(graph)
     sort_nodes(graph, pool)
+    expand_contrib(model, opset_of(model))
     if not model.functions:
         refuse_unknown(graph, opset_of(model), supported)
     fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)

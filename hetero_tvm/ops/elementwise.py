@@ -55,10 +55,10 @@ class Elementwise(FusedOp):
     def workload(self):
         from tvm import te
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import plain_activation, prim_func
 
         def compute(x):
-            return te.compute(x.shape, lambda *i: activation(self.function, x(*i)), name=self.function)
+            return te.compute(x.shape, lambda *i: plain_activation(self.function, x(*i)), name=self.function)
 
         # Relax's generic fusion (pattern 0 is "elementwise") may join it to its neighbours.
-        return prim_func(self, compute).with_attr("op_pattern", 0)
+        return prim_func(self, compute, "int64").with_attr("op_pattern", 0)

@@ -6,6 +6,7 @@ schedule, and what a target that claims nothing would compile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-from tvm import te  # noqa: E402
+from tvm import te, tirx  # noqa: E402
 
 from hetero_tvm.ops.layout import PLAIN, Layout  # noqa: E402
 
@@ -21,10 +22,15 @@ OP_ATTR = "hetero.op"
 """PrimFunc attribute that carries the contract of a fused operator as JSON."""
 
 
-def prim_func(op: Any, compute: Callable[..., Any]) -> Any:
-    """``compute`` maps placeholders of ``op.inputs`` to the result; returns a marked PrimFunc."""
+def prim_func(op: Any, compute: Callable[..., Any], index_dtype: str | None = None) -> Any:
+    """``compute`` maps placeholders of ``op.inputs`` to the result; returns a marked PrimFunc.
+
+    With ``index_dtype`` int64 the function has the extents that Relax's own kernels have, and may be
+    fused with them.
+    """
     placeholders = [te.placeholder(x.shape, x.dtype, name=x.name) for x in op.inputs]
-    function = te.create_prim_func([*placeholders, compute(*placeholders)]).without_attr("global_symbol")
+    function = te.create_prim_func([*placeholders, compute(*placeholders)], index_dtype)
+    function = function.without_attr("global_symbol")
     # op_pattern 8 is "opaque": Relax's generic fusion leaves the function alone.
     return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": 8, "tirx.noalias": True})
 
@@ -63,3 +69,24 @@ def image_as(plain: Any, layout: str) -> Any:
         return te.if_then_else(inside, plain[n, c, y, x], 0.0)
 
     return te.compute(form.shape((int(plain.shape[0]), channels, height, width)), element, name="laid_out")
+
+
+def plain_activation(name: str, x: Any) -> Any:
+    """The same in TIR's own functions: for kernels that Relax may fuse with others, and analyse then."""
+
+    def c(value: float) -> Any:
+        return tirx.const(value, "float32")
+
+    forms: dict[str, Callable[[], Any]] = {
+        "relu": lambda: tirx.max(c(0.0), x),
+        "relu6": lambda: tirx.min(c(6.0), tirx.max(c(0.0), x)),
+        "tanh": lambda: tirx.tanh(x),
+        "sigmoid": lambda: tirx.sigmoid(x),
+        "silu": lambda: x * tirx.sigmoid(x),
+        "quick_gelu": lambda: x * tirx.sigmoid(c(1.702) * x),
+        "gelu_erf": lambda: c(0.5) * x * (c(1.0) + tirx.erf(x * c(math.sqrt(0.5)))),
+        "gelu_tanh": lambda: (
+            c(0.5) * x * (c(1.0) + tirx.tanh(c(math.sqrt(2 / math.pi)) * (x + c(0.044715) * x * x * x)))
+        ),
+    }
+    return forms[name]()

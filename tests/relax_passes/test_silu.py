@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.relax_passes.pipeline import optimize
 from hetero_tvm.relax_passes.silu import QuickGelu, Silu
 from tests.relax_passes.graphs import (
+    bindings,
     calls,
     constant,
     contracts,
@@ -89,6 +91,15 @@ def test_in_the_epilogue_of_a_product():
     assert contracts(after, "matmul")[0].epilogue == ("quick_gelu",)
     assert report.fusions == {"quick_gelu": 1, "matmul_epilogue": 1}
     same_numbers(before, after)
+
+
+def test_an_activation_alone_is_fused_with_its_neighbours():
+    def body(emit, x, y):
+        return emit(op.add(gated(emit, emit(op.add(x, y)), quick=True), y))
+
+    lowered, _, report = optimize(module({"x": (3, 5), "y": (3, 5)}, body), {})
+    assert report.fusions == {"quick_gelu": 1}
+    assert len(bindings(lowered)) == 1
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)

@@ -7,7 +7,15 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.elementwise import ElementwiseSpace
-from tests.schedules.running import MACHINES, check_points, check_shapes, point_runners
+from tests.schedules.running import (
+    MACHINES,
+    check_points,
+    check_shapes,
+    compiled,
+    exact,
+    point_runners,
+    random_arrays,
+)
 
 SPACE = ElementwiseSpace()
 
@@ -24,6 +32,13 @@ def test_every_function(function):
     for machine in MACHINES.values():
         op = Elementwise((5, 33), function)
         check_points(SPACE, op, [SPACE.default(op, machine)], machine)
+
+
+def test_the_plain_forms_compute_the_same():
+    ops = [Elementwise((5, 7), function) for function in ACTIVATIONS]
+    for op, run in zip(ops, compiled((op.workload(), op.output.shape) for op in ops), strict=True):
+        arrays = random_arrays(op)
+        np.testing.assert_allclose(run(*arrays), exact(op, arrays), rtol=0, atol=2e-6, err_msg=op.function)
 
 
 @pytest.mark.parametrize("function", ACTIVATIONS)

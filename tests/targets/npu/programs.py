@@ -27,9 +27,7 @@ def load_all(builder, slot, dst_mem, count, dst=0):
 
 
 def store_all(builder, slot, count, src=0):
-    builder.emit(
-        "store", elem=1, dst_mem="dram", dst_slot=slot, src=src, dst=0, **contiguous(count, 1)
-    )
+    builder.emit("store", elem=1, dst_mem="dram", dst_slot=slot, src=src, dst=0, **contiguous(count, 1))
 
 
 def on_image(emit, image):
