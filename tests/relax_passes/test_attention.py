@@ -7,6 +7,7 @@ import pytest
 
 from hetero_tvm.relax_passes.attention import FuseAttention
 from hetero_tvm.relax_passes.qkv import MergeQkv
+from hetero_tvm.relax_passes.rope import FuseRope
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -19,6 +20,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.test_rope import rope
 
 B, S, H, D = 2, 4, 3, 5
 WIDTH = H * D
@@ -473,33 +475,99 @@ def test_a_split_in_another_order_is_read_in_place():
     assert [place.offset for place in found.heads_at] == [WIDTH, 0, 2 * WIDTH]
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"bias": (True, False, True)}, "some of Q, K and V have a bias and some have none"),
-        ({"other": True}, "Q, K and V are projections of different inputs"),
-        ({"key_out": True}, "is used outside the attention as well"),
-    ],
-)
-def test_projections_that_do_not_merge(options, reason):
-    inputs = {**INPUT, "y": (B, S, 7)} if "other" in options else INPUT
+@pytest.mark.parametrize("bias", [(True, False, True), (False, False, True)])
+def test_a_missing_bias_is_zero(bias):
+    """Whisper's keys have none."""
+    found, after = fused(
+        lambda e, x: projected(e, x, bias=bias), INPUT, FuseAttention(), MergeQkv(), attention=1, qkv=1
+    )
+    assert found.packed and calls(after) == {"attention": 1, "matmul": 1, "add": 1}
 
-    def body(emit, x, y=None):
-        return projected(emit, x, **{**options, **({"other": y} if y is not None else {})})
 
-    before = module(inputs, body)
+def test_two_of_three_share_an_input():
+    """MobileBERT's queries and keys."""
+    inputs = {**INPUT, "y": (B, S, 7)}
+    found, after = fused(
+        lambda e, x, y: projected(e, x, other=y), inputs, FuseAttention(), MergeQkv(), attention=1, qkv=1
+    )
+    assert calls(after)["matmul"] == 2 and [place.operand for place in found.heads_at] == [0, 0, 1]
+
+
+def test_keys_that_are_a_result_as_well_are_cut_out():
+    before = module(INPUT, lambda e, x: projected(e, x, key_out=True))
     after, _, report = fuse(before, FuseAttention(), MergeQkv())
-    assert report.fusions == {"attention": 1} and reason in report.misses[0]["reason"]
+    assert report.fusions == {"attention": 1, "qkv": 1}
+    assert calls(after)["matmul"] == calls(after)["strided_slice"] == 1
     same_numbers(before, after)
 
 
-def test_projections_of_inputs_name_what_is_missing():
-    before = module(SELF, attention)
+def test_cross_attention_merges_keys_and_values():
+    def body(emit, x, y):
+        pieces = [emit(op.matmul(z, constant(weights(7, WIDTH, seed=i)))) for i, z in enumerate((x, y, y))]
+        return attention(emit, *pieces)
+
+    found, after = fused(
+        body, {**INPUT, "y": (B, 6, 7)}, FuseAttention(), MergeQkv(), attention=1, qkv=1
+    )
+    assert calls(after)["matmul"] == 2 and found.heads_at[1].row == 2 * WIDTH
+
+
+def test_projections_of_three_inputs_do_not_merge():
+    def body(emit, x, y, z):
+        return attention(emit, *(emit(op.matmul(t, constant(weights(7, WIDTH)))) for t in (x, y, z)))
+
+    before = module({name: (B, S, 7) for name in "xyz"}, body)
     _, _, report = fuse(before, FuseAttention(), MergeQkv())
-    assert report.misses[0]["reason"].startswith("Q, K, V is not a product with a constant weight")
+    assert report.fusions == {"attention": 1}
+    assert report.misses[0]["reason"] == "Q, K and V are projections of different inputs"
 
 
-def test_cross_attention_does_not_merge_and_is_no_near_miss():
+@pytest.mark.parametrize("kv_heads", [1, 3])
+@pytest.mark.parametrize("norm", [False, True])
+def test_projections_merge_across_rotary_embeddings(kv_heads, norm):
+    """Grouped heads, rotated after a norm of each head (Qwen 3) or at once (Llama)."""
+    dim, group = 4, H // kv_heads
+
+    def split(emit, x, count):
+        return emit(op.reshape(x, (B, S, count, dim)))
+
+    def body(emit, x):
+        sizes = (H, kv_heads, kv_heads)
+        project = lambda i, n: emit(op.matmul(x, constant(weights(7, n * dim, seed=i))))  # noqa: E731
+        query, key, value = (split(emit, project(i, n), n) for i, n in enumerate(sizes))
+        if norm:
+            query, key = (
+                emit(op.nn.rms_norm(t, constant(weights(dim)), axes=[-1], epsilon=1e-6)) for t in (query, key)
+            )
+        tables = [constant(weights(1, 1, S, dim, seed=i)) for i in (1, 2)]
+        query, key, value = (emit(op.permute_dims(t, [0, 2, 1, 3])) for t in (query, key, value))
+        query, key = (rope(emit, t, *tables) for t in (query, key))
+        key, value = (
+            emit(op.reshape(emit(op.broadcast_to(emit(op.expand_dims(t, 2)), (B, kv_heads, group, S, dim))),
+                            (B, H, S, dim))) for t in (key, value)
+        )  # fmt: skip
+        w = emit(op.nn.softmax(emit(op.matmul(query, emit(op.permute_dims(key, [0, 1, 3, 2])))), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
+        return emit(op.reshape(out, (B, S, H * dim)))
+
+    before = module(INPUT, body)
+    after, _, report = fuse(before, FuseRope(), FuseAttention(), MergeQkv())
+    assert report.fusions == {"rope": 2, "attention": 1, "qkv": 1} and not report.misses
+    assert calls(after)["matmul"] == 1 and calls(after)["permute_dims"] == 0
+    assert calls(after)["strided_slice"] == (2 if norm else 0)
+    same_numbers(before, after)
+
+
+def test_what_is_no_projection_is_named():
+    def body(emit, x, k, v):
+        return attention(emit, emit(op.matmul(x, constant(weights(7, WIDTH)))), k, v)
+
+    before = module({**INPUT, "k": (B, 6, WIDTH), "v": (B, 6, WIDTH)}, body)
+    _, _, report = fuse(before, FuseAttention(), MergeQkv())
+    assert report.misses[0]["reason"].startswith("K, V is not a product with a constant weight")
+
+
+def test_attention_of_inputs_has_nothing_to_merge():
     _, _, report = fuse(module(QKV, attention), FuseAttention(), MergeQkv())
     assert report.fusions == {"attention": 1} and not report.misses
 
