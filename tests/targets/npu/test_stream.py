@@ -77,6 +77,10 @@ def test_bad_fields():
         ("set_flag", {"source": "matrix", "target": "vector", "event": -1}, "event must be from 0 to 65535"),
         ("load", load | {"extents": (1,) * 5}, "up to 4 values, got 5"),
         ("load", load | {"extents": (0,)}, "extents must be from 1"),
+        ("load", load | {"extents": (1.5,)}, "extents must be a whole number, got 1.5"),
+        ("load", load | {"extents": (1,), "src": 1 << 49}, "src must be from 0 to 281474976710656"),
+        ("vunary", {"op": "exp", "dst_dtype": "f16", "src_dtype": "f16", "mul": 1e39, "dst": 0,
+                    "extents": (1,)}, "vunary: float too large"),
     ]:
         with pytest.raises(StreamError, match=reason):
             isa.encode(name, **fields)
