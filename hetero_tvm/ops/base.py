@@ -82,7 +82,15 @@ class FusedOp(ABC):
 
     def to_json(self) -> str:
         """The contract as JSON; :func:`from_json` is its inverse."""
-        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, sort_keys=True)
+        fields = dataclasses.asdict(self)
+        if fields.get("dtype") == "float32":  # the default: texts, and so the keys of records, stay the same
+            del fields["dtype"]
+        return json.dumps({"kind": self.kind, **fields}, sort_keys=True)
+
+
+def suffix(dtype: str) -> tuple[str, ...]:
+    """What a dtype adds to a label: nothing for float32."""
+    return () if dtype == "float32" else (dtype,)
 
 
 def _freeze(value: Any) -> Any:

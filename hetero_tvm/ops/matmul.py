@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 BIAS = "bias"
 RESIDUAL = "residual"
@@ -27,6 +27,8 @@ class Matmul(FusedOp):
         (constant), ``residual`` adds a tensor of Y's shape, any other name is an activation of
         :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
 
+    dtype : of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+
     Operands: X [*lead, k], W [k, n] (constant), then one per ``bias`` / ``residual`` in the order of
     the epilogue.
     """
@@ -37,6 +39,7 @@ class Matmul(FusedOp):
     n: int
     k: int
     epilogue: tuple[str, ...] = ()
+    dtype: str = "float32"
 
     @property
     def m(self) -> int:
@@ -44,17 +47,18 @@ class Matmul(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        operands = [Operand("X", (*self.lead, self.k)), Operand("W", (self.k, self.n), constant=True)]
+        operands = [Operand("X", (*self.lead, self.k), self.dtype)]
+        operands.append(Operand("W", (self.k, self.n), self.dtype, constant=True))
         for step in self.epilogue:
             if step == BIAS:
                 operands.append(Operand("bias", (self.n,), constant=True))
             elif step == RESIDUAL:
-                operands.append(Operand("residual", (*self.lead, self.n)))
+                operands.append(Operand("residual", (*self.lead, self.n), self.dtype))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n))
+        return Operand("Y", (*self.lead, self.n), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -62,7 +66,7 @@ class Matmul(FusedOp):
 
     @property
     def label(self) -> str:
-        return "_".join(["matmul", f"{self.m}x{self.k}x{self.n}", *self.epilogue])
+        return "_".join(["matmul", f"{self.m}x{self.k}x{self.n}", *self.epilogue, *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
@@ -75,25 +79,25 @@ class Matmul(FusedOp):
     def workload(self):
         from tvm import te
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         def elementwise(step, y, operand):
             if step == BIAS:
                 return te.compute(y.shape, lambda *i: y(*i) + operand[i[-1]], name=step)
             if step == RESIDUAL:
-                return te.compute(y.shape, lambda *i: y(*i) + operand(*i), name=step)
+                return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         def compute(x, w, *extra):
             axis = te.reduce_axis((0, self.k), name="k")
             y = te.compute(
                 self.output.shape,
-                lambda *i: te.sum(x[(*i[:-1], axis)] * w[axis, i[-1]], axis=axis),
+                lambda *i: te.sum(wide(x[(*i[:-1], axis)]) * wide(w[axis, i[-1]]), axis=axis),
                 name="product",
             )
             rest = iter(extra)
             for step in self.epilogue:
                 y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
-            return y
+            return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
         return prim_func(self, compute)

@@ -41,6 +41,11 @@ def broadcast_index(shape: tuple[int, ...], index: Any) -> tuple[Any, ...]:
     return tuple(0 if extent == 1 else i for extent, i in zip(shape, last, strict=True))
 
 
+def wide(x: Any) -> Any:
+    """A value of an operand as float32, in which all arithmetic is done."""
+    return x if str(x.dtype) == "float32" else x.astype("float32")
+
+
 def activation(name: str, x: Any) -> Any:
     """One activation of the epilogue on a scalar expression (see ``codegen.vector_math``)."""
     from hetero_tvm.codegen import vector_math

@@ -170,11 +170,11 @@ def _instruction(text: str) -> str:
 
 def _async_copy(text: str, inputs: list[str]) -> str:
     size = inputs[2] if len(inputs) > 2 else re.search(r"], (\d+)", text).group(1)
-    if "setp" in text or "@p" in text:  # predicated: nothing, or zeros, where the predicate is false
-        predicate = inputs[-1]
-        call = f"copy_async({inputs[0]}, {inputs[1]}, {size}, {size});"
-        other = f"else copy_async({inputs[0]}, {inputs[1]}, {size}, 0);" if "st.shared" in text else ""
-        return f"if ({predicate}) {call} {other}"
+    if found := re.search(r"setp\.\w+\.\w+ \w+, %(\d+)", text):
+        # Where the predicate is false: zeros, where the statement stores them, else nothing.
+        call = f"if ({inputs[int(found.group(1))]}) copy_async({inputs[0]}, {inputs[1]}, {size}, {size});"
+        zero = f" else memset(shared_memory + ({inputs[0]}), 0, {size});"
+        return call + (zero if "st.shared" in text else "")
     valid = inputs[3] if len(inputs) > 3 else size
     return f"copy_async({inputs[0]}, {inputs[1]}, {size}, {valid});"
 
