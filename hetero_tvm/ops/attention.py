@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 class Heads(NamedTuple):
@@ -47,11 +47,13 @@ class Attention(FusedOp):
     tensors, places : shapes of the operands that hold Q, K and V, and for each of the three where it
         lies in them (see :class:`Heads`), when that is in none of the two ways above.
 
+    dtype : of Q, K, V and the result; the mask is float32, and so is all arithmetic.
+
     The result is [B, Sq, H * Dv].
     """
 
     kind: ClassVar[str] = "attention"
-    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
+    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places", "dtype")
     """Fields that are not written at their defaults, so that records made before they existed stay valid."""
 
     batch: int
@@ -70,6 +72,7 @@ class Attention(FusedOp):
     softcap: float = 0.0
     tensors: tuple[tuple[int, ...], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
+    dtype: str = "float32"
 
     @property
     def values(self) -> int:
@@ -114,14 +117,14 @@ class Attention(FusedOp):
         held = [""] * len(self.shapes)
         for letter, place in zip("QKV", self.heads_at, strict=True):
             held[place.operand] += letter
-        operands = [Operand(name, shape) for name, shape in zip(held, self.shapes, strict=True)]
+        operands = [Operand(name, shape, self.dtype) for name, shape in zip(held, self.shapes, strict=True)]
         if self.mask:
             operands.append(Operand("mask", self.mask))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("O", (self.batch, self.q_len, self.heads * self.values))
+        return Operand("O", (self.batch, self.q_len, self.heads * self.values), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -133,7 +136,7 @@ class Attention(FusedOp):
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
         said = ("packed", "mask", "causal", "zero_masked", "window", "softcap")
-        return shape + "".join(f"_{name}" for name in said if getattr(self, name))
+        return "_".join([shape, *(name for name in said if getattr(self, name)), *suffix(self.dtype)])
 
     def to_json(self) -> str:
         fields = dataclasses.asdict(self)
@@ -175,7 +178,7 @@ class Attention(FusedOp):
     def workload(self):
         from tvm import te, tirx, topi
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         dim, values, group = self.head_dim, self.values, self.heads // self.kv_heads
         hidden = -np.inf if self.zero_masked else -3.0e38
@@ -188,8 +191,8 @@ class Attention(FusedOp):
                 for extent in reversed(self.shapes[place.operand]):
                     indices.append(tirx.floormod(rest, extent))
                     rest = tirx.floordiv(rest, extent)
-                return tensor[tuple(reversed(indices))]
-            return tensor[b, s, place.offset + h * place.head + d]
+                return wide(tensor[tuple(reversed(indices))])
+            return wide(tensor[b, s, place.offset + h * place.head + d])
 
         def compute(*operands):
             operands = list(operands)
@@ -231,7 +234,7 @@ class Attention(FusedOp):
                     name="guarded",
                 )
             j = te.reduce_axis((0, self.kv_len), name="j")
-            return te.compute(
+            o = te.compute(
                 self.output.shape,
                 lambda b, i, c: te.sum(
                     weights[b, c // values, i, j]
@@ -240,6 +243,7 @@ class Attention(FusedOp):
                 ),
                 name="O",
             )
+            return o if self.dtype == "float32" else te.compute(o.shape, lambda *i: o(*i).astype(self.dtype))
 
         return prim_func(self, compute)
 

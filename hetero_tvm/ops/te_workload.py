@@ -43,7 +43,7 @@ def broadcast_index(shape: tuple[int, ...], index: Any) -> tuple[Any, ...]:
 
 def wide(x: Any) -> Any:
     """A value of an operand as float32, in which all arithmetic is done."""
-    return x if str(x.dtype) == "float32" else x.astype("float32")
+    return x if str(getattr(x, "dtype", None) or x.ty.dtype) == "float32" else x.astype("float32")
 
 
 def activation(name: str, x: Any) -> Any:

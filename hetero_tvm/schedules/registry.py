@@ -17,6 +17,7 @@ from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
 from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
+from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
@@ -36,7 +37,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     RelayoutSpace(),
 )
 
-CUDA_SPACES: tuple[DesignSpace, ...] = (CudaMatmulSpace(),)
+CUDA_SPACES: tuple[DesignSpace, ...] = (CudaMatmulSpace(), CudaAttentionSpace())
 
 _BY_NAME = {space.name: space for space in (*CPU_SPACES, *CUDA_SPACES)}
 

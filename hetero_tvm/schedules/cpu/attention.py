@@ -46,6 +46,8 @@ class AttentionSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Attention):
             return "not an attention"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
         if 0 in (op.batch, op.heads, op.q_len, op.kv_len, op.head_dim, op.values):
             return "an extent is zero"
         if op.kv_len * 4 * 2 > _SCORES_LIMIT:

@@ -127,6 +127,8 @@ class MatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Matmul):
             return "not a matmul"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
     def knobs(self, op: Matmul, machine: CpuModel) -> tuple[Knob, ...]:
