@@ -34,7 +34,7 @@ from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
 
 STATIONARY = ("x", "w", "none")
-_MOST = 48
+MOST = 48
 _ISSUE = 12
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 
@@ -55,6 +55,10 @@ class Tiles:
     rows: int
     """Rows per piece of the epilogue."""
 
+    def point(self) -> tuple[Any, ...]:
+        """As the choice of a knob."""
+        return (self.stationary, self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
+
 
 class NpuMatmulSpace(NpuSpace):
     """``ops.Matmul`` on the NPU."""
@@ -69,16 +73,16 @@ class NpuMatmulSpace(NpuSpace):
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
-        return (Knob("tiles", tuple(_tuple(t) for t in ranked[:_MOST])),)
+        return (Knob("tiles", tuple(t.point() for t in ranked[:MOST])),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
         best = min(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
-        return {"tiles": _tuple(best)}
+        return {"tiles": best.point()}
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """A record may name any tiles that fit, also ones that today's ranking leaves out."""
         value = point.get("tiles")
-        if not isinstance(value, tuple) or len(value) != 8 or not _fits(op, Tiles(*value), machine.spec):
+        if not isinstance(value, tuple) or len(value) != 8 or not fits(op, Tiles(*value), machine.spec):
             raise ValueError(f"{self.name}: tiles={value!r} do not fit {machine.spec.name}")
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
@@ -103,11 +107,7 @@ class NpuMatmulSpace(NpuSpace):
         return {1: panels}
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
-        return _Emitter(op, Tiles(*point["tiles"]), machine).run()
-
-
-def _tuple(t: Tiles) -> tuple[Any, ...]:
-    return (t.stationary, t.tm, t.tn, t.tk, t.slices, t.sub, t.ring, t.rows)
+        return Emitter(op, Tiles(*point["tiles"]), machine).run()
 
 
 # --- the choices ---------------------------------------------------------------------------------
@@ -138,13 +138,13 @@ def candidates(op: Matmul, spec: Any) -> Iterator[Tiles]:
                                 continue
                             for ring in (2, 4):
                                 tiles = Tiles(
-                                    stationary, tm, tn, tk, slices, sub, ring, _rows(op, tm, tn, spec)
+                                    stationary, tm, tn, tk, slices, sub, ring, piece_rows(op, tm, tn, spec)
                                 )
-                                if _fits(op, tiles, spec):
+                                if fits(op, tiles, spec):
                                     yield tiles
 
 
-def _rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
+def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
     """Rows per piece of the epilogue: some thousand elements, so that issue costs little and the last
     piece is short."""
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
@@ -153,7 +153,7 @@ def _rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
     return max(1, min(tm, room, wanted))
 
 
-def _fits(op: Matmul, t: Tiles, spec: Any) -> bool:
+def fits(op: Matmul, t: Tiles, spec: Any) -> bool:
     streamed = (t.tm if t.stationary == "w" else t.tn) * t.tk * t.slices * 2 * t.ring
     held = t.sub * (t.tn if t.stationary == "w" else t.tm)
     panel = held * (t.tk * t.slices * t.ring if t.stationary == "none" else round_up(op.k, t.tk)) * 2
@@ -210,7 +210,7 @@ def estimate(op: Matmul, t: Tiles, spec: Any) -> float:
 # --- the kernel ------------------------------------------------------------------------------------
 
 
-class _Emitter:
+class Emitter:
     def __init__(self, op: Matmul, tiles: Tiles, machine: Any):
         self.op, self.t, self.dtype = op, tiles, machine.dtype
         both = 8 * tiles.sub * tiles.tm * tiles.tn <= machine.spec.scratchpad("l0c")
@@ -221,15 +221,24 @@ class _Emitter:
         op, k = self.op, self.k
         with k:
             self.x = k.argument("X", (op.m, op.k), self.dtype)
-            self.w = k.argument("W", (op.k * round_up(op.n, self.t.tn),), self.dtype)
-            self.extra = [
-                k.argument(f"{step}{n}", (op.n,), "float32") if step == BIAS
-                else k.argument(f"{step}{n}", (op.m, op.n), self.dtype)
-                for n, step in enumerate(s for s in op.epilogue if s in (BIAS, RESIDUAL))
-            ]  # fmt: skip
-            self.y = k.argument("Y", (op.m, op.n), self.dtype)
+            self._constants_and_result((op.m, op.n))
             self._panels()
         return k.function
+
+    def _constants_and_result(self, shape: tuple[int, ...]) -> None:
+        """The parameters behind X; the result, and residuals, have ``shape``."""
+        op, k = self.op, self.k
+        self.w = k.argument("W", (op.k * round_up(op.n, self.t.tn),), self.dtype)
+        self.extra = [
+            k.argument(f"{step}{n}", (op.n,), "float32") if step == BIAS
+            else k.argument(f"{step}{n}", shape, self.dtype)
+            for n, step in enumerate(s for s in op.epilogue if s in (BIAS, RESIDUAL))
+        ]  # fmt: skip
+        self.y = k.argument("Y", shape, self.dtype)
+
+    def _output(self, row: Any, column: Any, buffer: Any) -> At:
+        """The region of the result (or a residual) from (row, column)."""
+        return At(buffer, lambda a, b: (row + a, column + b))
 
     def _weight(self, j: Any, r: Any, c: Any) -> tuple[Any, ...]:
         """Index of element (r, c) of column panel ``j``."""
@@ -373,7 +382,7 @@ class _Emitter:
                 )  # fmt: skip
 
                 def at_output(buffer: Any) -> At:
-                    return At(buffer, lambda a, b: (i * t.tm + e * t.rows + a, j * t.tn + b))
+                    return self._output(i * t.tm + e * t.rows, j * t.tn, buffer)
 
                 pending = [n for n in range(len(order)) if not (bias and n == 0)]
 

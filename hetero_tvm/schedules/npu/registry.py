@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
 
@@ -12,4 +13,5 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuAttentionSpace(),
     NpuNormalizeSpace(),
     NpuSoftmaxSpace(),
+    NpuConv2dSpace(),
 )

@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def test_a_whole_model_keeps_its_numbers(target):
     model = built("minilm-l6-tiny", target)
     assert model.check().ok
     placement = model.plan.target.placement(model.plan.module, model.plan.tasks)
-    assert "99.9% of FLOPs on npu" in placement
+    assert float(re.search(r"([0-9.]+)% of FLOPs on npu", placement)[1]) >= 98
 
 
 def test_bfloat16_is_coarser_and_right():
