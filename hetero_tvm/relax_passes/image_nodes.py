@@ -184,7 +184,7 @@ def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None
         return ActivationNode(graph, var, op)
     if op is not None:
         return ConvNode(graph, var, op) if isinstance(op, Conv2d) and op.plain else None
-    pool = _pool(graph, var)
+    pool = pool_of(graph, var)
     if pool is not None:
         return PoolNode(graph, var, *pool)
     name = graph.op_name(var)
@@ -209,7 +209,8 @@ def is_image(graph: Graph, expr: Any) -> bool:
 
 
 # pooling -------------------------------------------------------------------------------------------
-def _pool(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
+def pool_of(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
+    """The pooling that ``var`` computes, and the image; None for anything else."""
     call = graph.call(
         var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
     )

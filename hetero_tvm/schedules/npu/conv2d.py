@@ -25,6 +25,7 @@ from tvm import tirx  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
+from hetero_tvm.ops.layout import PLAIN  # noqa: E402
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
 from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
 from hetero_tvm.schedules.npu import epilogue, matmul  # noqa: E402
@@ -54,6 +55,8 @@ class NpuConv2dSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Conv2d):
             return f"is for conv2d, not {op.kind}"
+        if {op.x_layout, op.y_layout, op.residual_layout} != {PLAIN}:
+            return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
         if op.groups != 1:
             return f"{op.groups} groups: the matrix unit takes convolutions without groups"
         if reason := epilogue.supported(op.epilogue):

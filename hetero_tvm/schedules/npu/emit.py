@@ -21,6 +21,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
@@ -106,6 +108,16 @@ class Kernel:
     def load(self, extents: Sequence[Any], dst: At, src: At) -> None:
         """DRAM -> L1 or UB."""
         self._copy("load", extents, dst, src)
+
+    def load_padded(
+        self, extents: Sequence[Any], dst: At, src: At, inside: Index, fill: float = 0.0
+    ) -> None:
+        """DRAM -> L1 or UB, where the conditions ``inside`` hold (one loop each); ``fill`` elsewhere."""
+        dtype = str(src.buffer.dtype)
+        with self._nest("load", extents, {"fill": _bits(fill, dtype)}) as i:
+            value = src.buffer[tuple(src.index(*i))]
+            padded = tirx.if_then_else(tirx.all(*inside(*i)), value, tirx.const(fill, dtype))
+            T.buffer_store(dst.buffer, padded, list(dst.index(*i)))
 
     def fill(self, extents: Sequence[Any], dst: At, value: float) -> None:
         """A constant into UB."""
@@ -232,6 +244,12 @@ def _with_immediates(fields: dict[str, Any], sources: Sequence[Source]) -> dict[
     for n in fields["immediates"]:
         fields["imm"] = float(sources[n])  # type: ignore[arg-type]
     return fields
+
+
+def _bits(value: float, dtype: str) -> int:
+    """A float of 2 bytes as the DMA engine fills it in."""
+    as_float32 = int(np.float32(value).view(np.uint32))
+    return as_float32 >> 16 if dtype == "bfloat16" else int(np.float16(value).view(np.uint16))
 
 
 def _cast(value: Any, dtype: str) -> Any:

@@ -7,6 +7,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
+from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, NpuPoolSpace
 
 NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuMatmulSpace(),
@@ -14,4 +15,6 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuNormalizeSpace(),
     NpuSoftmaxSpace(),
     NpuConv2dSpace(),
+    NpuDepthwiseSpace(),
+    NpuPoolSpace(),
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TargetError
+from hetero_tvm.relax_passes.pipeline import FUSIONS
+from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
@@ -78,7 +80,8 @@ class NpuTarget(Target):
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
-        return self._cpu.fusions
+        # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
+        return (*FUSIONS, ClaimPool())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
