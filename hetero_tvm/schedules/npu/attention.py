@@ -15,13 +15,14 @@ float16 that is still zero weight, and sums of mask and score cannot overflow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import Knob, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
@@ -71,7 +72,8 @@ class NpuAttentionSpace(NpuSpace):
         if not op.causal:
             return []
         i, j = np.arange(op.q_len)[:, None], np.arange(op.kv_len)
-        hidden = j > i + op.kv_len - op.q_len
+        last = i + op.kv_len - op.q_len
+        hidden = (j > last) | (j <= last - op.window) if op.window else j > last
         return [np.where(hidden, MASKED, 0.0).astype(numpy_dtype(machine.short))]
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
@@ -94,7 +96,7 @@ def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
 
 
 def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
-    d, s = op.head_dim, op.kv_len
+    d, s = max(op.head_dim, op.values), op.kv_len
     slices = ceil_div(s, t.tk)
     masks = bool(op.mask) + op.causal
     full = (bool(op.mask) and op.mask[2] > 1) + op.causal
@@ -129,25 +131,19 @@ class _Emitter:
 
     def run(self) -> Any:
         op, t, k, dtype = self.op, self.t, self.k, self.dtype
-        width, kv_width = op.heads * op.head_dim, op.kv_heads * op.head_dim
         d, s = op.head_dim, op.kv_len
         self.q_tiles = ceil_div(op.q_len, t.tq)
         rounds = op.batch * op.heads * self.q_tiles
         self.slices = ceil_div(s, t.tk)
         with k:
-            if op.packed:
-                qkv = k.argument("QKV", (op.batch, op.q_len, width + 2 * kv_width), dtype)
-                self.q, self.key, self.value = (qkv, 0), (qkv, width), (qkv, width + kv_width)
-            else:
-                self.q = (k.argument("Q", (op.batch, op.q_len, width), dtype), 0)
-                self.key = (k.argument("K", (op.batch, s, kv_width), dtype), 0)
-                self.value = (k.argument("V", (op.batch, s, kv_width), dtype), 0)
+            held = [k.argument(f"held{n}", (math.prod(shape),), dtype) for n, shape in enumerate(op.shapes)]
+            self.q, self.key, self.value = ((held[at.operand], at) for at in op.heads_at)
             self.mask = k.argument("mask", op.mask, dtype) if op.mask else None
             self.causal = k.argument("causal", (op.q_len, s), dtype) if op.causal else None
-            self.out = k.argument("O", (op.batch, op.q_len, width), dtype)
+            self.out = k.argument("O", (op.batch, op.q_len, op.heads * op.values), dtype)
             # Two of each: the back of an iteration runs beside the front of the next one.
             self.key_l1 = k.alloc(L1, (2, s, d), dtype)
-            self.value_l1 = k.alloc(L1, (2, s, d), dtype)
+            self.value_l1 = k.alloc(L1, (2, s, op.values), dtype)
             self.weights_l1 = k.alloc(L1, (2, self.slices, t.tq, t.tk), dtype)
             self.inverse = k.alloc(UB, (2, round_up(t.tq, 8)), "float32")
             with k.loop(rounds + 1) as it:
@@ -169,11 +165,8 @@ class _Emitter:
         turn = it // self.q_tiles % 2
         high = extent_at(op.q_len, t.tq, it % self.q_tiles)
         with k.when(it % self.q_tiles == 0):
-            for (source, offset), held in ((self.key, self.key_l1), (self.value, self.value_l1)):
-                k.load(
-                    (s, d), At(held, lambda i, j: (turn, i, j)),
-                    _columns(source, b, 0, offset + h // group * d),
-                )  # fmt: skip
+            for place, held, width in ((self.key, self.key_l1, d), (self.value, self.value_l1, op.values)):
+                k.load((s, width), _of_turn(held, turn), _head(place, b, h // group, 0))
         with k.loop(1, buffers=2):
             query = k.alloc(L1, (t.tq, d), dtype)
             a0 = k.alloc(L0A, (t.tq, d), dtype)
@@ -181,11 +174,7 @@ class _Emitter:
             c = k.alloc(L0C, (t.tq, pitch), "float32")
             scores = k.alloc(UB, (t.tq, s), dtype)
             peak = k.alloc(UB, (round_up(t.tq, 16),), dtype)
-            source, offset = self.q
-            k.load(
-                (high, d), At(query, lambda i, j: (i, j)),
-                _columns(source, b, row, offset + h * d),
-            )  # fmt: skip
+            k.load((high, d), At(query, lambda i, j: (i, j)), _head(self.q, b, h, row))
             k.move((high, d), At(a0, lambda i, j: (i, j)), At(query, lambda i, j: (i, j)))
             with k.loop(ceil_div(s, t.tn), buffers=2) as n:
                 wide = extent_at(s, t.tn, n)
@@ -200,6 +189,9 @@ class _Emitter:
                 )  # fmt: skip
             tile = At(scores, lambda i, j: (i, j))
             k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale)
+            if op.softcap:
+                k.unary("tanh", (high, s), tile, tile, mul=1.0 / op.softcap)
+                k.unary("copy", (high, s), tile, tile, mul=op.softcap)
             self._add_masks(tile, high, b, h, row)
             total = self.inverse
             even_turn = it % 2
@@ -224,7 +216,7 @@ class _Emitter:
             full = op.mask[2] > 1
             held = k.alloc(UB, (t.tq if full else 1, s), dtype)
             extents = (high if full else 1, s if op.mask[3] > 1 else 1)
-            at = [b if op.mask[0] > 1 else 0, h if op.mask[1] > 1 else 0]
+            at = [b % op.mask[0] if op.mask[0] > 1 else 0, h if op.mask[1] > 1 else 0]
             k.load(
                 extents, At(held, lambda i, j: (i, j)),
                 At(self.mask, lambda i, j: (*at, (row if full else 0) + i, j)),
@@ -242,7 +234,7 @@ class _Emitter:
 
     def _back(self, it: Any) -> None:
         op, t, k, dtype = self.op, self.t, self.k, self.dtype
-        d, s = op.head_dim, op.kv_len
+        d, s = op.values, op.kv_len
         b, h, row = self._place(it)
         turn, even_turn = it // self.q_tiles % 2, it % 2
         high = extent_at(op.q_len, t.tq, it % self.q_tiles)
@@ -272,6 +264,12 @@ class _Emitter:
 
 
 
-def _columns(buffer: Any, batch: Any, row: Any, column: Any) -> At:
-    """Rows and columns of one batch, from (row, column)."""
-    return At(buffer, lambda i, j: (batch, row + i, column + j))
+def _head(place: tuple[Any, Heads], b: Any, h: Any, row: Any) -> At:
+    """Rows of one head from ``row``, by (row, element), in the flat operand that holds them."""
+    buffer, at = place
+    base = at.offset + b * at.batch + h * at.head + row * at.row
+    return At(buffer, lambda i, j: (base + i * at.row + j,))
+
+
+def _of_turn(buffer: Any, turn: Any) -> At:
+    return At(buffer, lambda i, j: (turn, i, j))

@@ -35,9 +35,9 @@ def permute(outer: int, rows: int, columns: int, source: str, target: str, spec:
     """[outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
     channels-last (rows: channels, columns: pixels, or the other way round)."""
     each = 2 * (_BYTES[source] + _BYTES[target])
-    room = spec.scratchpad("ub") // each - 64
-    wide = min(columns, max(1, room // min(rows, 64)), 512)
-    high = min(rows, max(1, room // wide))
+    room = (spec.scratchpad("ub") - 4096) // each - 64
+    wide = min(columns, max(1, room // min(rows | 1, 65)), 512)
+    high = min(rows, max(1, room // wide - 1))
     k = Kernel()
     with k:
         x = k.argument("X", (outer, rows, columns), source)
@@ -46,12 +46,13 @@ def permute(outer: int, rows: int, columns: int, source: str, target: str, spec:
             ceil_div(columns, wide), buffers=2
         ) as t:  # fmt: skip
             tall, broad = extent_at(rows, high, r), extent_at(columns, wide, t)
-            a, b = k.alloc(UB, (high, wide), source), k.alloc(UB, (wide, high), target)
+            # An odd pitch spreads a column over all banks; the copy runs along the source's rows.
+            a, b = k.alloc(UB, (high, wide), source), k.alloc(UB, (wide, high | 1), target)
             k.load(
                 (tall, broad), At(a, lambda i, j: (i, j)),
                 At(x, lambda i, j: (n, r * high + i, t * wide + j)),
             )  # fmt: skip
-            k.unary("copy", (broad, tall), At(b, lambda j, i: (j, i)), At(a, lambda j, i: (i, j)))
+            k.unary("copy", (tall, broad), At(b, lambda i, j: (j, i)), At(a, lambda i, j: (i, j)))
             k.store(
                 (broad, tall), At(y, lambda j, i: (n, t * wide + j, r * high + i)),
                 At(b, lambda j, i: (j, i)),

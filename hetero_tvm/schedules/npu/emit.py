@@ -88,6 +88,10 @@ class Kernel:
 
     @contextmanager
     def when(self, condition: Any) -> Iterator[None]:
+        """The body under a condition of the loops (or always: True)."""
+        if condition is True:
+            yield
+            return
         with T.If(condition), T.Then():
             yield
 

@@ -190,8 +190,9 @@ def queue_cycles(op: Matmul, t: Tiles, spec: Any) -> tuple[float, float, float, 
     vector = op.m * op.n * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
     vector += pieces * _ISSUE * (1 + len(rest))
     versions = 2 if 8 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c") else 1
-    if versions == 1 and t.sub == 1:  # products wait for the way out
-        matrix += m_tiles * n_tiles * t.tm * t.tn * 4.0 / spec.l0c_to_ub
+    if versions == 1:  # the next block's products wait until the accumulators are out
+        out_rate = max(4.0 / spec.l0c_to_ub, 2.0 / spec.dram_bytes_per_cycle)
+        matrix += 1.2 * panels * blocks * t.sub * t.tm * t.tn * out_rate
     first = (t.tm + t.tn) * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency
     last = t.tm * t.tn * (4.0 / spec.l0c_to_ub) + t.rows * t.tn * 2.0 / spec.dram_bytes_per_cycle
     if t.stationary != "none":  # a panel is loaded while less than usual can run
@@ -204,7 +205,9 @@ def estimate(op: Matmul, t: Tiles, spec: Any) -> float:
     """Cycles of the kernel: the busiest queue, some of the others' work, and what does not overlap."""
     *queues, ends = queue_cycles(op, t, spec)
     busiest = max(queues)
-    return busiest + ends + 0.02 * (sum(queues) - busiest) - 0.001 * busiest * (t.ring > 2)
+    # The nearer the DMA is to the busiest queue, the more a deep ring is worth.
+    jitter = 0.3 * busiest * (queues[0] / busiest) ** 3 / (t.ring * t.slices)
+    return busiest + ends + 0.02 * (sum(queues) - busiest) + jitter
 
 
 # --- the kernel ------------------------------------------------------------------------------------
@@ -258,8 +261,6 @@ class Emitter:
             if t.stationary != "none":
                 held = (t.sub, steps, tk, t.tn) if by_weights else (t.sub, steps, t.tm, tk)
                 panel = k.alloc(L1, held, self.dtype)
-                if not by_weights:
-                    self._load_panel(panel, p, count, steps)
             with k.loop(outer, buffers=self.versions) as o:
                 c = k.alloc(L0C, (t.sub, t.tm, t.tn), "float32")
                 with k.loop(ceil_div(steps, t.slices), buffers=t.ring) as k1:
@@ -268,16 +269,13 @@ class Emitter:
                     i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
                     self._finish(i, j, s, c)
 
-    def _load_panel(self, panel: Any, p: Any, count: Any, steps: int) -> None:
-        op, t, k = self.op, self.t, self.k
-        with k.loop(steps) as r, k.loop(count) as s:
-            depth = extent_at(op.k, t.tk, r)
-            i = p * t.sub + s
-            k.load(
-                (extent_at(op.m, t.tm, i), depth),
-                At(panel, lambda a, b: (s, r, a, b)),
-                At(self.x, lambda a, b: (i * t.tm + a, r * t.tk + b)),
-            )
+    def _load_x(self, dst: At, i: Any, r: Any) -> None:
+        """Rows ``i * tm ...``, step ``r`` of the reduction, into the region ``dst`` of (row, column)."""
+        op, t = self.op, self.t
+        self.k.load(
+            (extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)), dst,
+            At(self.x, lambda a, b: (i * t.tm + a, r * t.tk + b)),
+        )  # fmt: skip
 
     def _load_weights(self, dst: At, j: Any, r: Any, depth: Any) -> None:
         """Rows ``r * tk ...`` of column panel ``j``, into the region ``dst`` of loops (row, column)."""
@@ -305,23 +303,21 @@ class Emitter:
                             At(panel, lambda a, b: (s, r, a, b)), p * t.sub + s, r,
                             extent_at(op.k, t.tk, r),
                         )  # fmt: skip
-                k.load(
-                    (rows, extent_at(op.k, t.tk, r)),
-                    At(stream, lambda a, b: (k0, a, b)),
-                    At(self.x, lambda a, b: (o * t.tm + a, r * t.tk + b)),
-                )
+                self._load_x(At(stream, lambda a, b: (k0, a, b)), o, r)
         else:
             stream = k.alloc(L1, (deep, t.tn), self.dtype)
-            if t.stationary == "none":
-                panel = k.alloc(L1, (t.sub, t.slices, t.tm, t.tk), self.dtype)
-                with k.loop(extent_at(steps, t.slices, k1)) as k0, k.loop(count) as s:
-                    r, i = k1 * t.slices + k0, p * t.sub + s
-                    k.load(
-                        (extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)),
-                        At(panel, lambda a, b: (s, k0, a, b)),
-                        At(self.x, lambda a, b: (i * t.tm + a, r * t.tk + b)),
-                    )
             self._load_weights(At(stream, lambda a, b: (a, b)), o, k1 * t.slices, depth)
+            streamed = t.stationary == "none"
+            if streamed:
+                panel = k.alloc(L1, (t.sub, t.slices, t.tm, t.tk), self.dtype)
+            with (
+                k.when(streamed or o == 0),
+                k.loop(extent_at(steps, t.slices, k1)) as k0,
+                k.loop(count) as s,
+            ):
+                r = k1 * t.slices + k0
+                at = k0 if streamed else r
+                self._load_x(At(panel, lambda a, b: (s, at, a, b)), p * t.sub + s, r)
         with k.loop(extent_at(steps, t.slices, k1), buffers=2) as k0:
             r = k1 * t.slices + k0
             d = extent_at(op.k, t.tk, r)

@@ -26,6 +26,8 @@ def masked(op):
         Attention(1, 4, 17, 33, 8, 0.3, 2, causal=True),
         Attention(1, 2, 40, 40, 12, 0.3, 2, mask=(1, 1, 40, 40)),
         Attention(1, 1, 1, 1, 4, 0.3, 1),
+        Attention(1, 2, 20, 20, 8, 0.3, 2, causal=True, window=5, softcap=3.0, value_dim=12),
+        Attention(4, 2, 9, 9, 8, 0.3, 1, packed=True, mask=(2, 2, 9, 9)),
         Attention(1, 2, 70, 300, 64, 0.125, 2, mask=(1, 2, 1, 1)),
     ],
     ids=lambda op: op.label,
