@@ -12,6 +12,7 @@ from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.relax_passes.pipeline import optimize
+from hetero_tvm.relax_passes.precision import convert
 from hetero_tvm.relax_passes.rule import Report
 from hetero_tvm.relax_passes.sources import initial
 from hetero_tvm.relax_passes.tasks_of import tasks_of
@@ -87,6 +88,7 @@ def optimize_model(
     *,
     disable: Iterable[str] = (),
     dump_ir: str | os.PathLike[str] | None = None,
+    precision: str | None = None,
 ) -> Plan:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -94,14 +96,18 @@ def optimize_model(
     ----------
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
     disable : names of fusions to switch off.
+    precision : ``f32`` or ``f16``, where the target has it; None for the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
 
     Raises
     ------
     TargetError : the target is unknown.
-    UsageError : ``disable`` names no fusion, or ``dump_ir`` cannot be written.
+    UsageError : ``disable`` names no fusion, the target has no such ``precision``, or ``dump_ir`` cannot
+        be written.
     """
     target = parse_target(target)
+    if precision is not None:
+        target = target.with_precision(precision)
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):
@@ -116,6 +122,8 @@ def optimize_model(
             disabled,
             **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
         )
+        if (dtype := target.graph_dtype) != "float32":
+            module, sources = convert(module, sources, dtype)
     return Plan(model, target, module, sources, tasks_of(module, sources, target), report)
 
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from typing import Any
 
-from hetero_tvm.errors import TargetError
+from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
@@ -60,6 +60,23 @@ class Target(ABC):
     def device_passes(self) -> Sequence[Any]:
         """Relax passes that lowering runs after memory planning."""
         return ()
+
+    precision: str = "f32"
+    """What fused operators take and give: ``f32``, or ``f16`` (arithmetic stays float32)."""
+
+    @property
+    def graph_dtype(self) -> str:
+        """What :func:`hetero_tvm.relax_passes.precision.convert` makes of the graph for this target."""
+        return "float32"
+
+    def with_precision(self, precision: str) -> Target:
+        """This target at another precision.  :class:`UsageError` when it has none but its own."""
+        if precision != self.precision:
+            raise UsageError(
+                f"--precision {precision} is not available for target {self.kind}",
+                hint=f"use --precision {self.precision}, the default",
+            )
+        return self
 
     def scope(self) -> AbstractContextManager[Any]:
         """Open while operators become TensorIR: sort and scan differ from one kind of device to another."""

@@ -34,6 +34,8 @@ class NormalizeSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Normalize):
             return "not a normalisation"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:

@@ -11,8 +11,9 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-from hetero_tvm.errors import LibraryError, TargetError  # noqa: E402
+from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
 from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
@@ -22,6 +23,9 @@ from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
 
+# Two products at once have no tensor-core kernel here; one by one they do.
+_FUSIONS = tuple(rule for rule in FUSIONS if rule.name != "gated_mlp")
+
 
 class CudaTarget(Target):
     """NVIDIA GPUs.
@@ -29,13 +33,29 @@ class CudaTarget(Target):
     Parameters
     ----------
     archs : architectures to hold machine code for; the first is the one that is tuned for.
+    precision : ``f32``; or ``f16``: fused operators take and give float16 and use tensor cores.
     """
 
     kind = "cuda"
     in_place = False  # the analysis knows loops in order, not blocks of threads that run in any order
 
-    def __init__(self, archs: Sequence[str]):
+    def __init__(self, archs: Sequence[str], precision: str = "f32"):
         self.models: tuple[GpuModel, ...] = tuple(model_named(arch) for arch in archs)
+        self.precision = precision
+        if precision == "f16":  # what rounding weights and activations to 11 bits may cost a whole model
+            self.relative_tolerance, self.least_cosine = 2e-2, 0.9995
+
+    @property
+    def graph_dtype(self) -> str:
+        return DTYPES.get(self.precision, "float32")
+
+    def with_precision(self, precision: str) -> CudaTarget:
+        if precision not in ("f32", *DTYPES):
+            raise UsageError(
+                f"--precision {precision} is not available for target cuda",
+                hint=f"it has f32, {', '.join(DTYPES)}",
+            )
+        return CudaTarget([model.arch for model in self.models], precision)
 
     @classmethod
     def from_variant(cls, variant: str) -> CudaTarget:
@@ -62,7 +82,9 @@ class CudaTarget(Target):
 
     @property
     def variants(self) -> tuple[Target, ...]:
-        return tuple(CudaTarget([model.arch]) for model in self.models) if len(self.models) > 1 else (self,)
+        if len(self.models) == 1:
+            return (self,)
+        return tuple(CudaTarget([model.arch], self.precision) for model in self.models)
 
     @property
     def entry(self) -> str:
@@ -78,7 +100,7 @@ class CudaTarget(Target):
 
     @property
     def fusions(self) -> Sequence[Rule]:
-        return FUSIONS
+        return _FUSIONS
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -32,14 +32,21 @@ for path in sys.argv[2:]:
 """
 
 
-def build(name, target, tmp_path):
-    plan = optimize_model(import_model(f"zoo:{name}"), target=target)
+def build(name, target, tmp_path, precision="f32"):
+    plan = optimize_model(import_model(f"zoo:{name}"), target=target, precision=precision)
     return build_model(plan, logs=tmp_path / "logs", use_shipped=False)
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_numbers_of_zoo_models(name, tmp_path, emulated):  # noqa: F811
     assert build(name, "cuda:sm_80", tmp_path).check().ok
+
+
+@pytest.mark.parametrize("name", ["llama-160m-tiny", "vit-b16-tiny"])
+def test_numbers_in_half_precision(name, tmp_path, emulated):  # noqa: F811
+    built = build(name, "cuda:sm_80", tmp_path, "f16")
+    assert built.check().ok
+    assert {"cuda.matmul"} <= {row["space"] for row in built.kernels}
 
 
 def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated):  # noqa: F811

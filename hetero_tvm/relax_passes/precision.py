@@ -1,0 +1,105 @@
+"""Half precision: fused operators take and give float16, everything else stays as it is.
+
+The pass runs after fusion.  An operator whose contract has a dtype computes in float32 whatever that
+dtype is, so converting it narrows what is stored and moved, and what tensor cores multiply, and
+nothing else: statistics, accumulators and activations keep their range.  Between two converted
+operators values stay narrow; elsewhere a cast stands.  Inputs and outputs of the model keep their
+dtypes, constants are rounded once, here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax, te  # noqa: E402
+
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.relax_passes.fused import contract  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
+
+DTYPES = {"f16": "float16"}
+"""Precisions that :func:`convert` makes, by the name of the option."""
+
+
+def convert(
+    module: Any, sources: Mapping[str, tuple[str, ...]], dtype: str
+) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    """Convert the fused operators of an optimized module.
+
+    Parameters
+    ----------
+    module, sources : as :func:`hetero_tvm.relax_passes.pipeline.optimize` returns them.
+    dtype : of activations and weights (``float16``).
+
+    Returns
+    -------
+    The module, and source names by variable.
+    """
+    return _Conversion(module, sources, dtype).run()
+
+
+class _Conversion:
+    def __init__(self, module: Any, sources: Mapping[str, tuple[str, ...]], dtype: str):
+        self._module, self._dtype = module, dtype
+        self._graph = Graph(module, sources=sources)
+        self._narrow: dict[Any, Any] = {}
+        self._functions: dict[Any, Any] = {}
+
+    def run(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+        graph = self._graph
+        for var in graph.bindings():
+            op = contract(self._module, graph.value(var))
+            if op is not None and getattr(op, "dtype", None) == "float32":
+                self._convert(var, op)
+            elif (view := graph.call(var, "relax.reshape")) is not None and view.args[0] in self._narrow:
+                narrow = relax.op.reshape(self._narrow[view.args[0]], view.args[1])
+                self._narrow[var] = graph.insert_before(var, narrow, f"{var.name}_{self._dtype}", [var])
+        return graph.rebuild()
+
+    def _convert(self, var: Any, op: FusedOp) -> None:
+        graph = self._graph
+        wanted = dataclasses.replace(op, dtype=self._dtype)
+        args = [
+            self._as(arg, operand.dtype, var) if operand.dtype != known.dtype else arg
+            for arg, operand, known in zip(
+                graph.value(var).args[1].fields, wanted.inputs, op.inputs, strict=True
+            )
+        ]
+        function = self._function(wanted, wanted.workload, wanted.label)
+        result = relax.TensorType(list(wanted.output.shape), self._dtype)
+        call = relax.call_tir(function, args, out_ty=result)
+        self._narrow[var] = graph.insert_before(var, call, f"{var.name}_{self._dtype}", [var])
+        graph.replace(var, self._cast(self._narrow[var], op.output.shape, self._dtype, "float32"))
+
+    def _as(self, value: Any, dtype: str, before: Any) -> Any:
+        """``value`` in a narrow dtype: rounded now when it is constant, as it was made, or cast."""
+        array = array_of(self._graph.value(value))
+        if array is not None:
+            return relax.const(np.asarray(array).astype(dtype))
+        if value not in self._narrow:
+            shape = tuple(int(extent) for extent in value.ty.shape)
+            cast = self._cast(value, shape, "float32", dtype)
+            self._narrow[value] = self._graph.insert_before(before, cast, f"{value.name}_{dtype}", [value])
+        return self._narrow[value]
+
+    def _cast(self, value: Any, shape: tuple[int, ...], source: str, to: str) -> Any:
+        def make() -> Any:
+            x = te.placeholder(shape, source, "x")
+            function = te.create_prim_func([x, te.compute(shape, lambda *i: x(*i).astype(to), "cast")])
+            return function.without_attr("global_symbol").with_attr("tirx.noalias", True)
+
+        function = self._function((shape, source, to), make, f"cast_{to}")
+        return relax.call_tir(function, [value], out_ty=relax.TensorType(list(shape), to))
+
+    def _function(self, key: Any, make: Any, name: str) -> Any:
+        if key not in self._functions:
+            self._functions[key] = self._graph.add_function(make(), name)
+        return self._functions[key]
