@@ -19,6 +19,7 @@ from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
 from hetero_tvm.relax_passes.embedding_norm import FuseEmbeddingNorm  # noqa: E402
+from hetero_tvm.relax_passes.fold_scales import FoldInputScales, FoldOutputScales  # noqa: E402
 from hetero_tvm.relax_passes.gated_mlp import GatedMlp  # noqa: E402
 from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
@@ -47,6 +48,8 @@ FUSIONS: tuple[GraphPass, ...] = (
     MergeQkv(),  # after attention: only then is it known which projections belong together
     FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
     ConvEpilogue(),
+    FoldOutputScales(),  # after attention, which has taken its scales for free
+    FoldInputScales(),
     GatedMlp(),  # before the epilogue as well: it takes two products at once
     MatmulEpilogue(),  # after everything that forms activations and takes products away
     MergeReshapes(),  # when no rule needs the shapes in between any more
