@@ -26,16 +26,9 @@ OPS = [
     Attention(1, 2, 6, 6, 4, 0.5, 1, packed=True, causal=True),
     Attention(2, 2, 6, 8, 4, 0.5, 1, mask=(1, 2, 1, 8), causal=True, value_dim=3, window=3, softcap=2.0),
     Attention(
-        4,
-        2,
-        3,
-        3,
-        4,
-        0.5,
-        2,
-        mask=(2, 1, 3, 3),
-        tensors=((12, 2, 3, 4),),
-        places=tuple((0, 4 * i, 72, 12, 24) for i in range(3)),
+        4, 2, 3, 3, 4, 0.5, 2, mask=(2, 1, 3, 3), tensors=((12, 2, 3, 4),), places=tuple(
+            (0, 4 * i, 72, 12, 24) for i in range(3)
+        ),
     ),
     Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
     Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),

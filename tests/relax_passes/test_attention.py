@@ -506,7 +506,9 @@ def test_cross_attention_merges_keys_and_values():
         pieces = [emit(op.matmul(z, constant(weights(7, WIDTH, seed=i)))) for i, z in enumerate((x, y, y))]
         return attention(emit, *pieces)
 
-    found, after = fused(body, {**INPUT, "y": (B, 6, 7)}, FuseAttention(), MergeQkv(), attention=1, qkv=1)
+    found, after = fused(
+        body, {**INPUT, "y": (B, 6, 7)}, FuseAttention(), MergeQkv(), attention=1, qkv=1
+    )
     assert calls(after)["matmul"] == 2 and found.heads_at[1].row == 2 * WIDTH
 
 

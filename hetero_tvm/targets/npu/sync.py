@@ -82,7 +82,9 @@ class Synchronizer:
             if write:
                 live[:] = [a for a in live if not (low <= a[0] and a[1] <= high)]
             else:
-                live[:] = [a for a in live if a[4] or a[2] != queue or not (low <= a[0] and a[1] <= high)]
+                live[:] = [
+                    a for a in live if a[4] or a[2] != queue or not (low <= a[0] and a[1] <= high)
+                ]
             live.append((low, high, queue, number, write))
 
     def _wait(self, queue: int, needed: list[int]) -> None:

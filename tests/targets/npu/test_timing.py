@@ -86,7 +86,9 @@ def test_two_engines_share_dram():
     ready = [("vunary", {"op": "copy", "src_dtype": "imm", "dst_dtype": "f16", "dst": 0, "extents": (4096,),
                          "dst_strides": (2,)}), ("barrier", {})]  # fmt: skip
     fast = dataclasses.replace(MOBILE, dram_latency=0)
-    run, trace = timed(emit(*ready, copy("load", 8192, "l1"), copy("store", 4096, "dram", dst_slot=1)), fast)
+    run, trace = timed(
+        emit(*ready, copy("load", 8192, "l1"), copy("store", 4096, "dram", dst_slot=1)), fast
+    )
     start = trace[3][0]
     assert trace[3][1] == start + 2 * 128  # alone: 128
     assert trace[2] == (start, start + 2 * 128 + 128)  # alone: 256; 128 were done in the shared time
