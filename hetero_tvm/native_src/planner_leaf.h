@@ -49,7 +49,9 @@ class Leaf {
   void Greedy(int64_t goal) {
     TryOrder(OrderBy(Keys({1, 0, 0, 0})), false, kGreedy);
     if (peak_ <= goal || clock_.Expired()) return;
-    TryDive({1, 1, 0, 0}, goal);
+    TryDive({1, 1, 0, 0}, Dive::Style(), goal);
+    if (peak_ <= goal || clock_.Expired()) return;
+    TryDive({1, 1, 0, 0}, {true}, goal);
     const Order orders[] = {{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 0, 0}, {0.3, 1, 0, 0}, {1, 0, 4, 0}, {1, 1, 8, 0}};
     for (const Order& order : orders)
       for (bool tightest : {false, true}) {
@@ -62,7 +64,7 @@ class Leaf {
   // with `only_goal` no higher one either).
   void Step(int64_t goal, bool only_goal) {
     goal = std::max(goal, low_);
-    if (peak_ > goal && !clock_.Expired()) TryDive(RandomOrder(), goal);
+    if (peak_ > goal && !clock_.Expired()) TryDive(RandomOrder(), RandomStyle(), goal);
     for (int i = 0; i < kPulls && peak_ > goal && !clock_.Expired(); ++i) Pull(goal);
     if (exact_possible_ && peak_ > goal && !clock_.Expired()) Bisect(goal, only_goal);
   }
@@ -81,6 +83,15 @@ class Leaf {
     o.load = 4 * Uniform(random_);
     o.noise = 0.3 * Uniform(random_);
     return o;
+  }
+
+  Dive::Style RandomStyle() {
+    Dive::Style style;
+    style.weighed = exact_possible_ ? Uniform(random_) < 0.5 : Uniform(random_) < 0.9;
+    style.temperature = 0.002 * std::pow(10.0, Uniform(random_));
+    style.greed = 0.001 * std::pow(10.0, Uniform(random_));
+    style.noise = Uniform(random_);
+    return style;
   }
 
   void Take(const std::vector<int64_t>& offsets, int64_t peak, Method method) {
@@ -103,9 +114,9 @@ class Leaf {
     if (peak < peak_) Take(fit_.offsets(), peak, method);
   }
 
-  void TryDive(const Order& order, int64_t goal) {
+  void TryDive(const Order& order, const Dive::Style& style, int64_t goal) {
     if (!dive_) dive_ = std::make_unique<Dive>(p_);
-    const int64_t peak = dive_->Run(OrderBy(Keys(order)), clock_);
+    const int64_t peak = dive_->Run(OrderBy(Keys(order)), style, clock_);
     if (peak == Dive::kUnfinished) return;
     if (peak < peak_) Take(dive_->offsets(), peak, kGreedy);
     dive_->Learn(goal);
