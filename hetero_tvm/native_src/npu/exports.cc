@@ -1,5 +1,6 @@
 // The simulator as a driver library of its own: the names of hnpu.h, for HNPU_DRIVER and for Python.
 // Not part of exported models, where these names would meet those of other models.
+#define HNPU_API __attribute__((visibility("default")))
 #include "simulator.h"
 
 using hnpu::kSimulator;
@@ -36,6 +37,8 @@ hnpu_status hnpu_read_counters(hnpu_device* device, hnpu_counters* counters) {
 hnpu_status hnpu_read_trace(hnpu_device* device, hnpu_trace_entry* entries, uint64_t capacity, uint64_t* count) {
   return kSimulator.read_trace(device, entries, capacity, count);
 }
+// For Python: what hnpu_driver() says in a model.
+HNPU_API const hnpu_driver_table* hnpu_selected_driver(const char** error) { return hnpu_driver(error); }
 const char* hnpu_last_error(void) { return kSimulator.last_error(); }
 const char* hnpu_status_name(hnpu_status status) { return kSimulator.status_name(status); }
 }

@@ -27,8 +27,8 @@ bool resolve_all(void* library, Choice& c) {
   hnpu_driver_table& t = c.table;
   if (!resolve(library, "hnpu_abi_version", t.abi_version, c)) return false;
   if (t.abi_version() != HNPU_ABI_VERSION) {
-    c.problem = "it has version " + std::to_string(t.abi_version()) + " of the driver interface, this model needs version " +
-                std::to_string(HNPU_ABI_VERSION);
+    c.problem = "it has version " + std::to_string(t.abi_version()) +
+                " of the driver interface, this model needs version " + std::to_string(HNPU_ABI_VERSION);
     return false;
   }
   return resolve(library, "hnpu_open", t.open, c) && resolve(library, "hnpu_close", t.close, c) &&
@@ -56,7 +56,8 @@ Choice choose() {
     choice.problem = dlerror();
   else
     choice.good = resolve_all(library, choice);
-  if (!choice.good) choice.problem = std::string("the NPU driver HNPU_DRIVER=") + path + " cannot be used: " + choice.problem;
+  if (!choice.good)
+    choice.problem = std::string("the NPU driver HNPU_DRIVER=") + path + " cannot be used: " + choice.problem;
   return choice;
 }
 

@@ -77,9 +77,9 @@ class _Table(ctypes.Structure):
 def _driver() -> _Table:
     """The driver of this process: the simulator, or what ``HNPU_DRIVER`` names."""
     library = ctypes.CDLL(str(simulator.shared_library()))
-    library.hnpu_driver.restype = ctypes.POINTER(_Table)
+    library.hnpu_selected_driver.restype = ctypes.POINTER(_Table)
     problem = ctypes.c_char_p()
-    table = library.hnpu_driver(ctypes.byref(problem))
+    table = library.hnpu_selected_driver(ctypes.byref(problem))
     if not table:
         raise DriverError((problem.value or b"").decode(), "driver failure")
     return table.contents

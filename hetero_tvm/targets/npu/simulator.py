@@ -9,7 +9,6 @@ from hetero_tvm import native
 
 FOLDER = "native_src/npu"
 FLAGS = ("-O2", "-fvisibility=hidden")
-_EXPORT = ('-DHNPU_API=__attribute__((visibility("default")))', "-ldl")
 
 
 def folder() -> Path:
@@ -33,5 +32,5 @@ def object_file() -> Path:
 
 def shared_library() -> Path:
     """The simulator with the names of ``hnpu.h`` exported; usable as ``HNPU_DRIVER``."""
-    files = [*sources(), str(folder() / "exports.cc")]
-    return native.compile_shared(files, flags=(*FLAGS, *_EXPORT), name="hnpu-simulator")
+    files = [object_file(), folder() / "exports.cc"]
+    return native.compile_shared(files, flags=(*FLAGS, "-ldl"), name="hnpu-simulator")

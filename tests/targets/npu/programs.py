@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 
 from hetero_tvm.targets.npu import isa
-from hetero_tvm.targets.npu.driver import Device
+from hetero_tvm.targets.npu.driver import Device, DriverError
 from hetero_tvm.targets.npu.numbers import WIDTH, numpy_dtype
 from hetero_tvm.targets.npu.reference import Machine
 from hetero_tvm.targets.npu.spec import NPUSpec
@@ -14,6 +14,14 @@ from hetero_tvm.targets.npu.stream import Builder, Stream
 EDGE = NPUSpec.preset("edge")
 MOBILE = NPUSpec.preset("mobile")
 UB = EDGE.scratchpad("ub")
+
+# Fields of instructions that are right, for programs of builder_with_slots.
+F16 = {"src_dtype": "f16", "dst_dtype": "f16", "src_strides": (2,), "dst_strides": (2,)}
+COPY = {"op": "copy", "src": 0, "dst": 4096, "extents": (64,), **F16}
+LOAD = {"elem": 2, "dst_mem": "ub", "src": 0, "dst": 0, "extents": (64,)}
+LOAD |= {"src_strides": (2,), "dst_strides": (2,)}
+STORE = LOAD | {"dst_mem": "dram", "dst_slot": 1}
+FLAG = {"source": "dma_in", "target": "vector", "event": 0}
 
 
 def contiguous(count, width):
@@ -93,3 +101,34 @@ def width(dtype):
 def first(stream: Stream, name):
     """The values of the first instruction of that name."""
     return next(values for _, i, _, values in stream.decode() if i is isa.BY_NAME[name])
+
+
+def builder_with_slots():
+    builder = Builder()
+    builder.slot("x", 4096, "input")
+    builder.slot("y", 4096, "output")
+    return builder
+
+
+def outcome(device, data):
+    """Loads a stream, times it and runs it on zeros: "ok" or the name of the status."""
+    try:
+        program = device.load(data)
+    except DriverError as error:
+        return error.status
+    addresses = []
+    try:
+        device.time(program, trace=True)
+        # Real memory for what a sane program would bind.
+        if sum(slot.bytes for slot in program.stream.slots) < 1 << 24:
+            for slot in program.stream.slots:
+                addresses.append((device.alloc(max(1, slot.bytes)), max(1, slot.bytes)))
+                device.write(addresses[-1][0], np.zeros(max(1, slot.bytes), "u1"))
+            device.execute(program, addresses)
+        return "ok"
+    except DriverError as error:
+        return error.status
+    finally:
+        for address, _ in addresses:
+            device.free(address)
+        device.unload(program)

@@ -1,0 +1,100 @@
+// The matrix unit: limits, footprint, cost.
+#include <string>
+
+#include "instruction_groups.h"
+
+namespace hnpu {
+namespace {
+
+struct Tile {
+  const char* name;
+  int64_t rows, bytes, pitch, address, width;
+};
+void tiles(const Mmad& v, Tile out[3]) {
+  int64_t width = v.dtype == Mmad::Dtype::k_i8 ? 1 : 2;
+  bool at = v.a_transposed == Mmad::ATransposed::k_yes, bt = v.b_transposed == Mmad::BTransposed::k_yes;
+  out[0] = {"a", at ? v.k : v.m, (at ? v.m : v.k) * width, v.a_pitch, v.a, width};
+  out[1] = {"b", bt ? v.n : v.k, (bt ? v.k : v.n) * width, v.b_pitch, v.b, width};
+  out[2] = {"c", v.m, int64_t{v.n} * 4, v.c_pitch, v.c, 4};
+}
+
+int bias_width(const MoveOut& v) {
+  return v.bias == MoveOut::Bias::k_none ? 0
+         : v.bias == MoveOut::Bias::k_f16 || v.bias == MoveOut::Bias::k_bf16 ? 2 : 4;
+}
+
+Dtype dtype_of(MoveOut::DstDtype d) { return static_cast<Dtype>(d); }
+Box moved_out(const MoveOut& v) {
+  return plane_box(v.m, v.n, v.row_stride, v.column_stride, width_of(dtype_of(v.dst_dtype)));
+}
+
+}  // namespace
+
+void check_one(const Mmad& v, const Spec& spec) {
+  Tile t[3];
+  tiles(v, t);
+  for (const Tile& tile : t) {
+    aligned(tile.name, tile.address, spec.alignment);
+    aligned((std::string(tile.name) + "_pitch").c_str(), tile.pitch, tile.width);
+    if (tile.rows > 1 && tile.pitch < tile.bytes) self_overlap(tile.name);
+  }
+}
+
+int accesses_one(const Mmad& v, Access* out) {
+  Tile t[3];
+  tiles(v, t);
+  const uint8_t memory[] = {HNPU_L0A, HNPU_L0B, HNPU_L0C};
+  int n = 0;
+  for (int i = 0; i < 3; i++) {
+    Box box = row_box(t[i].rows, t[i].pitch, t[i].bytes);
+    if (i < 2 || v.accumulate == Mmad::Accumulate::k_yes)
+      out[n++] = make_access(memory[i], 0, t[i].address, box, false);
+    if (i == 2) out[n++] = make_access(memory[i], 0, t[i].address, box, true);
+  }
+  return n;
+}
+
+Cost cost_one(const Mmad& v, const Spec& spec) {
+  bool bytes = v.dtype == Mmad::Dtype::k_i8;
+  Cost c;
+  c.unit = static_cast<double>(up(v.m, spec.block_m)) * up(v.n, spec.block_n) *
+           up(v.k, spec.block_k * (bytes ? 2 : 1));
+  c.macs = static_cast<double>(v.m) * v.n * v.k;
+  c.joule = c.macs * (bytes ? spec.energy.mac_i8 : spec.energy.mac_f16);
+  return c;
+}
+
+void check_one(const MoveOut& v, const Spec& spec) {
+  int width = width_of(dtype_of(v.dst_dtype));
+  aligned("c", v.c, spec.alignment);
+  aligned("c_pitch", v.c_pitch, 4);
+  aligned("dst", v.dst, width);
+  aligned("row_stride", v.row_stride, width);
+  aligned("column_stride", v.column_stride, width);
+  if (overlaps_itself(moved_out(v))) self_overlap("the destination");
+  if (v.scale_mode == MoveOut::ScaleMode::k_column) aligned("scales", v.scales, 4);
+  if (int w = bias_width(v)) aligned("biases", v.biases, w);
+  if (v.bias == MoveOut::Bias::k_i32 && v.src_dtype != MoveOut::SrcDtype::k_i32)
+    fail(HNPU_ERROR_UNSUPPORTED, "an i32 bias needs an i32 source");
+  if (v.zero_point && dtype_of(v.dst_dtype) != Dtype::k_i8 && dtype_of(v.dst_dtype) != Dtype::k_i32)
+    fail(HNPU_ERROR_UNSUPPORTED, "zero_point needs an integer destination");
+}
+
+int accesses_one(const MoveOut& v, Access* out) {
+  int n = 0;
+  out[n++] = make_access(HNPU_L0C, 0, v.c, row_box(v.m, v.c_pitch, int64_t{4} * v.n), false);
+  if (v.scale_mode == MoveOut::ScaleMode::k_column)
+    out[n++] = make_access(HNPU_UB, 0, v.scales, row_box(v.n, 4, 4), false);
+  if (int w = bias_width(v)) out[n++] = make_access(HNPU_UB, 0, v.biases, row_box(v.n, w, w), false);
+  out[n++] = make_access(HNPU_UB, 0, v.dst, moved_out(v), true);
+  return n;
+}
+
+Cost cost_one(const MoveOut& v, const Spec& spec) {
+  Cost c;
+  c.unit = static_cast<double>(v.m) * v.n * 4 / spec.l0c_to_ub;
+  c.ub = bank_cycles(moved_out(v), spec.ub_bytes_per_cycle);
+  return c;
+}
+
+}  // namespace hnpu
