@@ -13,7 +13,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.cpu.activation import Activations
-from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 
 
@@ -149,3 +149,18 @@ def each_tile(
             k.branch(tile < full, lambda: body(tile * step, step), lambda: body(int32(full * step), rest))
         else:
             body(int32(0), rest)
+
+
+def prefetch_lines(
+    k: Kernel, buffer: Any, prefix: list[Any], first_row: Any, rows: int, part: Any, parts: int
+) -> None:
+    """Fetch part ``part`` of ``parts`` of ``rows`` rows of a weight panel, for the next one to be warm.
+
+    Weights are cold in a network, and the hardware's prefetcher stops at every page.
+    """
+    per_row = -(-int(buffer.shape[-1]) // LINE_FLOATS)
+    count = -(-rows * per_row // parts)
+    for line in range(count):
+        at = part * count + line
+        row = first_row + tirx.floordiv(at, per_row)
+        k.prefetch(buffer, [*prefix, row, tirx.floormod(at, per_row) * LINE_FLOATS])

@@ -183,14 +183,19 @@ def _winograd_cost(shape: Shape, size: int, point: Point, machine: CpuModel) -> 
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
     finish = 6.0 * tiles.points
-    work = blocks * point["groups"] * op.batch
-    share = -(-work // machine.threads) / work
+    share = _share(panels, min(point["groups"], panels), blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
     begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points / machine.threads
     compute = products * share + begin + 600.0
     reread = 1 if weights <= machine.l2 / 2 else blocks
     spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
     return max(compute, reread * panels * weights / _MEMORY) + 0.3 * panels * weights / _MEMORY + spilled
+
+
+def _share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
+    """Part of the work that the busiest thread does: whole panels and whole tiles, whole items."""
+    largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
+    return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
 
 
 def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
@@ -220,9 +225,10 @@ def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
                 full += tile(height % rows, width % columns)
         return full
 
-    blocks = min(point["blocks"], shape.tile_units(rows, columns))
+    units = shape.tile_units(rows, columns)
+    blocks, groups = min(point["blocks"], units), min(groups, panels)
     work = blocks * groups * op.batch
-    share = -(-work // machine.threads) / work  # of the busiest thread
+    share = _share(panels, groups, units, blocks, op.batch, machine)
     weights_bytes = shape.depth * panels * vectors * lanes * 4
     block_bytes = shape.input_bytes / blocks
     # Each panel passes over the block's input, each block over the group's weights.

@@ -12,9 +12,15 @@ import numpy as np
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
-from hetero_tvm.schedules.cpu.blocked import BlockedOutput, Plane, each_tile, share
+from hetero_tvm.schedules.cpu.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
 from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx, vector_loop
 from hetero_tvm.schedules.cpu.machine import CpuModel
+
+_FEW_PASSES = 16
+"""More passes over a panel than this make its first, cold one unimportant."""
+
+_PREFETCHED = 8 << 10
+"""Bytes of a panel below which it is fetched soon enough."""
 
 
 class Shape:
@@ -168,14 +174,16 @@ class BlockedConvKernel:
             vector_loop(k, count, self.lanes, piece)
 
         top, left, bottom, right = layout.halo
-        with k.parallel(op.batch * op.channels, op.flops) as plane:
-            put(plane, 0, top * pitch, None)
-            with k.serial(op.height) as row:
-                start = (row + top) * pitch
-                put(plane, start, left, None)
-                put(plane, start + left, op.width, row * op.width)
-                put(plane, start + left + op.width, right, None)
-            put(plane, (op.height + top) * pitch, bottom * pitch, None)
+        with k.parallel(op.batch * op.channels * op.height, op.flops) as item:
+            plane, row = tirx.floordiv(item, op.height), tirx.floormod(item, op.height)
+            start = (row + top) * pitch
+            put(plane, start, left, None)
+            put(plane, start + left, op.width, row * op.width)
+            put(plane, start + left + op.width, right, None)
+            with k.when(row == 0):
+                put(plane, 0, top * pitch, None)
+            with k.when(row == op.height - 1):
+                put(plane, (op.height + top) * pitch, bottom * pitch, None)
 
     # the work ------------------------------------------------------------------------------------
     def _item(self, item: Any) -> None:
@@ -226,7 +234,7 @@ class BlockedConvKernel:
             start = self.out.start(panel * self.vectors + v)
             with k.unroll(rows * columns) as p:
                 k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
-        self._accumulate(acc, panel, y, x, rows, columns)
+        self._accumulate(acc, panel, y, x, rows, columns, self._pass(y, x))
 
         def write(v: int) -> None:
             block = panel * self.vectors + v
@@ -246,7 +254,26 @@ class BlockedConvKernel:
             else:
                 body(v)
 
-    def _accumulate(self, acc: Any, panel: Any, y: Any, x: Any, rows: int, columns: int) -> None:
+    @property
+    def _passes(self) -> int:
+        """Tiles of a block, which goes through a panel once for each; 0 when prefetching is not worth it."""
+        shape = self.shape
+        passes = -(-self.tiles * (1 if shape.flat else -(-shape.width // self.columns)) // self.blocks)
+        _, depth, columns = shape.weight_shape(self.vectors)
+        worth = passes <= _FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
+        return passes if worth else 0
+
+    def _pass(self, y: Any, x: Any) -> Any:
+        """A number below :attr:`_passes`, another one for each tile of a block."""
+        shape = self.shape
+        number = tirx.floordiv(x, self.columns)
+        if not shape.flat:
+            number = number + tirx.floordiv(y, self.rows) * -(-shape.width // self.columns)
+        return tirx.floormod(number, self._passes) if self._passes else None
+
+    def _accumulate(
+        self, acc: Any, panel: Any, y: Any, x: Any, rows: int, columns: int, part: Any | None
+    ) -> None:
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
         block, (sh, sw) = shape.x.block, op.strides
         planes = self.batch * shape.x.blocks(op.channels)
@@ -271,6 +298,9 @@ class BlockedConvKernel:
                     target = [r * columns + q, column]
                     k.store(acc, k.load(acc, target) + product, target)
 
+            if part is not None:
+                after = tirx.min(panel + 1, int32(self.panels - 1))
+                prefetch_lines(k, self.w, [after], depth, lanes_in, part, self._passes)
             with k.unroll(lanes_in) as c:
                 channel(c)
 

@@ -29,11 +29,14 @@ import numpy as np
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.schedules.cpu.blocked import BlockedOutput, Plane, each_tile, share
+from hetero_tvm.schedules.cpu.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
 from hetero_tvm.schedules.cpu.conv2d_blocked_kernel import Shape
-from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.emit import Kernel, as_index, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.winograd import FILTER, winograd
+
+_FEW_PASSES = 16
+"""More passes over the filters of a point than this make their first, cold one unimportant."""
 
 
 def applies(op: Conv2d) -> bool:
@@ -188,8 +191,16 @@ class WinogradKernel:
                 body(t, k.ramp(v * lanes, lanes))
 
         each(lambda t, column: k.store(acc, k.splat(0.0, lanes), [t, column]))
+        following = panel * self.tiles.points + point + 1
+        last = self.panels * self.tiles.points - 1
+        following = k.let(tirx.min(following, int32(last)))
+        ahead = [tirx.floordiv(following, self.tiles.points), tirx.floormod(following, self.tiles.points)]
+        parts = -(-self.block // self.height)
 
         def channels(block: Any, count: int) -> None:
+            if parts <= _FEW_PASSES:
+                part = tirx.floordiv(as_index(start), self.height)
+                prefetch_lines(k, self.u, ahead, block * lanes, count, part, parts)
             with k.unroll(count) as c:
 
                 def product(t: Any, column: Any) -> None:
