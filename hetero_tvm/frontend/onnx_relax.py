@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from types import SimpleNamespace
 
+import numpy as np
 import onnx
 
 from hetero_tvm._bootstrap import import_tvm, without_torch
@@ -100,6 +101,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         try:
             if op_name == "Clip" and _numeric_bounds(inputs[1:3]):
                 return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
+            if op_name == "Pad" and (padded := _pad(inputs, attrs)) is not None:
+                return self.bb.normalize(padded)
+            if op_name == "Conv":
+                attrs = _explicit_padding(inputs[0], attrs)
             if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
                 return self.bb.normalize(_gather(inputs[0], inputs[1], attrs.get("axis", 0)))
             return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -171,6 +176,43 @@ def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
         if bound is not None:
             x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
     return x
+
+
+def _pad(inputs: list, attrs: dict) -> relax.Expr | None:
+    """Relax's own pad with a constant; None for other forms.  TVM's converter writes an opaque kernel."""
+    x, *given = inputs
+    mode = attrs.get("mode", b"constant")
+    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
+    pads, value, axes = (arrays + [None] * 3)[:3]
+    if mode not in (b"constant", "constant") or pads is None or pads.min(initial=0) < 0:
+        return None
+    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
+        return None
+    rank = len(x.ty.shape)
+    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    width = np.zeros((rank, 2), "int64")
+    width[list(axes)] = pads.reshape(2, -1).T
+    constant = 0.0 if value is None else float(value.reshape(()))
+    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def _explicit_padding(x: relax.Expr, attrs: dict) -> dict:
+    """``auto_pad`` of a convolution as numbers; TVM's converter pads the input with an opaque kernel."""
+    mode = attrs.get("auto_pad", b"NOTSET")
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    shape = _static_shape(x.ty)
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
+        return attrs
+    kernel, spatial = attrs["kernel_shape"], shape[2:]
+    strides, dilations = (attrs.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    before, after = [], []
+    for extent, taps, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
+        reach = dilation * (taps - 1) + 1
+        total = max(0, (-(-extent // stride) - 1) * stride + reach - extent)
+        less, more = total // 2, total - total // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
 
 
 def _static_shape(ty) -> list[int] | None:

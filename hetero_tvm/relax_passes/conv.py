@@ -71,6 +71,36 @@ class FoldBatchNorm(Rule):
         graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbs)
 
 
+class FoldPad(Rule):
+    """``conv2d(pad(x))`` with zeros -> ``conv2d(x)`` with more padding of its own."""
+
+    name = "conv_pad"
+    counted = False
+    anchors = ("relax.nn.conv2d",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        conv = graph.value(var)
+        pad = graph.call(conv.args[0], "relax.nn.pad")
+        if pad is None or str(conv.attrs.data_layout) != "NCHW":
+            return None
+        width = [int(w) for w in pad.attrs.pad_width]
+        if str(pad.attrs.pad_mode) != "constant" or float(pad.attrs.pad_value) != 0.0:
+            raise Miss("the convolution's input is padded with something else than zeros")
+        if any(width[:4]):
+            raise Miss("the batch or the channels are padded")
+        return pad.args[0], conv, [width[4], width[6], width[5], width[7]]
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, conv, more = found
+        attrs = conv.attrs
+        padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]
+        call = relax.op.nn.conv2d(
+            x, conv.args[1], list(attrs.strides), padding, list(attrs.dilation), int(attrs.groups),
+            str(attrs.data_layout), str(attrs.kernel_layout), out_dtype=attrs.out_dtype,
+        )  # fmt: skip
+        graph.replace(var, call)
+
+
 class ConvEpilogue(Rule):
     """``epilogue(conv2d(x, W))`` with W constant, as one ``ops.Conv2d``."""
 

@@ -17,7 +17,7 @@ from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
-from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm  # noqa: E402
+from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm, FoldPad  # noqa: E402
 from hetero_tvm.relax_passes.embedding_norm import FuseEmbeddingNorm  # noqa: E402
 from hetero_tvm.relax_passes.fold_scales import FoldInputScales, FoldOutputScales  # noqa: E402
 from hetero_tvm.relax_passes.gated_mlp import GatedMlp  # noqa: E402
@@ -47,6 +47,7 @@ FUSIONS: tuple[GraphPass, ...] = (
     FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
     MergeQkv(),  # after attention: only then is it known which projections belong together
     FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
+    FoldPad(),  # before the epilogue makes a kernel of the convolution
     ConvEpilogue(),
     FoldOutputScales(),  # after attention, which has taken its scales for free
     FoldInputScales(),

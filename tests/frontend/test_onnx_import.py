@@ -213,3 +213,31 @@ def test_branches_taken_at_run_time():
     for condition in (True, False):
         inputs = {"c": np.array(condition), "x": x}
         assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+def test_automatic_padding_of_convolutions(mode):
+    """It becomes padding of the convolution, not a kernel of its own."""
+    height, width = (4, 6) if mode.startswith("SAME") else (3, 4)
+    attributes = f'auto_pad = "{mode}", strides = [2, 1], dilations = [1, 2], kernel_shape = [3, 2]'
+    body = (
+        f"g (float[1,2,7,6] x, float[3,2,3,2] w) => (float[1,3,{height},{width}] y) "
+        f"{{ y = Conv<{attributes}>(x, w) }}"
+    )
+    model = import_model(text_model(body))
+    assert "call_tir" not in str(model.module["main"])
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize("value", ["0", "-2.5"])
+def test_constant_pad(value):
+    body = (
+        "g (float[2,3,4] x) => (float[2,6,5] y) "
+        "{ p = Constant<value = int64[6] {0, 1, 1, 0, 2, 0}>() "
+        f"v = Constant<value = float {{{value}}}>() y = Pad(x, p, v) }}"
+    )
+    model = import_model(text_model(body))
+    assert "call_tir" not in str(model.module["main"])
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm
+from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm, FoldPad
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -139,6 +139,31 @@ def test_results_in_between_stay():
 
     after, _ = fused(body, conv_epilogue=1)
     assert epilogue(after) == ()
+
+
+def test_zeros_around_the_input_become_padding():
+    def body(emit, x):
+        y = emit(op.nn.pad(x, [0, 0, 0, 0, 1, 0, 2, 1]))
+        return conv(emit, y, padding=(0, 1, 1, 0), strides=(1, 2))
+
+    before = module(X, body)
+    after, names, report = fuse(before, FoldPad(), ConvEpilogue())
+    same_numbers(before, after)
+    assert calls(after) == {"conv2d": 1} and contracts(after, "conv2d")[0].padding == (1, 3, 1, 1)
+    assert names_of(before) <= set().union(*names.values())
+    assert report.fusions == {"conv_epilogue": 1}  # the pad is not counted
+
+
+@pytest.mark.parametrize(("width", "value", "reason"), [
+    ([0, 0, 0, 0, 1, 1, 1, 1], 2.0, "something else than zeros"),
+    ([0, 1, 0, 0, 1, 1, 1, 1], 0.0, "the batch or the channels"),
+])  # fmt: skip
+def test_other_pads_stay(width, value, reason):
+    before = module(X, lambda e, x: conv(e, e(op.nn.pad(x, width, "constant", value))))
+    after, _, report = fuse(before, FoldPad())
+    assert calls(after) == {"pad": 1, "conv2d": 1}
+    (miss,) = report.misses
+    assert reason in miss["reason"]
 
 
 def test_batch_norm_misses():
