@@ -31,12 +31,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
+    trials = 64 if options.trials is None and options.minutes is None else options.trials
+    searches = trials != 0 and not options.dry_run
+    if searches and options.target.partition(":")[0] == "cpu":
+        from hetero_tvm.search.workers import spawn_early
+
+        spawn_early()
     from hetero_tvm import api
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
-    trials = 64 if options.trials is None and options.minutes is None else options.trials
-    if trials != 0 and not options.dry_run:
+    if searches:
         _start_measuring_early(options)
     plan = cli_common.load_plan(options)
     if options.dry_run:

@@ -69,23 +69,71 @@ def run(task: Prepared, job: dict[str, Any], channel: Channel) -> None:
     once, and its result is what the others and later jobs must reproduce).
 
     Sends ``{"phase": "built"}``, waits for a message, then sends ``{"phase": "done", "results":
-    [[status, seconds | None, text], ...], "spent": {phase: seconds}}``.
+    [[status, seconds | None, text], ...], "spent": {phase: seconds}}``.  With ``members`` the candidates
+    are measured one after another instead, each with its own ``{"phase": "one", "result": ...}``.
     """
     clock = _Clock()
-    built, results = [], []
-    for candidate in job["candidates"]:
-        kernel, failure = _attempt("build_error", lambda c=candidate: _Kernel(task, c, job["cache"]))
-        built.append(kernel)
-        results.append(failure)
+    built, results = _build_all(task, job)
     clock.lap("build")
     channel.send({"phase": "built"})
-    if any(kernel is not None for kernel in built):
+    if any(kernel is not None for kernel in built) or "members" in job:
         if not channel.wait(None) or not channel.receive():
             os._exit(1)
     clock.lap("wait")
-    _time_all(task, job, built, results, clock)
-    channel.send({"phase": "done", "results": results, "spent": clock.spent})
+    if "members" in job:
+        _one_by_one(task, job, built, results, clock, channel)
+    else:
+        _time_all(task, job, built, results, clock)
+        channel.send({"phase": "done", "results": results, "spent": clock.spent})
     os._exit(0)
+
+
+def _one_by_one(
+    task: Prepared,
+    job: dict[str, Any],
+    built: list[_Kernel | None],
+    results: list[Any],
+    clock: _Clock,
+    channel: Channel,
+) -> None:
+    """Measure the members of a group in turn, each reported the moment it is known.
+
+    After a kernel that went wrong while it ran, memory is not to be trusted: the rest is left to other
+    processes.
+    """
+    for index, kernel in enumerate(built):
+        one = results[index : index + 1]
+        if kernel is not None:
+            _time_all(task, job, [kernel], one, clock)
+            built[index] = None  # frees its arguments
+        channel.send({"phase": "one", "result": one[0], "spent": clock.spent})
+        clock.spent = {}
+        if kernel is not None and one[0][0] != "ok":
+            break
+    channel.send({"phase": "done"})
+
+
+def _build_all(task: Prepared, job: dict[str, Any]) -> tuple[list[_Kernel | None], list[list[Any] | None]]:
+    """The kernels of all candidates, and what failed of them; compiled as one module when all is well."""
+    modules, results = [], []
+    for candidate in job["candidates"]:
+        module, failure = _attempt("build_error", lambda c=candidate: _function_of(task, c))
+        modules.append(module)
+        results.append(failure)
+    good = [index for index, module in enumerate(modules) if module is not None]
+    functions, failure = _attempt("build_error", lambda: _compile(task, [modules[i] for i in good]))
+    kernels: list[_Kernel | None] = [None] * len(modules)
+    for place, index in enumerate(good):
+        kernels[index], results[index] = _attempt(
+            "build_error",
+            lambda i=index, p=place: _Kernel(
+                task,
+                job["candidates"][i],
+                job["cache"],
+                functions[p] if functions is not None else _compile(task, [modules[i]])[0],
+            ),
+        )
+    return kernels, results
 
 
 def _attempt(status: str, action: Any) -> tuple[Any, list[Any] | None]:
@@ -104,8 +152,8 @@ def _attempt(status: str, action: Any) -> tuple[Any, list[Any] | None]:
 class _Kernel:
     """A compiled candidate with its arguments, all that can be made ready before its turn comes."""
 
-    def __init__(self, task: Prepared, candidate: dict[str, Any], cache: int):
-        self._function = _compile(task, candidate)
+    def __init__(self, task: Prepared, candidate: dict[str, Any], cache: int, function: Any):
+        self._function = function
         packed = task.packed(candidate)
         plain = [tensor.numpy() for tensor in task.tensors if tensor is not None]
         copies = timing.copies_needed(sum(array.nbytes for array in (*packed.values(), *plain)), cache)
@@ -134,17 +182,28 @@ class _Kernel:
         return timing.bound(self._function, self._arguments)
 
 
-def _compile(task: Prepared, candidate: dict[str, Any]) -> Any:
-    from hetero_tvm.codegen.pipeline import compile_kernels
-
+def _function_of(task: Prepared, candidate: dict[str, Any]) -> Any:
+    """The PrimFunc of a candidate."""
     module = task.kernel(candidate)
     if module is None:
         raise _Refused("build_error", "there is no generic schedule")
     if hasattr(module, "get_global_vars"):
         (variable,) = module.get_global_vars()
         module = module[variable]
-    public = tvm.IRModule({"main": module.with_attr("global_symbol", "main")})
-    return compile_kernels(public, task.target).jit()["main"]
+    return module
+
+
+def _compile(task: Prepared, functions: list[Any]) -> list[Any]:
+    """Machine code of several PrimFuncs, compiled as one module."""
+    from hetero_tvm.codegen.pipeline import compile_kernels
+
+    names = [f"candidate_{index}" for index in range(len(functions))]
+    public = {
+        name: function.with_attr("global_symbol", name)
+        for name, function in zip(names, functions, strict=True)
+    }
+    compiled = compile_kernels(tvm.IRModule(public), task.target).jit()
+    return [compiled[name] for name in names]
 
 
 def _time_all(

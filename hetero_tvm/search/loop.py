@@ -47,6 +47,8 @@ _CLOSE = 0.015
 """The second-best candidate takes part in the comparison when it is this close to the best."""
 _VERIFY_BUDGET = 0.045
 """Seconds of timing per candidate in the comparison."""
+_TOGETHER, _TOGETHER_BYTES = 4, 64 << 20
+"""Candidates of a task that one process may build, when their operands are no larger than this."""
 _HOPELESS = 16
 """Failed candidates after which a task without any valid one is given up."""
 
@@ -406,7 +408,7 @@ class _Run:
         for state, proposed in groups:
             for candidate in proposed:
                 limit = _SLOW * state.best if state.best is not None else None
-                jobs.append(Job(state.task.key, (candidate,), limit=limit))
+                jobs.append(Job(state.task.key, (candidate,), limit=limit, together=_together(state.task)))
                 owners.append((state, candidate))
         for index, (result,) in self.workers.measure(jobs, self._stop_trials):
             state, candidate = owners[index]
@@ -561,3 +563,8 @@ def _candidate_of(record: Record) -> Candidate:
 
 def _key(candidate: Candidate) -> str:
     return candidate_key({"point": {}} if "generic" in candidate else candidate)
+
+
+def _together(task: Any) -> int:
+    """Stock schedules are less trusted than points of our spaces: each in a process of its own."""
+    return _TOGETHER if task.space is not None and task.nbytes <= _TOGETHER_BYTES else 1

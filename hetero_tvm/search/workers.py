@@ -12,8 +12,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -57,6 +58,8 @@ class Job:
     store_reference : the first candidate is ``plain``: it is run once, and its result is what the
         other candidates of this task, in this job and later, must reproduce.
     run_seconds : deadline of checking and timing; default that of :class:`Limits`.
+    together : neighbouring jobs of one candidate each that may share a child process, as long as none
+        of them misbehaves: half of what LLVM costs for a small kernel does not depend on it.
     """
 
     task: str
@@ -65,6 +68,7 @@ class Job:
     budget: float = 0.014
     store_reference: bool = False
     run_seconds: float | None = None
+    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,54 @@ def target_for(machine: Any) -> dict[str, Any]:
     return machine.llvm_target()
 
 
+@dataclass
+class _Server:
+    process: subprocess.Popen
+    channel: Channel
+    threads: int
+    known: set[str] = field(default_factory=set)
+
+
+_spawned: list[_Server] = []
 _started_early: list[Workers] = []
+
+
+def spawn_early() -> None:
+    """Begin starting a measuring process before it is known what for; imports no compiler here.
+
+    The process imports its own on another core while this one does the same; :func:`start_early` or a
+    search then tells it the rest.  An unused one ends with this process.
+    """
+    if not _spawned:
+        _spawned.append(_spawn(len(host.available_cores())))
+
+
+def _spawn(threads: int) -> _Server:
+    """A fork server that will time kernels with ``threads`` threads."""
+    ours, theirs = socket.socketpair()
+    environment = {
+        **os.environ,
+        "TVM_NUM_THREADS": str(threads),
+        "TVM_BIND_THREADS": "0",  # see search/timing.py
+        "OPENBLAS_NUM_THREADS": "1",  # a forking process must not own threads
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
+        ),
+    }
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hetero_tvm.search.zygote", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal must not reach it
+        )
+    finally:
+        theirs.close()
+    return _Server(process, Channel(ours), threads)
 
 
 def start_early(machine: Any) -> None:
@@ -118,13 +169,6 @@ def generic_spec(workload: Any) -> dict[str, Any]:
     from hetero_tvm._bootstrap import import_tvm
 
     return {"op": None, "space": None, "workload": import_tvm().ir.save_json(workload)}
-
-
-@dataclass
-class _Server:
-    process: subprocess.Popen
-    channel: Channel
-    known: set[str] = field(default_factory=set)
 
 
 class Workers:
@@ -167,30 +211,9 @@ class Workers:
 
     # life cycle --------------------------------------------------------------------------------
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        environment = {
-            **os.environ,
-            "TVM_NUM_THREADS": str(self._machine.threads),
-            "TVM_BIND_THREADS": "0",  # see search/timing.py
-            "OPENBLAS_NUM_THREADS": "1",  # a forking process must not own threads
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
-            ),
-        }
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hetero_tvm.search.zygote", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,  # Ctrl-C in the terminal must not reach it
-            )
-        finally:
-            theirs.close()
-        self._server = _Server(process, Channel(ours))
+        threads = self._machine.threads
+        fitting = _spawned and _spawned[-1].threads == threads
+        self._server = _spawned.pop() if fitting else _spawn(threads)
         self._ready = False
         self._server.channel.send(
             {
@@ -294,12 +317,12 @@ class Workers:
                         self.spent[phase] = self.spent.get(phase, 0.0) + seconds
                     yield pending.pop(message["job"]), [Result(*result) for result in message["results"]]
 
-    def _submit(self, jobs: Sequence[Job], indices: Any, pending: dict[int, int]) -> None:
-        for index in indices:
-            job = jobs[index]
-            number = self._next_job
-            self._next_job += 1
-            pending[number] = index
+    def _submit(self, jobs: Sequence[Job], indices: Iterable[int], pending: dict[int, int]) -> None:
+        for group in self._groups(jobs, list(indices)):
+            job = jobs[group[0]]
+            numbers = range(self._next_job, self._next_job + len(group))
+            self._next_job += len(group)
+            pending.update(zip(numbers, group, strict=True))
             try:
                 if job.task not in self._server.known:
                     self._server.channel.send({"do": "task", "task": job.task, "spec": self._specs[job.task]})
@@ -309,9 +332,24 @@ class Workers:
                 if job.store_reference:
                     # What a new server must run again, should this one die: it holds the result.
                     self._references[job.task] = replace(job, candidates=job.candidates[:1])
-                self._server.channel.send(self._message(job, number))
+                message = self._message(job, numbers[0])
+                if len(group) > 1:
+                    message["candidates"] = [jobs[index].candidates[0] for index in group]
+                    message["members"] = list(numbers)
+                self._server.channel.send(message)
             except OSError:  # the server has just died; the next receive sees it
                 return
+
+    def _groups(self, jobs: Sequence[Job], indices: list[int]) -> Iterator[list[int]]:
+        """Neighbours that may share a child, evenly so that no slot idles."""
+        kinds = {index: replace(jobs[index], candidates=()) for index in indices}
+        for kind, neighbours in groupby(indices, kinds.__getitem__):
+            alike = list(neighbours)
+            size = 1
+            if not kind.store_reference and all(len(jobs[index].candidates) == 1 for index in alike):
+                size = max(1, min(kind.together, -(-len(alike) // self._slots)))
+            for start in range(0, len(alike), size):
+                yield alike[start : start + size]
 
     def _message(self, job: Job, number: int) -> dict[str, Any]:
         return {

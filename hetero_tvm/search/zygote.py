@@ -44,6 +44,8 @@ class _Child:
     channel: Channel
     log: int
     deadline: float
+    reported: int = 0
+    """Members of a group whose results are known."""
     phase: str = "build"
     """``build``, ``wait`` for its turn, ``run``, ``leave`` (has reported, is being torn down)."""
 
@@ -150,7 +152,11 @@ class Server:
         try:
             task = self._task(job["task"])
         except TuningError as error:  # fails all candidates of the task
-            self._report(job, [["build_error", None, str(error)[:2000]]] * len(job["candidates"]))
+            failure = ["build_error", None, str(error)[:2000]]
+            for index in range(len(job.get("members", ()))):
+                self._report(_member(job, index), [failure])
+            if "members" not in job:
+                self._report(job, [failure] * len(job["candidates"]))
             return False
         ours, theirs = socket.socketpair()
         log = os.memfd_create("candidate")
@@ -177,7 +183,8 @@ class Server:
             os.setpgid(pid, pid)
         except OSError:
             pass
-        self._children.append(_Child(job, pid, Channel(ours), log, monotonic() + job["build_seconds"]))
+        deadline = monotonic() + job["build_seconds"] * len(job["candidates"])
+        self._children.append(_Child(job, pid, Channel(ours), log, deadline))
         return True
 
     # answers -----------------------------------------------------------------------------------
@@ -186,14 +193,31 @@ class Server:
             if message.get("phase") == "built":
                 child.phase, child.deadline = "wait", float("inf")
                 self._parent.send({"event": "built", "job": child.job["job"]})
+            elif message.get("phase") == "one" and child.phase == "run":
+                self._report(_member(child.job, child.reported), [message["result"]], message["spent"])
+                child.reported += 1
+                child.deadline = monotonic() + child.job["run_seconds"]
+            elif message.get("phase") == "done" and "members" in child.job:
+                self._leave(child)
             elif message.get("phase") == "done" and child.phase != "leave":
                 results = message.get("results")
                 if isinstance(results, list) and len(results) == len(child.job["candidates"]):
-                    # The next may run: its first, untimed call is longer than this one's way out.
-                    child.phase, child.deadline = "leave", monotonic() + _LEAVE_SECONDS
                     self._report(child.job, results, message.get("spent"))
+                    self._leave(child)
         if child.channel.closed:
             self._end(child, "crash", "")
+
+    def _leave(self, child: _Child) -> None:
+        """Let the next one run: its first, untimed call is longer than this one's way out."""
+        if child.phase != "leave":
+            child.phase, child.deadline = "leave", monotonic() + _LEAVE_SECONDS
+            self._again(child.job, child.reported)
+
+    def _again(self, job: dict[str, Any], first: int) -> None:
+        """Queue the members of a group from the ``first`` on, each for a process of its own."""
+        if "members" in job:
+            for index in reversed(range(first, len(job["members"]))):
+                self._queue.appendleft(_member(job, index))
 
     def _end(self, child: _Child, status: str, text: str) -> None:
         """Reap a child; one that has not reported ends with ``status`` for all its candidates."""
@@ -205,13 +229,25 @@ class Server:
             if status == "crash":
                 text = f"{_describe(code)} in the {child.phase} phase"
             text = "\n".join(filter(None, [text, _excerpt(child.log)]))
-            self._report(child.job, [[status, None, text]] * len(child.job["candidates"]))
+            if "members" not in child.job:
+                self._report(child.job, [[status, None, text]] * len(child.job["candidates"]))
+            elif child.phase == "run":
+                self._report(_member(child.job, child.reported), [[status, None, text]])
+                self._again(child.job, child.reported + 1)
+            else:
+                self._again(child.job, 0)  # which one is to blame shows when each has its own process
         os.close(child.log)
 
     def _report(
         self, job: dict[str, Any], results: list[list[Any]], spent: dict[str, float] | None = None
     ) -> None:
         self._parent.send({"event": "done", "job": job["job"], "results": results, "spent": spent or {}})
+
+
+def _member(job: dict[str, Any], index: int) -> dict[str, Any]:
+    """One member of a group as a job of its own."""
+    alone = {name: value for name, value in job.items() if name != "members"}
+    return alone | {"job": job["members"][index], "candidates": [job["candidates"][index]]}
 
 
 def _safely(receive: Any) -> list[dict[str, Any]]:
@@ -247,18 +283,17 @@ def _excerpt(log: int, limit: int = 300) -> str:
 
 
 def warm_up(target: dict[str, Any]) -> None:
-    """Import and initialise all that a child will need, by compiling (not running) one small kernel."""
-    from hetero_tvm._bootstrap import import_tvm
+    """Initialise all that a child will need, by compiling (not running) one small kernel."""
+    from hetero_tvm.search import child
 
-    tvm = import_tvm()
+    tvm = child.tvm
     from tvm import te
 
     from hetero_tvm.codegen.pipeline import compile_kernels
-    from hetero_tvm.search import child, prepared  # noqa: F401
 
     x = te.placeholder((16,), "float32", name="x")
     function = te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0, name="y")])
-    compile_kernels(function, tvm.target.Target(target)).jit()
+    compile_kernels(function, tvm.target.Target(target)).jit()["main"]
     gc.collect()
     gc.freeze()
 
@@ -274,6 +309,12 @@ def main() -> None:
 
 def _serve(parent: Channel) -> None:
     hellos: list[Any] = []
+    failure = None
+    try:  # while the tuner is still finding out what for
+        from hetero_tvm.codegen import pipeline  # noqa: F401
+        from hetero_tvm.search import child  # noqa: F401
+    except Exception as error:
+        failure = error
     while not hellos and not parent.closed:
         hellos = parent.receive()
     if not hellos:
@@ -281,6 +322,8 @@ def _serve(parent: Channel) -> None:
     hello, *rest = hellos
     sys.path[:] = hello["sys_path"]
     try:
+        if failure is not None:
+            raise failure
         warm_up(hello["target"])
     except Exception as error:
         parent.send({"event": "failed", "text": f"{type(error).__name__}: {error}"})
