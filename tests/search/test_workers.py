@@ -68,6 +68,27 @@ def test_a_failing_candidate_costs_only_itself(bad):
     assert all(result.ok for (result,) in results[1::2])
 
 
+@pytest.mark.parametrize("mode", ["crash", "crash_run", "hang_run", "wrong", "raise"])
+def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
+    jobs = [job(m, together=4) for m in ("good", mode, "good", "good", "good", "good", mode, "good")]
+    results = [result for (result,) in measure(bad, jobs)]
+    status, text = FAILURES[mode]
+    for index, result in enumerate(results):
+        if index in (1, 6):
+            assert (result.status, result.seconds) == (status, None) and text in result.text
+        else:
+            assert result.ok
+
+
+def test_members_of_a_group_are_reported_one_by_one(bad):
+    jobs = [job("good", together=4) for _ in range(7)] + [job("hang_run", together=4)]
+    known = []
+    for index, (result,) in bad.measure(jobs, lambda: len(known) == 7):
+        assert result.ok
+        known.append(index)
+    assert sorted(known) == list(range(7))
+
+
 def test_output_of_a_crashed_candidate_is_its_last_words(bad):
     ((result,),) = measure(bad, [job("crash")])
     assert "last words" in result.text
