@@ -81,6 +81,13 @@ def test_training_of_thousands_of_buffers_meets_the_bound():
     assert result.gap < 0.02
 
 
+def test_thousands_of_random_lives_near_the_bound():
+    problem = generate.scattered(18_692, 1)
+    capacity = int(1.02 * problem.max_live())
+    result = plan(problem, capacity=capacity, seconds=60)
+    check_plan(problem, result.offsets, capacity=capacity)
+
+
 def test_same_seed_same_plan():
     problem = generate.perfect(50, 3)
     first, second = (plan(problem, capacity=1 << 20, seconds=30, seed=5) for _ in range(2))

@@ -304,3 +304,51 @@ def test_views_of_the_arena_are_made_once_per_place_and_shape():
         if is_op_call(binding.value, "relax.memory.alloc_tensor")
     ]
     assert len(made) == 2  # one being read, one being written
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_graphs_compute_what_numpy_does(seed):
+    """Values used again at any distance, through views, as results, twice in one call."""
+    rng = np.random.default_rng(seed)
+    shapes = [(4, 16), (16, 4), (64,)]
+    x = rng.standard_normal((4, 16)).astype("float32")
+    truth = [x.astype("float64")]
+
+    def body(emit, variable):
+        values = [variable]
+        for step in range(14):
+            picked = rng.integers(max(0, len(values) - 5), len(values), 2)
+            (a, b), (p, q) = (values[i] for i in picked), (truth[i] for i in picked)
+            kind = rng.integers(5)
+            if kind == 0:
+                values.append(emit(op.tanh(a)))
+                truth.append(np.tanh(p))
+            elif kind == 1:
+                shape = shapes[rng.integers(len(shapes))]
+                values.append(emit(op.reshape(a, shape)))
+                truth.append(p.reshape(shape))
+            elif kind == 2 and p.ndim == 2:
+                weight = weights(p.shape[1], p.shape[1], seed=step) * 0.3
+                values.append(emit(op.matmul(a, constant(weight))))
+                truth.append(p @ weight)
+            elif kind == 3 and p.ndim == 2:
+                values.append(emit(op.permute_dims(a)))
+                truth.append(p.T)
+            elif p.shape == q.shape:
+                values.append(emit(op.add(a, b)))
+                truth.append(p + q)
+            else:
+                values.append(emit(op.multiply(a, a)))
+                truth.append(p * p)
+        results = sorted({len(values) - 1, *rng.integers(1, len(values), 2).tolist()})
+        truth[:] = [truth[i] for i in results]
+        return tuple(values[i] for i in results)
+
+    vm, plan = planned(module({"x": (4, 16)}, body))
+    (argument,) = tensors(x)
+    for _ in range(2):
+        for actual, expected in zip(vm["main"](argument), truth, strict=True):
+            scale = max(1.0, np.abs(expected).max())
+            np.testing.assert_allclose(actual.numpy() / scale, expected / scale, atol=2e-5)
+        np.testing.assert_array_equal(argument.numpy(), x)
+    assert plan.peak <= plan.static_plan
