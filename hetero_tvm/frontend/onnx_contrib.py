@@ -1,4 +1,4 @@
-"""ONNX Runtime's fused operators, written out in plain ONNX.
+"""ONNX Runtime's fused operators, and two of ONNX's, written out in plain ONNX.
 
 Files that ONNX Runtime optimised hold norms and activations as ``com.microsoft`` operators.  They are
 expanded here into the form that exporters write, so that one set of fusion rules serves both, in our
@@ -53,15 +53,15 @@ class Body:
     def const(self, value: object, dtype: str = "float32") -> str:
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
 
-    def reduce(self, kind: str, x: str, axis: int, keepdims: int, axes_as_input: int) -> str:
-        """A reduction over one axis; from opset ``axes_as_input`` on the operator takes axes as an input."""
+    def reduce(self, kind: str, x: str, axes: list[int], keepdims: int, axes_as_input: int) -> str:
+        """A reduction; from opset ``axes_as_input`` on the operator takes its axes as an input."""
         if self.opset >= axes_as_input:
-            return self.op(kind, x, self.const([axis], "int64"), keepdims=keepdims)
-        return self.op(kind, x, axes=[axis], keepdims=keepdims)
+            return self.op(kind, x, self.const(axes, "int64"), keepdims=keepdims)
+        return self.op(kind, x, axes=axes, keepdims=keepdims)
 
-    def mean(self, x: str) -> str:
-        """Over the last axis, which stays."""
-        return self.reduce("ReduceMean", x, -1, 1, axes_as_input=18)
+    def mean(self, x: str, axes: tuple[int, ...] = (-1,)) -> str:
+        """Over the last axes, which stay."""
+        return self.reduce("ReduceMean", x, list(axes), 1, axes_as_input=18)
 
     def end(self, index: int, value: str) -> None:
         """Give ``value`` the name of an output when somebody asks for that."""
@@ -132,7 +132,7 @@ def _embed_norm(b: Body) -> None:
         mask = b.op("Cast", b.input(7) or ids, to=TensorProto.INT32)
         if not b.input(7):
             mask = b.op("Mul", mask, b.const(0, "int32"))
-        b.end(1, b.reduce("ReduceSum", mask, 1, 0, axes_as_input=13))
+        b.end(1, b.reduce("ReduceSum", mask, [1], 0, axes_as_input=13))
 
 
 def _gelu(b: Body) -> None:
@@ -155,6 +155,37 @@ def _quick_gelu(b: Body) -> None:
     b.end(0, b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, b.const(slope)))))
 
 
+def _layer_norm(b: Body) -> None:
+    """The norm with one result; mean and 1 / deviation, if the node has them, are computed beside it."""
+    node, axis = b.node, int(b.attributes.get("axis", -1))
+    alone = onnx.NodeProto.FromString(node.SerializeToString())
+    b.nodes.append(alone)
+    if not any(node.output[1:]) or axis >= 0:  # without the rank the axes are not known
+        return
+    del alone.output[1:]
+    axes = tuple(range(axis, 0))
+    x = b.op("Cast", b.input(0), to=TensorProto.FLOAT)
+    mean = b.mean(x, axes)
+    base = b.op("Sub", x, mean)
+    total = b.op("Add", b.mean(b.op("Mul", base, base), axes), b.const(b.attributes.get("epsilon", 1e-5)))
+    b.end(1, mean)
+    b.end(2, b.op("Reciprocal", b.op("Sqrt", total)))
+
+
+def _group_norm(b: Body) -> None:
+    # As PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator's result.
+    x, groups = b.input(0), int(b.attributes["num_groups"])
+    flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
+    rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
+    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
+    eps = float(b.attributes.get("epsilon", 1e-5))
+    y = b.op("Reshape", b.op("InstanceNormalization", rows, ones, zeros, epsilon=eps), b.op("Shape", flat))
+    column = b.const([-1, 1], "int64")
+    y = b.op("Mul", y, b.op("Reshape", b.input(1), column))
+    y = b.op("Add", y, b.op("Reshape", b.input(2), column))
+    b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
+
+
 EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SkipLayerNormalization"): lambda b: _skip_norm(b, centered=True),
     (DOMAIN, "SkipSimplifiedLayerNormalization"): lambda b: _skip_norm(b, centered=False),
@@ -166,6 +197,8 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
+    ("", "GroupNormalization"): _group_norm,
+    ("", "LayerNormalization"): _layer_norm,
 }
 """(domain, operator) -> what writes it out."""
 
