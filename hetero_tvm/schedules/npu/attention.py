@@ -145,7 +145,7 @@ class _Emitter:
             self.key_l1 = k.alloc(L1, (2, s, d), dtype)
             self.value_l1 = k.alloc(L1, (2, s, op.values), dtype)
             self.weights_l1 = k.alloc(L1, (2, self.slices, t.tq, t.tk), dtype)
-            self.inverse = k.alloc(UB, (2, round_up(t.tq, 8)), "float32")
+            self.inverse = k.alloc(UB, (2, round_up(t.tq, 16)), dtype)
             with k.loop(rounds + 1) as it:
                 with k.when(it < rounds):
                     self._front(it)

@@ -158,18 +158,21 @@ def _rows_below(op: Conv2d, out_rows: int) -> int:
     return (out_rows - 1) * op.strides[0] + (op.kernel[0] - 1) * op.dilation[0] + 1
 
 
-def _fits(op: Conv2d, t: Tiles, spec: Any) -> bool:
-    if t.tm % op.out_width or t.stationary not in ("x", "w"):
-        return False
+def _l1_bytes(op: Conv2d, t: Tiles, panels: int) -> int:
+    """Of L1, with so many versions of the panel."""
     k = op.channels * op.kernel[0] * op.kernel[1]
     rows = t.tm // op.out_width
     if t.stationary == "w":
-        l1 = 2 * _image_bytes(op, rows) + 2 * t.sub * t.tn * (k + t.tk)
-    else:
-        l1 = _image_bytes(op, rows * t.sub) + 2 * t.ring * t.slices * t.tk * t.tn
+        return 2 * _image_bytes(op, rows) + panels * 2 * t.sub * t.tn * (k + t.tk)
+    return panels * (_image_bytes(op, rows * t.sub) + 32) + 2 * t.ring * t.slices * t.tk * t.tn
+
+
+def _fits(op: Conv2d, t: Tiles, spec: Any) -> bool:
+    if t.tm % op.out_width or t.stationary not in ("x", "w"):
+        return False
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
     return (
-        l1 + 256 <= spec.scratchpad("l1")
+        _l1_bytes(op, t, 1) + 256 <= spec.scratchpad("l1")
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
@@ -202,6 +205,8 @@ class _Emitter(matmul.Emitter):
         pixels = op.out_height * op.out_width
         super().__init__(replace(as_product(op), lead=(pixels,)), tiles, machine)
         self.conv = op
+        both = _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1")
+        self.panels = 2 if both and (op.batch == 1 or tiles.stationary == "x") else 1
         self.batch = op.batch
 
     def run(self) -> Any:
@@ -222,7 +227,7 @@ class _Emitter(matmul.Emitter):
         by_weights = t.stationary == "w"
         m_tiles, n_tiles = ceil_div(c.out_height, rows), ceil_div(op.n, t.tn)
         inner, outer = (n_tiles, m_tiles) if by_weights else (m_tiles, n_tiles)
-        with k.loop(ceil_div(inner, t.sub)) as p:
+        with k.loop(ceil_div(inner, t.sub), buffers=self.panels) as p:
             count = extent_at(inner, t.sub, p)
             panel = image = None
             if by_weights:

@@ -153,13 +153,19 @@ def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
     return max(1, min(tm, room, wanted))
 
 
-def fits(op: Matmul, t: Tiles, spec: Any) -> bool:
+def _l1_bytes(op: Matmul, t: Tiles, panels: int) -> int:
+    """Of L1, with so many versions of the panel."""
     streamed = (t.tm if t.stationary == "w" else t.tn) * t.tk * t.slices * 2 * t.ring
     held = t.sub * (t.tn if t.stationary == "w" else t.tm)
-    panel = held * (t.tk * t.slices * t.ring if t.stationary == "none" else round_up(op.k, t.tk)) * 2
+    if t.stationary == "none":
+        return streamed + held * t.tk * t.slices * t.ring * 2
+    return streamed + panels * held * round_up(op.k, t.tk) * 2
+
+
+def fits(op: Matmul, t: Tiles, spec: Any) -> bool:
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
     return (
-        streamed + panel <= spec.scratchpad("l1")
+        _l1_bytes(op, t, 1) <= spec.scratchpad("l1")
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
@@ -218,6 +224,11 @@ class Emitter:
         self.op, self.t, self.dtype = op, tiles, machine.dtype
         both = 8 * tiles.sub * tiles.tm * tiles.tn <= machine.spec.scratchpad("l0c")
         self.versions = 2 if both else 1
+        piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
+        # With a residual to load, more pieces under way hide its latency.
+        deep = 4 * piece + 16 * tiles.tn <= machine.spec.scratchpad("ub")
+        self.pieces = 4 if deep and RESIDUAL in op.epilogue else 2
+        self.panels = 2 if _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1") else 1
         self.k = Kernel()
 
     def run(self) -> Any:
@@ -255,7 +266,7 @@ class Emitter:
         inner = ceil_div(op.n, t.tn) if by_weights else ceil_div(op.m, t.tm)
         outer = ceil_div(op.m, t.tm) if by_weights else ceil_div(op.n, t.tn)
         panels = ceil_div(inner, t.sub)
-        with k.loop(panels) as p:
+        with k.loop(panels, buffers=self.panels) as p:
             count = extent_at(inner, t.sub, p)
             panel = None
             if t.stationary != "none":
@@ -367,7 +378,7 @@ class Emitter:
             if bias:
                 bias_tile = At(tiles[0], lambda a, b: (b,))
             pieces = (high + t.rows - 1) // t.rows
-            with k.loop(pieces, buffers=2) as e:
+            with k.loop(pieces, buffers=self.pieces) as e:
                 part = t.rows if isinstance(high, int) and high % t.rows == 0 else _least(
                     t.rows, high - e * t.rows
                 )  # fmt: skip

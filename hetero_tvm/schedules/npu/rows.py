@@ -103,14 +103,20 @@ class NpuNormalizeSpace(_RowSpace):
                 row = {name: At(buf, lambda i, *_: (i,)) for name, buf in (("s", total), ("r", inverse))}
                 tile, out = At(a, whole), At(b, whole)
                 k.load(box, tile, At(x, lambda i, j: (t * rows + i, j)))
-                centered = tile
+                k.reduce("sumsq", box, [1], row["r"], tile)
                 if op.centered:
+                    # Variance as mean of squares less square of the mean, in float32: the inputs have
+                    # 11 bits, so what cancels is below their own rounding; never below zero.
+                    square = At(k.alloc(UB, (rows,), "float32"), lambda i, *_: (i,))
                     k.reduce("sum", box, [1], row["s"], tile)
                     k.unary("copy", (high,), row["s"], row["s"], mul=1.0 / n)
-                    k.binary("sub", box, out, tile, row["s"])
-                    centered = out
-                k.reduce("sumsq", box, [1], row["r"], centered)
-                k.unary("rsqrt", (high,), row["r"], row["r"], mul=1.0 / n, add=op.eps)
+                    k.unary("square", (high,), square, row["s"])
+                    k.unary("copy", (high,), row["r"], row["r"], mul=1.0 / n)
+                    k.binary("sub", (high,), row["r"], row["r"], square)
+                    k.unary("relu", (high,), row["r"], row["r"])
+                    k.unary("rsqrt", (high,), row["r"], row["r"], add=op.eps)
+                else:
+                    k.unary("rsqrt", (high,), row["r"], row["r"], mul=1.0 / n, add=op.eps)
                 if op.centered:
                     k.ternary("submul", box, out, tile, row["s"], row["r"])
                 else:
@@ -142,7 +148,7 @@ class NpuSoftmaxSpace(_RowSpace):
                 high = extent_at(op.rows, rows, t)
                 a = k.alloc(UB, (rows, n), dtype)
                 peak = k.alloc(UB, (rows,), dtype)
-                total = k.alloc(UB, (rows,), "float32")
+                total = k.alloc(UB, (rows,), dtype)
                 tile = At(a, lambda i, j: (i, j))
                 k.load((high, n), tile, At(x, lambda i, j: (t * rows + i, j)))
                 row_peak, row_total = (At(buffer, lambda i, *_: (i,)) for buffer in (peak, total))
@@ -155,7 +161,8 @@ class NpuSoftmaxSpace(_RowSpace):
 def weights(k: Kernel, box: Sequence[Any], tile: At, peak: At, total: At) -> None:
     """``tile = exp(tile - max)`` by rows; ``total`` becomes the reciprocal of the row's sum.
 
-    ``peak`` and ``total`` have one element per row, whatever the column of their index.
+    ``peak`` and ``total`` have one element per row, whatever the column of their index.  The sum is
+    taken in float32 and rounded once; in 2 bytes the pass runs at the full rate.
     """
     k.reduce("max", box, [1], peak, tile)
     k.binary("sub", box, tile, tile, peak)

@@ -19,12 +19,14 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from hetero_tvm.errors import BuildError  # noqa: E402
+from hetero_tvm.targets.npu import isa  # noqa: E402
 from hetero_tvm.targets.npu.kernel_memory import plan_scratchpads  # noqa: E402
 from hetero_tvm.targets.npu.python_expr import Names, python  # noqa: E402
 from hetero_tvm.targets.npu.sites import Instr, Operand, Site, site_of  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
 
 DTYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
+_DMA_IN = isa.QUEUES.index("dma_in")
 WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 
 
@@ -39,34 +41,60 @@ class Program:
     needs: dict[str, int]
     """Bytes used of every scratchpad."""
     parameters: int
+    hoisted: bool = False
+    """Whether :func:`hoist_loads` has been applied."""
     source: str = field(repr=False, default="")
 
 
-def generate(function: Any, spec: NPUSpec) -> Program:
-    """Instructions of a scheduled PrimFunc.
+def generate(function: Any, spec: NPUSpec, high: bool = False) -> Program:
+    """Instructions of a scheduled PrimFunc; ``high``: see :func:`plan_scratchpads`.
 
     Raises
     ------
     BuildError : a scratchpad is too small for the kernel, or an access is not affine.
     """
-    translator = _Translator(function, spec)
+    translator = _Translator(function, spec, high)
     source = translator.run()
     scope: dict[str, Any] = dict(translator.scope)
     exec(compile(source, "<npu kernel>", "exec"), scope)
     out: list[Instr] = []
     scope["kernel"](out.append)
-    return Program(out, translator.needs, len(list(function.params)), source)
+    return Program(out, translator.needs, len(list(function.params)), source=source)
+
+
+def hoist_loads(instrs: Sequence[Instr], constant: Sequence[bool], depth: int = 256) -> list[Instr]:
+    """Loads of constants among the first instructions, brought to the front.
+
+    They wait for nothing but room, so the DMA engine can work on them while the kernel before still
+    runs.  A load stays where it is when an instruction that it would pass touches its bytes.
+    """
+    front: list[Instr] = []
+    rest: list[Instr] = []
+    passed: dict[Any, list[tuple[int, int]]] = {}
+    for n, instr in enumerate(instrs):
+        if n >= depth:
+            rest += instrs[n:]
+            break
+        if instr.reference is not None and instr.queue == _DMA_IN and constant[instr.reference[0]]:
+            memory_, low, high, _ = instr.accesses[0]
+            if not any(a < high and low < z for a, z in passed.get(memory_, ())):
+                front.append(instr)
+                continue
+        for memory_, low, high, _ in instr.accesses:
+            passed.setdefault(memory_, []).append((low, high))
+        rest.append(instr)
+    return front + rest
 
 
 class _Translator:
-    def __init__(self, function: Any, spec: NPUSpec):
+    def __init__(self, function: Any, spec: NPUSpec, high: bool):
         self.function = function
         self.spec = spec
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"min": min, "max": max, "clip": _clip}
         self.names: Names = {}
         self.parameter = {buffer: i for i, buffer in enumerate(function.params)}
-        self.place, self.needs = plan_scratchpads(function.body, spec)
+        self.place, self.needs = plan_scratchpads(function.body, spec, high)
         self._turn: dict[Any, str] = {}
         self._loop: tuple[str, int] = ("", 1)
         self.counters: list[str] = []

@@ -151,7 +151,6 @@ class _Region:
         task = self.of_variable[value.args[0]]
         space, op, builder = task.space, task.op, self.builder
         point = self.points.get(task.key) or space.default(op, self.machine)
-        program = builder.cache.of_space(space, op, point)
         packers = space.pack(op, point, self.machine)
         wanted, out_layout = space.layouts(op)
         tensors = []
@@ -173,6 +172,8 @@ class _Region:
         result = Value(shape_of(var))
         tensor = builder.fresh(result.shape)
         result.by_layout[plain_layout(result.shape, out_layout)] = tensor
+        # After the operands: their conversions are kernels of their own.
+        program = builder.cache.of_space(space, op, point, builder.high)
         builder.call(program, [*tensors, tensor], var.name)
         return result
 

@@ -19,7 +19,7 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu import convert
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR
 from hetero_tvm.targets.npu import isa
-from hetero_tvm.targets.npu.codegen import Program, generate
+from hetero_tvm.targets.npu.codegen import Program, generate, hoist_loads
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.stream import Slot, Stream
@@ -73,14 +73,14 @@ class KernelCache:
         self.machine = machine
         self._programs: dict[Any, Program] = {}
 
-    def of_space(self, space: Any, op: Any, point: Any) -> Program:
+    def of_space(self, space: Any, op: Any, point: Any, high: bool = False) -> Program:
         key = (space.name, op, tuple(sorted(point.items())))
-        return self.get(key, lambda: space.emit(op, point, self.machine))
+        return self.get(key, lambda: space.emit(op, point, self.machine), high)
 
-    def get(self, key: Any, emit: Any) -> Program:
-        if key not in self._programs:
-            self._programs[key] = generate(emit(), self.machine.spec)
-        return self._programs[key]
+    def get(self, key: Any, emit: Any, high: bool = False) -> Program:
+        if (key, high) not in self._programs:
+            self._programs[key, high] = generate(emit(), self.machine.spec, high)
+        return self._programs[key, high]
 
 
 class RegionBuilder:
@@ -159,7 +159,8 @@ class RegionBuilder:
         spec = self.spec
         if have == layout:
             program = self.cache.get(
-                ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec)
+                ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec),
+                self.high,
             )
         else:
             n, c, h, w = shape
@@ -167,8 +168,15 @@ class RegionBuilder:
             program = self.cache.get(
                 ("permute", n, rows, columns, dtype, wanted),
                 lambda: convert.permute(n, rows, columns, dtype, wanted, spec),
+                self.high,
             )
         self.call(program, [source, result], tag)
+
+    @property
+    def high(self) -> bool:
+        """Which end of the scratchpads the next kernel takes: they alternate, so that its first loads
+        need not wait for the last kernel."""
+        return len(self._calls) % 2 == 1
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -178,6 +186,10 @@ class RegionBuilder:
             raise BuildError(
                 f"{tag}: the kernel has {program.parameters} parameters, {len(tensors)} were given"
             )
+        if not program.hoisted:
+            constant = [tensor.slot == CONSTANTS for tensor in tensors]
+            program.instrs = hoist_loads(program.instrs, constant)
+            program.hoisted = True
         at = len(self._calls)
         for tensor in tensors:
             tensor.first, tensor.last = min(tensor.first, at), max(tensor.last, at)

@@ -135,7 +135,7 @@ class CopySite(Site):
             shape, strides, spans, _ = self._merged(extents)
             low = high = ()
         else:
-            keep = [i for i, n in enumerate(extents) if n != 1]
+            keep = [i for i, n in enumerate(extents) if n != 1 or any(pads[i])] or [len(extents) - 1]
             shape = tuple(extents[i] for i in keep)
             strides = [tuple(op.strides[i] for i in keep) for op in self.operands]
             low, high = (tuple(pads[i][side] for i in keep) for side in (0, 1))
