@@ -68,7 +68,12 @@ def tune_model(
     """
     store = record_store(plan, logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed)
-    report = tune(plan.tasks, plan.machine, options, store, on_event)
+    tasks, workers = plan.target.measuring(plan.tasks)
+    try:
+        report = tune(tasks, plan.machine, options, store, on_event, workers=workers)
+    finally:
+        if workers is not None:
+            workers.close()
     return TunedPlan(plan, choose(plan.tasks, plan.machine, store), report)
 
 

@@ -23,6 +23,9 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
 
     plan = cli_common.load_plan(options)
+    placement = plan.target.placement(plan.module, plan.tasks)
+    if placement is not None:
+        cli_common.say(options, placement)
     built = api.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
     if not options.json and not options.quiet:
         _print_kernels(built.kernels)

@@ -76,7 +76,9 @@ def _start_measuring_early(options: argparse.Namespace) -> None:
     from hetero_tvm.search.workers import start_early
     from hetero_tvm.targets.base import parse_target
 
-    start_early(parse_target(options.target).machine)
+    target = parse_target(options.target)
+    if target.measured_here:
+        start_early(target.machine)
 
 
 def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:

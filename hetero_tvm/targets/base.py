@@ -139,6 +139,13 @@ class Target(ABC):
 
         return apply_schedules(module, tuple(tasks), points, scheduled, self, suffix)
 
+    measured_here: bool = True
+    """Whether the search times candidates on this machine's CPU."""
+
+    def measuring(self, tasks: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        """The tasks that can be tuned, and what measures their candidates (None: processes of this CPU)."""
+        return tasks, None
+
     def placement(self, module: Any, tasks: Sequence[Any]) -> str | None:
         """One line on what runs where; None when everything runs in one place."""
         return None

@@ -10,6 +10,7 @@ while they fit, else by live ranges.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ class Program:
     needs: dict[str, int]
     """Bytes used of every scratchpad."""
     parameters: int
+    bytes: tuple[int, ...] = ()
+    """Of every parameter."""
     hoisted: bool = False
     """Whether :func:`hoist_loads` has been applied."""
     source: str = field(repr=False, default="")
@@ -59,7 +62,10 @@ def generate(function: Any, spec: NPUSpec, high: bool = False) -> Program:
     exec(compile(source, "<npu kernel>", "exec"), scope)
     out: list[Instr] = []
     scope["kernel"](out.append)
-    return Program(out, translator.needs, len(list(function.params)), source=source)
+    sizes = tuple(
+        math.prod(int(e) for e in buffer.shape) * WIDTH[str(buffer.dtype)] for buffer in function.params
+    )
+    return Program(out, translator.needs, len(function.params), sizes, source=source)
 
 
 def hoist_loads(instrs: Sequence[Instr], constant: Sequence[bool], depth: int = 256) -> list[Instr]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.search.roofs import Roofs
 from hetero_tvm.targets.npu.isa import ISA_VERSION
 from hetero_tvm.targets.npu.spec import NPUSpec
 
@@ -45,6 +46,16 @@ class NpuMachine:
     @property
     def threads(self) -> int:
         return 1
+
+    def llvm_target(self) -> dict[str, Any]:
+        """The host's; the search machinery wants one, and no code is generated for it."""
+        return self.host.llvm_target()
+
+    def roofs(self) -> Roofs:
+        """Peak of the matrix unit and of DRAM: what reports compare with.  Tasks count float32 bytes, of
+        which half cross, so DRAM counts twice."""
+        clock = self.spec.clock_ghz
+        return Roofs(2.0 * self.spec.macs_per_cycle() * clock, 2.0 * self.spec.dram_bytes_per_cycle * clock)
 
     def to_json(self) -> dict[str, Any]:
         return {"spec": self.spec.to_json(), "dtype": self.dtype, "host": self.host.to_json()}

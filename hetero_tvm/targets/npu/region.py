@@ -108,6 +108,12 @@ class RegionBuilder:
         self._inputs.append(size)
         return Value(shape, external=Tensor(len(self._slots) - 1, size))
 
+    def device_tensor(self, name: str, size: int, kind: str) -> Tensor:
+        """A slot of its own, in whatever type the kernel that uses it has."""
+        self._slots.append(Slot(name, size, kind))
+        (self._inputs if kind == "input" else self._outputs).append(size)
+        return Tensor(len(self._slots) - 1, size)
+
     def constant(self, array: np.ndarray, key: Any = None) -> Tensor:
         """Bytes in the constants' slot; the same ``key`` gives the same bytes again."""
         if key is not None and key in self._constant_at:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import TargetError
+from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.rule import GraphPass
@@ -41,8 +41,9 @@ class NpuTarget(Target):
 
     def __init__(self, spec: NPUSpec, precision: str = "f16"):
         if precision not in _DTYPES:
-            raise TargetError(
-                f"the NPU target has no precision {precision!r}", hint=f"known: {', '.join(_DTYPES)}"
+            raise UsageError(
+                f"--precision {precision} is not available for target npu",
+                hint=f"use one of {', '.join(_DTYPES)}",
             )
         self.spec = spec
         self.precision = precision
@@ -111,6 +112,14 @@ class NpuTarget(Target):
         hosts = (space for space in self.spaces if not isinstance(space, NpuSpace))
         space = next((s for s in hosts if s.refuses(task.op, self.machine) is None), None)
         return dataclasses.replace(task, space=space)
+
+    measured_here = False
+
+    def measuring(self, tasks: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        from hetero_tvm.targets.npu.measure import SimulatedWorkers
+
+        mine = [task for task in tasks if isinstance(task.space, NpuSpace)]
+        return mine, SimulatedWorkers(mine, self.machine)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place

@@ -6,7 +6,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api
-from hetero_tvm.errors import TargetError
+from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.npu.spec import NPUSpec
@@ -57,5 +57,5 @@ def test_targets_by_name_and_by_file(tmp_path):
     assert parse_target(f"npu:{path}").spec.l1_kib == 256
     with pytest.raises(TargetError, match="no NPU 'huge'"):
         parse_target("npu:huge")
-    with pytest.raises(TargetError, match="no precision 'f64'"):
+    with pytest.raises(UsageError, match="--precision f64 is not available for target npu"):
         parse_target("npu:edge,f64")
