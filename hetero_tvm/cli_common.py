@@ -105,7 +105,8 @@ def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names the option."""
     if options.precision is not None and options.precision not in _PRECISIONS:
         raise UsageError(f"--precision {options.precision} is unknown", hint="use --precision f32")
-    if options.precision == "int8":
+    npu = str(getattr(options, "target", "")).partition(":")[0] == "npu"
+    if options.precision == "int8" or (options.precision == "bf16" and not npu):
         raise UsageError(f"--precision {options.precision} is not available yet", hint="use --precision f32")
     names = [name for name, _ in options.shape]
     for name in names:
