@@ -209,6 +209,16 @@ def build(
     return BuiltModel(plan, dict(choices), executable, memory, facts=facts)
 
 
+def plan_memory(plan: Plan, choices: Mapping[str, Choice]) -> MemoryPlan:
+    """The memory plan of what :func:`build` would compile, without compiling it.
+
+    Raises
+    ------
+    BuildError : lowering failed.
+    """
+    return _lowered(plan.variants()[0], choices, False)[1]
+
+
 def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[Any, MemoryPlan]:
     """One variant with scheduled kernels, and its planned memory."""
     points = {key: choice.point for key, choice in choices.items() if choice.point is not None}

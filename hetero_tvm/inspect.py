@@ -18,23 +18,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "Show what was fused in a model and what was not, with reasons; nothing is compiled."
     parser = cli_common.model_parser("inspect", text)
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after each pass")
+    parser.add_argument("--memory", action="store_true", help="plan the memory, and show the plan")
+    parser.add_argument("--verify", action="store_true", help="check the memory plan independently")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the arena over time (png, svg, pdf)")
     return cli_common.run(_run, parser, argv)
 
 
 def _run(options: argparse.Namespace) -> int:
     plan = cli_common.load_plan(options)
     document = describe(plan)
+    memory = None
+    if options.memory or options.verify or options.plot is not None:
+        from hetero_tvm import memory_report
+
+        memory = _memory(plan, options)
+        if options.verify:
+            memory.verify()
+        document["memory"] = memory_report.report(memory)
     if options.json:
         cli_common.print_json({"model": options.model, **document})
     else:
         _print(document)
-        if options.dump_ir is not None:
-            cli_common.say(options, f"wrote the IR after each pass to {options.dump_ir}")
+        if memory is not None:
+            _console().print(*memory_report.tables(memory))
+    if memory is not None:
+        if options.verify:
+            cli_common.say(options, f"memory plan verified: {memory.peak:,} bytes, nothing live overlaps")
+        if options.plot is not None:
+            for path in memory_report.plot(memory, options.plot, plan.model.name):
+                cli_common.say(options, f"wrote {path}")
+    if options.dump_ir is not None:
+        cli_common.say(options, f"wrote the IR after each pass to {options.dump_ir}")
     return 0
 
 
+def _memory(plan: Any, options: argparse.Namespace) -> Any:
+    """The memory plan with the kernels that ``build`` would take."""
+    from hetero_tvm.api import record_store
+    from hetero_tvm.build_steps import plan_memory
+    from hetero_tvm.search.choose import choose
+
+    first = plan.variants()[0]
+    store = record_store(first, options.logs, not options.no_shipped_records)
+    return plan_memory(plan, choose(first.tasks, first.machine, store))
+
+
 def describe(plan: Any) -> dict[str, Any]:
-    """A plan as JSON values: signature, fusions, misses, anchors, seconds by pass, kernels."""
+    """A plan as JSON values: signature, placement, fusions, misses, anchors, seconds by pass, kernels."""
     signature = plan.model.signature
 
     def tensors(specs: Any) -> list[dict[str, Any]]:
@@ -45,6 +75,7 @@ def describe(plan: Any) -> dict[str, Any]:
         "target": plan.target.describe(),
         "inputs": tensors(signature.inputs),
         "outputs": tensors(signature.outputs),
+        "placement": plan.target.placement(plan.module, plan.tasks),
         **plan.report.to_json(),
         "kernels": [
             {
@@ -60,11 +91,16 @@ def describe(plan: Any) -> dict[str, Any]:
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _console() -> Any:
     from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
+
+
+def _print(document: dict[str, Any]) -> None:
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False)
+    console = _console()
 
     def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], right: int = 1) -> None:
         made = Table(title=title, title_justify="left")
@@ -82,6 +118,8 @@ def _print(document: dict[str, Any]) -> None:
         for tensor in document[way]:
             shape = "x".join(map(str, tensor["shape"])) or "scalar"
             console.print(f"  {way[:-1]:7}{tensor['name']}: {shape} {tensor['dtype']}")
+    if document["placement"] is not None:
+        console.print(document["placement"])
     table("fusions", ("fusion", "count"), list(document["fusions"].items()))
     for kind, count in document["anchors"].items():
         console.print(f"{_ANCHORS[kind]}: {count['fused']} of {count['all']} inside fused operators")

@@ -49,3 +49,19 @@ def test_ir_after_each_pass_is_numbered(tmp_path, capsys):
 def test_bad_options_are_told(arguments, told, capsys):
     assert inspect.main(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_memory_is_planned_verified_and_drawn(tmp_path, capsys):
+    plot = tmp_path / "arena.png"
+    assert inspect.main([MODEL, "--memory", "--verify", "--plot", str(plot)]) == 0
+    text = capsys.readouterr().out
+    assert "StaticPlanBlockMemory" in text and "lower bound" in text and "nothing live overlaps" in text
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert inspect.main([MODEL, "--memory", "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["lower_bound"] <= memory["peak"] <= memory["static_plan"] <= memory["naive"]
+
+
+def test_no_memory_plan_unless_asked(capsys):
+    assert inspect.main([MODEL, "--json"]) == 0
+    assert "memory" not in json.loads(capsys.readouterr().out)
