@@ -11,6 +11,7 @@ COMMANDS = {
     "build": "the same without searching",
     "bench": "compare a model or library with other runtimes, side by side",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",
+    "profile": "what a library does on the NPU: cycles, utilisation, stalls and energy by operator",
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
 
