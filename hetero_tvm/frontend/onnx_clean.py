@@ -244,6 +244,8 @@ def _inline_bodies(
     for node in typed.graph.node:
         if (node.domain, node.op_type) in wanted:
             _write_defaults(node, opset)
+            while node.input and not node.input[-1]:  # the inliner wants a type even for "left out"
+                del node.input[-1]
     typed.graph.value_info.extend(inferred.graph.value_info)
 
     def inline(light: onnx.ModelProto) -> onnx.ModelProto:

@@ -14,70 +14,15 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 
+from . import onnx_contrib_attention as attention
+from .onnx_contrib_body import Body
+from .onnx_fold import tensor_type
+
 DOMAIN = "com.microsoft"
-
-
-class Body:
-    """Collects the nodes that replace one.
-
-    Parameters
-    ----------
-    node : the node to replace; new nodes and tensors bear its name.
-    opset : of the default domain, which decides what may be used.
-    """
-
-    def __init__(self, node: onnx.NodeProto, opset: int):
-        self.node, self.opset = node, opset
-        self.nodes: list[onnx.NodeProto] = []
-        self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-    def input(self, index: int) -> str:
-        """Name of an input; "" when it is left out."""
-        return self.node.input[index] if index < len(self.node.input) else ""
-
-    def wants(self, index: int) -> str:
-        """Name of an output; "" when nobody asks for it."""
-        return self.node.output[index] if index < len(self.node.output) else ""
-
-    def op(self, kind: str, *inputs: str, output: str = "", **attributes: object) -> str:
-        """A plain node; returns its (first) output, under a name of its own unless given."""
-        name = f"{self.node.name}/{kind}_{len(self.nodes)}"
-        output = output or f"{name}_output"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], name=name, **attributes))
-        return output
-
-    def const(self, value: object, dtype: str = "float32") -> str:
-        return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
-
-    def reduce(self, kind: str, x: str, axes: list[int], keepdims: int, axes_as_input: int) -> str:
-        """A reduction; from opset ``axes_as_input`` on the operator takes its axes as an input."""
-        if self.opset >= axes_as_input:
-            return self.op(kind, x, self.const(axes, "int64"), keepdims=keepdims)
-        return self.op(kind, x, axes=axes, keepdims=keepdims)
-
-    def mean(self, x: str, axes: tuple[int, ...] = (-1,)) -> str:
-        """Over the last axes, which stay."""
-        return self.reduce("ReduceMean", x, list(axes), 1, axes_as_input=18)
-
-    def end(self, index: int, value: str) -> None:
-        """Give ``value`` the name of an output when somebody asks for that."""
-        if self.wants(index):
-            self.op("Identity", value, output=self.wants(index))
-
-    def norm(self, x: str, scale: str, shift: str, default_eps: float, *, centered: bool) -> None:
-        """Layer or RMS norm of x as output 0."""
-        eps = float(self.attributes.get("epsilon", default_eps))
-        base = x
-        if centered:
-            base = self.op("Sub", x, self.mean(x))
-        variance = self.mean(self.op("Mul", base, base))
-        deviation = self.op("Sqrt", self.op("Add", variance, self.const(eps)))
-        y = self.op("Mul", self.op("Div", base, deviation), scale)
-        self.end(0, self.op("Add", y, shift) if shift else y)
 
 
 def _skip_norm(b: Body, *, centered: bool) -> None:
@@ -199,8 +144,25 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
     ("", "GroupNormalization"): _group_norm,
     ("", "LayerNormalization"): _layer_norm,
+    (DOMAIN, "Attention"): attention.attention,
+    (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
+    (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
+    (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
 }
 """(domain, operator) -> what writes it out."""
+
+
+def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
+    """Shapes that the file states, and what casts keep of them."""
+    known: dict[str, tuple[int | None, ...]] = {}
+    for value in (*graph.value_info, *graph.input):
+        shape = tensor_type(value.type.tensor_type)[1]
+        if shape is not None:
+            known[value.name] = shape
+    for node in graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in known:
+            known.setdefault(node.output[0], known[node.input[0]])
+    return known
 
 
 def expand_contrib(model: onnx.ModelProto, opset: int) -> None:
@@ -212,13 +174,14 @@ def expand_contrib(model: onnx.ModelProto, opset: int) -> None:
     """
     if not any((node.domain, node.op_type) in EXPANSIONS for node in model.graph.node):
         return
+    known = _known_shapes(model.graph)
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         expansion = EXPANSIONS.get((node.domain, node.op_type))
         if expansion is None:
             nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
             continue
-        body = Body(node, opset)
+        body = Body(node, opset, known.get)
         expansion(body)
         nodes += body.nodes
     del model.graph.node[:]

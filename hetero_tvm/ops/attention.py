@@ -75,6 +75,16 @@ class Attention(FusedOp):
     dtype: str = "float32"
 
     @property
+    def special(self) -> str | None:
+        """What goes beyond masks and the two usual layouts, for spaces that refuse it; None for nothing."""
+        if self.tensors:
+            return "its operands lie at strides of their own"
+        if self.mask and self.mask[0] not in (1, self.batch):
+            return "its mask repeats with a period along the batch"
+        named = [name for name in ("value_dim", "window", "softcap") if getattr(self, name)]
+        return f"it has a {' and a '.join(named)}" if named else None
+
+    @property
     def values(self) -> int:
         """Elements of one value, Dv."""
         return self.value_dim or self.head_dim

@@ -79,7 +79,10 @@ class FuseAttention(Rule):
             raise uses
         if dtype_of(var) != "float32":
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
-        guarded, weights, between, product = uses
+        guard, weights, between, product = uses
+        if guard is not None and guard.mask is not None:
+            if not any(mask.expr.same_as(guard.mask) and mask.hidden is None for mask in scores.masks):
+                raise Miss("the weights are zeroed by another mask than that of the scores")
         values = graph.value(product).args[1]
         if not graph.value(product).args[0].same_as(weights):
             raise Miss("the weights are the right operand of the second matmul")
@@ -109,7 +112,7 @@ class FuseAttention(Rule):
         if scores.row_factors:
             _check_row_factors(layout, first.args[0], scores.row_factors)
         op = attention_of(layout, q_len, kv_len, dim, value_dim, scores.scale)
-        op = replace(op, zero_masked=guarded, softcap=scores.softcap)
+        op = replace(op, zero_masked=guard is not None and not guard.idle, softcap=scores.softcap)
         op, constant_mask = _with_masks(graph, op, scores, shapes)
         absorbed = [
             *(v for c in layout.chosen for v in c.place.skipped), *reversed(scores.absorbed),
@@ -137,16 +140,31 @@ def _check_row_factors(layout: Layout, queries: Any, factors: list[Any]) -> None
         raise Miss("the scores are multiplied by a tensor, and the queries are keys or values as well")
 
 
-def _second_product(graph: Graph, softmax: Any) -> Miss | tuple[bool, Any, list[Any], Any] | None:
-    """(guarded against NaN, weights, bindings from the softmax to them, product of weights and values).
+@dataclass
+class _Guard:
+    """What makes the weights of a query that sees no key zero: its bindings, the weights last.
+
+    ``mask`` is that by which it knows such queries, where it does not look for NaN.  ``idle`` says that
+    there are none.
+    """
+
+    bindings: list[Any]
+    mask: Any | None = None
+    idle: bool = False
+
+
+def _second_product(
+    graph: Graph, softmax: Any
+) -> Miss | tuple[_Guard | None, Any, list[Any], Any] | None:
+    """(guard, weights, bindings from the softmax to them, product of weights and values).
 
     None when no product follows at all; a miss when the weights are used in another way as well.
     """
-    guard = _nan_guard(graph, softmax)
     weights, between = softmax, [softmax]
+    guard = _nan_guard(graph, softmax) or _mask_guard(graph, softmax)
     if guard is not None:
-        weights = guard[-1]
-        between += guard
+        weights = guard.bindings[-1]
+        between += guard.bindings
     while (user := graph.only_user(weights)) is not None and below(graph, user) is not None:
         if shape_of(user)[-2:] != shape_of(weights)[-2:]:
             break
@@ -154,7 +172,7 @@ def _second_product(graph: Graph, softmax: Any) -> Miss | tuple[bool, Any, list[
         between.append(user)
     user = graph.only_user(weights)
     if user is not None and graph.op_name(user) == "relax.matmul":
-        return guard is not None, weights, between, user
+        return guard, weights, between, user
     if not _product_follows(graph, weights):
         return None
     if user is None:
@@ -171,8 +189,28 @@ def _product_follows(graph: Graph, var: Any, depth: int = 3) -> bool:
     return False
 
 
-def _nan_guard(graph: Graph, weights: Any) -> list[Any] | None:
-    """The bindings of ``where(isnan(w), 0, w)`` around the weights w; None when there is no such guard."""
+def _mask_guard(graph: Graph, weights: Any) -> _Guard | None:
+    """``where(max(mask) == -inf, 0, w)`` around the weights w, as ONNX defines Attention."""
+    choice = graph.only_user(weights)
+    call = graph.call(choice, "relax.where") if choice is not None else None
+    if call is None or not call.args[2].same_as(weights) or scalar_of(graph.value(call.args[1])) != 0.0:
+        return None
+    condition = array_of(graph.value(call.args[0]))
+    if condition is not None:
+        return None if condition.any() else _Guard([choice], idle=True)
+    test = graph.call(call.args[0], "relax.equal")
+    if test is None or scalar_of(graph.value(test.args[1])) != -np.inf:
+        return None
+    largest = graph.call(test.args[0], "relax.max")
+    if largest is None or not largest.attrs.keepdims:
+        return None
+    mask = largest.args[0]
+    axes = [int(axis) % len(shape_of(mask)) for axis in largest.attrs.axis or ()]
+    return _Guard([choice], mask) if axes == [len(shape_of(mask)) - 1] else None
+
+
+def _nan_guard(graph: Graph, weights: Any) -> _Guard | None:
+    """``where(isnan(w), 0, w)`` around the weights w; None when there is no such guard."""
     users = graph.users(weights)
     if len(users) != 2 or None in users:
         return None
@@ -182,7 +220,7 @@ def _nan_guard(graph: Graph, weights: Any) -> list[Any] | None:
         return None
     condition, replaced, kept = graph.value(choice).args
     zero = scalar_of(graph.value(replaced)) == 0.0
-    return [test, choice] if zero and condition.same_as(test) and kept.same_as(weights) else None
+    return _Guard([test, choice]) if zero and condition.same_as(test) and kept.same_as(weights) else None
 
 
 # ---- masks ---------------------------------------------------------------------------------

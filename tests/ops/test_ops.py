@@ -83,6 +83,14 @@ def test_operand_bytes():
     assert Operand("a", (1 << 20, 1 << 20)).nbytes == 4 << 40
 
 
+def test_special_forms_of_attention_are_named():
+    plain = Attention(4, 2, 6, 6, 4, 0.5, 2, packed=True, mask=(1, 1, 1, 6), causal=True)
+    assert plain.special is None
+    assert "period" in dataclasses.replace(plain, mask=(2, 1, 1, 6)).special
+    assert dataclasses.replace(plain, window=3, softcap=1.0).special == "it has a window and a softcap"
+    assert "strides" in dataclasses.replace(plain, tensors=((4, 6, 24),), places=((0,) * 5,) * 3).special
+
+
 def test_flops():
     assert Matmul((2, 3), 5, 7, ("bias",)).flops == 2 * 6 * 5 * 7
     assert Conv2d(1, 4, 5, 5, 6, (3, 3), groups=2).flops == 2 * 6 * 9 * 2 * 9

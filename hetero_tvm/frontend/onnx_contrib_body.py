@@ -1,0 +1,87 @@
+"""Writes the plain nodes that replace one fused operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+ShapeOf = Callable[[str], tuple[int | None, ...] | None]
+
+
+class Body:
+    """Collects the nodes that replace one.
+
+    Parameters
+    ----------
+    node : the node to replace; new nodes and tensors bear its name.
+    opset : of the default domain, which decides what may be used.
+    shape_of : what is known of the shape of a tensor (None for dimensions that are not).
+    """
+
+    def __init__(self, node: onnx.NodeProto, opset: int, shape_of: ShapeOf = lambda name: None):
+        self.node, self.opset, self._shape_of = node, opset, shape_of
+        self.nodes: list[onnx.NodeProto] = []
+        self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+    def input(self, index: int) -> str:
+        """Name of an input; "" when it is left out."""
+        return self.node.input[index] if index < len(self.node.input) else ""
+
+    def wants(self, index: int) -> str:
+        """Name of an output; "" when nobody asks for it."""
+        return self.node.output[index] if index < len(self.node.output) else ""
+
+    def op(self, kind: str, *inputs: str, output: str = "", **attributes: object) -> str:
+        """A plain node; returns its (first) output, under a name of its own unless given."""
+        name = f"{self.node.name}/{kind}_{len(self.nodes)}"
+        output = output or f"{name}_output"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], name=name, **attributes))
+        return output
+
+    def const(self, value: object, dtype: str = "float32") -> str:
+        return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
+
+    def rank(self, name: str, usual: int) -> int:
+        """Dimensions of a tensor, ``usual`` where nothing says how many."""
+        shape = self._shape_of(name)
+        return usual if shape is None else len(shape)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a tensor is left out, or known to have no elements."""
+        return not name or 0 in (self._shape_of(name) or ())
+
+    def extent(self, x: str, axis: int) -> str:
+        """One dimension of a tensor, as int64 [1]."""
+        return self.op("Gather", self.op("Shape", x), self.const([axis], "int64"), axis=0)
+
+    def cut(self, x: str, axis: int, start: int, end: int) -> str:
+        return self.op("Slice", x, *(self.const([value], "int64") for value in (start, end, axis)))
+
+    def reduce(self, kind: str, x: str, axes: list[int], keepdims: int, axes_as_input: int) -> str:
+        """A reduction; from opset ``axes_as_input`` on the operator takes its axes as an input."""
+        if self.opset >= axes_as_input:
+            return self.op(kind, x, self.const(axes, "int64"), keepdims=keepdims)
+        return self.op(kind, x, axes=axes, keepdims=keepdims)
+
+    def mean(self, x: str, axes: tuple[int, ...] = (-1,)) -> str:
+        """Over the last axes, which stay."""
+        return self.reduce("ReduceMean", x, list(axes), 1, axes_as_input=18)
+
+    def end(self, index: int, value: str) -> None:
+        """Give ``value`` the name of an output when somebody asks for that."""
+        if self.wants(index):
+            self.op("Identity", value, output=self.wants(index))
+
+    def norm(self, x: str, scale: str, shift: str, default_eps: float, *, centered: bool) -> None:
+        """Layer or RMS norm of x as output 0."""
+        eps = float(self.attributes.get("epsilon", default_eps))
+        base = x
+        if centered:
+            base = self.op("Sub", x, self.mean(x))
+        variance = self.mean(self.op("Mul", base, base))
+        deviation = self.op("Sqrt", self.op("Add", variance, self.const(eps)))
+        y = self.op("Mul", self.op("Div", base, deviation), scale)
+        self.end(0, self.op("Add", y, shift) if shift else y)
