@@ -48,7 +48,7 @@ def test_open_dimensions(name, exporter, tmp_path):
     module, inputs = architecture.build("sdpa")
     source = export(module, inputs, exporter, tmp_path, open_dimensions=True)
     other = {key: torch.cat([tensor, tensor[:1]])[:, :11].contiguous() for key, tensor in inputs.items()}
-    names = [f"args_{i}" for i in range(len(other))] if exporter == "program" else list(other)
+    names = source.graph_signature.user_inputs if exporter == "program" else list(other)
     shapes = {key: tuple(tensor.shape) for key, tensor in zip(names, other.values(), strict=True)}
     plan = optimize_model(import_model(source, shapes=shapes))
     assert_fused(architecture, plan.report)
