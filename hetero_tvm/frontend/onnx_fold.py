@@ -52,18 +52,21 @@ class Folder:
         self._alias: dict[str, str] = {}
 
     def run(self, graph: onnx.GraphProto, types: Types) -> int:
-        """Fold what can be folded; returns the number of nodes removed.
+        """Fold what can be folded; returns the number of nodes removed or moved.
 
         ``types`` is completed on the way, where a folded constant makes another shape known.
         """
         self._types = types
         self._alias = {}
+        self._made: dict[str, onnx.NodeProto] = {}
+        self._moved = 0
         self._returned = {value.name for value in graph.output}
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
         del graph.node[:]
         graph.node.extend(kept)
-        return before - len(kept)
+        removed = before + self._moved - len(kept)  # each that moves leaves a Flatten behind
+        return removed + self._moved
 
     def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """What stands for ``node`` afterwards (often nothing)."""
@@ -80,7 +83,7 @@ class Folder:
         results = self._evaluate(node)
         if results is None:
             self._infer(node)
-            return [node]
+            return self._unflattened(node)
         for name, array in zip(node.output, results, strict=False):
             if name:
                 self.pool.add_array(name, array)
@@ -163,6 +166,30 @@ class Folder:
         if name in self.pool:
             return self.pool.type_of(name)
         return self._types.get(name)
+
+    def _unflattened(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """A softmax over the last axis before its operand is flattened, instead of after that.
+
+        Before opset 13 a softmax flattens; where the converter to 13 does not know a rank, it
+        writes that out even for the last axis, which makes attention unrecognisable.
+        """
+        self._made.update((name, node) for name in node.output)
+        flatten = self._made.get(node.input[0]) if node.op_type in ("Softmax", "LogSoftmax") else None
+        if flatten is None or flatten.op_type != "Flatten" or _attribute(node, "axis", -1) not in (-1, 1):
+            return [node]
+        source = flatten.input[0]
+        type_ = self._type(source)
+        if not _known(type_) or _attribute(flatten, "axis", 1) != len(type_[1]) - 1:
+            return [node]
+        self._moved += 1
+        result = f"{node.output[0]}/unflattened"
+        self._types[result] = type_
+        softmax = helper.make_node(node.op_type, [source], [result], name=node.name, axis=-1)
+        after = helper.make_node(
+            "Flatten", [result], [node.output[0]], name=f"{node.name}/Flatten", axis=len(type_[1]) - 1
+        )
+        self._made[node.output[0]] = after
+        return [softmax, after]
 
     # ---- If with a known condition -------------------------------------------------------
 

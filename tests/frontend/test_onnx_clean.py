@@ -268,3 +268,25 @@ def test_a_slice_that_reverses_is_kept():
         }"""
     )
     assert operators(against_original(source)) == {"Slice": 1, "Neg": 1}
+
+
+def test_softmax_over_the_last_axis_before_opset_13_stays_one():
+    """The converter does not see the rank behind a computed reshape."""
+    source = text_model(
+        """g (float[b, 3, 4] x) => (float[b, 3, 4] y)
+        <int64[1] two = {2}> {
+            shape = Shape(x)
+            zeros = ConstantOfShape(shape)
+            ones = Shape(zeros)
+            same = Reshape(x, ones)
+            doubled = Add(same, same)
+            soft = Softmax<axis = 2>(doubled)
+            y = Exp(soft)
+        }""",
+        opset=11,
+    )
+    model = against_original(source, shapes={"x": (2, 3, 4)})
+    assert operators(model)["Softmax"] == 1
+    softmax = next(node for node in model.onnx_model.graph.node if node.op_type == "Softmax")
+    known = {v.name: len(v.type.tensor_type.shape.dim) for v in model.onnx_model.graph.value_info}
+    assert known[softmax.input[0]] == 3
