@@ -66,6 +66,8 @@ def tune_model(
     ------
     TuningError : candidates cannot be measured at all.
     """
+    if (ranked := plan.target.rank(plan.tasks, trials, on_event or (lambda event: None))) is not None:
+        return TunedPlan(plan, *ranked)
     store = record_store(plan, logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed)
     tasks, workers = plan.target.measuring(plan.tasks)

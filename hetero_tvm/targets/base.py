@@ -64,6 +64,10 @@ class Target(ABC):
     precision: str = "f32"
     """What fused operators take and give: ``f32``, or ``f16`` (arithmetic stays float32)."""
 
+    def rank(self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]) -> Any:
+        """Choices by task key and a report, where candidates cannot be run; None where they are measured."""
+        return None
+
     @property
     def graph_dtype(self) -> str:
         """What :func:`hetero_tvm.relax_passes.precision.convert` makes of the graph for this target."""

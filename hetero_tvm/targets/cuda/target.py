@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,6 +44,16 @@ class CudaTarget(Target):
         self.precision = precision
         if precision == "f16":  # what rounding weights and activations to 11 bits may cost a whole model
             self.relative_tolerance, self.least_cosine = 2e-2, 0.9995
+
+    measured_here = False
+
+    def rank(
+        self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]
+    ) -> tuple[dict[str, Any], Any]:
+        from hetero_tvm.targets.cuda.rank import rank
+
+        toolchain.find()
+        return rank(tasks, self.variants[0], trials, on_event)
 
     @property
     def graph_dtype(self) -> str:
