@@ -191,7 +191,7 @@ def _fragment_loops(plan: Any, block: Any) -> Any:
 def _epilogue(plan: Any, block: Any, warp: Any, tile: Tile) -> None:
     """Each warp applies the epilogue to its part, 32 lanes over whole rows of vectors."""
     columns = int(plan.get(block).iter_vars[-1].dom.extent)
-    plan.reverse_compute_at(block, warp)
+    plan.reverse_compute_at(block, warp, preserve_unit_loops=True)
     x, y = plan.get_loops(block)[-2:]
     lanes = tile.columns // tile.warps[1] // EPILOGUE_VECTOR
     x0, x1 = plan.split(x, [None, 32 // lanes])

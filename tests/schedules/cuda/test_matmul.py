@@ -69,6 +69,11 @@ def test_odd_shapes(lead, n, k, emulated):  # noqa: F811
     check([(op, SPACE.default(op, MACHINE))])
 
 
+def test_one_row_and_one_column(emulated):  # noqa: F811
+    cases = [Matmul((1,), 72, 256, ("bias",), "float16"), Matmul((1, 1), 1, 64, (), "float16")]
+    check([(op, point) for op in cases for point in points(op) if point["tile"][0] == 16][:4])
+
+
 def test_every_activation_of_the_contracts_is_there():
     assert set(ACTIVATIONS) == set(reference.ACTIVATIONS)
 
