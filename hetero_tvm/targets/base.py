@@ -64,7 +64,9 @@ class Target(ABC):
     precision: str = "f32"
     """What fused operators take and give: ``f32``, or ``f16`` (arithmetic stays float32)."""
 
-    def rank(self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]) -> Any:
+    def rank(
+        self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]
+    ) -> Any:
         """Choices by task key and a report, where candidates cannot be run; None where they are measured."""
         return None
 
