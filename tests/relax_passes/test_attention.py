@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hetero_tvm.relax_passes.attention import FuseAttention
 from hetero_tvm.relax_passes.qkv import MergeQkv
@@ -593,3 +595,42 @@ def test_whole_block_with_epilogues():
     without, _, report = fuse(before, disabled=["attention"])
     assert "attention" not in report.fusions and contracts(without, "softmax")
     same_numbers(before, without)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_random_forms(data):
+    """Extents from 1 on, grouped heads, three or four axes, any mask: same numbers, nothing missed."""
+    draw = data.draw
+    batch, kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    q_len, kv_len, dim, values = (draw(st.integers(1, 5)) for _ in range(4))
+    count, folded, back = kv_heads * group, draw(st.booleans()), draw(st.booleans())
+    full = (batch, count, q_len, kv_len)
+    shape = tuple(draw(st.sampled_from((1, extent))) for extent in full)
+    inputs = {
+        "q": (batch, q_len, count * dim), "k": (batch, kv_len, kv_heads * dim),
+        "v": (batch, kv_len, kv_heads * values), "mask": shape,
+    }  # fmt: skip
+
+    def split(emit, x, length, n, width):
+        x = emit(op.permute_dims(emit(op.reshape(x, (batch, length, n, width))), [0, 2, 1, 3]))
+        if n != count:
+            wide = emit(op.broadcast_to(emit(op.expand_dims(x, 2)), (batch, n, group, length, width)))
+            x = emit(op.reshape(wide, (batch, count, length, width)))
+        return emit(op.reshape(x, (batch * count, length, width))) if folded else x
+
+    def body(emit, q, k, v, mask):
+        query, key = split(emit, q, q_len, count, dim), split(emit, k, kv_len, kv_heads, dim)
+        value = split(emit, v, kv_len, kv_heads, values)
+        axes = [0, 2, 1] if folded else [0, 1, 3, 2]
+        s = emit(op.multiply(emit(op.matmul(query, emit(op.permute_dims(key, axes)))), constant(0.7)))
+        s = emit(op.add(emit(op.reshape(s, full)), mask))
+        w = emit(op.nn.softmax(s, axis=-1))
+        w = emit(op.reshape(w, (batch * count, q_len, kv_len))) if folded else w
+        out = emit(op.reshape(emit(op.matmul(w, value)), (batch, count, q_len, values)))
+        return emit(op.permute_dims(out, [0, 2, 1, 3])) if back else out
+
+    before = module(inputs, body)
+    after, _, report = fuse(before, FuseAttention())
+    assert report.fusions == {"attention": 1} and not report.misses
+    same_numbers(before, after)
