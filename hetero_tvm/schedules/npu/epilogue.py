@@ -11,17 +11,20 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 
 Steps = Sequence[str]
+GATE = "gate"
+"""A step that no contract has: multiplies by another tensor of the result's shape (see ``gated_matmul``)."""
+TENSORS = (RESIDUAL, GATE)
 
 
 def temporaries(steps: Steps) -> int:
     """Extra tiles of the unified buffer that the steps need beside the result."""
-    return max((_TEMPORARIES.get(step, 0) for step in steps), default=0) + (RESIDUAL in steps)
+    return max((_TEMPORARIES.get(step, 0) for step in steps), default=0) + any(t in steps for t in TENSORS)
 
 
 def passes(steps: Steps, divisor: int) -> float:
     """Vector passes over the tile (in elements per lane), for cost estimates."""
     weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 5 + divisor, "silu": 1 + divisor, "sigmoid": divisor,
-               "tanh": divisor, "relu": 1.0, "relu6": 2.0, RESIDUAL: 1.0, BIAS: 0.0}  # fmt: skip
+               "tanh": divisor, "relu": 1.0, "relu6": 2.0, RESIDUAL: 1.0, GATE: 1.0, BIAS: 0.0}  # fmt: skip
     return sum(weights[step] for step in steps)
 
 
@@ -58,10 +61,10 @@ def apply(
     spare = [k.alloc(UB, shape, dtype) for _ in range(count)]
     whole = At(tile, lambda *i: i)
     for step in steps:
-        if step == RESIDUAL:
+        if step in TENSORS:
             other = k.alloc(UB, shape, dtype)
             operands.residual(other)
-            k.binary("add", extents, whole, whole, At(other, lambda *i: i))
+            k.binary("add" if step == RESIDUAL else "mul", extents, whole, whole, At(other, lambda *i: i))
         elif step == BIAS:
             assert operands.bias is not None
             k.binary("add", extents, whole, whole, operands.bias)

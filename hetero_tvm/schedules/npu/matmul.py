@@ -230,6 +230,8 @@ class Emitter:
         self.pieces = 4 if deep and RESIDUAL in op.epilogue else 2
         self.panels = 2 if _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1") else 1
         self.k = Kernel()
+        self.first_weight = self.first_bias = 0
+        """Where the weights and the bias begin in their operands."""
 
     def run(self) -> Any:
         op, k = self.op, self.k
@@ -256,7 +258,7 @@ class Emitter:
 
     def _weight(self, j: Any, r: Any, c: Any) -> tuple[Any, ...]:
         """Index of element (r, c) of column panel ``j``."""
-        return (j * (self.op.k * self.t.tn) + r * self.t.tn + c,)
+        return (self.first_weight + j * (self.op.k * self.t.tn) + r * self.t.tn + c,)
 
     def _panels(self) -> None:
         op, t, k = self.op, self.t, self.k
@@ -366,14 +368,14 @@ class Emitter:
         bias_tile = None
         operands = self.extra
         with k.loop(1, buffers=2):
-            order = [step for step in op.epilogue if step in (BIAS, RESIDUAL)]
+            order = [step for step in op.epilogue if step in (BIAS, *epilogue.TENSORS)]
             tiles = {}
             for n, step in enumerate(order):
                 if step == BIAS:
                     tiles[n] = k.alloc(UB, (t.tn,), "float32")
                     k.load(
                         (width,), At(tiles[n], lambda b: (b,)),
-                        At(operands[n], lambda b: (j * t.tn + b,)),
+                        At(operands[n], lambda b: (self.first_bias + j * t.tn + b,)),
                     )  # fmt: skip
             if bias:
                 bias_tile = At(tiles[0], lambda a, b: (b,))
@@ -394,7 +396,7 @@ class Emitter:
                 pending = [n for n in range(len(order)) if not (bias and n == 0)]
 
                 def residual(buffer: Any) -> None:
-                    n = next(n for n in pending if order[n] == RESIDUAL)
+                    n = next(n for n in pending if order[n] in epilogue.TENSORS)
                     pending.remove(n)
                     k.load((part, width), At(buffer, lambda a, b: (a, b)), at_output(operands[n]))
 

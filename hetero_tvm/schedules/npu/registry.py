@@ -5,12 +5,14 @@ from __future__ import annotations
 from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
 from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, NpuPoolSpace
 
 NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuMatmulSpace(),
+    NpuGatedMatmulSpace(),
     NpuAttentionSpace(),
     NpuNormalizeSpace(),
     NpuSoftmaxSpace(),
