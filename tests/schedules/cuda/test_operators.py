@@ -1,0 +1,105 @@
+"""Operators of Relax, legalised one by one: each gets a schedule, and code generation takes it."""
+
+import pytest
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.targets.cuda import codegen  # noqa: E402
+from tests.schedules.cuda.running import TARGET, compiler  # noqa: E402, F401
+
+op = relax.op
+OPERATORS = {
+    **{
+        name: lambda x, f=getattr(op, name): f(x)
+        for name in (
+            "exp",
+            "log",
+            "sqrt",
+            "tanh",
+            "sigmoid",
+            "negative",
+            "abs",
+            "floor",
+            "erf",
+            "sin",
+            "isnan",
+        )
+    },
+    **{
+        name: lambda x, f=getattr(op, name): f(x, x)
+        for name in ("add", "multiply", "divide", "power", "maximum", "equal", "less")
+    },
+    **{
+        name: lambda x, f=getattr(op, name): f(x, axis=[-1])
+        for name in ("sum", "mean", "max", "min", "prod", "variance")
+    },
+    "mean of all": lambda x: op.mean(x),
+    "argmax": lambda x: op.argmax(x, axis=1),
+    "softmax": lambda x: op.nn.softmax(x),
+    "log_softmax": lambda x: op.nn.log_softmax(x),
+    "gelu": lambda x: op.nn.gelu(x),
+    "silu": lambda x: op.nn.silu(x),
+    "batched matmul": lambda x: op.matmul(x, op.permute_dims(x, [0, 1, 3, 2])),
+    "conv2d": lambda x: op.nn.conv2d(x, op.strided_slice(x, [2, 3], [0, 0], [3, 3])),
+    "max_pool2d": lambda x: op.nn.max_pool2d(x, (2, 2)),
+    "avg_pool2d": lambda x: op.nn.avg_pool2d(x, (2, 2)),
+    "permute_dims": lambda x: op.permute_dims(x, [0, 2, 3, 1]),
+    "concat": lambda x: op.concat([x, x], axis=1),
+    "split": lambda x: op.split(x, 2, axis=2)[0],
+    "strided_slice": lambda x: op.strided_slice(x, [2], [1], [5]),
+    "take": lambda x: op.take(x, relax.const([0, 1], "int64"), axis=1),
+    "gather_elements": lambda x: op.gather_elements(x, op.astype(op.full_like(x, relax.const(0.0)), "int64")),
+    "broadcast_to": lambda x: op.broadcast_to(x, (2, 3, 8, 8)),
+    "where": lambda x: op.where(op.less(x, x), x, x),
+    "clip": lambda x: op.clip(x, 0, 1),
+    "tril": lambda x: op.tril(x),
+    "cumsum": lambda x: op.cumsum(x, axis=1),
+    "topk": lambda x: op.topk(x, 2)[0],
+    "sort": lambda x: op.sort(x),
+    "tile": lambda x: op.tile(x, (1, 2, 1, 1)),
+    "pad": lambda x: op.nn.pad(x, (0, 0, 0, 0, 1, 1, 1, 1)),
+    "resize2d": lambda x: op.image.resize2d(x, (16, 16)),
+}
+
+
+def kernels():
+    """All operators in one module, a function each; the scheduled kernels by name."""
+    module = tvm.IRModule()
+    with TARGET.tvm_target:
+        for number, (_, make) in enumerate(OPERATORS.items()):
+            builder = relax.BlockBuilder()
+            x = relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32"))
+            with builder.function("main", [x]):
+                with builder.dataflow():
+                    result = builder.emit_output(make(x))
+                builder.emit_func_output(result)
+            one = relax.backend.DispatchSortScan()(builder.get())
+            one = relax.transform.LegalizeOps()(one)
+            for variable, function in one.functions.items():
+                if isinstance(function, tvm.tirx.PrimFunc):
+                    name = f"op{number}_{variable.name_hint}"
+                    kernel = TARGET.stamp(TARGET.schedule_generic(function))
+                    module[name] = kernel.with_attr("global_symbol", name)
+    return module
+
+
+@pytest.fixture(scope="module")
+def scheduled():
+    return kernels()
+
+
+def test_every_operator_is_scheduled(scheduled):
+    names = [variable.name_hint for variable in scheduled.functions]
+    for number, operator in enumerate(OPERATORS):
+        assert any(name.startswith(f"op{number}_") for name in names), f"{operator} made no kernel"
+    codegen.check_bound(scheduled)
+
+
+def test_all_of_them_compile(scheduled, compiler):  # noqa: F811
+    with codegen.collect() as made:
+        codegen.compile_kernels(scheduled, TARGET.tvm_target)
+    assert len(made[0].launches) >= len(OPERATORS) and made[0].binary[:4] == b"\x7fELF"
