@@ -14,7 +14,7 @@ from tests.schedules.cuda.running import TARGET, compiler  # noqa: E402, F401
 op = relax.op
 OPERATORS = {
     **{
-        name: lambda x, f=getattr(op, name): f(x)
+        name: lambda x, name=name: getattr(op, name)(x)
         for name in (
             "exp",
             "log",
@@ -30,11 +30,11 @@ OPERATORS = {
         )
     },
     **{
-        name: lambda x, f=getattr(op, name): f(x, x)
+        name: lambda x, name=name: getattr(op, name)(x, x)
         for name in ("add", "multiply", "divide", "power", "maximum", "equal", "less")
     },
     **{
-        name: lambda x, f=getattr(op, name): f(x, axis=[-1])
+        name: lambda x, name=name: getattr(op, name)(x, axis=[-1])
         for name in ("sum", "mean", "max", "min", "prod", "variance")
     },
     "mean of all": lambda x: op.mean(x),
