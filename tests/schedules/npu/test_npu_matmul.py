@@ -4,6 +4,8 @@ import pytest
 
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace, candidates
+from hetero_tvm.targets.npu.driver import open_device
+from hetero_tvm.targets.npu.measure import kernel_region
 from tests.schedules.npu.running import assert_close, machine
 
 SPACE = NpuMatmulSpace()
@@ -46,3 +48,12 @@ def test_large_activations_do_not_overflow_gelu():
     op = Matmul((4,), 8, 8, ("gelu_tanh",))
     x = np.full((4, 8), 300.0, np.float32)
     assert_close(SPACE, op, machine(), [x, np.eye(8, dtype=np.float32)])
+
+
+@pytest.mark.parametrize("preset", ["mobile", "datacenter"])
+def test_default_tiles_keep_the_matrix_unit_busy(preset):
+    mach, op = machine(preset), Matmul((1024,), 1024, 1024)
+    region = kernel_region(SPACE, op, SPACE.default(op, mach), mach)
+    with open_device(mach.spec) as device:
+        counters = device.time(device.load(region.stream)).counters
+    assert counters.matrix_block_cycles >= 0.9 * counters.cycles
