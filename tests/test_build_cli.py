@@ -29,7 +29,9 @@ def built(monkeypatch):
         )
 
     monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
-    monkeypatch.setattr(api, "optimize_model", lambda model, **options: "plan")
+    target = SimpleNamespace(placement=lambda module, tasks: None)
+    plan = SimpleNamespace(target=target, module=None, tasks=())
+    monkeypatch.setattr(api, "optimize_model", lambda model, **options: plan)
     monkeypatch.setattr(api, "build_model", build_model)
     monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
     return seen
