@@ -29,7 +29,7 @@ from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import row, tile
-from hetero_tvm.schedules.cpu.emit import Kernel, chunks, constant, int32, tirx
+from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, chunks, constant, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.softmax import LOWEST
 
@@ -138,7 +138,27 @@ class AttentionSpace(DesignSpace):
                     k, packed_values, value, value_base, value_at.row, op.kv_len, value_columns, values, lanes
                 )
 
+                # The rows of a head are short pieces far apart, half of them just written by another core:
+                # each tile of queries fetches as many rows of the next head.
+                after = tirx.min(work + 1, int32(work_items - 1))
+                heads_after = [
+                    (buffer, place, k.let(_base(place, tirx.floordiv(after, op.heads), number)), extent)
+                    for buffer, place, number, extent in (
+                        (query, query_at, tirx.floormod(after, op.heads), dim),
+                        (key, key_at, tirx.floordiv(tirx.floormod(after, op.heads), group), dim),
+                        (value, value_at, tirx.floordiv(tirx.floormod(after, op.heads), group), values),
+                    )
+                    if pieces == 1 and op.q_len == op.kv_len
+                ]
+
+                def fetch_ahead(first_row: Any, height: int) -> None:
+                    for buffer, place, base, extent in heads_after:
+                        with k.serial(height) as r:
+                            for start in range(0, extent, LINE_FLOATS):
+                                k.prefetch(buffer, [base + (first_row + r) * place.row + start])
+
                 def query_tile(first_row: Any, height: int) -> None:
+                    fetch_ahead(first_row, height)
                     if op.causal:
                         seen = first_row + height + (op.kv_len - op.q_len)
                         panels = tirx.floordiv(seen + (key_columns - 1), int32(key_columns))
