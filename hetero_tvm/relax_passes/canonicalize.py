@@ -11,6 +11,7 @@ from hetero_tvm.relax_passes.canonicalize_broadcasts import DropBroadcasts
 from hetero_tvm.relax_passes.canonicalize_constants import FoldConstants
 from hetero_tvm.relax_passes.canonicalize_duplicates import MergeDuplicates
 from hetero_tvm.relax_passes.canonicalize_identities import DropIdentities
+from hetero_tvm.relax_passes.canonicalize_sinking import SinkMoves
 from hetero_tvm.relax_passes.canonicalize_views import CancelReshapes, MergeCasts, MergeTransposes
 from hetero_tvm.relax_passes.rule import Rule
 
@@ -21,6 +22,7 @@ CANONICAL: tuple[Rule, ...] = (
     MergeCasts(),
     CancelReshapes(),
     MergeTransposes(),
+    SinkMoves(),  # where a chain was cut by one elementwise step
     DropBroadcasts(),
     ExpandPowers(),
     MergeDuplicates(),  # last: duplicates written in two ways are equal only now

@@ -13,7 +13,7 @@ from tvm import relax  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, dtype_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
 
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 
 class CancelReshapes(Rule):
@@ -21,10 +21,10 @@ class CancelReshapes(Rule):
 
     name = "cancel_reshapes"
     counted = False
-    anchors = _VIEWS
+    anchors = VIEWS
 
     def match(self, graph: Graph, var: Any) -> Any | None:
-        inner = graph.call(graph.value(var).args[0], *_VIEWS)
+        inner = graph.call(graph.value(var).args[0], *VIEWS)
         if inner is None or not isinstance(inner.args[0], relax.Var):
             return None
         return inner.args[0] if shape_of(inner.args[0]) == shape_of(var) else None
@@ -41,10 +41,10 @@ class MergeReshapes(Rule):
 
     name = "merge_reshapes"
     counted = False
-    anchors = _VIEWS
+    anchors = VIEWS
 
     def match(self, graph: Graph, var: Any) -> Any | None:
-        inner = graph.call(graph.value(var).args[0], *_VIEWS)
+        inner = graph.call(graph.value(var).args[0], *VIEWS)
         return None if inner is None else inner.args[0]
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
@@ -63,7 +63,9 @@ class MergeTransposes(Rule):
 
     def match(self, graph: Graph, var: Any) -> Any | None:
         inner = graph.call(graph.value(var).args[0], "relax.permute_dims")
-        return None if inner is None else (inner.args[0], _composed(_order(inner), _order(graph.value(var))))
+        return (
+            None if inner is None else (inner.args[0], composed(order_of(inner), order_of(graph.value(var))))
+        )
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
         x, order = found
@@ -101,11 +103,13 @@ _LOSSLESS = {
 }  # fmt: skip
 
 
-def _order(call: Any) -> list[int]:
+def order_of(call: Any) -> list[int]:
+    """The axes of a ``permute_dims``, from 0."""
     rank = len(shape_of(call.args[0]))
     axes = call.attrs.axes
     return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
-def _composed(first: list[int], second: list[int]) -> list[int]:
+def composed(first: list[int], second: list[int]) -> list[int]:
+    """The axes of the two permutations one after the other."""
     return [first[axis] for axis in second]
