@@ -292,17 +292,19 @@ def _traced(model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], i
     result = _without_constants(inline(light), inputs, pool)
     # Nodes keep their order, so a run of new nodes belongs to the next call until its results are made.
     pending = [set(filter(None, node.output)) for node in model.graph.node]
-    owner = 0
+    owner, taken = 0, Counter(names)
     for node in result.graph.node:
         if node.name in marks:
             owner = marks[node.name] + 1
             node.name = names[marks[node.name]]
             continue
         own = node.name or node.op_type
+        if owner < len(names):
+            own = f"{names[owner]}/{own}"
+        taken[own] += 1  # the body of a definition may hold an operator several times
+        node.name = own if taken[own] == 1 else f"{own}_{taken[own] - 1}"
         if owner >= len(names):
-            node.name = own
             continue
-        node.name = f"{names[owner]}/{own}"
         pending[owner] -= set(node.output)
         owner += not pending[owner]
     return result
