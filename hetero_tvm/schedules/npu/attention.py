@@ -51,8 +51,6 @@ class NpuAttentionSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Attention):
             return f"is for attention, not {op.kind}"
-        if op.special is not None:
-            return op.special
         if not any(True for _ in candidates(op, machine.spec)):
             return f"scores of {op.kv_len} keys do not fit the scratchpads of {machine.spec.name}"
         return None

@@ -23,7 +23,8 @@ def temporaries(steps: Steps) -> int:
 
 def passes(steps: Steps, divisor: int) -> float:
     """Vector passes over the tile (in elements per lane), for cost estimates."""
-    weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 5 + divisor, "silu": 1 + divisor, "sigmoid": divisor,
+    weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 5 + divisor, "silu": 1 + divisor,
+               "quick_gelu": 1 + divisor, "sigmoid": divisor,
                "tanh": divisor, "relu": 1.0, "relu6": 2.0, RESIDUAL: 1.0, GATE: 1.0, BIAS: 0.0}  # fmt: skip
     return sum(weights[step] for step in steps)
 
@@ -98,6 +99,11 @@ def _silu(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
     k.binary("mul", n, x, x, t[0])
 
 
+def _quick_gelu(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+    k.unary("sigmoid", n, t[0], x, mul=1.702)
+    k.binary("mul", n, x, x, t[0])
+
+
 def _clip6(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
     k.unary("relu", n, x, x)
     k.binary("min", n, x, x, 6.0)
@@ -109,7 +115,8 @@ ACTIVATIONS: dict[str, Callable[[Kernel, Sequence[Any], At, Sequence[At]], None]
     "gelu_erf": _gelu_erf,
     "gelu_tanh": _gelu_tanh,
     "silu": _silu,
+    "quick_gelu": _quick_gelu,
     "sigmoid": lambda k, n, x, t: k.unary("sigmoid", n, x, x),
     "tanh": lambda k, n, x, t: k.unary("tanh", n, x, x),
 }
-_TEMPORARIES = {"gelu_erf": 1, "gelu_tanh": 1, "silu": 1}
+_TEMPORARIES = {"gelu_erf": 1, "gelu_tanh": 1, "silu": 1, "quick_gelu": 1}

@@ -29,10 +29,15 @@ def masked(op):
         Attention(1, 2, 20, 20, 8, 0.3, 2, causal=True, window=5, softcap=3.0, value_dim=12),
         Attention(4, 2, 9, 9, 8, 0.3, 1, packed=True, mask=(2, 2, 9, 9)),
         Attention(1, 2, 70, 300, 64, 0.125, 2, mask=(1, 2, 1, 1)),
+        Attention(
+            2, 4, 9, 9, 16, 0.25, 2, tensors=((2, 4, 9, 16), (2, 2, 9, 16), (2, 2, 9, 16)),
+            places=((0, 0, 576, 144, 16), (1, 0, 288, 144, 16), (2, 0, 288, 144, 16)),
+        ),
     ],
     ids=lambda op: op.label,
 )
 def test_default_tiles_give_the_contract(op, preset):
+    assert SPACE.refuses(op, machine(preset)) is None
     assert_close(SPACE, op, machine(preset), masked(op))
 
 

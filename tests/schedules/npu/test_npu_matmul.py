@@ -16,6 +16,7 @@ SPACE = NpuMatmulSpace()
     "op",
     [
         Matmul((40,), 96, 72, ("bias", "gelu_erf", "residual")),
+        Matmul((9,), 40, 24, ("bias", "quick_gelu")),
         Matmul((1,), 5, 3, ("bias", "tanh")),
         Matmul((3, 33), 70, 65, ("residual", "bias", "silu")),
         Matmul((17,), 200, 300, ("bias", "relu")),
