@@ -14,17 +14,38 @@ CHANNELS_LAST = "nhwc"
 """Of a tensor [N, C, H, W] in contracts: it lies as [N, H, W, C]."""
 
 
+_STORED = {"int64": "int32", "int32": "int32", "int8": "int8", "uint8": "int8", "bool": "int8"}
+
+
+def stored_as(dtype: str, machine_dtype: str) -> str:
+    """The type in which the NPU keeps a tensor that the host has as ``dtype``.
+
+    Truth values are int8 0 and 1; uint8 is kept as int8, less 128; int64 as its lower half, which is all
+    of an index or a token.  Raises ``KeyError`` for what it cannot keep.
+    """
+    return machine_dtype if dtype == "float32" else _STORED[dtype]
+
+
 class NpuSpace(DesignSpace):
     """A space whose kernels the NPU runs.
 
     The kernel's parameters are the operands in order (packed where :meth:`pack` says so), then the
-    :meth:`tables`, then the result.  Tensors are in the machine's 2-byte type; constants in the type
-    that the kernel declares.
+    :meth:`tables`, the :meth:`scratch`, then the result.  Tensors are in the types of :meth:`dtypes`;
+    constants in the type that the kernel declares.
     """
 
     def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
         """Constants of the kernel's own."""
         return []
+
+    def scratch(self, op: FusedOp, point: Point, machine: Any) -> list[tuple[tuple[int, ...], str]]:
+        """Shapes and dtypes of tensors in DRAM that the kernel needs for itself: parameters between the
+        :meth:`tables` and the result."""
+        return []
+
+    def dtypes(self, op: FusedOp, machine: Any) -> tuple[str, ...]:
+        """The type of every operand as the kernel reads it."""
+        return tuple(stored_as(operand.dtype, machine.dtype) for operand in op.inputs)
 
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         """Layout of every operand, and of the result."""

@@ -12,22 +12,42 @@ from typing import Any
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+_HELD = {"int64": "int32", "uint8": "int8", "bool": "int8"}
+"""Types of the host that the machine has no name for: the type of their bytes (int64: of its halves)."""
 
 
 def cast(elements: int, source: str, target: str, spec: Any) -> Any:
-    """Elementwise conversion of a whole tensor."""
-    room = spec.scratchpad("ub") // (2 * (_BYTES[source] + _BYTES[target])) - 64
+    """Elementwise conversion of a whole tensor.
+
+    int64 is read by its lower half and written with its sign in the upper one; uint8 is kept less 128.
+    """
+    room = spec.scratchpad("ub") // (2 * (_BYTES[source] + _BYTES[target] + 4)) - 64
     size = even(elements, min(room, 128 * spec.vector_lanes), 16) if elements > 16 else elements
+    wide_in, wide_out = (2 if dtype == "int64" else 1 for dtype in (source, target))
     k = Kernel()
     with k:
-        x, y = k.argument("X", (elements,), source), k.argument("Y", (elements,), target)
+        x = k.argument("X", (elements, wide_in), _HELD.get(source, source))
+        y = k.argument("Y", (elements, wide_out), _HELD.get(target, target))
         with k.loop(ceil_div(elements, size), buffers=2) as t:
             count = extent_at(elements, size, t)
-            a, b = k.alloc(UB, (size,), source), k.alloc(UB, (size,), target)
-            k.load((count,), At(a, lambda i: (i,)), At(x, lambda i: (t * size + i,)))
-            k.unary("copy", (count,), At(b, lambda i: (i,)), At(a, lambda i: (i,)))
-            k.store((count,), At(y, lambda i: (t * size + i,)), At(b, lambda i: (i,)))
+            a = k.alloc(UB, (size, wide_in), _HELD.get(source, source))
+            b = k.alloc(UB, (size, wide_out), _HELD.get(target, target))
+            k.load((count, wide_in), At(a, lambda i, j: (i, j)), At(x, lambda i, j: (t * size + i, j)))
+            whole, out = At(a, lambda i: (i, 0)), At(b, lambda i: (i, 0))
+            if "uint8" in (source, target) and source != target:
+                # The upper half of the bytes' values is the lower half of the numbers.
+                shift = At(k.alloc(UB, (size,), "int32"), lambda i: (i,))
+                k.binary("lt", (count,), shift, whole, 0.0)
+                k.unary("copy", (count,), shift, shift, mul=256.0, add=-128.0)
+                k.binary("add", (count,), out, whole, shift)
+            else:
+                k.unary("copy", (count,), out, whole)
+            if target == "int64":
+                upper = At(b, lambda i: (i, 1))
+                k.binary("lt", (count,), upper, whole, 0.0)
+                k.unary("neg", (count,), upper, upper)
+            k.store((count, wide_out), At(y, lambda i, j: (t * size + i, j)), At(b, lambda i, j: (i, j)))
     return k.function
 
 

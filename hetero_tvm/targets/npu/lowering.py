@@ -17,11 +17,12 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.errors import BuildError  # noqa: E402
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
-from hetero_tvm.relax_passes.graph import _variables, array_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.graph import _variables, array_of, dtype_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
 from hetero_tvm.schedules.base import Point  # noqa: E402
-from hetero_tvm.schedules.npu.base import ROW_MAJOR, NpuSpace  # noqa: E402
+from hetero_tvm.schedules.npu.base import ROW_MAJOR, NpuSpace, stored_as  # noqa: E402
 from hetero_tvm.targets.npu import byoc  # noqa: E402
+from hetero_tvm.targets.npu.codegen import DTYPE  # noqa: E402
 from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
 from hetero_tvm.targets.npu.numbers import numpy_dtype  # noqa: E402
 from hetero_tvm.targets.npu.partition import Placement, Regions, partition  # noqa: E402
@@ -137,7 +138,7 @@ class _Region:
 
     def compile(self) -> CompiledRegion:
         builder = self.builder
-        values = {var: builder.input(var.name, shape_of(var)) for var in self.inputs}
+        values = {var: builder.input(var.name, shape_of(var), dtype_of(var)) for var in self.inputs}
         for var, value in self.members:
             if is_call_tir(value):
                 values[var] = self._kernel(var, value, values)
@@ -153,6 +154,7 @@ class _Region:
         point = self.points.get(task.key) or space.default(op, self.machine)
         packers = space.pack(op, point, self.machine)
         wanted, out_layout = space.layouts(op)
+        dtypes = space.dtypes(op, self.machine)
         tensors = []
         for n, arg in enumerate(value.args[1].fields):
             array = array_of(arg)
@@ -164,33 +166,35 @@ class _Region:
                     )
                 tensors.append(builder.constant(packers[n](array)))
             elif array is not None:
-                tensors.append(builder.constant(self._constant(array, op.inputs[n], wanted[n])))
+                tensors.append(builder.constant(self._constant(array, op.inputs[n], wanted[n], dtypes[n])))
             else:
-                tensors.append(builder.tensor_of(values[arg], wanted[n], f"{var.name} input"))
+                tensors.append(builder.tensor_of(values[arg], wanted[n], f"{var.name} input", dtypes[n]))
         for n, table in enumerate(space.tables(op, point, self.machine)):
             tensors.append(builder.constant(table, (space.name, op, tuple(sorted(point.items())), n)))
-        result = Value(shape_of(var))
-        tensor = builder.fresh(result.shape)
+        tensors += [builder.fresh(*own) for own in space.scratch(op, point, self.machine)]
+        result = Value(shape_of(var), dtype=dtype_of(var))
+        tensor = builder.fresh(result.shape, stored_as(result.dtype, self.machine.dtype))
         result.by_layout[plain_layout(result.shape, out_layout)] = tensor
         # After the operands: their conversions are kernels of their own.
         program = builder.cache.of_space(space, op, point, builder.high)
         builder.call(program, [*tensors, tensor], var.name)
         return result
 
-    def _constant(self, array: np.ndarray, operand: Any, layout: str) -> np.ndarray:
+    def _constant(self, array: np.ndarray, operand: Any, layout: str, dtype: str) -> np.ndarray:
         """A constant operand that the space does not pack: vectors of declared constants stay float32."""
-        if operand.constant:
-            return np.ascontiguousarray(array, np.float32)
+        if operand.constant and array.dtype == np.float32:
+            return np.ascontiguousarray(array)
         if layout != ROW_MAJOR:
             array = array.transpose(0, 2, 3, 1)
+        if array.dtype == np.uint8:
+            array = array.astype(np.int16) - 128
         with np.errstate(over="ignore"):
-            return np.ascontiguousarray(array).astype(numpy_dtype(self.machine.short))
+            return np.ascontiguousarray(array).astype(numpy_dtype(DTYPE[dtype]))
 
     def _view(self, var: Any, value: Any, values: dict[Any, Value]) -> Value:
         source = values[value.args[0]]
-        return Value(
-            shape_of(var), {ROW_MAJOR: self.builder.tensor_of(source, ROW_MAJOR, f"{var.name} input")}
-        )
+        tensor = self.builder.tensor_of(source, ROW_MAJOR, f"{var.name} input")
+        return Value(shape_of(var), {ROW_MAJOR: tensor}, dtype=source.dtype)
 
     def function(self) -> Any:
         """The region as Relax: what an external code generator is called with."""

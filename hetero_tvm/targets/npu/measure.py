@@ -30,8 +30,8 @@ def kernel_region(space: Any, op: Any, point: Any, machine: NpuMachine) -> Compi
             tensors.append(builder.constant(np.zeros(size, np.uint8)))
         else:
             tensors.append(builder.device_tensor(operand.name, size, "input"))
-    for size in program.bytes[len(op.inputs) : -1]:
-        tensors.append(builder.constant(np.zeros(size, np.uint8)))
+    tensors += [builder.constant(np.zeros_like(table)) for table in space.tables(op, point, machine)]
+    tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
     tensors.append(builder.device_tensor("result", program.bytes[-1], "output"))
     builder.call(program, tensors, op.label)
     return builder.finish()

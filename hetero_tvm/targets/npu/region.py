@@ -17,9 +17,9 @@ import numpy as np
 from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu import convert
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
 from hetero_tvm.targets.npu import isa
-from hetero_tvm.targets.npu.codegen import Program, generate, hoist_loads
+from hetero_tvm.targets.npu.codegen import WIDTH, Program, generate, hoist_loads
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.stream import Slot, Stream
@@ -48,8 +48,11 @@ class Value:
 
     shape: tuple[int, ...]
     by_layout: dict[str, Tensor] = field(default_factory=dict)
+    """In the type that the NPU keeps it in; in others under ``LAYOUT:DTYPE``."""
     external: Tensor | None = None
-    """The float32 original in an input slot."""
+    """The original in an input slot, of ``dtype``, row-major."""
+    dtype: str = "float32"
+    """Of the variable, as the host has it."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,12 @@ class RegionBuilder:
 
     # --- tensors -----------------------------------------------------------------------------
 
-    def input(self, name: str, shape: tuple[int, ...]) -> Value:
-        """A float32 tensor of the host."""
-        size = 4 * int(np.prod(shape, dtype=np.int64))
+    def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Value:
+        """A tensor of the host."""
+        size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
         self._slots.append(Slot(name, size, "input"))
         self._inputs.append(size)
-        return Value(shape, external=Tensor(len(self._slots) - 1, size))
+        return Value(shape, external=Tensor(len(self._slots) - 1, size), dtype=dtype)
 
     def device_tensor(self, name: str, size: int, kind: str) -> Tensor:
         """A slot of its own, in whatever type the kernel that uses it has."""
@@ -126,40 +129,48 @@ class RegionBuilder:
             self._constant_at[key] = tensor
         return tensor
 
-    def fresh(self, shape: Sequence[int]) -> Tensor:
-        """A tensor of the machine's type in the workspace."""
-        tensor = Tensor(WORKSPACE, 2 * int(np.prod(shape, dtype=np.int64)))
+    def fresh(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
+        """A tensor in the workspace, of the machine's type unless given."""
+        width = WIDTH[dtype or self.machine.dtype]
+        tensor = Tensor(WORKSPACE, width * int(np.prod(shape, dtype=np.int64)))
         self._workspace.append(tensor)
         return tensor
 
-    def tensor_of(self, value: Value, layout: str, tag: str) -> Tensor:
-        """The value in a layout, converted where it is not there yet."""
+    def tensor_of(self, value: Value, layout: str, tag: str, dtype: str | None = None) -> Tensor:
+        """The value in a layout and a type of the NPU (its own unless given), converted where it is not
+        there yet."""
         layout = plain_layout(value.shape, layout)
-        if layout in value.by_layout:
-            return value.by_layout[layout]
-        result = self.fresh(value.shape)
+        own = stored_as(value.dtype, self.machine.dtype)
+        wanted = dtype or own
+        key = layout if wanted == own else f"{layout}:{wanted}"
+        if key in value.by_layout:
+            return value.by_layout[key]
         elements = int(np.prod(value.shape, dtype=np.int64))
-        if value.external is not None and not value.by_layout:
-            source, dtype = value.external, "float32"
-            have = ROW_MAJOR
+        as_is = value.external is not None and layout == ROW_MAJOR
+        if as_is and np.dtype(value.dtype).itemsize == WIDTH[wanted] and value.dtype in (wanted, "bool"):
+            value.by_layout[key] = value.external
+            return value.external
+        result = self.fresh(value.shape, wanted)
+        at_home = [name for name in value.by_layout if ":" not in name]
+        if value.external is not None and not at_home:
+            source, have, dtype = value.external, ROW_MAJOR, value.dtype
         else:
-            have, source = next(iter(value.by_layout.items()))
-            dtype = self.machine.dtype
-        self._convert(source, dtype, have, result, self.machine.dtype, layout, value.shape, elements, tag)
-        value.by_layout[layout] = result
+            have = layout if layout in at_home else at_home[0]
+            source, dtype = value.by_layout[have], own
+        self._convert(source, dtype, have, result, wanted, layout, value.shape, elements, tag)
+        value.by_layout[key] = result
         return result
 
     def output(self, name: str, value: Value, tag: str) -> None:
-        """The value leaves the region as float32, row-major."""
-        size = 4 * int(np.prod(value.shape, dtype=np.int64))
+        """The value leaves the region in the type of the host, row-major."""
+        elements = int(np.prod(value.shape, dtype=np.int64))
+        size = np.dtype(value.dtype).itemsize * elements
         self._slots.append(Slot(name, size, "output"))
         self._outputs.append(size)
         target = Tensor(len(self._slots) - 1, size)
         have = ROW_MAJOR if ROW_MAJOR in value.by_layout else next(iter(value.by_layout))
-        source = value.by_layout[have]
-        self._convert(
-            source, self.machine.dtype, have, target, "float32", ROW_MAJOR, value.shape, size // 4, tag
-        )
+        source, own = value.by_layout[have], stored_as(value.dtype, self.machine.dtype)
+        self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, elements, tag)
 
     def _convert(self, source, dtype, have, result, wanted, layout, shape, elements, tag) -> None:
         spec = self.spec

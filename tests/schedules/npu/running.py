@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.schedules.npu.base import stored_as
 from hetero_tvm.targets.npu.driver import Run, open_device
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, RegionBuilder, Value, plain_layout
@@ -21,11 +22,12 @@ def machine(preset: str = "edge", dtype: str = "float16") -> NpuMachine:
 
 
 def compile_kernel(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: Any = None) -> CompiledRegion:
-    """A region of one kernel: float32 in and out."""
+    """A region of one kernel: in and out in the types of its contract."""
     point = point or space.default(op, mach)
     cache = KernelCache(mach)
     builder = RegionBuilder("kernel", mach, cache)
     packers, (wanted, result) = space.pack(op, point, mach), space.layouts(op)
+    dtypes = space.dtypes(op, mach)
     tensors = []
     for n, (operand, array) in enumerate(zip(op.inputs, arrays, strict=True)):
         if n in packers:
@@ -33,11 +35,13 @@ def compile_kernel(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: An
         elif operand.constant:
             tensors.append(builder.constant(array.astype(np.float32)))
         else:
-            value = builder.input(operand.name, operand.shape)
-            tensors.append(builder.tensor_of(value, wanted[n], operand.name))
+            value = builder.input(operand.name, operand.shape, operand.dtype)
+            tensors.append(builder.tensor_of(value, wanted[n], operand.name, dtypes[n]))
     tensors += [builder.constant(table) for table in space.tables(op, point, mach)]
-    value = Value(op.output.shape)
-    value.by_layout[plain_layout(op.output.shape, result)] = builder.fresh(op.output.shape)
+    tensors += [builder.fresh(*own) for own in space.scratch(op, point, mach)]
+    value = Value(op.output.shape, dtype=op.output.dtype)
+    tensor = builder.fresh(op.output.shape, stored_as(op.output.dtype, mach.dtype))
+    value.by_layout[plain_layout(op.output.shape, result)] = tensor
     builder.call(cache.of_space(space, op, point), [*tensors, *value.by_layout.values()], op.label)
     builder.output("out", value, "out")
     return builder.finish()
@@ -50,8 +54,8 @@ def run(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: Any = None) -
     bound: dict[str, Any] = {"constants": np.frombuffer(region.constants, np.uint8)}
     for n, (operand, array) in enumerate(zip(op.inputs, arrays, strict=True)):
         if n not in packed and not operand.constant:
-            bound[operand.name] = array.astype(np.float32)
-    bound["out"] = (op.output.shape, np.float32)
+            bound[operand.name] = array.astype(operand.dtype)
+    bound["out"] = (op.output.shape, op.output.dtype)
     with open_device(mach.spec) as device:
         result = device.run(device.load(region.stream), bound)
     return result.outputs["out"], result
