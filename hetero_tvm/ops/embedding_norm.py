@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.normalization import Normalize
 
 
@@ -29,7 +29,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class EmbeddingNorm(FusedOp):
-    """``norm(sum of lookups + added) * scale + shift`` over the last axis, in float32.
+    """``norm(sum of lookups + added) * scale + shift`` over the last axis; arithmetic is float32.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ class EmbeddingNorm(FusedOp):
     added : shape [..., n] of a constant that is broadcast to the result and added (positions, token
         types that never change); () for none.
     eps, centered, shifted : of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
+    dtype : of tables, ``added`` and the result.
 
     Operands: for each lookup indices and table [rows, n] (constant), then ``added`` (constant), scale
     [n], and shift [n] when ``shifted``.
@@ -53,6 +54,7 @@ class EmbeddingNorm(FusedOp):
     eps: float
     centered: bool = True
     shifted: bool = True
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         # From JSON a lookup comes as a mapping.
@@ -61,7 +63,7 @@ class EmbeddingNorm(FusedOp):
 
     @property
     def norm(self) -> Normalize:
-        return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted)
+        return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted, self.dtype)
 
     @property
     def rows(self) -> int:
@@ -72,9 +74,9 @@ class EmbeddingNorm(FusedOp):
         operands = []
         for i, lookup in enumerate(self.lookups):
             operands.append(Operand(f"indices{i}", lookup.indices, lookup.dtype))
-            operands.append(Operand(f"table{i}", (lookup.rows, self.n), constant=True))
+            operands.append(Operand(f"table{i}", (lookup.rows, self.n), self.dtype, constant=True))
         if self.added:
-            operands.append(Operand("added", self.added, constant=True))
+            operands.append(Operand("added", self.added, self.dtype, constant=True))
         return (*operands, *self.norm.inputs[1:])
 
     @property
@@ -88,14 +90,15 @@ class EmbeddingNorm(FusedOp):
     @property
     def nbytes(self) -> int:
         """Of a table only the rows that are looked up are read."""
-        read = sum(math.prod(x.indices) * (self.n * 4 + 8) for x in self.lookups)
+        read = sum(math.prod(x.indices) * (self.n * np.dtype(self.dtype).itemsize + 8) for x in self.lookups)
         rest = sum(operand.nbytes for operand in self.inputs[2 * len(self.lookups) :])
         return read + rest + self.output.nbytes
 
     @property
     def label(self) -> str:
         kind = "layer_norm" if self.centered else "rms_norm"
-        return f"embedding{len(self.lookups)}{'_added' if self.added else ''}_{kind}_{self.rows}x{self.n}"
+        name = f"embedding{len(self.lookups)}{'_added' if self.added else ''}_{kind}_{self.rows}x{self.n}"
+        return "_".join([name, *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         count = 2 * len(self.lookups)
@@ -108,7 +111,7 @@ class EmbeddingNorm(FusedOp):
     def workload(self):
         from tvm import te, tirx
 
-        from hetero_tvm.ops.te_workload import broadcast_index, prim_func
+        from hetero_tvm.ops.te_workload import broadcast_index, prim_func, wide
 
         def compute(*operands):
             count = 2 * len(self.lookups)
@@ -116,11 +119,11 @@ class EmbeddingNorm(FusedOp):
             added = rest.pop(0) if self.added else None
 
             def total(*i):
-                value = added[broadcast_index(self.added, i)] if added is not None else None
+                value = wide(added[broadcast_index(self.added, i)]) if added is not None else None
                 for x, at, table in zip(self.lookups, operands[:count:2], operands[1:count:2], strict=True):
                     index = at[broadcast_index(x.indices, i[:-1])]
                     row = tirx.floormod(index, tirx.const(x.rows, x.dtype))
-                    term = table[row, i[-1]] * tirx.const(x.factor, "float32")
+                    term = wide(table[row, i[-1]]) * tirx.const(x.factor, "float32")
                     value = term if value is None else value + term
                 return value
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class GroupNorm(FusedOp):
     eps : added to the variance.
     activation : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`, or "" for none.
 
+    dtype : of X and Y; scale and shift are float32, and so is all arithmetic.
+
     Operands: X, scale [C] and shift [C] (constants).
     """
 
@@ -34,6 +36,7 @@ class GroupNorm(FusedOp):
     groups: int
     eps: float
     activation: str = ""
+    dtype: str = "float32"
 
     @property
     def channels(self) -> int:
@@ -56,11 +59,11 @@ class GroupNorm(FusedOp):
     @property
     def inputs(self) -> tuple[Operand, ...]:
         vectors = (Operand(name, (self.channels,), constant=True) for name in ("scale", "shift"))
-        return (Operand("X", self.shape), *vectors)
+        return (Operand("X", self.shape, self.dtype), *vectors)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", self.shape)
+        return Operand("Y", self.shape, self.dtype)
 
     @property
     def flops(self) -> int:
@@ -69,9 +72,8 @@ class GroupNorm(FusedOp):
     @property
     def label(self) -> str:
         name = "group_norm" if self.groups < self.channels else "instance_norm"
-        return "_".join(
-            filter(None, [name, "x".join(map(str, self.shape)), f"g{self.groups}", self.activation])
-        )
+        parts = [name, "x".join(map(str, self.shape)), f"g{self.groups}", self.activation]
+        return "_".join(filter(None, [*parts, *suffix(self.dtype)]))
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, scale, shift = arrays
@@ -85,7 +87,7 @@ class GroupNorm(FusedOp):
     def workload(self):
         from tvm import te, tirx
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         per_group = self.channels // self.groups
 
@@ -96,7 +98,7 @@ class GroupNorm(FusedOp):
                 ]
                 total = te.compute(
                     (self.shape[0], self.groups),
-                    lambda b, g: te.sum(value(b, g * per_group + axes[0], *axes[1:]), axis=axes),
+                    lambda b, g: te.sum(wide(value(b, g * per_group + axes[0], *axes[1:])), axis=axes),
                     name=name,
                 )
                 return lambda b, c: (
@@ -104,14 +106,15 @@ class GroupNorm(FusedOp):
                 )
 
             mean = mean_of(x, "sum")
-            centered = te.compute(x.shape, lambda *i: x(*i) - mean(*i[:2]), name="centered")
+            centered = te.compute(x.shape, lambda *i: wide(x(*i)) - mean(*i[:2]), name="centered")
             square = te.compute(x.shape, lambda *i: centered(*i) * centered(*i), name="square")
             variance = mean_of(square, "sum_of_squares")
             eps = tirx.const(self.eps, "float32")
 
             def normalized(*i):
                 y = centered(*i) * tirx.rsqrt(variance(*i[:2]) + eps) * scale[i[1]] + shift[i[1]]
-                return activation(self.activation, y) if self.activation else y
+                y = activation(self.activation, y) if self.activation else y
+                return y if self.dtype == "float32" else y.astype(self.dtype)
 
             return te.compute(x.shape, normalized, name="normalized")
 

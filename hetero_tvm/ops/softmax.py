@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Softmax(FusedOp):
     lead : leading dimensions; their product is the number of rows.
     n : length of a row.
 
+    dtype : of X and Y; arithmetic is float32.
+
     Operands: X [*lead, n].
     """
 
@@ -27,6 +29,7 @@ class Softmax(FusedOp):
 
     lead: tuple[int, ...]
     n: int
+    dtype: str = "float32"
 
     @property
     def rows(self) -> int:
@@ -34,11 +37,11 @@ class Softmax(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return (Operand("X", (*self.lead, self.n)),)
+        return (Operand("X", (*self.lead, self.n), self.dtype),)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n))
+        return Operand("Y", (*self.lead, self.n), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -46,7 +49,7 @@ class Softmax(FusedOp):
 
     @property
     def label(self) -> str:
-        return f"softmax_{self.rows}x{self.n}"
+        return "_".join([f"softmax_{self.rows}x{self.n}", *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         (x,) = arrays
@@ -54,8 +57,14 @@ class Softmax(FusedOp):
         return e / e.sum(-1, keepdims=True)
 
     def workload(self):
-        from tvm import topi
+        from tvm import te, topi
 
-        from hetero_tvm.ops.te_workload import prim_func
+        from hetero_tvm.ops.te_workload import prim_func, wide
 
-        return prim_func(self, lambda x: topi.nn.softmax(x, axis=-1))
+        def compute(x):
+            if self.dtype == "float32":
+                return topi.nn.softmax(x, axis=-1)
+            y = topi.nn.softmax(te.compute(x.shape, lambda *i: wide(x(*i)), name="wide"), axis=-1)
+            return te.compute(x.shape, lambda *i: y(*i).astype(self.dtype), name="Y")
+
+        return prim_func(self, compute)

@@ -18,7 +18,11 @@ from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
+from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
+from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
+from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
@@ -37,7 +41,14 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     RelayoutSpace(),
 )
 
-CUDA_SPACES: tuple[DesignSpace, ...] = (CudaMatmulSpace(), CudaAttentionSpace())
+CUDA_SPACES: tuple[DesignSpace, ...] = (
+    CudaMatmulSpace(),
+    CudaAttentionSpace(),
+    CudaSoftmaxSpace(),
+    CudaNormalizeSpace(),
+    CudaGroupNormSpace(),
+    CudaEmbeddingNormSpace(),
+)
 
 _BY_NAME = {space.name: space for space in (*CPU_SPACES, *CUDA_SPACES)}
 

@@ -62,10 +62,10 @@ class EmbeddingNormSpace(DesignSpace):
                 # Named per row: the vectors of a row share the index arithmetic.
                 found = []
                 for lookup, indices, table in tables:
-                    index = k.load(indices, [_place(op.lead, lookup.indices, i)])
+                    index = k.load(indices, [place_in(op.lead, lookup.indices, i)])
                     wrapped = tirx.floormod(index, tirx.const(lookup.rows, lookup.dtype))
                     found.append((lookup, table, k.let(tirx.Cast("int32", wrapped))))
-                at_added = k.let(_place(op.lead, op.added[:-1], i)) if op.added else None
+                at_added = k.let(place_in(op.lead, op.added[:-1], i)) if op.added else None
 
                 def gather(c: Any, width: int) -> Any:
                     at = k.ramp(c, width)
@@ -91,7 +91,7 @@ class EmbeddingNormSpace(DesignSpace):
         return k.function
 
 
-def _place(lead: tuple[int, ...], shape: tuple[int, ...], row: Any) -> Any:
+def place_in(lead: tuple[int, ...], shape: tuple[int, ...], row: Any) -> Any:
     """Flat place in an operand of ``shape`` that is broadcast to ``lead``, for a flat place in ``lead``."""
     place, below, step = int32(0), 1, 1
     for axis in range(1, len(lead) + 1):

@@ -1,0 +1,63 @@
+"""Softmax of rows on a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import tirx  # noqa: E402
+
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.ops.softmax import Softmax  # noqa: E402
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
+from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
+from hetero_tvm.schedules.cuda import rows  # noqa: E402
+from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
+
+
+class CudaSoftmaxSpace(DesignSpace):
+    """Rows in registers (see :mod:`.rows`): their maximum, the sum of exponentials, one write.
+
+    Knob ``block``: threads a row, rows a block.
+    """
+
+    name = "cuda.softmax"
+
+    def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
+        if not isinstance(op, Softmax):
+            return f"it serves softmax, not {op.kind}"
+        return "an extent is zero" if 0 in (op.rows, op.n) else None
+
+    def _shapes(self, op: Softmax, machine: GpuModel) -> list[rows.RowShape]:
+        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.dtype), machine)
+
+    def knobs(self, op: Softmax, machine: GpuModel) -> tuple[Knob, ...]:
+        return rows.knobs(self._shapes(op, machine))
+
+    def default(self, op: Softmax, machine: GpuModel) -> Point:
+        return rows.default(self._shapes(op, machine))
+
+    def features(self, op: Softmax, point: Point, machine: GpuModel) -> list[float]:
+        return rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point).features
+
+    def emit(self, op: Softmax, point: Point, machine: GpuModel) -> Any:
+        k = Kernel("softmax")
+        shape = rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point)
+        with k:
+            x, y = k.argument("X", op.inputs[0].shape, op.dtype), k.argument("Y", op.output.shape, op.dtype)
+            x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
+            kernel = rows.RowKernel(k, shape, op.dtype)
+            with kernel.threads(reductions=2):
+                kernel.load(lambda c, lanes: k.load(x, [kernel.row, k.ramp(c, lanes)]), -math.inf)
+                peak = kernel.reduce(lambda value: value, tirx.max, -math.inf, padded=False)
+                total = kernel.reduce(lambda value: tirx.exp(value - peak), rows.add, 0.0, padded=True)
+                factor = k.let(rows.const(1) / total)
+                kernel.store(
+                    lambda value, column, e: tirx.exp(value - peak) * factor,
+                    lambda c, vector: k.store(y, vector, [kernel.row, k.ramp(c, shape.vector)]),
+                )
+        return k.function

@@ -1,0 +1,149 @@
+"""Softmax and norms on the GPU: numbers, and that memory sees one read and one write of each element."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
+from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cuda import rows
+from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
+from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
+from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
+from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
+from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import (
+    HALF,
+    body_of,
+    check_machine_code,
+    check_numbers,
+    points,
+    random_arrays,
+    sample,
+)
+
+SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizeSpace()
+GROUP, EMBEDDING = CudaGroupNormSpace(), CudaEmbeddingNormSpace()
+SINGLE = 4e-6
+"""float32: sums of up to some thousand terms, exponentials of the hardware (2 units in the last place)."""
+
+
+def half(op):
+    return dataclasses.replace(op, dtype="float16")
+
+
+def some(op):
+    generator = np.random.default_rng(3)
+    table = generator.standard_normal
+    return [
+        generator.integers(-x.shape[-1], 5, x.shape).astype(x.dtype)
+        if np.dtype(x.dtype).kind == "i"
+        else table(x.shape).astype(x.dtype)
+        for x in op.inputs
+    ]
+
+
+EMBEDDINGS = [
+    EmbeddingNorm((2, 3), 40, (Lookup(11, (2, 3)),), (), 1e-5),
+    EmbeddingNorm((2, 5), 33, (Lookup(11, (2, 5)), Lookup(3, (1, 5), "int32", 2.0)), (5, 33), 1e-5, True),
+    EmbeddingNorm((4, 1), 128, (Lookup(7, (4, 1)),), (4, 1, 128), 1e-6, False, False),
+]
+GROUPS = [
+    GroupNorm((2, 6, 5, 7), 3, 1e-5), GroupNorm((1, 8, 4, 4), 2, 1e-5, "silu"), GroupNorm((3, 4, 2), 4, 1e-5),
+    GroupNorm((2, 4), 2, 1e-5, "relu"),
+]  # fmt: skip
+
+
+def test_softmax(emulated):  # noqa: F811
+    ops = [Softmax(lead, n) for lead, n in (((3,), 1), ((2, 5), 7), ((9,), 64), ((1,), 1000), ((33,), 36))]
+    check_numbers(SOFTMAX, [(op, None, None) for op in ops], SINGLE)
+    check_numbers(SOFTMAX, [(half(op), None, None) for op in ops], HALF)
+
+
+def test_every_block(emulated):  # noqa: F811
+    op = Softmax((5,), 132)
+    every = points(SOFTMAX, op)
+    assert len(every) >= 8
+    check_numbers(SOFTMAX, [(op, point, None) for point in every], SINGLE)
+    op = Normalize((5,), 132, 1e-5)
+    check_numbers(NORM, [(op, point, None) for point in points(NORM, op)], SINGLE)
+
+
+def test_rows_longer_than_the_registers_of_a_block(emulated):  # noqa: F811
+    n = 65536 + 4
+    assert not rows.chosen(2, n, 4, SOFTMAX.default(Softmax((2,), n), MACHINE)).resident
+    check_numbers(SOFTMAX, [(Softmax((2,), n), None, None)], 4 * SINGLE)
+    check_numbers(NORM, [(Normalize((1,), n, 1e-5), None, None)], 4 * SINGLE)
+
+
+def test_values_at_the_edges(emulated):  # noqa: F811
+    op = Softmax((6,), 36)
+    (x,) = random_arrays(op)
+    x[0, 3], x[1], x[2, 5], x[3, ::2] = np.nan, -np.inf, np.inf, -np.inf
+    x[4] = np.finfo("float32").min
+    x[5] *= 1e30
+    check_numbers(SOFTMAX, [(op, None, [x])], SINGLE)
+
+
+def test_norms(emulated):  # noqa: F811
+    ops = [
+        Normalize((3,), 1, 1e-5), Normalize((2, 5), 7, 1e-5), Normalize((9,), 64, 1e-6, False, False),
+        Normalize((1,), 1000, 1e-5, True, False), Normalize((33,), 36, 1e-5, False, True),
+    ]  # fmt: skip
+    check_numbers(NORM, [(op, None, None) for op in ops], SINGLE)
+    check_numbers(NORM, [(half(op), None, None) for op in ops], HALF)
+
+
+def test_norm_of_a_large_mean(emulated):  # noqa: F811
+    op = Normalize((4,), 260, 1e-5)
+    arrays = random_arrays(op)
+    arrays[0] += 1000  # one pass with sums of squares would lose all digits
+    check_numbers(NORM, [(op, None, arrays)], 1e-3)
+
+
+def test_group_norms(emulated):  # noqa: F811
+    check_numbers(GROUP, [(op, None, None) for op in GROUPS], SINGLE)
+    check_numbers(GROUP, [(half(op), None, None) for op in GROUPS], HALF)
+
+
+def test_embeddings(emulated):  # noqa: F811
+    check_numbers(EMBEDDING, [(op, None, some(op)) for op in EMBEDDINGS], SINGLE)
+    check_numbers(EMBEDDING, [(half(op), None, some(half(op))) for op in EMBEDDINGS], HALF)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_one_read_and_one_write_in_full_vectors(arch, compiler):  # noqa: F811
+    rows_, n = 4096, 768
+    cases = {
+        SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalize((rows_,), n, 1e-5), 2),
+        GROUP: (GroupNorm((rows_ // 32, 32, 24, 32), 32, 1e-5, "silu"), 0),
+    }  # fmt: skip
+    for space, (op, vectors) in cases.items():
+        for one, per_vector in ((op, 4), (half(op), 8)):
+            module, _ = check_machine_code(space, [(one, None)], arch)
+            ptx = body_of(compiler.ptx(module.source, arch), "f0_kernel")
+            threads, _ = space.default(one, MACHINE)["block"]
+            pieces = -(-n // (threads * per_vector))
+            loads = pieces * (1 + vectors * (per_vector // 4))
+            assert ptx.count("ld.global.nc.v4") == loads and ptx.count("st.global.v4") == pieces
+            assert ptx.count("st.global") == pieces
+            scalars = 2 * pieces if space is GROUP else 0  # a channel's scale and shift
+            assert ptx.count("ld.global") - loads <= scalars
+            assert threads == 32 and ptx.count("shfl.sync.bfly") == 10
+
+
+def test_no_registers_spill(compiler):  # noqa: F811
+    for space, op in (
+        (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalize((512,), 2048, 1e-5))),
+        (GROUP, GroupNorm((2, 32, 16, 16), 8, 1e-5, "gelu_tanh")),
+        (EMBEDDING, half(EmbeddingNorm((2, 128), 768, (Lookup(1000, (2, 128)),), (128, 768), 1e-5))),
+    ):  # fmt: skip
+        check_machine_code(space, [(op, point) for point in sample(space, op)])
+
+
+def test_refusals():
+    assert "zero" in SOFTMAX.refuses(Softmax((0,), 4), MACHINE)
+    assert "softmax" in SOFTMAX.refuses(Normalize((1,), 4, 1e-5), MACHINE)
