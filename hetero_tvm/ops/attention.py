@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -53,8 +52,7 @@ class Attention(FusedOp):
     """
 
     kind: ClassVar[str] = "attention"
-    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places", "dtype")
-    """Fields that are not written at their defaults, so that records made before they existed stay valid."""
+    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
 
     batch: int
     heads: int
@@ -148,12 +146,6 @@ class Attention(FusedOp):
         said = ("packed", "mask", "causal", "zero_masked", "window", "softcap")
         return "_".join([shape, *(name for name in said if getattr(self, name)), *suffix(self.dtype)])
 
-    def to_json(self) -> str:
-        fields = dataclasses.asdict(self)
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        kept = {n: v for n, v in fields.items() if n not in self._NEWER or v != defaults[n]}
-        return json.dumps({"kind": self.kind, **kept}, sort_keys=True)
-
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         mask = arrays[-1] if self.mask else None
 
@@ -188,7 +180,7 @@ class Attention(FusedOp):
     def workload(self):
         from tvm import te, tirx, topi
 
-        from hetero_tvm.ops.te_workload import activation, prim_func, wide
+        from hetero_tvm.ops.te_workload import activation, at_flat, prim_func, wide
 
         dim, values, group = self.head_dim, self.values, self.heads // self.kv_heads
         hidden = -np.inf if self.zero_masked else -3.0e38
@@ -196,12 +188,9 @@ class Attention(FusedOp):
         def element(operands, place, b, h, s, d):
             tensor = operands[place.operand]
             if self.tensors:
-                rest = place.offset + b * place.batch + h * place.head + s * place.row + d
-                indices = []
-                for extent in reversed(self.shapes[place.operand]):
-                    indices.append(tirx.floormod(rest, extent))
-                    rest = tirx.floordiv(rest, extent)
-                return wide(tensor[tuple(reversed(indices))])
+                return wide(
+                    at_flat(tensor, place.offset + b * place.batch + h * place.head + s * place.row + d)
+                )
             return wide(tensor[b, s, place.offset + h * place.head + d])
 
         def compute(*operands):

@@ -41,6 +41,8 @@ class FusedOp(ABC):
     """Contract of a fused operator: semantics, attributes, operands and cost."""
 
     kind: ClassVar[str] = ""
+    _NEWER: ClassVar[tuple[str, ...]] = ()
+    """Fields that are not written at their defaults, so that records made before they existed stay valid."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -55,7 +57,12 @@ class FusedOp(ABC):
     @property
     @abstractmethod
     def output(self) -> Operand:
-        """The single result."""
+        """The result; the last one when there are several."""
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """All results in the order of the call, in which they follow the operands."""
+        return (self.output,)
 
     @property
     @abstractmethod
@@ -63,12 +70,15 @@ class FusedOp(ABC):
         """Floating-point operations of one call (a fused multiply-add counts two)."""
 
     @abstractmethod
-    def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        """NumPy semantics, computed in the dtype of the arrays given (float64 for a reference)."""
+    def reference(self, *arrays: np.ndarray) -> Any:
+        """NumPy semantics, computed in the dtype of the arrays given (float64 for a reference).
+
+        An array; a tuple of arrays when there are several results.
+        """
 
     @abstractmethod
     def workload(self):
-        """The operator as an unscheduled TensorIR function: inputs in order, then the output."""
+        """The operator as an unscheduled TensorIR function: inputs in order, then the outputs."""
 
     @property
     def label(self) -> str:
@@ -78,14 +88,14 @@ class FusedOp(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes that one call must at least move: every operand once."""
-        return sum(operand.nbytes for operand in self.inputs) + self.output.nbytes
+        return sum(operand.nbytes for operand in (*self.inputs, *self.outputs))
 
     def to_json(self) -> str:
         """The contract as JSON; :func:`from_json` is its inverse."""
+        newer = {f.name: f.default for f in dataclasses.fields(self) if f.name in (*self._NEWER, "dtype")}
         fields = dataclasses.asdict(self)
-        if fields.get("dtype") == "float32":  # the default: texts, and so the keys of records, stay the same
-            del fields["dtype"]
-        return json.dumps({"kind": self.kind, **fields}, sort_keys=True)
+        kept = {name: v for name, v in fields.items() if name not in newer or v != newer[name]}
+        return json.dumps({"kind": self.kind, **kept}, sort_keys=True)
 
 
 def suffix(dtype: str) -> tuple[str, ...]:

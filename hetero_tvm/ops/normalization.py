@@ -1,4 +1,4 @@
-"""Layer normalisation and RMS normalisation over the last axis."""
+"""Layer normalisation and RMS normalisation over one axis."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 @dataclass(frozen=True)
 class Normalize(FusedOp):
-    """``(x - mean) / sqrt(variance + eps) * scale + shift`` over the last axis (Ba et al., 2016).
+    """``(x - mean) / sqrt(variance + eps) * scale + shift`` over one axis (Ba et al., 2016).
 
     Parameters
     ----------
-    lead : leading dimensions; their product is the number of rows.
-    n : length of a row.
+    lead : leading dimensions.
+    n : extent of the normalised axis.
     eps : added to the variance.
     centered : False gives RMS normalisation (Zhang and Sennrich, 2019): no mean is subtracted.
     shifted : whether there is a shift operand.
-
     dtype : of X and Y; scale and shift are float32, and so is all arithmetic.
+    trail : dimensions behind the normalised axis (channels of an image: ``(H, W)``).
+    source, place : extents of the operand that holds x, and where in it, taken as flat memory, x lies:
+        offset, then the stride of each leading axis.  The last axis has stride 1.  Empty when x is the
+        operand; never with ``trail``.
 
-    Operands: X [*lead, n], scale [n], and shift [n] when ``shifted``.
+    Operands: X [*lead, n, *trail], scale [n], and shift [n] when ``shifted``.
     """
 
     kind: ClassVar[str] = "normalize"
+    _NEWER: ClassVar[tuple[str, ...]] = ("trail", "source", "place")
 
     lead: tuple[int, ...]
     n: int
@@ -36,57 +40,96 @@ class Normalize(FusedOp):
     centered: bool = True
     shifted: bool = True
     dtype: str = "float32"
+    trail: tuple[int, ...] = ()
+    source: tuple[int, ...] = ()
+    place: tuple[int, ...] = ()
+
+    @property
+    def special(self) -> str | None:
+        """What goes beyond rows that follow one another, for spaces that refuse it; None for nothing."""
+        if self.trail:
+            return "the normalised axis is not the last"
+        return "the rows lie at strides of their own" if self.place else None
 
     @property
     def rows(self) -> int:
-        return math.prod(self.lead)
+        """How many vectors of n elements are normalised."""
+        return math.prod(self.lead) * math.prod(self.trail)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
         vectors = [Operand("scale", (self.n,), constant=True)]
         if self.shifted:
             vectors.append(Operand("shift", (self.n,), constant=True))
-        return (Operand("X", (*self.lead, self.n), self.dtype), *vectors)
+        return (Operand("X", self.source or self.output.shape, self.dtype), *vectors)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n), self.dtype)
+        return Operand("Y", (*self.lead, self.n, *self.trail), self.dtype)
 
     @property
     def flops(self) -> int:
         return self.rows * self.n * (7 if self.centered else 4)
 
     @property
+    def nbytes(self) -> int:
+        """x may be a part of its operand: it counts as much as y."""
+        return 2 * self.output.nbytes + sum(operand.nbytes for operand in self.inputs[1:])
+
+    @property
     def label(self) -> str:
-        name = f"{'layer_norm' if self.centered else 'rms_norm'}_{self.rows}x{self.n}"
-        return "_".join([name, *suffix(self.dtype)])
+        shape = "x".join(map(str, (math.prod(self.lead), self.n, *(math.prod(t) for t in [self.trail] if t))))
+        name = f"{'layer_norm' if self.centered else 'rms_norm'}_{shape}"
+        return "_".join([name, *(["strided"] if self.place else []), *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        x, scale, *shift = arrays
+        x, *vectors = arrays
+        if self.place:
+            flat = np.ascontiguousarray(x).reshape(-1)[self.place[0] :]
+            strides = [flat.itemsize * stride for stride in (*self.place[1:], 1)]
+            x = np.lib.stride_tricks.as_strided(flat, self.output.shape, strides)
+        axis = len(self.lead)
+        scale, *shift = (vector.reshape(-1, *(1 for _ in self.trail)) for vector in vectors)
         if self.centered:
-            x = x - x.mean(-1, keepdims=True)
-        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(self.eps)) * scale
+            x = x - x.mean(axis, keepdims=True)
+        y = x / np.sqrt((x * x).mean(axis, keepdims=True) + x.dtype.type(self.eps)) * scale
         return y + shift[0] if self.shifted else y
 
     def workload(self):
-        from hetero_tvm.ops.te_workload import prim_func
+        from hetero_tvm.ops.te_workload import at_flat, prim_func
 
-        return prim_func(self, self.compute)
+        def compute(x, *vectors):
+            if self.place:
+                from tvm import te
+
+                def row(*index):
+                    *lead, c = index
+                    steps = (i * stride for i, stride in zip(lead, self.place[1:], strict=True))
+                    return at_flat(x, sum(steps, self.place[0]) + c)
+
+                return self.compute(te.compute(self.output.shape, row, name="x"), *vectors)
+            return self.compute(x, *vectors)
+
+        return prim_func(self, compute)
 
     def compute(self, x, scale, *shift):
-        """The norm of ``x`` as tensor expressions."""
+        """The norm of ``x`` [*lead, n, *trail] as tensor expressions."""
         from tvm import te, tirx
 
         from hetero_tvm.ops.te_workload import wide
 
+        at, others = len(self.lead), (*self.lead, *self.trail)
+
         def mean_of(value, name):
             axis = te.reduce_axis((0, self.n), name="k")
-            total = te.compute(self.lead, lambda *i: te.sum(wide(value(*i, axis)), axis=axis), name=name)
-            return lambda *i: total(*i) * tirx.const(1.0 / self.n, "float32")
+            total = te.compute(
+                others, lambda *i: te.sum(wide(value(*i[:at], axis, *i[at:])), axis=axis), name=name
+            )
+            return lambda *i: total(*i[:at], *i[at + 1 :]) * tirx.const(1.0 / self.n, "float32")
 
         if self.centered:
             mean = mean_of(x, "sum")
-            centered = te.compute(x.shape, lambda *i: wide(x(*i)) - mean(*i[:-1]), name="centered")
+            centered = te.compute(x.shape, lambda *i: wide(x(*i)) - mean(*i), name="centered")
         elif self.dtype == "float32":
             centered = x
         else:
@@ -96,8 +139,8 @@ class Normalize(FusedOp):
         eps = tirx.const(self.eps, "float32")
 
         def normalized(*i):
-            y = centered(*i) * tirx.rsqrt(variance(*i[:-1]) + eps) * scale[i[-1]]
-            y = y + shift[0][i[-1]] if self.shifted else y
+            y = centered(*i) * tirx.rsqrt(variance(*i) + eps) * scale[i[at]]
+            y = y + shift[0][i[at]] if self.shifted else y
             return y if self.dtype == "float32" else y.astype(self.dtype)
 
         return te.compute(x.shape, normalized, name="normalized")

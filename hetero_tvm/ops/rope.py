@@ -86,18 +86,14 @@ class Rope(FusedOp):
     def workload(self):
         from tvm import te, tirx
 
-        from hetero_tvm.ops.te_workload import prim_func
+        from hetero_tvm.ops.te_workload import at_flat, prim_func
 
         half = self.rotary // 2
 
         def compute(source, cos, sin):
             def element(lead, d):
-                rest = self.place[0] + sum(i * s for i, s in zip(lead, self.place[1:], strict=True)) + d
-                indices = []
-                for extent in reversed(self.source):
-                    indices.append(tirx.floormod(rest, extent))
-                    rest = tirx.floordiv(rest, extent)
-                return source[tuple(reversed(indices))]
+                steps = sum(i * s for i, s in zip(lead, self.place[1:], strict=True))
+                return at_flat(source, self.place[0] + steps + d)
 
             def value(*index):
                 *lead, d = index

@@ -23,13 +23,16 @@ OP_ATTR = "hetero.op"
 
 
 def prim_func(op: Any, compute: Callable[..., Any], index_dtype: str | None = None) -> Any:
-    """``compute`` maps placeholders of ``op.inputs`` to the result; returns a marked PrimFunc.
+    """``compute`` maps placeholders of ``op.inputs`` to the result, or a list of the results; returns a
+    marked PrimFunc.
 
     With ``index_dtype`` int64 the function has the extents that Relax's own kernels have, and may be
     fused with them.
     """
     placeholders = [te.placeholder(x.shape, x.dtype, name=x.name) for x in op.inputs]
-    function = te.create_prim_func([*placeholders, compute(*placeholders)], index_dtype)
+    results = compute(*placeholders)
+    results = results if isinstance(results, list) else [results]
+    function = te.create_prim_func([*placeholders, *results], index_dtype)
     function = function.without_attr("global_symbol")
     # op_pattern 8 is "opaque": Relax's generic fusion leaves the function alone.
     return function.with_attr({OP_ATTR: op.to_json(), "op_pattern": 8, "tirx.noalias": True})
@@ -39,6 +42,15 @@ def broadcast_index(shape: tuple[int, ...], index: Any) -> tuple[Any, ...]:
     """Where an operand of ``shape`` is read for ``index`` of the result it is broadcast to."""
     last = index[len(index) - len(shape) :]
     return tuple(0 if extent == 1 else i for extent, i in zip(shape, last, strict=True))
+
+
+def at_flat(tensor: Any, place: Any) -> Any:
+    """The element of ``tensor`` at a flat place, row-major."""
+    indices = []
+    for extent in reversed(tensor.shape):
+        indices.append(tirx.floormod(place, extent))
+        place = tirx.floordiv(place, extent)
+    return tensor[tuple(reversed(indices))]
 
 
 def wide(x: Any) -> Any:

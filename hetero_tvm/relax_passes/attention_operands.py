@@ -31,7 +31,7 @@ from hetero_tvm.relax_passes.views import (
     through,
 )
 
-_FREE = ("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze", "relax.split")
+FREE = ("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze", "relax.split")
 """Operators that copy nothing (the parts of a split do)."""
 
 
@@ -123,7 +123,7 @@ def candidates(
         if view is not None and view.stride(-2) is not None:
             leads = tuple(factor for factors in view.dims[:-2] for factor in factors)
             found.insert(0, Candidate(Place(expr, view), leads, view.stride(-2), transposed=swapped))
-    copies = [v for v in (found[-1].place.skipped if found else ()) if graph.op_name(v) not in _FREE]
+    copies = [v for v in (found[-1].place.skipped if found else ()) if graph.op_name(v) not in FREE]
     return [
         replace(c, cost=sum(v not in c.place.skipped for v in copies) + c.transposed) for c in found[::-1]
     ]

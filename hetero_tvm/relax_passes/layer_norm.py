@@ -1,6 +1,7 @@
 """Layer and RMS normalisation, as operators or written out -> ``ops.Normalize``.
 
-``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale + shift`` over the last axes; without the
+``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale + shift`` over neighbouring axes, usually the
+last; where the target has no kernel for others, they are transposed to the end.  Without the
 subtraction it is RMS normalisation.  The variance may be an operator of its own, the mean a sum times
 ``1 / n``, the reciprocal a division, ``rsqrt``, or a product with ``1 / sqrt``; scale and shift may be
 missing.  Rules: ``layer_norm`` and ``rms_norm``.
@@ -9,7 +10,8 @@ missing.  Rules: ``layer_norm`` and ``rms_norm``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ tvm = import_tvm()
 
 from tvm import relax  # noqa: E402
 
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.normalization import Normalize  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, scalar_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
@@ -27,10 +30,11 @@ from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
 @dataclass
 class _Found:
-    """``top`` becomes the norm of x over its last ``axes`` axes; scale and shift cover those."""
+    """``top`` becomes the norm of x over its axes ``first`` to ``last``; scale and shift cover those."""
 
     x: Any
-    axes: int
+    first: int
+    last: int
     eps: float
     scale: np.ndarray | None
     shift: np.ndarray | None
@@ -41,6 +45,9 @@ class _Found:
 class _Norm(Rule):
     centered = True
     operator = ""
+
+    def __init__(self, claims: Callable[[FusedOp], bool] = lambda op: False):
+        self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> _Found | None:
         written_out = graph.op_name(var) != self.operator
@@ -58,28 +65,41 @@ class _Norm(Rule):
             return None
         top, absorbed, base = divided(graph, var, base, x)
         x = x if self.centered else base
-        trailing = _trailing(axes, len(shape_of(x)))
-        (scale, shift), chain = _affine(graph, top, shape_of(x)[len(shape_of(x)) - trailing :])
-        return _Found(x, trailing, eps, scale, shift, chain[-1], [var, *absorbed, *chain[:-1]])
+        first, last = _neighbours(axes, len(shape_of(x)))
+        (scale, shift), chain = _affine(graph, top, first, last)
+        return _Found(x, first, last, eps, scale, shift, chain[-1], [var, *absorbed, *chain[:-1]])
 
     def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
-        shape = shape_of(found.x)
-        lead, n = shape[: len(shape) - found.axes], math.prod(shape[len(shape) - found.axes :])
-        op = Normalize(lead, n, found.eps, self.centered, found.shift is not None)
+        shape, first, behind = shape_of(found.x), found.first, found.last + 1
+        lead, n, trail = shape[:first], math.prod(shape[first:behind]), shape[behind:]
+        if math.prod(trail) == 1:
+            lead, trail = (*lead, *trail), ()
+        op = Normalize(lead, n, found.eps, self.centered, found.shift is not None, trail=trail)
+        moves = bool(trail) and not self._claims(op)
+        if moves:
+            op = replace(op, lead=(*lead, *trail), trail=())
         scale = np.ones(n, "float32") if found.scale is None else found.scale
         vectors = [relax.const(v.reshape(n).astype("float32")) for v in (scale, found.shift) if v is not None]
-        x, name = found.x, found.top.name
-        if found.axes != 1:
-            x = graph.insert_before(found.top, relax.op.reshape(x, (*lead, n)), f"{name}#rows", [])
-        call = relax.call_tir(
-            graph.add_function(op.workload(), op.label),
-            [x, *vectors],
-            out_ty=relax.TensorType(op.output.shape, "float32"),
-        )
-        if found.axes != 1:
-            norm = graph.insert_before(found.top, call, f"{name}#norm", [*found.absorbed, found.top])
-            call = relax.op.reshape(norm, shape)
-        graph.replace(found.top, call, absorbs=found.absorbed)
+        name, absorbs = found.top.name, [*found.absorbed, found.top]
+
+        def before(value: Any, step: str) -> Any:
+            return graph.insert_before(found.top, value, f"{name}#{step}", absorbs)
+
+        x = found.x
+        if shape != (*lead, n, *trail):
+            x = before(relax.op.reshape(x, (*lead, n, *trail)), "rows")
+        rank, axis = len(lead) + 1 + len(trail), len(lead)
+        if moves:
+            x = before(relax.op.permute_dims(x, [*range(axis), *range(axis + 1, rank), axis]), "last")
+        function, result = graph.add_function(op.workload(), op.label), op.output.shape
+        value = relax.call_tir(function, [x, *vectors], out_ty=relax.TensorType(result, "float32"))
+        if moves:
+            norm = before(value, "norm")
+            value = relax.op.permute_dims(norm, [*range(axis), rank - 1, *range(axis, rank - 1)])
+            result = (*lead, n, *trail)
+        if result != shape:
+            value = relax.op.reshape(before(value, "norm"), shape)
+        graph.replace(found.top, value, absorbs=found.absorbed)
 
 
 class LayerNorm(_Norm):
@@ -103,20 +123,21 @@ def _operator(graph: Graph, var: Any) -> _Found:
     call = graph.value(var)
     x, *weights = call.args
     rank = len(shape_of(x))
-    trailing = _trailing([int(axis) % rank for axis in call.attrs.axes], rank)
+    first, last = _neighbours([int(axis) % rank for axis in call.attrs.axes], rank)
     arrays = [array_of(graph.value(weight)) for weight in weights]
     if any(array is None for array in arrays):
         raise Miss("scale or shift is not constant")
     # The operator's flags say whether its weights count at all.
     used = [bool(getattr(call.attrs, flag, True)) for flag in ("scale", "center")]
     scale, shift = (a if flag else None for a, flag in zip([*arrays, None][:2], used, strict=True))
-    return _Found(x, trailing, float(call.attrs.epsilon), scale, shift, var, [])
+    return _Found(x, first, last, float(call.attrs.epsilon), scale, shift, var, [])
 
 
-def _trailing(axes: list[int], rank: int) -> int:
-    if sorted(axes) != list(range(rank - len(axes), rank)) or not axes:
-        raise Miss(f"the mean is over axes {sorted(axes)} of {rank}, expected the last")
-    return len(axes)
+def _neighbours(axes: list[int], rank: int) -> tuple[int, int]:
+    """The first and the last of the normalised axes."""
+    if not axes or sorted(axes) != list(range(min(axes), max(axes) + 1)):
+        raise Miss(f"the mean is over axes {sorted(axes)} of {rank}, expected neighbours")
+    return min(axes), max(axes)
 
 
 def variance_under(graph: Graph, root: Any) -> tuple[float, Any | None, Any, list[int]] | None:
@@ -234,26 +255,28 @@ def _factors(graph: Graph, var: Any) -> list[Any]:
 
 
 def _affine(
-    graph: Graph, var: Any, shape: tuple[int, ...]
+    graph: Graph, var: Any, first: int, last: int
 ) -> tuple[tuple[np.ndarray | None, np.ndarray | None], list[Any]]:
-    """Constant scale and shift that follow ``var`` alone, and the bindings from it to the last of them."""
+    """Constant scale and shift of axes ``first`` to ``last`` that follow ``var`` alone, and the bindings from
+    it to the last of them."""
     found: dict[str, np.ndarray | None] = {"relax.multiply": None, "relax.add": None}
-    chain = [var]
+    shape, chain = shape_of(var), [var]
     for op in found:
         user = graph.only_user(chain[-1])
-        if user is None or graph.op_name(user) != op or shape_of(user) != shape_of(var):
+        if user is None or graph.op_name(user) != op or shape_of(user) != shape:
             continue
         arrays = [array_of(graph.value(arg)) for arg in graph.value(user).args]
-        fitting = [a for a in arrays if a is not None and _covers(a, shape)]
+        fitting = [a for a in arrays if a is not None and _covers(a, shape, first, last)]
         if fitting:
-            array = fitting[0].reshape(shape if fitting[0].size > 1 else ())
-            found[op] = np.broadcast_to(array, shape)
+            array = fitting[0].reshape(shape[first : last + 1] if fitting[0].size > 1 else ())
+            found[op] = np.broadcast_to(array, shape[first : last + 1])
             chain.append(user)
     return (found["relax.multiply"], found["relax.add"]), chain
 
 
-def _covers(array: np.ndarray, shape: tuple[int, ...]) -> bool:
-    """Whether a constant holds one value, or one for each place in the normalised axes."""
+def _covers(array: np.ndarray, shape: tuple[int, ...], first: int, last: int) -> bool:
+    """Whether a constant holds one value, or one for each place in the normalised axes and no others."""
     if array.size == 1:
         return True
-    return array.size == math.prod(shape) and array.ndim >= len(shape) and array.shape[-len(shape) :] == shape
+    extents = (1,) * (len(shape) - array.ndim) + array.shape
+    return extents == tuple(e if first <= axis <= last else 1 for axis, e in enumerate(shape))

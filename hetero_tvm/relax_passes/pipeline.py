@@ -13,6 +13,8 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.relax_passes.add_norm import FuseAddNorm  # noqa: E402
 from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
@@ -26,6 +28,7 @@ from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.group_norm import FuseGroupNorm  # noqa: E402
 from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
 from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
+from hetero_tvm.relax_passes.norm_layout import NormAxis, NormRows  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
 from hetero_tvm.relax_passes.qkv import MergeQkv  # noqa: E402
 from hetero_tvm.relax_passes.rope import FuseRope  # noqa: E402
@@ -34,28 +37,41 @@ from hetero_tvm.relax_passes.rule import GraphPass, Report, run_rules  # noqa: E
 from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
 from hetero_tvm.relax_passes.sources import after_fusion  # noqa: E402
 
-FUSIONS: tuple[GraphPass, ...] = (
-    *CANONICAL,  # one spelling for what exporters write in many
-    Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
-    Silu(),
-    QuickGelu(),
-    FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
-    LayerNorm(),
-    RmsNorm(),
-    FuseEmbeddingNorm(),  # after the norms, which it looks for
-    FuseRope(),  # before attention, which reads queries and keys where their last operator leaves them
-    FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
-    MergeQkv(),  # after attention: only then is it known which projections belong together
-    FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
-    FoldPad(),  # before the epilogue makes a kernel of the convolution
-    ConvEpilogue(),
-    FoldOutputScales(),  # after attention, which has taken its scales for free
-    FoldInputScales(),
-    GatedMlp(),  # before the epilogue as well: it takes two products at once
-    MatmulEpilogue(),  # after everything that forms activations and takes products away
-    MergeReshapes(),  # when no rule needs the shapes in between any more
-    ClaimSoftmax(),  # last: attention has taken its softmax by now
-)
+Claims = Callable[[FusedOp], bool]
+"""Whether a target has a kernel for an operator in a form that not every target has."""
+
+
+def fusions(claims: Claims) -> tuple[GraphPass, ...]:
+    """The rules, in order, for a target that ``claims`` such forms."""
+    return (
+        *CANONICAL,  # one spelling for what exporters write in many
+        Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
+        Silu(),
+        QuickGelu(),
+        FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
+        LayerNorm(claims),
+        RmsNorm(claims),
+        NormAxis(claims),  # right after the norms, before anything else reads the transposed image
+        FuseEmbeddingNorm(),  # after the norms, which it looks for
+        FuseRope(),  # before attention, which reads queries and keys where their last operator leaves them
+        FuseAttention(),  # before the epilogues, which would swallow the products that it starts from
+        NormRows(claims),  # before projections are merged, which lets it read the merged result
+        MergeQkv(claims),  # after attention: only then is it known which projections belong together
+        FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
+        FoldPad(),  # before the epilogue makes a kernel of the convolution
+        ConvEpilogue(),
+        FoldOutputScales(),  # after attention, which has taken its scales for free
+        FoldInputScales(),
+        GatedMlp(),  # before the epilogue as well: it takes two products at once
+        MatmulEpilogue(),  # after everything that forms activations and takes products away
+        FuseAddNorm(claims),  # after the epilogues, which add residuals for free
+        MergeReshapes(),  # when no rule needs the shapes in between any more
+        ClaimSoftmax(),  # last: attention has taken its softmax by now
+    )
+
+
+FUSIONS = fusions(lambda op: False)
+"""The rules for a target that has the common forms alone."""
 
 
 Observer = Callable[[str, Callable[[], Any]], None]

@@ -6,7 +6,8 @@ lies.  Whatever else uses a projection (the norm of each head in Qwen 3) gets a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.attention import Attention, standard  # noqa: E402
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.normalization import Normalize  # noqa: E402
 from hetero_tvm.ops.rope import Rope  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract  # noqa: E402
@@ -49,6 +51,9 @@ class MergeQkv(Rule):
 
     name = "qkv"
     anchors = ("relax.call_tir",)
+
+    def __init__(self, claims: Callable[[FusedOp], bool] = lambda op: False):
+        self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> list[_Projection] | None:
         op = contract(graph.functions(), graph.value(var))
@@ -91,7 +96,9 @@ class MergeQkv(Rule):
         start = 0
         for projection, users in zip(found, readers, strict=True):
             for user in users:
-                if user is not None and user not in rewritten and _redirected(graph, user, found, merged):
+                if user is None or user in rewritten:
+                    continue
+                if _redirected(graph, user, found, merged, self._claims):
                     rewritten.add(user)
             if any(user not in rewritten for user in users):
                 axis = len(shape_of(projection.result)) - 1
@@ -154,7 +161,13 @@ def _projection(graph: Graph, base: Any) -> _Projection | None:
 # ---- reading parts of the merged result ----------------------------------------------------
 
 
-def _redirected(graph: Graph, user: Any, found: list[_Projection], merged: Any) -> bool:
+def _redirected(
+    graph: Graph,
+    user: Any,
+    found: list[_Projection],
+    merged: Any,
+    claims: Callable[[FusedOp], bool],
+) -> bool:
     """Let a fused operator read the merged tensor; False when it cannot, or is another operator."""
     call = graph.value(user)
     op = contract(graph.functions(), call)
@@ -167,6 +180,14 @@ def _redirected(graph: Graph, user: Any, found: list[_Projection], merged: Any) 
         if place is None:
             return False
         op = replace(op, source=shape_of(merged), place=place)
+        operands = [merged, *call.args[1].fields[1:]]
+    elif isinstance(op, Normalize) and not op.trail:
+        part = _part(graph, call.args[1].fields[0], found)
+        offset, *strides = op.place or (0, *_strides(op.lead, op.n))
+        place = part and _moved(offset, tuple(zip(strides, op.lead, strict=True)), op.n, *part)
+        op = replace(op, source=shape_of(merged), place=place or ())
+        if not place or not claims(op):
+            return False
         operands = [merged, *call.args[1].fields[1:]]
     elif isinstance(op, Attention):
         attention = _attention(graph, op, list(call.args[1].fields), found, merged)
@@ -218,6 +239,11 @@ def _part(graph: Graph, operand: Any, found: list[_Projection]) -> tuple[int, in
             return projection.width, sum(p.width for p in found), start
         start += projection.width
     return None
+
+
+def _strides(lead: tuple[int, ...], n: int) -> list[int]:
+    """Strides of the leading axes of rows of n elements that follow one another."""
+    return [n * math.prod(lead[axis + 1 :]) for axis in range(len(lead))]
 
 
 def _moved(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.errors import RecordError
 from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.conv2d_blocked import BlockedConv2dSpace
@@ -14,6 +15,7 @@ from hetero_tvm.schedules.cpu.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
+from hetero_tvm.schedules.cpu.normalize_axis import NormalizeAxisSpace
 from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
@@ -29,6 +31,8 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     GatedMatmulSpace(),
     AttentionSpace(),
     NormalizeSpace(),
+    NormalizeAxisSpace(),
+    AddNormSpace(),
     EmbeddingNormSpace(),
     GroupNormSpace(),
     SoftmaxSpace(),

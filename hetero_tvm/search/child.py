@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.search import timing
-from hetero_tvm.search.prepared import Prepared, tvm
+from hetero_tvm.search.prepared import Prepared, joined, tvm
 from hetero_tvm.search.wire import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -149,6 +149,13 @@ def _attempt(status: str, action: Any) -> tuple[Any, list[Any] | None]:
         return None, [status, None, text[-2000:]]
 
 
+def _blank(shape: tuple[int, ...], dtype: str) -> Any:
+    """A tensor for a result.  NaN shows the elements that a kernel never writes."""
+    blank = np.empty(shape, dtype)
+    blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
+    return tvm.runtime.tensor(blank)
+
+
 class _Kernel:
     """A compiled candidate with its arguments, all that can be made ready before its turn comes."""
 
@@ -157,10 +164,7 @@ class _Kernel:
         packed = task.packed(candidate)
         plain = [tensor.numpy() for tensor in task.tensors if tensor is not None]
         copies = timing.copies_needed(sum(array.nbytes for array in (*packed.values(), *plain)), cache)
-        blank = np.empty(task.output_shape, task.output_dtype)
-        # NaN shows the elements that a kernel never writes.
-        blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
-        self.output = tvm.runtime.tensor(blank)
+        self.outputs = [_blank(shape, dtype) for shape, dtype in task.outputs]
         self._arguments = [self._one_set(task, packed, copies > 1) for _ in range(copies)]
 
     def _one_set(self, task: Prepared, packed: dict[int, np.ndarray], copy: bool) -> list[Any]:
@@ -172,11 +176,11 @@ class _Kernel:
             else tvm.runtime.tensor(packed[index] if tensor is None else tensor.numpy())
             for index, tensor in enumerate(task.tensors)
         ]
-        return [*inputs, self.output]
+        return [*inputs, *self.outputs]
 
     def run_once(self) -> np.ndarray:
         self._function(*self._arguments[0])
-        return np.from_dlpack(self.output)
+        return joined([np.from_dlpack(output) for output in self.outputs])
 
     def call(self) -> timing.Call:
         return timing.bound(self._function, self._arguments)

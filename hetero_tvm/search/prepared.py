@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ def _sample(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, positi
             return rng.uniform(0.1, 1.0, shape).astype(dtype)
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
+
+
+def joined(results: Sequence[np.ndarray]) -> np.ndarray:
+    """What is compared of a kernel's results: the array, or the values of several behind one another."""
+    if len(results) == 1:
+        return np.asarray(results[0])
+    return np.concatenate([np.asarray(result).reshape(-1) for result in results])
 
 
 class Prepared:
@@ -65,10 +73,11 @@ class Prepared:
         else:
             self.arrays = [_sample(rng, x.shape, x.dtype, positive=False) for x in self.op.inputs]
         self.constant = [x.constant for x in self.op.inputs]
-        self.output_shape, self.output_dtype = self.op.output.shape, self.op.output.dtype
+        self.outputs = [(output.shape, output.dtype) for output in self.op.outputs]
         wide = [a.astype(np.float64) if np.issubdtype(a.dtype, np.floating) else a for a in self.arrays]
+        results = self.op.reference(*wide)
         # Rounded to float32: 6e-8 relative, far below the tolerance, and half the time to compare.
-        self.reference = np.asarray(self.op.reference(*wide)).astype(np.float32)
+        self.reference = joined(results if len(self.outputs) > 1 else [results]).astype(np.float32)
         self.largest = float(np.abs(self.reference).max(initial=0.0))
         self.tolerance = float(getattr(self.op, "tolerance", TOLERANCE))
 
@@ -91,13 +100,13 @@ class Prepared:
         types = [(tuple(int(extent) for extent in p.shape), str(p.dtype)) for p in parameters]
         self.arrays = [_sample(rng, shape, dtype, positive=True) for shape, dtype in types[:-1]]
         self.constant = [False] * len(self.arrays)
-        self.output_shape, self.output_dtype = types[-1]
+        self.outputs = types[-1:]
         self.tolerance = TOLERANCE
         # Filled by the child that runs the unscheduled workload; the children after it read it.
-        count = int(np.prod(self.output_shape, dtype=np.int64))
-        self.shared = mmap.mmap(-1, max(1, count * np.dtype(self.output_dtype).itemsize))
-        flat = np.frombuffer(self.shared, self.output_dtype, count=count)
-        self.reference = flat.reshape(self.output_shape)
+        shape, dtype = types[-1]
+        count = int(np.prod(shape, dtype=np.int64))
+        self.shared = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+        self.reference = np.frombuffer(self.shared, dtype, count=count).reshape(shape)
 
     def kernel(self, candidate: candidates.Candidate) -> Any:
         """TensorIR of a candidate (a PrimFunc or a module with one)."""

@@ -13,8 +13,9 @@ tvm = import_tvm()
 from hetero_tvm import host  # noqa: E402
 from hetero_tvm.codegen.pipeline import PIPELINE  # noqa: E402
 from hetero_tvm.errors import TargetError  # noqa: E402
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
-from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.prefetch_ahead import prefetch_ahead  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
@@ -115,8 +116,11 @@ class CpuTarget(Target):
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
+        def claims(op: FusedOp) -> bool:
+            return self.space_for(op)[0] is not None
+
         # Last: it lays out what the fusions have left.
-        return (*FUSIONS, BlockImages(self.machine.lanes, lambda op: self.space_for(op)[0] is not None))
+        return (*fusions(claims), BlockImages(self.machine.lanes, claims))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

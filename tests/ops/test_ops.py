@@ -7,6 +7,7 @@ import pytest
 from scipy import signal, special
 
 from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import Operand, from_json
 from hetero_tvm.ops.conv2d import Conv2d
@@ -16,7 +17,7 @@ from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.fused import contract_of
 from hetero_tvm.relax_passes.tasks_of import task_key
-from tests.schedules.running import compiled, exact, random_arrays
+from tests.schedules.running import compiled, exact, random_arrays, shapes_of
 
 OPS = [
     Matmul((2, 3), 5, 4, ("bias", "gelu_erf", "residual")),
@@ -34,6 +35,10 @@ OPS = [
     Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),
     Normalize((2, 3), 9, 1e-5),
     Normalize((4,), 9, 1e-5, centered=False, shifted=False),
+    Normalize((2, 3), 5, 1e-5, trail=(2, 4)),
+    Normalize((2, 4, 3), 5, 1e-5, False, False, source=(2, 3, 60), place=(20, 180, 5, 60)),
+    AddNorm((2, 3), 9, (2, 3, 9), 1e-5),
+    AddNorm((2, 3), 9, (3, 9), 1e-5, centered=False, shifted=False, kept=False),
     Softmax((2, 3), 7),
     Conv2d(2, 3, 7, 6, 4, (3, 2), (2, 1), (1, 0, 0, 2), (1, 2), epilogue=("bias", "relu", "residual")),
     Conv2d(1, 4, 5, 5, 4, (3, 3), padding=(1, 1, 1, 1), groups=4, epilogue=("relu6",)),
@@ -49,11 +54,14 @@ def test_json_round_trip(op):
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.label)
 def test_bytes_are_those_of_the_operands(op):
-    arrays = [*random_arrays(op), np.empty(op.output.shape, op.output.dtype)]
-    parts = 2 * arrays[-1].nbytes + sum(a.nbytes for a in arrays[1:-1])  # x may be a part of its operand
-    assert op.nbytes == (parts if isinstance(op, Rope) else sum(a.nbytes for a in arrays))
-    assert op.reference(*arrays[:-1]).shape == op.output.shape
-    assert op.reference(*arrays[:-1]).dtype == np.float32
+    arrays = random_arrays(op)
+    results = op.reference(*arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    for result, operand in zip(results, op.outputs, strict=True):
+        assert result.shape == operand.shape and result.dtype == np.float32
+    if getattr(op, "place", None):  # x may be a part of its operand
+        arrays[0] = results[0]
+    assert op.nbytes == sum(a.nbytes for a in (*arrays, *results))
     assert op.flops > 0 and isinstance(op.flops, int)
 
 
@@ -61,13 +69,15 @@ def test_unscheduled_kernels_compute_the_reference():
     functions = [op.workload() for op in OPS]
     for op, function in zip(OPS, functions, strict=True):
         assert contract_of(function) == op
-    runners = compiled((f, op.output.shape) for f, op in zip(functions, OPS, strict=True))
+    runners = compiled((f, shapes_of(op)) for f, op in zip(functions, OPS, strict=True))
     for op, run in zip(OPS, runners, strict=True):
         arrays = random_arrays(op)
         truth = exact(op, arrays)
-        np.testing.assert_allclose(
-            run(*arrays), truth, atol=2e-6 * max(1, np.abs(truth).max()), err_msg=str(op)
-        )
+        truth, result = ((x if len(op.outputs) > 1 else (x,)) for x in (truth, run(*arrays)))
+        for one, wanted in zip(result, truth, strict=True):
+            np.testing.assert_allclose(
+                one, wanted, atol=2e-6 * max(1, np.abs(wanted).max()), err_msg=str(op)
+            )
 
 
 def test_keys_tell_operators_apart_and_are_stable():

@@ -108,8 +108,42 @@ def miss(rule, body, inputs=X):
     return report.misses[0]["reason"] if report.misses else None
 
 
-def test_another_axis():
-    assert "expected the last" in miss(LayerNorm(), lambda e, x: norm(e, x, axis=1, scale=constant(1.0)))
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("rule", [LayerNorm, RmsNorm])
+def test_another_axis(rule, claimed, axis):
+    """Channels of an image: a kernel for that axis where there is one, else transposed there and back."""
+    scale = constant(weights(*((3, 1, 1) if axis == 1 else (2, 1, 1, 1))))
+    spelling = {"axis": axis, "scale": scale, "shift": False, "centered": rule is LayerNorm}
+    before = module({"x": (2, 3, 4, 5)}, lambda e, x: norm(e, x, **spelling))
+    after, names, report = fuse(before, rule(lambda op: claimed))
+    assert report.fusions == {rule.name: 1} and not report.misses
+    assert set().union(*names.values()) == names_of(before)
+    assert calls(after) == ({"normalize": 1} if claimed else {"normalize": 1, "permute_dims": 2})
+    (found,) = contracts(after, "normalize")
+    extents = (2, 3, 4, 5)
+    lead, trail = extents[:axis], extents[axis + 1 :]
+    assert (found.lead, found.n) == (lead if claimed else (*lead, *trail), extents[axis])
+    assert found.trail == (trail if claimed else ())
+    same_numbers(before, after)
+
+
+def test_axes_apart():
+    def body(emit, x):
+        mean = emit(op.mean(emit(op.multiply(x, x)), axis=[0, 2], keepdims=True))
+        return emit(op.divide(x, emit(op.sqrt(emit(op.add(mean, EPS))))))
+
+    assert miss(RmsNorm(), body) == "the mean is over axes [0, 2] of 3, expected neighbours"
+
+
+def test_scale_over_other_axes_stays_outside():
+    def body(emit, x):
+        return norm(emit, x, axis=1, shift=False, scale=constant(weights(8)))
+
+    before = module(X, body)
+    after, _, report = fuse(before, LayerNorm(lambda op: True))
+    assert calls(after) == {"normalize": 1, "multiply": 1} and not report.misses
+    same_numbers(before, after)
 
 
 @pytest.mark.parametrize("shift", [None, (8,), (1, 1, 8), ()])

@@ -25,6 +25,7 @@ from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
 from hetero_tvm.targets.base import parse_target  # noqa: E402
+from tests.frontend.helpers_onnx import add_weight, text_model  # noqa: E402
 from tests.relax_passes.graphs import constant, module, op, weights  # noqa: E402
 from tests.relax_passes.test_live_ranges import Branches, Dynamic, explicit  # noqa: E402
 
@@ -352,3 +353,47 @@ def test_random_graphs_compute_what_numpy_does(seed):
             np.testing.assert_allclose(actual.numpy() / scale, expected / scale, atol=2e-5)
         np.testing.assert_array_equal(argument.numpy(), x)
     assert plan.peak <= plan.static_plan
+
+
+def residual_chain(layers):
+    """Norms of sums that the next layer needs as well; ``layers`` of them, each kernel with two results."""
+    model = text_model(
+        "g (float[2, 5, 24] x, float[2, 5, 24] r) => (float[2, 5, 24] y, float[2, 5, 24] s) {\n  a0 = Exp(x)\n"
+        + "\n".join(
+            f"  b{i} = Sin(a{i})\n  s{i} = Add(b{i}, {f's{i - 1}' if i else 'r'})\n"
+            f"  n{i} = LayerNormalization<axis=-1>(s{i}, scale)\n  a{i + 1} = Cos(n{i})"
+            for i in range(layers)
+        )
+        + f"\n  y = Identity(a{layers})\n  s = Identity(s{layers - 1})\n}}"
+    )
+    return add_weight(model, "scale", weights(24))
+
+
+def test_kernels_with_two_results(tmp_path):
+    """Sum and norm both lie in the arena; either takes the place of an operand that nobody needs again."""
+    built = build_model(
+        optimize_model(import_model(residual_chain(3))), logs=tmp_path / "logs", use_shipped=False
+    )
+    assert sum(len(task.calls) for task in built.plan.tasks if task.name.startswith("add_layer_norm")) == 3
+    plan = built.memory
+    plan.verify()
+    assert plan.peak <= 1.01 * plan.lower_bound and plan.peak <= plan.static_plan
+    assert {task.name for task in built.plan.tasks if task.op is not None} == {"add_layer_norm_10x24"}
+    assert not [why for why in plan.refused if why.startswith("add_layer_norm")], plan.refused
+    # The first sum cannot lie over r, which is the user's; of the later sums each lies over the one before.
+    assert len(plan.in_place) >= 6
+
+    vm = relax.VirtualMachine(built.executable, tvm.cpu())
+    x, r = weights(2, 5, 24, seed=1), weights(2, 5, 24, seed=2)
+    a, s = np.exp(x.astype("float64")), r.astype("float64")
+    for _ in range(3):
+        s = np.sin(a) + s
+        centered = s - s.mean(-1, keepdims=True)
+        norm = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * weights(24)
+        a = np.cos(norm)
+    arguments = tensors(x, r)
+    for _ in range(2):
+        results = [result.numpy() for result in vm["main"](*arguments)]
+        np.testing.assert_allclose(results[0], a, atol=1e-4)  # three norms of float32 on top of one another
+        np.testing.assert_allclose(results[1], s, atol=1e-4)
+        np.testing.assert_array_equal(arguments[1].numpy(), r)

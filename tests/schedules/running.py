@@ -31,13 +31,20 @@ def random_arrays(op, seed: int = 0) -> list[np.ndarray]:
     return [generator.standard_normal(x.shape, dtype=np.float32) for x in op.inputs]
 
 
-def exact(op, arrays) -> np.ndarray:
-    """The reference in float64."""
+def shapes_of(op):
+    """The shape of an operator's result; a list when there are several."""
+    shapes = [output.shape for output in op.outputs]
+    return shapes if len(shapes) > 1 else shapes[0]
+
+
+def exact(op, arrays):
+    """The reference in float64: an array, or a tuple of them."""
     return op.reference(*(a.astype(np.float64) for a in arrays))
 
 
 def compiled(functions) -> list:
-    """Callables ``arrays -> array``, one per (PrimFunc, output shape)."""
+    """Callables ``arrays -> array``, one per (PrimFunc, output shape); a tuple of arrays for a list of
+    shapes."""
     functions = list(functions)
     module = tvm.IRModule(
         {f"f{i}": function.with_attr("global_symbol", f"f{i}") for i, (function, _) in enumerate(functions)}
@@ -46,9 +53,11 @@ def compiled(functions) -> list:
 
     def caller(name, shape):
         def call(*arrays):
-            out = tvm.runtime.tensor(np.full(shape, 7.5, "float32"))  # a value that must be overwritten
-            library[name](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), out)
-            return out.numpy()
+            several = isinstance(shape, list)
+            outs = [tvm.runtime.tensor(np.full(s, 7.5, "float32")) for s in (shape if several else [shape])]
+            # 7.5 is a value that must be overwritten
+            library[name](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), *outs)
+            return tuple(out.numpy() for out in outs) if several else outs[0].numpy()
 
         return call
 
@@ -63,7 +72,7 @@ def llvm_of(function) -> str:
 def point_runners(space, op, points, machine) -> list:
     """For each point a callable on the op's plain arrays (it packs the constants)."""
     points = list(points)
-    kernels = compiled((space.emit(op, point, machine), op.output.shape) for point in points)
+    kernels = compiled((space.emit(op, point, machine), shapes_of(op)) for point in points)
 
     def runner(kernel, point):
         packers = space.pack(op, point, machine)
@@ -95,11 +104,13 @@ def covering(space, op, machine, seen: set) -> list[dict]:
 def check_points(space, op, points, machine, arrays=None, tolerance: float = 2e-6) -> None:
     """All points against the float64 reference, relative to its largest value."""
     arrays = random_arrays(op) if arrays is None else arrays
+    several = len(op.outputs) > 1
     truth = exact(op, arrays)
-    scale = np.abs(truth).max(initial=1e-30)
     for point, run in zip(points, point_runners(space, op, points, machine), strict=True):
-        error = np.abs(run(*arrays) - truth).max(initial=0) / scale
-        assert error <= tolerance, f"{op} at {point}: relative error {error:.3g}"
+        result = run(*arrays)
+        for one, wanted in zip(result, truth, strict=True) if several else [(result, truth)]:
+            error = np.abs(one - wanted).max(initial=0) / np.abs(wanted).max(initial=1e-30)
+            assert error <= tolerance, f"{op} at {point}: relative error {error:.3g}"
 
 
 def check_shapes(space, ops, machine, tolerance: float = 2e-6) -> None:

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.normalize import NormalizeSpace
+from hetero_tvm.schedules.cpu.normalize_axis import NormalizeAxisSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from tests.schedules.running import (
     MACHINES,
@@ -18,6 +21,7 @@ from tests.schedules.running import (
 )
 
 NORMALIZE, SOFTMAX = NormalizeSpace(), SoftmaxSpace()
+NORMALIZE_AXIS, ADD_NORM = NormalizeAxisSpace(), AddNormSpace()
 AVX2 = MACHINES["avx2"]
 LENGTHS = (1, 3, 31, 100)
 
@@ -27,6 +31,30 @@ def test_norms_in_every_chunking(machine):
     ops = [Normalize((2, 7), n, 1e-5, centered=n % 2 == 1) for n in LENGTHS]
     ops += [Normalize((1,), 77, 1e-5, shifted=False), Normalize((), 16, 1e-3, centered=False, shifted=False)]
     check_shapes(NORMALIZE, ops, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_norms_of_rows_at_strides(machine):
+    # Heads of a packed projection [2, 5, 3 * 4 * 7]: the second third, heads before positions; and no lead.
+    ops = [Normalize((2, 4, 5), 7, 1e-5, source=(2, 5, 84), place=(28, 420, 7, 84))]
+    ops += [Normalize((), 9, 1e-5, False, False, source=(3, 10), place=(11,))]
+    ops += [Normalize((6,), 17, 1e-5, source=(2, 3, 40), place=(3, 40))]
+    check_shapes(NORMALIZE, ops, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_norms_over_another_axis(machine):
+    trails = (1, 3), (5, 7), (16, 9), (64,)  # less than a vector, odd, whole blocks and a rest, whole blocks
+    ops = [Normalize((2,), 5, 1e-5, trail=trail) for trail in trails]
+    ops += [Normalize((), 33, 1e-5, False, False, trail=(37,)), Normalize((3, 2), 1, 1e-5, trail=(4,))]
+    check_shapes(NORMALIZE_AXIS, ops, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_residual_and_norm_in_every_chunking(machine):
+    ops = [AddNorm((2, 7), n, (2, 7, n), 1e-5, centered=n % 2 == 1, kept=n != 3) for n in LENGTHS]
+    ops += [AddNorm((3, 5), 20, (5, 20), 1e-5), AddNorm((2, 3), 9, (9,), 1e-5, False, False, kept=False)]
+    check_shapes(ADD_NORM, ops, machine)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -48,6 +76,11 @@ def test_refusals():
     assert SOFTMAX.refuses(Matmul((3,), 4, 5), AVX2) == "not a softmax"
     assert NORMALIZE.refuses(Normalize((0,), 4, 1e-5), AVX2) == "an extent is zero"
     assert SOFTMAX.refuses(Softmax((3,), 0), AVX2) == "an extent is zero"
+    assert "not the last" in NORMALIZE.refuses(Normalize((3,), 4, 1e-5, trail=(5,)), AVX2)
+    assert "is the last" in NORMALIZE_AXIS.refuses(Normalize((3,), 4, 1e-5), AVX2)
+    assert NORMALIZE_AXIS.refuses(Normalize((3,), 4, 1e-5, trail=(0,)), AVX2) == "an extent is zero"
+    assert ADD_NORM.refuses(Normalize((3,), 4, 1e-5), AVX2) == "not an addition with its norm"
+    assert ADD_NORM.refuses(AddNorm((0,), 4, (4,), 1e-5), AVX2) == "an extent is zero"
 
 
 def test_variance_survives_a_large_mean():

@@ -8,11 +8,13 @@ Loop structure::
             pass 2: sum of (x - mean)**2
             pass 3: (x - mean) * rstd * scale + shift, stored
 
-Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate.
+Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate.  Rows are read where
+they lie (the heads of a packed projection, say), so they are neither sliced nor transposed before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import row
-from hetero_tvm.schedules.cpu.emit import Kernel, constant, tirx
+from hetero_tvm.schedules.cpu.emit import Kernel, constant, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.rows import chunk_choices, default_chunks, each_row
 
@@ -36,6 +38,8 @@ class NormalizeSpace(DesignSpace):
             return "not a normalisation"
         if op.dtype != "float32":
             return f"the operands are {op.dtype}"
+        if op.trail:
+            return op.special
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
@@ -49,11 +53,14 @@ class NormalizeSpace(DesignSpace):
         with k:
             x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
             y = k.argument("Y", op.output.shape)
-            x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
+            y = k.view(y, (op.rows, op.n))
+            x = k.view(x, (math.prod(op.source),) if op.place else (op.rows, op.n))
 
             def one(i: Any) -> None:
+                start = k.let(_start(op, i)) if op.place else None
+
                 def get(c: Any, width: int) -> Any:
-                    return k.load(x, [i, k.ramp(c, width)])
+                    return k.load(x, [i, k.ramp(c, width)] if start is None else [k.ramp(start + c, width)])
 
                 def put(c: Any, width: int, value: Any) -> None:
                     k.store(y, value, [i, k.ramp(c, width)])
@@ -62,6 +69,15 @@ class NormalizeSpace(DesignSpace):
 
             each_row(k, op.rows, point["chunks"], one)
         return k.function
+
+
+def _start(op: Normalize, i: Any) -> Any:
+    """Where row ``i`` of a strided operand starts."""
+    place = int32(op.place[0])
+    for extent, stride in zip(reversed(op.lead), reversed(op.place[1:]), strict=True):
+        place = place + tirx.floormod(i, int32(extent)) * stride
+        i = tirx.floordiv(i, int32(extent))
+    return place
 
 
 def normalize_row(

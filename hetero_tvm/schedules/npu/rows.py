@@ -74,7 +74,9 @@ class NpuNormalizeSpace(_RowSpace):
     vectors = 2
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
-        return self._fits(op, machine) if isinstance(op, Normalize) else f"is for normalize, not {op.kind}"
+        if not isinstance(op, Normalize):
+            return f"is for normalize, not {op.kind}"
+        return op.special or self._fits(op, machine)
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         from hetero_tvm.targets.npu.numbers import numpy_dtype
