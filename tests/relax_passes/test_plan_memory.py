@@ -358,7 +358,8 @@ def test_random_graphs_compute_what_numpy_does(seed):
 def residual_chain(layers):
     """Norms of sums that the next layer needs as well; ``layers`` of them, each kernel with two results."""
     model = text_model(
-        "g (float[2, 5, 24] x, float[2, 5, 24] r) => (float[2, 5, 24] y, float[2, 5, 24] s) {\n  a0 = Exp(x)\n"
+        "g (float[2, 5, 24] x, float[2, 5, 24] r) => (float[2, 5, 24] y, float[2, 5, 24] s) {\n"
+        "  a0 = Exp(x)\n"
         + "\n".join(
             f"  b{i} = Sin(a{i})\n  s{i} = Add(b{i}, {f's{i - 1}' if i else 'r'})\n"
             f"  n{i} = LayerNormalization<axis=-1>(s{i}, scale)\n  a{i + 1} = Cos(n{i})"

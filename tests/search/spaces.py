@@ -15,7 +15,11 @@ from typing import ClassVar
 from hetero_tvm import host
 from hetero_tvm.ops.base import FusedOp, Operand
 from hetero_tvm.schedules.base import DesignSpace, Knob
+from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
+from hetero_tvm.schedules.cpu.emit import Kernel
 from hetero_tvm.schedules.cpu.machine import CpuModel
+from hetero_tvm.schedules.cpu.normalize import normalize_row
+from hetero_tvm.schedules.cpu.rows import each_row
 from hetero_tvm.tasks import Task
 
 MACHINE = CpuModel(host.detect().microarchitecture, features=("test",), lanes=8, registers=16, threads=2)
@@ -168,6 +172,36 @@ class BadSpace(ScaleSpace):
         if point["mode"] == "wrong":
             return x + w
         return x * w * float("nan") if point["mode"] == "unwritten" else x * w
+
+
+class ForgetsTheSum(AddNormSpace):
+    """Its second result is right, its first is the operand."""
+
+    name = "test.forgets_the_sum"
+
+    def emit(self, op, point, machine):
+        k = Kernel()
+        with k:
+            x, r, scale, shift, total, y = (
+                k.argument(o.name, o.shape) for o in (*op.inputs, *op.outputs)
+            )
+
+            def one(i):
+                def first(c, width):
+                    at = [i, k.ramp(c, width)]
+                    k.store(total, k.load(x, at), at)
+                    return k.load(x, at) + k.load(r, at)
+
+                def again(c, width):
+                    return k.load(x, [i, k.ramp(c, width)]) + k.load(r, [i, k.ramp(c, width)])
+
+                def put(c, width, value):
+                    k.store(y, value, [i, k.ramp(c, width)])
+
+                normalize_row(k, op.norm, machine.lanes, first, again, put, [scale, shift])
+
+            each_row(k, op.rows, 1, one)
+        return k.function
 
 
 def task(space: DesignSpace | None = None, rows: int = 64, n: int = 256, calls: int = 1) -> Task:

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tvm.ops.add_norm import AddNorm
+from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
 from hetero_tvm.search import loop, roofs
 from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.records import VERIFIED, RecordStore, Site, append_line, new_record
 from hetero_tvm.search.workers import Limits
+from hetero_tvm.tasks import Task
 from tests.search.spaces import (
     MACHINE,
     BadSpace,
+    ForgetsTheSum,
     NeverWorks,
     ScaleSpace,
     SinglePoint,
@@ -105,6 +109,23 @@ def test_a_task_whose_every_candidate_fails_is_given_up(tmp_path, workers):
     report, _ = run([task(NeverWorks(), 8, 64)], tmp_path, workers, 100)
     assert report.trials < 40 and "given up" in report.tasks[0].note
     assert report.tasks[0].tuned_seconds is None
+
+
+def test_kernels_with_two_results(tmp_path, workers):
+    """Both results of every candidate are compared with the reference."""
+    op, space = AddNorm((64,), 256, (64, 256), 1e-5), AddNormSpace()
+    tuned = Task("add_norm", "add_norm", op, op.workload(), space, (("node",),), op.flops, op.nbytes)
+    report, store = run([tuned], tmp_path, workers, 3)
+    trials = [line for line in lines(store) if line["role"] == "trial"]
+    assert len(trials) == report.trials > 1 and {line["status"] for line in trials} == {"ok"}
+
+
+
+def test_a_wrong_first_result_is_seen(tmp_path, workers):
+    op, space = AddNorm((8,), 16, (8, 16), 1e-5), ForgetsTheSum()
+    tuned = Task("add_norm", "add_norm", op, op.workload(), space, (("node",),), op.flops, op.nbytes)
+    _, store = run([tuned], tmp_path, workers, 1)
+    assert [line["status"] for line in lines(store) if line["role"] == "trial"] == ["wrong_result"]
 
 
 def test_generic_kernels(tmp_path, workers):
