@@ -65,7 +65,9 @@ class NpuAttentionSpace(NpuSpace):
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         return [estimate(op, Tiles(*point["tiles"]), machine.spec), *map(float, point["tiles"])]
 
-    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
+    def tables(
+        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
+    ) -> list[np.ndarray]:
         """Constants of the kernel's own, after its operands: the additive causal mask."""
         from hetero_tvm.targets.npu.numbers import numpy_dtype
 

@@ -34,7 +34,9 @@ class NpuSpace(DesignSpace):
     constants in the type that the kernel declares.
     """
 
-    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
+    def tables(
+        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
+    ) -> list[np.ndarray]:
         """Constants of the kernel's own."""
         return []
 
@@ -50,3 +52,21 @@ class NpuSpace(DesignSpace):
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         """Layout of every operand, and of the result."""
         return (ROW_MAJOR,) * len(op.inputs), ROW_MAJOR
+
+    # Chains that stay on chip: ``held`` are indices of operands (the result's is ``len(op.inputs)``) that
+    # lie in L1 instead of DRAM.
+
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        """Which operands the kernel takes from L1, and whether it can leave its result there."""
+        return frozenset()
+
+    def fitted(
+        self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
+    ) -> Point | None:
+        """A point for these operands in L1 whose own part of L1 is at most ``l1`` bytes: ``point``, or
+        something near to it, if one is given; None when there is none."""
+        return point or self.default(op, machine)
+
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
+        """:meth:`emit` with parameters in L1."""
+        raise NotImplementedError(f"{self.name} keeps nothing in L1")

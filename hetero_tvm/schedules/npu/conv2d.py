@@ -31,6 +31,7 @@ from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
 from hetero_tvm.schedules.npu import epilogue, matmul  # noqa: E402
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace  # noqa: E402
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At  # noqa: E402
+from hetero_tvm.schedules.npu.image import Image  # noqa: E402
 from hetero_tvm.schedules.npu.matmul import Tiles  # noqa: E402
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at  # noqa: E402
 
@@ -111,10 +112,45 @@ class NpuConv2dSpace(NpuSpace):
         return {1: packed}
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
-        tiles = Tiles(*point["tiles"])
+        return self.emit_held(op, point, machine, frozenset())
+
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        found = matmul.on_chip(op)
+        # Patches of several images are no rows of one.
+        return found if op.batch == 1 or is_plain(op) else found - {0}
+
+    def tables(
+        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
+    ) -> list[np.ndarray]:
+        return matmul.tables(matmul.roles(op, held), machine)
+
+    def fitted(
+        self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
+    ) -> Point | None:
+        roles, spec = matmul.roles(op, held), machine.spec
+        if is_plain(op) or "x" in roles:
+            return matmul.fitted(as_product(op), point, spec, roles, l1)
+        if roles - {"y"}:
+            return None
+        given = Tiles(*point["tiles"]) if point is not None else None
+        if given is None or not _fits(op, given, spec, l1):
+            choices = [t for t in candidates(op, spec) if _fits(op, t, spec, l1)]
+            if not choices:
+                return None
+            given = min(choices, key=lambda t: estimate(op, t, spec))
+        return {"tiles": given.point(), "panels": 2 if _l1_bytes(op, given, 2) + 256 <= l1 else 1}
+
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
+        tiles, roles, panels = Tiles(*point["tiles"]), matmul.roles(op, held), point.get("panels")
         if is_plain(op):
-            return matmul.Emitter(as_product(op), tiles, machine).run()
-        return _Emitter(op, tiles, machine).run()
+            return matmul.Emitter(as_product(op), tiles, machine, roles, panels).run()
+        if "x" in roles:
+            image = Image(
+                op.height, op.width, op.channels, op.kernel, op.strides, op.dilation, op.padding[:2],
+                op.out_width,
+            )  # fmt: skip
+            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, image).run()
+        return _Emitter(op, tiles, machine, roles, panels).run()
 
 
 def candidates(op: Conv2d, spec: Any) -> Iterator[Tiles]:
@@ -167,12 +203,12 @@ def _l1_bytes(op: Conv2d, t: Tiles, panels: int) -> int:
     return panels * (_image_bytes(op, rows * t.sub) + 32) + 2 * t.ring * t.slices * t.tk * t.tn
 
 
-def _fits(op: Conv2d, t: Tiles, spec: Any) -> bool:
+def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
     if t.tm % op.out_width or t.stationary not in ("x", "w"):
         return False
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
     return (
-        _l1_bytes(op, t, 1) + 256 <= spec.scratchpad("l1")
+        _l1_bytes(op, t, 1) + 256 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
@@ -201,11 +237,13 @@ def estimate(op: Conv2d, t: Tiles, spec: Any) -> float:
 class _Emitter(matmul.Emitter):
     """The product's loops over images: ``self.op`` is the product, ``self.conv`` the convolution."""
 
-    def __init__(self, op: Conv2d, tiles: Tiles, machine: Any):
+    def __init__(
+        self, op: Conv2d, tiles: Tiles, machine: Any, held: matmul.Roles, panels: int | None = None
+    ):
         pixels = op.out_height * op.out_width
-        super().__init__(replace(as_product(op), lead=(pixels,)), tiles, machine)
+        super().__init__(replace(as_product(op), lead=(pixels,)), tiles, machine, held, panels)
         self.conv = op
-        both = _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1")
+        both = panels == 2 if panels else _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1")
         self.panels = 2 if both and (op.batch == 1 or tiles.stationary == "x") else 1
         self.batch = op.batch
 

@@ -32,6 +32,7 @@ from tvm.script.ir_builder import IRBuilder  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 Index = Callable[..., Sequence[Any]]
+DRAM = "global"
 L1, L0A, L0B, L0C, UB = (f"global.{name}" for name in ("l1", "l0a", "l0b", "l0c", "ub"))
 
 
@@ -72,9 +73,10 @@ class Kernel:
         """The finished PrimFunc (after the ``with`` block)."""
         return self._builder.get()
 
-    def argument(self, name: str, shape: Sequence[int], dtype: str) -> Any:
-        """Declare the next parameter: a tensor in DRAM, compact and row-major."""
-        return T.arg(name, T.buffer(tuple(shape), dtype))
+    def argument(self, name: str, shape: Sequence[int], dtype: str, scope: str = DRAM) -> Any:
+        """Declare the next parameter: a tensor in DRAM (or in L1, for a chain that stays on chip), compact
+        and row-major."""
+        return T.arg(name, T.buffer(tuple(shape), dtype, scope=scope))
 
     def alloc(self, scope: str, shape: Sequence[int], dtype: str) -> Any:
         """A buffer in a scratchpad, alive for the enclosing loop."""

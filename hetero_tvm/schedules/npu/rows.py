@@ -22,7 +22,7 @@ from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 
@@ -84,13 +84,19 @@ class NpuNormalizeSpace(_RowSpace):
         dtype = numpy_dtype(machine.short)
         return {i: lambda v: np.ascontiguousarray(v).astype(dtype) for i in range(1, len(op.inputs))}
 
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        return frozenset({len(op.inputs)})
+
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+        return self.emit_held(op, point, machine, frozenset())
+
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         rows, n, dtype = point["rows"], op.n, machine.dtype
         k = Kernel()
         with k:
             x = k.argument("X", (op.rows, n), dtype)
             vectors = [k.argument(name, (n,), dtype) for name in ("scale", "shift")[: 1 + op.shifted]]
-            y = k.argument("Y", (op.rows, n), dtype)
+            y = k.argument("Y", (op.rows, n), dtype, L1 if held else DRAM)
             held = [k.alloc(UB, (n,), dtype) for _ in vectors]
             for vector, buffer in zip(vectors, held, strict=True):
                 k.load((n,), At(buffer, lambda j: (j,)), At(vector, lambda j: (j,)))

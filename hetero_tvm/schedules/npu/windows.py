@@ -25,7 +25,7 @@ from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
-from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 Tile = tuple[int, int]
@@ -112,6 +112,12 @@ class _WindowSpace(NpuSpace):
     def default(self, op: FusedOp, machine: Any) -> Point:
         return {"tile": self._tiles(op, machine)[0]}
 
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        return frozenset({len(op.inputs)})
+
+    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+        return self.emit_held(op, point, machine, frozenset())
+
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         return [_Window(op).cost(point["tile"], machine.spec), *map(float, point["tile"])]
 
@@ -148,7 +154,7 @@ class NpuDepthwiseSpace(_WindowSpace):
         dtype = numpy_dtype(machine.short)
         return {1: lambda w: np.ascontiguousarray(w.reshape(op.channels, -1).T).astype(dtype)}
 
-    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         (rows, ct), dtype, w = point["tile"], machine.dtype, _Window(op)
         out_h, out_w, taps = op.out_height, op.out_width, math.prod(op.kernel)
         k = Kernel()
@@ -162,7 +168,7 @@ class NpuDepthwiseSpace(_WindowSpace):
                 else k.argument(f"{step}{n}", shape, dtype)
                 for n, step in enumerate(order)
             ]  # fmt: skip
-            y = k.argument("Y", shape, dtype)
+            y = k.argument("Y", shape, dtype, L1 if held else DRAM)
             with k.loop(ceil_div(op.channels, ct), buffers=2) as g:
                 deep = extent_at(op.channels, ct, g)
                 held = k.alloc(UB, (taps, ct), dtype)
@@ -225,13 +231,13 @@ class NpuPoolSpace(_WindowSpace):
     def _tiles(self, op: Any, machine: Any) -> list[Tile]:
         return _Window(op).tiles(machine.spec, 0, 0 if op.mode == MAX else 4)
 
-    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         (rows, ct), dtype, w = point["tile"], machine.dtype, _Window(op)
         fill = -math.inf if op.mode == MAX else 0.0
         k = Kernel()
         with k:
             x = k.argument("X", (op.batch, op.height, op.width, op.channels), dtype)
-            y = k.argument("Y", (op.batch, *op.out, op.channels), dtype)
+            y = k.argument("Y", (op.batch, *op.out, op.channels), dtype, L1 if held else DRAM)
             with k.loop(op.batch) as b, k.loop(ceil_div(op.channels, ct)) as g, k.loop(
                 ceil_div(op.out[0], rows), buffers=2
             ) as r:  # fmt: skip

@@ -35,7 +35,8 @@ WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 class Program:
     """The instructions of one kernel, in program order, without synchronisation.
 
-    DRAM operands are parameters of the kernel by index, at byte offsets within them.
+    Operands in DRAM, and those that stay in L1 between kernels, are parameters by index, at byte offsets
+    within them.  The kernel's own part of L1 may lie anywhere.
     """
 
     instrs: list[Instr]
@@ -44,8 +45,8 @@ class Program:
     parameters: int
     bytes: tuple[int, ...] = ()
     """Of every parameter."""
-    hoisted: bool = False
-    """Whether :func:`hoist_loads` has been applied."""
+    front: int | None = None
+    """So many instructions at the front are loads that :func:`hoist_loads` brought there."""
     source: str = field(repr=False, default="")
 
 
@@ -68,12 +69,13 @@ def generate(function: Any, spec: NPUSpec, high: bool = False) -> Program:
     return Program(out, translator.needs, len(function.params), sizes, source=source)
 
 
-def hoist_loads(instrs: Sequence[Instr], constant: Sequence[bool], depth: int = 256) -> list[Instr]:
-    """Loads of constants among the first instructions, brought to the front.
+def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -> None:
+    """Brings loads of constants among the first instructions to the front.
 
     They wait for nothing but room, so the DMA engine can work on them while the kernel before still
     runs.  A load stays where it is when an instruction that it would pass touches its bytes.
     """
+    instrs = program.instrs
     front: list[Instr] = []
     rest: list[Instr] = []
     passed: dict[Any, list[tuple[int, int]]] = {}
@@ -89,7 +91,7 @@ def hoist_loads(instrs: Sequence[Instr], constant: Sequence[bool], depth: int = 
         for memory_, low, high, _ in instr.accesses:
             passed.setdefault(memory_, []).append((low, high))
         rest.append(instr)
-    return front + rest
+    program.instrs, program.front = front + rest, len(front)
 
 
 class _Translator:
@@ -212,9 +214,11 @@ class _Translator:
 
     def _named(self, buffer: Any, strides: tuple[int, ...]) -> Operand:
         dtype = str(buffer.dtype)
+        scope = str(buffer.scope()).rpartition(".")[2]
         if buffer in self.parameter:
-            return Operand("dram", self.parameter[buffer], DTYPE[dtype], WIDTH[dtype], strides)
-        return Operand(str(buffer.scope()).rpartition(".")[2], None, DTYPE[dtype], WIDTH[dtype], strides)
+            memory = "dram" if scope == "global" else scope
+            return Operand(memory, self.parameter[buffer], DTYPE[dtype], WIDTH[dtype], strides)
+        return Operand(scope, None, DTYPE[dtype], WIDTH[dtype], strides)
 
     def _base(self, buffer: Any, text: str) -> str:
         return text if buffer in self.parameter else f"{self._turn[buffer]}+{text}"

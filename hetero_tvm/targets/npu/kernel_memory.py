@@ -13,16 +13,13 @@ _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 _SECONDS = 0.2
 
 
-_FROM_DMA = ("l1", "ub")
-
-
 def plan_scratchpads(
     body: Any, spec: NPUSpec, high: bool = False
 ) -> tuple[dict[Any, tuple[int, int]], dict[str, int]]:
     """Buffer -> (bytes of one version, first byte), and bytes used by scratchpad.
 
-    ``high`` : at the upper end of the scratchpads that DMA loads, so that kernels which alternate
-    between the ends can load beside one another.
+    ``high`` : at the upper end of the unified buffer, so that kernels which alternate between the ends can
+    work beside one another.  (In L1 the region gives every kernel its part.)
 
     A buffer is alive as long as the loop in whose body it is allocated runs: with several versions
     iterations overlap, and reuse within an iteration would only make queues wait.
@@ -86,11 +83,10 @@ def plan_scratchpads(
             places[buffer] = (size, plan.offsets[str(n)])
         needs[scope] = plan.peak
     if high:
-        for scope in _FROM_DMA:
-            shift = (spec.scratchpad(scope) - needs[scope]) // spec.alignment * spec.alignment
-            for buffer, *_ in found[scope]:
-                size, offset = places[buffer]
-                places[buffer] = (size, offset + shift)
-            if found[scope]:
-                needs[scope] += shift
+        shift = (spec.scratchpad("ub") - needs["ub"]) // spec.alignment * spec.alignment
+        for buffer, *_ in found["ub"]:
+            size, offset = places[buffer]
+            places[buffer] = (size, offset + shift)
+        if found["ub"]:
+            needs["ub"] += shift
     return places, needs

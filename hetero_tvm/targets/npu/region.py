@@ -1,13 +1,13 @@
 """Builds one region: kernels in order, tensors in DRAM, constants, and from them one command stream.
 
-DRAM of a region is a few slots: the constants (stored once, whatever kernels share them), one
+Between kernels, tensors lie in DRAM or stay in L1; the memory planner gives both their places.  DRAM of a
+region is a few slots: the constants (stored once, whatever kernels share them), one
 workspace whose tensors get their offsets from the memory planner, and one slot per input and output
 of the region.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,31 +18,17 @@ from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu import convert
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
-from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.binding import CONSTANTS, IN_L1, WORKSPACE, Call, Tensor, bind, plan_l1
 from hetero_tvm.targets.npu.codegen import WIDTH, Program, generate, hoist_loads
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.stream import Slot, Stream
-from hetero_tvm.targets.npu.sync import Synchronizer
 
 _ALIGN = 64
 _PLAN_SECONDS = 1.0
-CONSTANTS, WORKSPACE = 0, 1
 
 
 @dataclass(eq=False)
-class Tensor:
-    """A tensor in NPU DRAM: whole, compact."""
-
-    slot: int
-    bytes: int
-    offset: int = 0
-    first: int = 1 << 60
-    """First and last kernel that touch it (workspace only)."""
-    last: int = -1
-
-
-@dataclass
 class Value:
     """What a variable of the graph stands for: one tensor per layout, made as they are asked for."""
 
@@ -53,6 +39,14 @@ class Value:
     """The original in an input slot, of ``dtype``, row-major."""
     dtype: str = "float32"
     """Of the variable, as the host has it."""
+    source: Value | None = None
+    """What this is a view of."""
+
+    @property
+    def root(self) -> Value:
+        """The value whose bytes these are."""
+        return self if self.source is None else self.source.root
+
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,13 @@ class KernelCache:
         self.machine = machine
         self._programs: dict[Any, Program] = {}
 
-    def of_space(self, space: Any, op: Any, point: Any, high: bool = False) -> Program:
-        key = (space.name, op, tuple(sorted(point.items())))
+    def of_space(
+        self, space: Any, op: Any, point: Any, high: bool = False, held: frozenset[int] = frozenset()
+    ) -> Program:
+        """``held``: operands (and the result, behind them) in L1; see :meth:`NpuSpace.on_chip`."""
+        key = (space.name, op, tuple(sorted(point.items())), held)
+        if held:
+            return self.get(key, lambda: space.emit_held(op, point, self.machine, held), high)
         return self.get(key, lambda: space.emit(op, point, self.machine), high)
 
     def get(self, key: Any, emit: Any, high: bool = False) -> Program:
@@ -98,7 +97,7 @@ class RegionBuilder:
         self._constants = bytearray()
         self._constant_at: dict[Any, Tensor] = {}
         self._workspace: list[Tensor] = []
-        self._calls: list[tuple[Program, list[Tensor], str]] = []
+        self._calls: list[Call] = []
         self._inputs: list[int] = []
         self._outputs: list[int] = []
 
@@ -129,6 +128,10 @@ class RegionBuilder:
             self._constant_at[key] = tensor
         return tensor
 
+    def held(self, shape: Sequence[int]) -> Tensor:
+        """A tensor of the machine's type that stays in L1 as long as a kernel needs it."""
+        return Tensor(IN_L1, 2 * int(np.prod(shape, dtype=np.int64)))
+
     def fresh(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         """A tensor in the workspace, of the machine's type unless given."""
         width = WIDTH[dtype or self.machine.dtype]
@@ -140,6 +143,8 @@ class RegionBuilder:
         """The value in a layout and a type of the NPU (its own unless given), converted where it is not
         there yet."""
         layout = plain_layout(value.shape, layout)
+        if value.source is not None and not value.by_layout:
+            value.by_layout[ROW_MAJOR] = self.tensor_of(value.source, ROW_MAJOR, tag)
         own = stored_as(value.dtype, self.machine.dtype)
         wanted = dtype or own
         key = layout if wanted == own else f"{layout}:{wanted}"
@@ -168,6 +173,8 @@ class RegionBuilder:
         self._slots.append(Slot(name, size, "output"))
         self._outputs.append(size)
         target = Tensor(len(self._slots) - 1, size)
+        if value.source is not None:
+            self.tensor_of(value, ROW_MAJOR, tag)
         have = ROW_MAJOR if ROW_MAJOR in value.by_layout else next(iter(value.by_layout))
         source, own = value.by_layout[have], stored_as(value.dtype, self.machine.dtype)
         self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, elements, tag)
@@ -203,19 +210,17 @@ class RegionBuilder:
             raise BuildError(
                 f"{tag}: the kernel has {program.parameters} parameters, {len(tensors)} were given"
             )
-        if not program.hoisted:
-            constant = [tensor.slot == CONSTANTS for tensor in tensors]
-            program.instrs = hoist_loads(program.instrs, constant)
-            program.hoisted = True
+        if program.front is None:
+            hoist_loads(program, [tensor.slot == CONSTANTS for tensor in tensors])
         at = len(self._calls)
         for tensor in tensors:
             tensor.first, tensor.last = min(tensor.first, at), max(tensor.last, at)
-        self._calls.append((program, list(tensors), tag))
+        self._calls.append(Call(program, list(tensors), tag))
 
     # --- the stream ------------------------------------------------------------------------------
 
     def finish(self) -> CompiledRegion:
-        """Plan the workspace, bind the kernels' operands, synchronise, encode."""
+        """Plan the workspace and L1, bind the kernels' operands, synchronise, encode."""
         size = self._plan_workspace()
         self._constants += b"\0" * (-len(self._constants) % _ALIGN)
         if not self._constants:
@@ -224,23 +229,17 @@ class RegionBuilder:
         slots[CONSTANTS] = Slot("constants", len(self._constants), "constant")
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
         constant = [("dram", n) for n, slot in enumerate(slots) if slot.kind in ("constant", "input")]
-        synchronizer = Synchronizer(constant)
-        codes: list[bytes] = []
-        tags, tag_ids = [""], {"": 0}
-        for program, tensors, tag in self._calls:
-            if tag not in tag_ids:
-                tag_ids[tag] = len(tags)
-                tags.append(tag)
-            self._bind(program, tensors, tag_ids[tag], synchronizer, codes)
-        code, count = _with_flags(codes, synchronizer.flags)
+        plan = plan_l1(self._calls, self.spec)
+        bound = bind(self._calls, plan, constant)
         needs = {
-            name: max((program.needs.get(name, 0) for program, _, _ in self._calls), default=0)
+            name: max((call.program.needs.get(name, 0) for call in self._calls), default=0)
             for name in SCRATCHPADS
         }
-        stream = Stream(slots, tags, code, count, needs, 1 if synchronizer.flags else 0)
+        needs["l1"] = plan.peak
+        stream = Stream(slots, bound.tags, bound.code, bound.count, needs, bound.events)
         return CompiledRegion(
             self.name, stream.to_bytes(), bytes(self._constants), tuple(self._inputs), tuple(self._outputs),
-            count, size,
+            bound.count, size,
         )  # fmt: skip
 
     def _plan_workspace(self) -> int:
@@ -254,56 +253,9 @@ class RegionBuilder:
             tensor.offset = plan.offsets[str(n)]
         return plan.peak
 
-    def _bind(
-        self, program: Program, tensors: list[Tensor], tag: int, sync: Synchronizer, codes: list[bytes]
-    ) -> None:
-        keys = [("dram", tensor.slot) for tensor in tensors]
-        tag_bytes = struct.pack("<H", tag)
-        for instr in program.instrs:
-            accesses = [
-                (memory_, low, high, write) if isinstance(memory_, str)
-                else (keys[memory_], low + tensors[memory_].offset, high + tensors[memory_].offset, write)
-                for memory_, low, high, write in instr.accesses
-            ]  # fmt: skip
-            sync.add(instr.queue, accesses)
-            code = instr.code
-            if instr.reference is not None:
-                parameter, slot_at, address_at, offset = instr.reference
-                tensor = tensors[parameter]
-                patched = bytearray(code)
-                struct.pack_into("<H", patched, slot_at, tensor.slot)
-                struct.pack_into("<Q", patched, address_at, tensor.offset + offset)
-                code = bytes(patched)
-            codes.append(code[:2] + tag_bytes + code[4:])
-        for key in set(keys):
-            sync.merge(key)
-
 
 def plain_layout(shape: tuple[int, ...], layout: str) -> str:
     """Channels-last of a single pixel (or a single channel) is row-major."""
     if layout == CHANNELS_LAST and (shape[1] == 1 or shape[2] * shape[3] == 1):
         return ROW_MAJOR
     return layout
-
-
-def _with_flags(codes: list[bytes], flags: Sequence[Any]) -> tuple[bytes, int]:
-    """The instructions with set_flag behind producers and wait_flag before consumers, and their number."""
-    after: dict[int, list[bytes]] = {}
-    before: dict[int, list[bytes]] = {}
-    cache: dict[tuple[str, int, int], bytes] = {}
-
-    def flag(name: str, source: int, target: int) -> bytes:
-        key = (name, source, target)
-        if key not in cache:
-            cache[key] = isa.encode(name, source=isa.QUEUES[source], target=isa.QUEUES[target], event=0)
-        return cache[key]
-
-    for f in flags:
-        after.setdefault(f.after, []).append(flag("set_flag", f.source, f.target))
-        before.setdefault(f.before, []).append(flag("wait_flag", f.source, f.target))
-    parts: list[bytes] = []
-    for n, code in enumerate(codes):
-        parts += before.get(n, ())
-        parts.append(code)
-        parts += after.get(n, ())
-    return b"".join(parts), len(parts)

@@ -11,6 +11,9 @@ from hetero_tvm.targets.npu import isa
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 RANK = 4
+_ADDRESS_IN_L1 = {
+    "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Operand:
 
     memory: str
     parameter: int | None
-    """Index of the kernel's parameter that lies in DRAM; None for a scratchpad."""
+    """Index of the kernel's parameter, in DRAM or L1; None for a buffer of the kernel's own."""
     dtype: str
     width: int
     strides: tuple[int, ...]
@@ -28,7 +31,7 @@ class Operand:
 class Instr:
     """One instruction without flags: its encoding, queue, and the byte intervals that it touches."""
 
-    __slots__ = ("accesses", "code", "queue", "reference", "work")
+    __slots__ = ("accesses", "code", "in_l1", "queue", "reference")
 
     def __init__(
         self,
@@ -36,15 +39,19 @@ class Instr:
         queue: int,
         accesses: tuple[tuple[str | int, int, int, bool], ...],
         reference: tuple[int, int, int, int] | None,
-        work: int = 0,
+        in_l1: tuple[int | None, int, str, int] | None,
     ):
         self.code = code
         self.queue = queue
         self.accesses = accesses
-        """(scratchpad or index of a parameter in DRAM, first byte, one past the last, written)."""
+        """(scratchpad or index of a parameter, first byte, one past the last, written)."""
         self.reference = reference
-        """(parameter, position of the slot field, of the address field, byte offset in the parameter)."""
-        self.work = work
+        """(parameter in DRAM, position of the slot field, of the address field, byte offset in the
+        parameter)."""
+        self.in_l1 = in_l1
+        """(parameter, or None for the kernel's own part of L1; position of the address field and its
+        struct format; byte offset in the parameter or that part): an instruction has one address in L1
+        at most."""
 
 
 class Site:
@@ -63,19 +70,22 @@ class Site:
     def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
         """``moving``: fields that differ from tile to tile."""
         values, spans = self.values(extents, bases, moving)
-        accesses, reference = [], None
+        accesses, reference, in_l1 = [], None, None
         for operand, (low, high), write in zip(self.operands, spans, self.writes(values), strict=True):
-            if operand.parameter is None:
-                accesses.append((operand.memory, low, high, write))
+            where = operand.memory if operand.parameter is None else operand.parameter
+            accesses.append((where, low, high, write))
+            if operand.memory == "l1":
+                field, form = _ADDRESS_IN_L1[self.instruction.name]
+                in_l1 = (operand.parameter, self.offsets[field], form, values[field])
+            if operand.memory != "dram":
                 continue
-            accesses.append((operand.parameter, low, high, write))
             field = "src" if self.instruction.name == "load" else "dst"
             reference = (
                 operand.parameter, self.offsets[f"{field}_slot"], self.offsets[field], values[field],
             )  # fmt: skip
         if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
             accesses.append((*accesses[0][:3], False))
-        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference)
+        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference, in_l1)
 
     def writes(self, values: Mapping[str, Any]) -> list[bool]:
         return [n == 0 for n in range(len(self.operands))]
@@ -205,12 +215,12 @@ class Im2colSite(Site):
         m, k = extents
         dst, image = self.operands
         fields = {**self.fixed, **moving}
-        size = fields.pop("image_bytes")
+        size, origin = fields.pop("image_bytes"), bases[1] + fields.pop("origin", 0)
         pitch = dst.strides[0]
         fields |= {
-            "elem": dst.width, "src": bases[1], "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch,
+            "elem": dst.width, "src": origin, "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch,
         }  # fmt: skip
-        return fields, [(bases[0], bases[0] + (m - 1) * pitch + k * dst.width), (bases[1], bases[1] + size)]
+        return fields, [(bases[0], bases[0] + (m - 1) * pitch + k * dst.width), (origin, origin + size)]
 
 
 class VectorSite(Site):

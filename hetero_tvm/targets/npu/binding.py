@@ -1,0 +1,202 @@
+"""From kernels to one command stream: places in L1, addresses of operands, order, flags."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hetero_tvm import memory
+from hetero_tvm.errors import BuildError
+from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.codegen import Program
+from hetero_tvm.targets.npu.sites import Instr
+from hetero_tvm.targets.npu.spec import NPUSpec
+from hetero_tvm.targets.npu.sync import Flag, Synchronizer
+
+CONSTANTS, WORKSPACE, IN_L1 = 0, 1, -1
+"""Slots that every region has, and the one that stands for L1."""
+_PLAN_SECONDS = 1.0
+_STREAMING = 1 << 16
+"""Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor between kernels, whole and compact: in a slot of DRAM, or in L1 (``slot`` is IN_L1)."""
+
+    slot: int
+    bytes: int
+    offset: int = 0
+    first: int = 1 << 60
+    """First and last kernel that touch it (where its place is planned)."""
+    last: int = -1
+
+
+@dataclass
+class Call:
+    """A kernel with its operands."""
+
+    program: Program
+    tensors: list[Tensor]
+    tag: str
+    streams: bool = field(init=False)
+    """Whether its constants keep the DMA engine busy."""
+
+    def __post_init__(self) -> None:
+        self.streams = sum(t.bytes for t in self.tensors if t.slot == CONSTANTS) >= _STREAMING
+
+
+class L1Full(BuildError):
+    """What is alive at once does not fit L1."""
+
+
+@dataclass(frozen=True)
+class L1Plan:
+    """Where each kernel's own part of L1 begins (tensors know their place themselves)."""
+
+    parts: list[int]
+    peak: int
+    early: bool
+    """Every kernel's part is its own from the start of the kernel before: loads may run ahead."""
+
+
+def plan_l1(calls: Sequence[Call], spec: NPUSpec) -> L1Plan:
+    """Places in L1, by live ranges in steps of one kernel.
+
+    Raises
+    ------
+    L1Full : there is no plan within the machine's L1.
+    """
+    held: list[Tensor] = []
+    for call in calls:
+        held += [t for t in call.tensors if t.slot == IN_L1 and t not in held[-64:]]
+    held = list(dict.fromkeys(held))
+    capacity = spec.scratchpad("l1")
+    align = spec.alignment
+    for ahead in (1, 0):
+        buffers = [
+            memory.Buffer(f"t{n}", t.first, t.last + 1, -(-t.bytes // align) * align)
+            for n, t in enumerate(held)
+        ]
+        buffers += [
+            memory.Buffer(f"k{n}", max(0, n - ahead), n + 1, call.program.needs.get("l1", 0))
+            for n, call in enumerate(calls)
+        ]
+        plan = memory.plan(
+            memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
+        )
+        if plan.fits:
+            for n, tensor in enumerate(held):
+                tensor.offset = plan.offsets[f"t{n}"]
+            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, bool(ahead))
+    raise L1Full(
+        f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
+        hint="choose smaller tiles",
+    )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The instructions of a stream with their flags."""
+
+    code: bytes
+    count: int
+    tags: list[str]
+    events: int
+
+
+def bind(calls: Sequence[Call], plan: L1Plan, constant: Iterable[Hashable]) -> Bound:
+    """Put the kernels' instructions in order, fill in addresses, synchronise."""
+    sync = Synchronizer(constant)
+    tags = [""]
+    tag_ids = {"": 0}
+    codes: list[bytes] = []
+    for index, instrs in _order(calls, plan.early):
+        call = calls[index]
+        if call.tag not in tag_ids:
+            tag_ids[call.tag] = len(tags)
+            tags.append(call.tag)
+        _emit(call, plan.parts[index], instrs, tag_ids[call.tag], sync, codes)
+        if instrs and instrs[-1] is call.program.instrs[-1]:
+            for key in {("dram", t.slot) for t in call.tensors if t.slot != IN_L1}:
+                sync.merge(key)
+    code, count = _with_flags(codes, sync.flags)
+    return Bound(code, count, tags, 1 if sync.flags else 0)
+
+
+def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[Instr]]]:
+    """Pieces of kernels: (kernel, instructions).
+
+    Loads of a kernel's constants come before the kernel in front of it when that one leaves the DMA
+    engine idle: they would wait behind its last loads, which wait for results.
+    """
+    done = [0] * len(calls)
+    for n, call in enumerate(calls):
+        if early and n + 1 < len(calls) and not call.streams:
+            front = 0
+            following = calls[n + 1].program
+            own = call.program.front or 0
+            if own > done[n]:
+                yield n, call.program.instrs[done[n] : own]
+                done[n] = own
+            while front < (following.front or 0) and following.instrs[front].in_l1 is not None:
+                front += 1
+            done[n + 1] = front
+            yield n + 1, following.instrs[:front]
+        yield n, call.program.instrs[done[n] :]
+
+
+def _emit(
+    call: Call, part: int, instrs: Sequence[Instr], tag: int, sync: Synchronizer, codes: list[bytes]
+) -> None:
+    keys = ["l1" if t.slot == IN_L1 else ("dram", t.slot) for t in call.tensors]
+    tag_bytes = struct.pack("<H", tag)
+    for instr in instrs:
+        accesses = []
+        for memory_, low, high, write in instr.accesses:
+            if memory_ == "l1":
+                accesses.append(("l1", low + part, high + part, write))
+            elif isinstance(memory_, str):
+                accesses.append((memory_, low, high, write))
+            else:
+                shift = call.tensors[memory_].offset
+                accesses.append((keys[memory_], low + shift, high + shift, write))
+        sync.add(instr.queue, accesses)
+        code = instr.code
+        if instr.reference is not None or instr.in_l1 is not None:
+            patched = bytearray(code)
+            if instr.reference is not None:
+                parameter, slot_at, address_at, offset = instr.reference
+                tensor = call.tensors[parameter]
+                struct.pack_into("<H", patched, slot_at, tensor.slot)
+                struct.pack_into("<Q", patched, address_at, tensor.offset + offset)
+            if instr.in_l1 is not None:
+                owner, at, form, offset = instr.in_l1
+                base = part if owner is None else call.tensors[owner].offset
+                struct.pack_into(form, patched, at, base + offset)
+            code = bytes(patched)
+        codes.append(code[:2] + tag_bytes + code[4:])
+
+
+def _with_flags(codes: list[bytes], flags: Sequence[Flag]) -> tuple[bytes, int]:
+    """The instructions with set_flag behind producers and wait_flag before consumers, and their number."""
+    after: dict[int, list[bytes]] = {}
+    before: dict[int, list[bytes]] = {}
+    cache: dict[tuple[str, int, int], bytes] = {}
+
+    def flag(name: str, source: int, target: int) -> bytes:
+        key = (name, source, target)
+        if key not in cache:
+            cache[key] = isa.encode(name, source=isa.QUEUES[source], target=isa.QUEUES[target], event=0)
+        return cache[key]
+
+    for f in flags:
+        after.setdefault(f.after, []).append(flag("set_flag", f.source, f.target))
+        before.setdefault(f.before, []).append(flag("wait_flag", f.source, f.target))
+    parts: list[bytes] = []
+    for n, code in enumerate(codes):
+        parts += before.get(n, ())
+        parts.append(code)
+        parts += after.get(n, ())
+    return b"".join(parts), len(parts)
