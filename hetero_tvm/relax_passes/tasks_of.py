@@ -41,12 +41,13 @@ def tasks_of(module: Any, sources: Mapping[str, tuple[str, ...]], target: Target
     tasks, taken = [], set()
     for key, (name, function) in functions.items():
         op = contract_of(function)
+        flops, nbytes = (op.flops, op.nbytes) if op is not None else _cost(function)
+        op = op or target.contract_of(function, name, flops)
         space = target.space_for(op)[0] if op is not None else None
         name = op.label if op is not None else name
         while name in taken:
             name += "_b"
         taken.add(name)
-        flops, nbytes = (op.flops, op.nbytes) if op is not None else _cost(function)
         tasks.append(Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes))
     return tuple(tasks)
 

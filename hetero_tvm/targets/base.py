@@ -156,6 +156,10 @@ class Target(ABC):
         """One line on what runs where; None when everything runs in one place."""
         return None
 
+    def contract_of(self, function: Any, name: str, flops: int) -> FusedOp | None:
+        """A contract for a generic kernel, where this target has spaces for what carries none."""
+        return None
+
     def space_for(self, op: FusedOp) -> tuple[DesignSpace | None, list[str]]:
         """The first space that serves ``op``, and the reasons of those that do not."""
         reasons = []

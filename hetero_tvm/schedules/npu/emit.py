@@ -125,6 +125,16 @@ class Kernel:
             padded = tirx.if_then_else(tirx.all(*inside(*i)), value, tirx.const(fill, dtype))
             T.buffer_store(dst.buffer, padded, list(dst.index(*i)))
 
+    def gather(
+        self, extents: Sequence[Any], dst: At, indices: Any, table: Any, first: Any, pitch: int, rows: int
+    ) -> None:
+        """Rows of a flat ``table`` in DRAM -> L1 or UB, loops (row, element): row r begins at element
+        ``first + indices[r] * pitch``; ``indices`` is an int32 buffer in UB, each from 0 to ``rows`` - 1."""
+        fields = {"first": first, "pitch": pitch, "rows": rows}
+        with self._nest("gather", extents, fields) as (i, j):
+            value = table[(first + indices[(i,)] * pitch + j,)]
+            T.buffer_store(dst.buffer, value, list(dst.index(i, j)))
+
     def fill(self, extents: Sequence[Any], dst: At, value: float) -> None:
         """A constant into UB."""
         self.unary("copy", extents, dst, float(value))

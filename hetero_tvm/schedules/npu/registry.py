@@ -7,6 +7,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
+from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
 from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, NpuPoolSpace
 
@@ -19,4 +20,5 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuConv2dSpace(),
     NpuDepthwiseSpace(),
     NpuPoolSpace(),
+    NpuProgramSpace(),  # last: it takes what it can read
 )

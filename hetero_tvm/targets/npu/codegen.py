@@ -84,8 +84,10 @@ def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -
             rest += instrs[n:]
             break
         if instr.reference is not None and instr.queue == _DMA_IN and constant[instr.reference[0]]:
-            memory_, low, high, _ = instr.accesses[0]
-            if not any(a < high and low < z for a, z in passed.get(memory_, ())):
+            own = [access[:3] for access in instr.accesses if isinstance(access[0], str)]
+            if not any(
+                a < high and low < z for memory_, low, high in own for a, z in passed.get(memory_, ())
+            ):
                 front.append(instr)
                 continue
         for memory_, low, high, _ in instr.accesses:
@@ -174,6 +176,10 @@ class _Translator:
         for load in loads:
             if op == "im2col":
                 places.append(self._whole(load.source, count))
+            elif op == "gather":
+                (index,) = _loads_within(load.indices[0])
+                places.append(self._whole(load.source, count))
+                places.append(self._operand(index.source, index.indices, loops))
             else:
                 places.append(self._operand(load.source, load.indices, loops))
         fixed, moving = {}, {}
@@ -266,6 +272,14 @@ def _loads(expr: Any) -> list[Any]:
     if hasattr(expr, "a"):
         return _loads(expr.a) + _loads(expr.b)
     return []
+
+
+def _loads_within(index: Any) -> list[Any]:
+    """Buffer reads of an index."""
+    if type(index).__name__ in ("TensorLoad", "BufferLoad"):
+        return [index]
+    parts = [getattr(index, name) for name in ("a", "b") if hasattr(index, name)]
+    return [load for part in parts for load in _loads_within(part)]
 
 
 def _literal(entry: Any) -> Any:

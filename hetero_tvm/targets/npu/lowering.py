@@ -58,10 +58,11 @@ def _refusal(task: Task, target: Any) -> str | None:
     if isinstance(task.space, NpuSpace):
         return None
     if task.op is None:
-        return "no fused operator of the NPU's spaces"
-    reasons = target.space_for(task.op)[1]
-    mine = [r for r in reasons if r.startswith(f"npu.{task.op.kind}:")]
-    return "; ".join(mine) or f"the NPU has no space for {task.op.kind}"
+        return "it has several results"
+    # Spaces of other operators only say that they are none of this one's.
+    reasons = (reason.partition(": ") for reason in target.space_for(task.op)[1])
+    mine = [why for name, _, why in reasons if name.startswith("npu.") and not why.startswith("is for ")]
+    return "; ".join(dict.fromkeys(mine)) or f"the NPU has no space for {task.op.kind}"
 
 
 def lower_regions(

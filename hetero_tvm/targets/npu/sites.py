@@ -79,7 +79,7 @@ class Site:
                 in_l1 = (operand.parameter, self.offsets[field], form, values[field])
             if operand.memory != "dram":
                 continue
-            field = "src" if self.instruction.name == "load" else "dst"
+            field = "src" if self.instruction.name in ("load", "gather") else "dst"
             reference = (
                 operand.parameter, self.offsets[f"{field}_slot"], self.offsets[field], values[field],
             )  # fmt: skip
@@ -166,6 +166,26 @@ class CopySite(Site):
         if pads is not None:
             fields |= {"pad_low": low, "pad_high": high, "fill": self.fixed.get("fill", 0)}
         return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+
+
+class GatherSite(Site):
+    def values(self, extents, bases, moving):
+        count, run = extents
+        dst, table, _ = self.operands
+        fields = {**self.fixed, **moving}
+        pitch, row = fields["pitch"] * table.width, run * table.width
+        first = fields["first"] * table.width
+        values = {
+            "dst_mem": dst.memory, "src": first, "src_pitch": pitch, "rows": fields["rows"],
+            "row_bytes": row, "indices": bases[2], "count": count, "dst": bases[0],
+            "dst_pitch": dst.strides[0] or row,
+        }  # fmt: skip
+        spans = [
+            (bases[0], bases[0] + (count - 1) * values["dst_pitch"] + row),
+            (first, first + (fields["rows"] - 1) * pitch + row),
+            (bases[2], bases[2] + 4 * count),
+        ]
+        return values, spans
 
 
 class MmadSite(Site):
@@ -263,9 +283,9 @@ class ReduceSite(Site):
 
 
 _SITES: dict[str, type[Site]] = {
-    "load": CopySite, "store": CopySite, "move": CopySite, "mmad": MmadSite, "move_out": MoveOutSite,
-    "im2col": Im2colSite, "vunary": VectorSite, "vbinary": VectorSite, "vternary": VectorSite,
-    "vreduce": ReduceSite,
+    "load": CopySite, "gather": GatherSite, "store": CopySite, "move": CopySite, "mmad": MmadSite,
+    "move_out": MoveOutSite, "im2col": Im2colSite, "vunary": VectorSite, "vbinary": VectorSite,
+    "vternary": VectorSite, "vreduce": ReduceSite,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.rule import GraphPass
@@ -87,6 +88,12 @@ class NpuTarget(Target):
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
         return (*NPU_SPACES, *(HostSpace(space) for space in self._cpu.spaces))
+
+    def contract_of(self, function: Any, name: str, flops: int) -> FusedOp | None:
+        from hetero_tvm.ops.tensor_program import TensorProgram
+        from hetero_tvm.schedules.npu.program.recover import results
+
+        return TensorProgram.of(function, name, flops) if results(function) == 1 else None
 
     def schedule_generic(self, function: Any) -> Any:
         return self._cpu.schedule_generic(function)

@@ -1,0 +1,63 @@
+"""Rows of a table by indices.
+
+Loops: some indices at a time are loaded, counted from the end where negative, kept inside of the table,
+and the DMA engine copies their rows; they leave as they came::
+
+    for tile of indices:   UB <- indices;  wrap (vector);  UB <- rows (gather);  DRAM <- UB
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.program.stages import Gather
+from hetero_tvm.schedules.npu.program.vector import width
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
+
+
+class GatherStage:
+    """One :class:`Gather`; ``rows`` is 0 when not one row fits."""
+
+    def __init__(self, stage: Gather, dtypes: tuple[str, ...], spec: Any):
+        self.stage, self._dtypes = stage, dtypes
+        each = 2 * (stage.run * width(dtypes[stage.table]) + width(dtypes[stage.indices]) + 8)
+        room = (spec.scratchpad("ub") * 7 // 8 - 512) // each
+        self.rows = even(stage.count, min(room, 64)) if room else 0
+
+    def emit(self, k: Kernel, arguments: list[Any]) -> None:
+        stage, rows = self.stage, self.rows
+        dtype = self._dtypes[stage.table]
+        table, indices, out = (arguments[n] for n in (stage.table, stage.indices, stage.out))
+        with ExitStack() as stack:
+            at = [stack.enter_context(k.loop(n)) for n, _, _ in stage.outer]
+            from_, to = stage.base, 0
+            for i, (_, a, b) in zip(at, stage.outer, strict=True):
+                from_, to = from_ + i * a, to + i * b
+            t = stack.enter_context(k.loop(ceil_div(stage.count, rows), buffers=2))
+            count = extent_at(stage.count, rows, t)
+            raw = k.alloc(UB, (rows,), self._dtypes[stage.indices])
+            index = k.alloc(UB, (rows,), "int32")
+            below = k.alloc(UB, (rows,), "int32")
+            held = k.alloc(UB, (rows, stage.run), dtype)
+            k.load((count,), At(raw, lambda i: (i,)), At(indices, lambda i: (stage.first + t * rows + i,)))
+            value, sign = At(index, lambda i: (i,)), At(below, lambda i: (i,))
+            k.binary("lt", (count,), sign, At(raw, lambda i: (i,)), 0.0)
+            k.binary("mul", (count,), sign, sign, float(stage.rows))
+            k.binary("add", (count,), value, At(raw, lambda i: (i,)), sign)
+            k.binary("max", (count,), value, value, 0.0)
+            k.binary("min", (count,), value, value, float(stage.rows - 1))
+            k.gather(
+                (count, stage.run),
+                At(held, lambda i, j: (i, j)),
+                index,
+                table,
+                from_,
+                stage.pitch,
+                stage.rows,
+            )
+            k.store(
+                (count, stage.run), At(out, lambda i, j: (to + (t * rows + i) * stage.out_pitch + j,)),
+                At(held, lambda i, j: (i, j)),
+            )  # fmt: skip
