@@ -23,7 +23,7 @@ from hetero_tvm.errors import (
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
-_PRECISIONS = ("f32", "f16", "bf16", "int8")
+_PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -90,7 +90,9 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
     result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
-    result.add_argument("--precision", help="f32; f16 for cuda and npu, bf16 for npu (default: the target's)")
+    result.add_argument(
+        "--precision", help="f32; f16 and bf16 for cuda and npu, tf32 for cuda (default: the target's)"
+    )
     result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
     result.add_argument(
@@ -105,8 +107,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names the option."""
     if options.precision is not None and options.precision not in _PRECISIONS:
         raise UsageError(f"--precision {options.precision} is unknown", hint="use --precision f32")
-    npu = str(getattr(options, "target", "")).partition(":")[0] == "npu"
-    if options.precision == "int8" or (options.precision == "bf16" and not npu):
+    if options.precision == "int8":
         raise UsageError(f"--precision {options.precision} is not available yet", hint="use --precision f32")
     names = [name for name, _ in options.shape]
     for name in names:

@@ -1,4 +1,4 @@
-"""Half precision: fused operators take and give float16, everything else stays as it is.
+"""Half precision: fused operators take and give float16 or bfloat16, everything else stays as it is.
 
 The pass runs after fusion.  An operator whose contract has a dtype computes in float32 whatever that
 dtype is, so converting it narrows what is stored and moved, and what tensor cores multiply, and
@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
 import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
@@ -25,7 +26,7 @@ from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
 
-DTYPES = {"f16": "float16"}
+DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 """Precisions that :func:`convert` makes, by the name of the option."""
 
 
@@ -37,7 +38,7 @@ def convert(
     Parameters
     ----------
     module, sources : as :func:`hetero_tvm.relax_passes.pipeline.optimize` returns them.
-    dtype : of activations and weights (``float16``).
+    dtype : of activations and weights (``float16`` or ``bfloat16``).
 
     Returns
     -------

@@ -40,6 +40,20 @@ struct nv_bfloat16 {
   }
 };
 typedef nv_bfloat16 __nv_bfloat16;
+struct tf32 {  // tensor cores drop the lower 13 bits of a float
+  uint32_t bits;
+  operator float() const {
+    uint32_t x = bits & 0xffffe000u;
+    float value;
+    memcpy(&value, &x, 4);
+    return value;
+  }
+};
+static inline unsigned round_tf32(float value) {  // to nearest, ties away from zero
+  uint32_t x;
+  memcpy(&x, &value, 4);
+  return std::isfinite(value) ? (x + 0x1000u) & 0xffffe000u : x;
+}
 #define VECTOR2(T, N)                   \
   struct alignas(sizeof(T) * 2) N##2 {  \
     T x, y;                             \

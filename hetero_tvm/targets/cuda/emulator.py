@@ -20,15 +20,17 @@ from hetero_tvm.targets.cuda.toolchain import Toolchain
 MAGIC = b"HTVMEMU1"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\) \{')
 _ASM = re.compile(r"(?:__asm__\s+__volatile__|asm\s+volatile|__asm__\s+volatile|\basm)\s*\(")
-_COLLECTIVE = re.compile(r"__sync|__shfl|wmma::|load_matrices|multiply<|copy_async|__activemask|__shared__")
-_ELEMENT = {"f16": "half", "bf16": "nv_bfloat16", "s8": "signed char", "u8": "uchar", "tf32": "float"}
+_COLLECTIVE = re.compile(
+    r"__sync|__shfl|wmma::|load_matrices|multiply<|copy_async|htvm_|__activemask|__shared__"
+)
+_ELEMENT = {"f16": "half", "bf16": "nv_bfloat16", "s8": "signed char", "u8": "uchar", "tf32": "tf32"}
 
 
 class Emulator(Toolchain):
     """Host code behind the magic that ``standin.cc`` knows, in place of a cubin."""
 
     name = "emulator"
-    version = "1"
+    version = "2"
 
     def _compile(self, source: str, arch: str, kind: str) -> bytes:
         raise BuildError("the emulation of a GPU makes no PTX")
@@ -160,6 +162,8 @@ def _instruction(text: str) -> str:
     if "ldmatrix" in text:
         transposed = "true" if ".trans" in text else "false"
         return f"load_matrices({len(outputs)}, {transposed}, {inputs[0]}, {{{addresses}}});"
+    if "cvt.rna.tf32" in text:
+        return f"{outputs[0]} = round_tf32({inputs[0]});"
     found = re.search(r"mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.(\w+)\.(\w+)\.\w+\.\w+", text)
     if found:
         return _mma(found, outputs, inputs)
@@ -183,7 +187,7 @@ def _mma(found: re.Match, outputs: list[str], inputs: list[str]) -> str:
     depth, element = int(found.group(1)), _ELEMENT[found.group(3)]
     result = {"f32": "float", "s32": "int", "f16": "half"}[found.group(2)]
     per_a = {"half": depth // 4, "nv_bfloat16": depth // 4, "signed char": depth // 8, "uchar": depth // 8,
-             "float": depth // 2}[element]  # fmt: skip
+             "tf32": depth // 2}[element]  # fmt: skip
     a, b, c = inputs[:per_a], inputs[per_a : per_a + per_a // 2], inputs[per_a + per_a // 2 :][:4]
     targets = ", ".join(f"({result}*)&({name})" for name in outputs)
     registers = [", ".join(f"(unsigned)({name})" for name in group) for group in (a, b)]

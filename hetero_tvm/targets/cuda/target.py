@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -26,6 +27,10 @@ from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa:
 # Two products at once have no tensor-core kernel here; one by one they do.
 _FUSIONS = tuple(rule for rule in FUSIONS if rule.name != "gated_mlp")
 
+# What rounding weights and activations (to 11 bits, 8 bits, or only as factors) may cost a whole model:
+# error relative to the largest output, cosine.
+_ACCEPTED = {"f16": (2e-2, 0.9995), "bf16": (1.2e-1, 0.99), "tf32": (2e-2, 0.9995)}
+
 
 class CudaTarget(Target):
     """NVIDIA GPUs.
@@ -33,17 +38,22 @@ class CudaTarget(Target):
     Parameters
     ----------
     archs : architectures to hold machine code for; the first is the one that is tuned for.
-    precision : ``f32``; or ``f16``: fused operators take and give float16 and use tensor cores.
+    precision : ``f32``: float32 throughout; ``tf32``: the same, but tensor cores multiply, which round
+        the factors of products to 11 bits; ``f16``, ``bf16``: fused operators take and give these, and
+        tensor cores multiply.
     """
 
     kind = "cuda"
     in_place = False  # the analysis knows loops in order, not blocks of threads that run in any order
 
     def __init__(self, archs: Sequence[str], precision: str = "f32"):
-        self.models: tuple[GpuModel, ...] = tuple(model_named(arch) for arch in archs)
+        features = ("tf32",) if precision == "tf32" else ()
+        self.models: tuple[GpuModel, ...] = tuple(
+            dataclasses.replace(model_named(arch), features=features) for arch in archs
+        )
         self.precision = precision
-        if precision == "f16":  # what rounding weights and activations to 11 bits may cost a whole model
-            self.relative_tolerance, self.least_cosine = 2e-2, 0.9995
+        if precision in _ACCEPTED:
+            self.relative_tolerance, self.least_cosine = _ACCEPTED[precision]
 
     measured_here = False
 
@@ -60,10 +70,10 @@ class CudaTarget(Target):
         return DTYPES.get(self.precision, "float32")
 
     def with_precision(self, precision: str) -> CudaTarget:
-        if precision not in ("f32", *DTYPES):
+        if precision not in ("f32", *_ACCEPTED):
             raise UsageError(
                 f"--precision {precision} is not available for target cuda",
-                hint=f"it has f32, {', '.join(DTYPES)}",
+                hint=f"it has f32, {', '.join(_ACCEPTED)}",
             )
         return CudaTarget([model.arch for model in self.models], precision)
 

@@ -1,77 +1,117 @@
-"""Tensor-core products: numbers on the emulated GPU, and what the compiled code is made of."""
+"""Products with a constant matrix: numbers on the emulated GPU, and what the compiled code is made of."""
 
+import dataclasses
+import math
+import random
+
+import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
 import numpy as np
 import pytest
 
 from hetero_tvm.ops import activations as reference
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.activation import ACTIVATIONS
-from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace, estimate, tiles
-from hetero_tvm.targets.base import parse_target
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace, problem_of, tf32
+from hetero_tvm.schedules.cuda.tiles import Problem, estimate, fits, tiles
 from hetero_tvm.targets.cuda.model import MODELS
-from tests.schedules.cuda.running import MACHINE, TARGET, compiled, compiler, emulated, tvm  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, TARGET, check_points, compiled_facts, emulated  # noqa: F401
+from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaMatmulSpace()
-HALF = 2.0**-10
-"""Unit of the last place of float16, relative: inputs are exact, sums are float32, the result rounds."""
+TF32 = dataclasses.replace(MACHINE, features=("tf32",))
+HALVES = ["float16", "bfloat16"]
 
 
-def arrays_of(op, seed=0):
-    generator = np.random.default_rng(seed)
-    return [generator.standard_normal(x.shape).astype(x.dtype) for x in op.inputs]
+def tolerance(op, machine=MACHINE):
+    """Inputs are exact and sums are float32: one rounding of the result.  tf32 rounds both inputs of each
+    of k products to 11 bits, errors that add up like a random walk; float32 rounds k sums."""
+    if op.dtype == "float32":
+        return (3 * 2.0**-11 if machine is TF32 else 2.0**-22) * max(1.0, math.sqrt(op.k) / 8)
+    return 2.0**-10 if op.dtype == "float16" else 2.0**-7
 
 
-def check(cases):
-    """(op, point) pairs, compiled as one module, against float64."""
-    functions = [SPACE.emit(op, point, MACHINE) for op, point in cases]
-    for (op, point), call in zip(cases, compiled(functions), strict=True):
-        arrays = arrays_of(op)
-        truth = op.reference(*(a.astype("float64") for a in arrays))
-        for index, pack in SPACE.pack(op, point, MACHINE).items():
-            arrays[index] = pack(arrays[index])
-        (result,) = call(arrays, [np.full(op.output.shape, np.nan, op.dtype)])
-        error = np.abs(result.astype("float64") - truth).max() / np.abs(truth).max()
-        assert error <= HALF, f"{op} at {point}: {error:.3g}"
+def check(cases, machine=MACHINE):
+    check_points(SPACE, cases, machine, lambda op: tolerance(op, machine))
 
 
-def points(op):
-    return [{"tile": choice} for choice in SPACE.knobs(op, MACHINE)[0].choices]
+def default(op, machine=MACHINE):
+    return op, SPACE.default(op, machine)
 
 
-def test_every_tile(emulated):  # noqa: F811
-    op = Matmul((70,), 72, 256, (), "float16")  # rows and columns that fill no tile
-    every = points(op)
+def small(op, machine=MACHINE):
+    """The point with the smallest tile."""
+    found = tiles(problem_of(op, machine), machine)
+    return op, {"tile": min(found, key=lambda tile: (tile.rows * tile.columns, tile.depth)).choice}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
+)
+def test_every_tile(dtype, machine, emulated):  # noqa: F811
+    op = Matmul((70,), 72, 256, (), dtype)  # rows and columns that fill no tile
+    every = [{"tile": choice} for choice in SPACE.knobs(op, machine)[0].choices]
     assert len(every) > 20
     seen, chosen = set(), []
     for point in every:  # every shape of tile, and every depth and number of stages
-        parts = {("tile", point["tile"][:2]), ("depth", point["tile"][2]), ("stages", point["tile"][5])}
-        if not parts <= seen:
+        tile = point["tile"]
+        parts = {("tile", *tile[:2], *tile[3:5]), ("depth", tile[2]), ("stages", tile[5])}
+        if not parts <= seen and (dtype == "float16" or tile[0] * tile[1] <= 64 * 64):
             chosen.append((op, point))
             seen |= parts
-    check(chosen)
+    check(chosen, machine)
 
 
-@pytest.mark.parametrize(
-    "epilogue", [("bias",), ("bias", "residual"), ("bias", "gelu_erf"), ("silu",), ("gelu_tanh",)]
-)
-def test_epilogues(epilogue, emulated):  # noqa: F811
-    op = Matmul((1, 33), 64, 64, epilogue, "float16")
-    check([(op, SPACE.default(op, MACHINE))])
+def test_epilogues(emulated):  # noqa: F811
+    steps = [
+        ("bias",), ("bias", "residual"), ("residual", "relu"), ("silu",), ("gelu_tanh",),
+        ("bias", "gelu_erf"),
+    ]  # fmt: skip
+    cases = [default(Matmul((1, 33), 64, 64, step, "float16")) for step in steps]
+    check([*cases, default(Matmul((9,), 40, 32, ("bias", "residual", "gelu_erf"), "bfloat16"))])
+    check([small(Matmul((9,), 40, 32, ("bias", "residual", "gelu_erf")))])
 
 
-@pytest.mark.parametrize(
-    ("lead", "n", "k"),
-    [((1,), 8, 32), ((2, 5), 40, 96), ((2, 3, 4), 16, 64), ((17,), 30, 32), ((5,), 33, 64)],
-)
-def test_odd_shapes(lead, n, k, emulated):  # noqa: F811
-    op = Matmul(lead, n, k, ("bias",), "float16")
-    check([(op, SPACE.default(op, MACHINE))])
+ODD = [
+    ((1,), 8, 32), ((2, 5), 40, 96), ((2, 3, 4), 16, 64), ((17,), 30, 33), ((5,), 33, 70), ((1, 1), 1, 1),
+    ((3,), 7, 100),
+]  # fmt: skip
 
 
-def test_one_row_and_one_column(emulated):  # noqa: F811
-    cases = [Matmul((1,), 72, 256, ("bias",), "float16"), Matmul((1, 1), 1, 64, (), "float16")]
-    check([(op, point) for op in cases for point in points(op) if point["tile"][0] == 16][:4])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_odd_shapes(dtype, emulated):  # noqa: F811
+    check([default(Matmul(lead, n, k, ("bias",), dtype)) for lead, n, k in ODD])
+
+
+@pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
+def test_odd_shapes_of_float32(machine, emulated):  # noqa: F811
+    check([small(Matmul(lead, n, k, ("bias",)), machine) for lead, n, k in ODD], machine)
+
+
+def test_many_tiles_in_groups(emulated):  # noqa: F811
+    """10 x 3 tiles: the groups of 8 rows of tiles do not come out even."""
+    op = Matmul((150,), 90, 32, ("bias",), "float16")
+    check([small(op)])
+
+
+def test_not_a_number_stays_in_its_row(emulated):  # noqa: F811
+    op = Matmul((20,), 24, 40, (), "float16")
+    x = np.zeros((20, 40), "float16")
+    x[3, 5], x[7, 0] = np.nan, np.inf
+    w = np.ones((40, 24), "float16")
+    (result,) = check_points(SPACE, [default(op)], MACHINE, None, [[x, w]])
+    assert np.isnan(result[3]).all() and np.isinf(result[7]).all()
+    assert not np.delete(result, [3, 7], axis=0).any()
+
+
+def test_tf32_rounds_to_nearest():
+    values = np.array([1.0, 1 + 2.0**-11, 1 + 2.0**-12, -1 - 2.0**-11, np.inf, np.nan, 3.4e38], "float32")
+    wanted = np.array([1.0, 1 + 2.0**-10, 1.0, -1 - 2.0**-10, np.inf, np.nan], "float32")
+    np.testing.assert_array_equal(tf32(values)[:6], wanted)
+
+
+def test_float32_stays_float32_unless_tf32_is_asked_for():
+    op = Matmul((64,), 64, 64)
+    assert not problem_of(op, MACHINE).tensor_cores and problem_of(op, TF32).tensor_cores
 
 
 def test_every_activation_of_the_contracts_is_there():
@@ -79,40 +119,43 @@ def test_every_activation_of_the_contracts_is_there():
 
 
 def test_refusals():
-    assert "float32" in SPACE.refuses(Matmul((8,), 8, 32), MACHINE)
-    assert "multiple of 32" in SPACE.refuses(Matmul((8,), 8, 40, (), "float16"), MACHINE)
+    assert "float64" in SPACE.refuses(Matmul((8,), 8, 32, (), "float64"), MACHINE)
+    assert "2^31" in SPACE.refuses(Matmul((1 << 20,), 8, 1 << 12, (), "float16"), MACHINE)
 
 
 def test_tiles_stay_within_every_machine():
-    op = Matmul((4096,), 4096, 4096, (), "float16")
     for machine in MODELS.values():
-        found = tiles(op, machine)
-        assert found and all(tile.shared <= machine.shared_per_block for tile in found)
-        best = found[0]
-        assert best.rows * best.columns >= 128 * 64  # large products want large tiles
-        assert estimate(op, best, machine) == min(estimate(op, tile, machine) for tile in found)
+        for size, cores in ((2, True), (4, True), (1, True), (4, False)):
+            problem = Problem(4096, 4096, 4096, size, cores)
+            found = tiles(problem, machine)
+            assert found and all(fits(tile, problem, machine) for tile in found)
+            best = found[0]
+            assert best.rows * best.columns >= 64 * 64  # large products want large tiles
+            assert estimate(problem, best, machine) == min(estimate(problem, t, machine) for t in found)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiled_code(arch, compiler):  # noqa: F811
-    target = parse_target(f"cuda:{arch}")
-    ops = [
-        Matmul((1024,), 1024, 1024, ("bias", "gelu_erf"), "float16"),
-        Matmul((197,), 768, 768, ("bias",), "float16"),
-    ]
-    functions = [SPACE.emit(op, SPACE.default(op, target.machine), target.machine) for op in ops]
-    with codegen.collect() as made:
-        compiled(functions, target)
-    (module,) = made
-    for kernel in facts.of_module(module).values():
-        assert kernel["stack"] == 0, "registers spill"
-        assert kernel["registers"] * kernel["threads"] <= 65536 and kernel["threads"] <= 1024
-        assert 0 < kernel["shared"] <= target.machine.shared_per_block and kernel["occupancy"] > 0
-    ptx = compiler.ptx(module.source, arch)
+    machine = MODELS[arch]
+    large = [Matmul((1024,), 1024, 1024, ("bias", "gelu_erf"), dtype) for dtype in HALVES]
+    random_points = random.Random(arch).sample(SPACE.knobs(large[0], machine)[0].choices, 3)
+    cases = [(op, SPACE.default(op, machine)) for op in large]
+    cases += [(large[0], {"tile": choice}) for choice in random_points]
+    cases.append(default(Matmul((197,), 768, 768, ("bias",), "float16"), machine))
+    ptx = compiled_facts(SPACE, cases, machine, compiler)
     for instruction in (
-        "mma.sync.aligned.m16n8k16",
-        "ldmatrix.sync",
-        "cp.async.cg.shared.global",
-        "cp.async.wait_group",
-    ):
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16",
+        "ldmatrix.sync", "cp.async.cg.shared.global", "cp.async.wait_group", "st.global.v4", "ld.shared.v4",
+    ):  # fmt: skip
         assert instruction in ptx
+
+
+@pytest.mark.parametrize("features", [(), ("tf32",)], ids=["f32", "tf32"])
+def test_compiled_code_of_float32(features, compiler):  # noqa: F811
+    machine = dataclasses.replace(MODELS["sm_80"], features=features)
+    op = Matmul((1024,), 1024, 1024, ("bias",))
+    random_points = random.Random(1).sample(SPACE.knobs(op, machine)[0].choices, 2)
+    cases = [(op, SPACE.default(op, machine)), *((op, {"tile": choice}) for choice in random_points)]
+    ptx = compiled_facts(SPACE, cases, machine, compiler)
+    assert "cp.async.cg.shared.global" in ptx and "st.global.v4" in ptx
+    assert ("mma.sync.aligned.m16n8k8.row.col.f32.tf32" in ptx) == bool(features)

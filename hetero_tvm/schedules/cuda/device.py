@@ -1,0 +1,168 @@
+"""Device functions that kernels call: instructions of the PTX manual, and vectors of up to 16 bytes.
+
+Loops and indices are TensorIR; what has no TensorIR form is one short function of CUDA C++ here.  The
+functions see shared memory as a base address and an offset in bytes, so that TVM's passes neither
+reorder, alias nor synchronise these accesses: a kernel places its barriers itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm.backend.cuda.op import cuda_func_call  # noqa: E402
+from tvm.tirx.script.builder import ir as T  # noqa: E402
+
+_ADDRESS = "unsigned to = (unsigned)__cvta_generic_to_shared((char*)shared + at);"
+_MMA = """
+__forceinline__ __device__ void {name}({acc}* c, const unsigned* a, const unsigned* b) {{
+  asm volatile("mma.sync.aligned.{shape}.row.col.{types} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
+      : "={r}"(c[0]), "={r}"(c[1]), "={r}"(c[2]), "={r}"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "{r}"(c[0]), "{r}"(c[1]), "{r}"(c[2]), "{r}"(c[3]));
+}}"""  # noqa: E501
+
+
+def _mma(name: str, shape: str, types: str, acc: str = "float") -> str:
+    return _MMA.format(name=name, shape=shape, types=types, acc=acc, r="f" if acc == "float" else "r")
+
+
+_PACK = """
+template <class T, int N> struct alignas(sizeof(T) * N) HtvmPack { T v[N]; };"""
+
+_SOURCES = {
+    # A copy of BYTES to shared memory behind the arithmetic; beyond `valid` bytes: zeros.
+    "htvm_copy_async": f"""
+template <int BYTES, class T>
+__forceinline__ __device__ void htvm_copy_async(void* shared, int at, const T* from, int valid) {{
+  {_ADDRESS}
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(16), "r"(valid));
+  else if (BYTES == 8)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(8), "r"(valid));
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(4), "r"(valid));
+}}""",
+    "htvm_commit": """
+__forceinline__ __device__ void htvm_commit() { asm volatile("cp.async.commit_group;"); }""",
+    "htvm_wait": """
+template <int N> __forceinline__ __device__ void htvm_wait() {
+  if (N == 0) asm volatile("cp.async.wait_group 0;");
+  else if (N == 1) asm volatile("cp.async.wait_group 1;");
+  else if (N == 2) asm volatile("cp.async.wait_group 2;");
+  else asm volatile("cp.async.wait_group 3;");
+}""",
+    # The same through registers, for rows that start at odd addresses: `valid` is a multiple of the size.
+    "htvm_copy": """
+template <int BYTES, class T>
+__forceinline__ __device__ void htvm_copy(void* shared, int at, const T* from, int valid) {
+  T* to = (T*)((char*)shared + at);
+#pragma unroll
+  for (int i = 0; i < BYTES / (int)sizeof(T); ++i) to[i] = i * (int)sizeof(T) < valid ? from[i] : T(0);
+}""",
+    "htvm_sync_warp": """
+__forceinline__ __device__ void htvm_sync_warp() { __syncwarp(); }""",
+    # Four 8 x 8 matrices of 16-bit values (or 8 rows of 16 bytes) to fragments; TRANS swaps rows and columns.
+    "htvm_ldmatrix": f"""
+template <bool TRANS>
+__forceinline__ __device__ void htvm_ldmatrix(unsigned* r, const void* shared, int at) {{
+  {_ADDRESS}
+  if (TRANS)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(to));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(to));
+}}""",
+    "htvm_mma_f16": _mma("htvm_mma_f16", "m16n8k16", "f32.f16.f16.f32"),
+    "htvm_mma_bf16": _mma("htvm_mma_bf16", "m16n8k16", "f32.bf16.bf16.f32"),
+    "htvm_mma_tf32": _mma("htvm_mma_tf32", "m16n8k8", "f32.tf32.tf32.f32"),
+    "htvm_mma_s8": _mma("htvm_mma_s8", "m16n8k32", "s32.s8.s8.s32", "int"),
+    # HIGH x WIDE sums over 4 steps of the reduction: x[row][step], w[column][step] or w[step][column].
+    "htvm_fma": """
+template <int HIGH, int WIDE, bool ACROSS>
+__forceinline__ __device__ void htvm_fma(float* sums, const float* x, const float* w) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+#pragma unroll
+    for (int i = 0; i < HIGH; ++i)
+#pragma unroll
+      for (int j = 0; j < WIDE; ++j)
+        sums[i * WIDE + j] += x[4 * i + e] * (ACROSS ? w[e * WIDE + j] : w[4 * j + e]);
+}""",
+    # float32 registers rounded to tf32: to nearest, ties away from zero.
+    "htvm_round_tf32": """
+template <int N> __forceinline__ __device__ void htvm_round_tf32(unsigned* r) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[i]) : "f"(__int_as_float((int)r[i])));
+}""",
+    "htvm_put": _PACK.replace("HtvmPack", "HtvmPut")
+    + """
+template <int N, class T>
+__forceinline__ __device__ void htvm_put(void* shared, int at, const T* from) {
+  HtvmPut<T, N> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.v[i] = from[i];
+  *(HtvmPut<T, N>*)((char*)shared + at) = pack;
+}""",
+    "htvm_take": _PACK.replace("HtvmPack", "HtvmTake")
+    + """
+template <int N, class T>
+__forceinline__ __device__ void htvm_take(const void* shared, int at, T* to) {
+  constexpr int S = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+#pragma unroll
+  for (int i = 0; i < N; i += S) {
+    HtvmTake<T, S> pack = *(const HtvmTake<T, S>*)((const char*)shared + at + i * (int)sizeof(T));
+#pragma unroll
+    for (int j = 0; j < S; ++j) to[i + j] = pack.v[j];
+  }
+}""",
+    # N values of any dtype from global memory, aligned to their size, as float32.
+    "htvm_load": _PACK.replace("HtvmPack", "HtvmLoad")
+    + """
+template <int N, class T> __forceinline__ __device__ void htvm_load(const T* from, float* to) {
+  constexpr int S = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+#pragma unroll
+  for (int i = 0; i < N; i += S) {
+    HtvmLoad<T, S> pack = *(const HtvmLoad<T, S>*)(from + i);
+#pragma unroll
+    for (int j = 0; j < S; ++j) to[i + j] = (float)pack.v[j];
+  }
+}""",
+    # N values to global memory in its dtype.
+    "htvm_store": _PACK.replace("HtvmPack", "HtvmStore")
+    + """
+template <int N, class T, class V> __forceinline__ __device__ void htvm_store(T* to, const V* from) {
+  constexpr int S = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+#pragma unroll
+  for (int i = 0; i < N; i += S) {
+    HtvmStore<T, S> pack;
+#pragma unroll
+    for (int j = 0; j < S; ++j) pack.v[j] = T(from[i + j]);
+    *(HtvmStore<T, S>*)(to + i) = pack;
+  }
+}""",
+}
+
+
+def _guarded(name: str, source: str) -> str:
+    """Once in a module, whatever template arguments the calls of it have."""
+    return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}\n#endif\n"
+
+
+_GUARDED = {name: _guarded(name, source) for name, source in _SOURCES.items()}
+
+
+def call(name: str, *args: Any, template: str = "") -> None:
+    """Emit a call of a device function; ``template`` are explicit template arguments."""
+    full = f"{name}<{template}>" if template else name
+    T.evaluate(cuda_func_call(full, *args, source_code=_GUARDED[name]))
+
+
+def pointer(buffer: Any, offset: Any = 0) -> Any:
+    """Address of an element of a flat buffer."""
+    return buffer.access_ptr("rw", offset=offset)

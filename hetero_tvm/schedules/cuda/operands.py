@@ -1,0 +1,152 @@
+"""Where the tiles of a product come from: copies of 16 bytes from global to shared memory.
+
+A source emits, for one step of the reduction, what each thread copies.  Addresses that do not change
+from step to step are computed once.  Rows beyond the end read the last row again (their results are not
+stored); values beyond the end of the reduction read as zeros, and cost a test only where the length is
+no multiple of the tile's depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import tirx  # noqa: E402
+
+from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
+from hetero_tvm.schedules.cuda import device  # noqa: E402
+from hetero_tvm.schedules.cuda.fragments import depth_key, swizzled  # noqa: E402
+from hetero_tvm.schedules.cuda.tiles import CHUNK  # noqa: E402
+
+
+class Source:
+    """One operand of a product: fills ``lines`` rows of ``pitch`` bytes in shared memory at each step."""
+
+    lines: int
+    pitch: int
+
+    def __init__(self, k: Kernel, size: int):
+        self.k, self.size = k, size
+
+    def begin(self, thread: Any, threads: int) -> None:
+        """Everything that stays the same from step to step."""
+        self.threads = threads
+        self.per_line = self.pitch // CHUNK
+        count = self.lines * self.per_line
+        self.parts = []
+        for i in range(-(-count // threads)):
+            index = self.k.let(thread + i * threads)
+            line, chunk = self.k.let(index // self.per_line), self.k.let(index % self.per_line)
+            to = self.k.let(line * self.pitch + self._place(line, chunk) * CHUNK)
+            inside = index < count if (i + 1) * threads > count else None
+            self.parts.append((to, self._prepare(line, chunk), inside))
+
+    def copy(self, shared: Any, at: Any, step: Any) -> None:
+        """Start the copies of one step to offset ``at`` of shared memory."""
+        for to, prepared, inside in self.parts:
+            if inside is None:
+                self._copy(shared, at + to, prepared, step)
+            else:
+                with self.k.when(inside):
+                    self._copy(shared, at + to, prepared, step)
+
+    def _place(self, line: Any, chunk: Any) -> Any:
+        return swizzled(line, chunk, self.pitch)
+
+    def _prepare(self, line: Any, chunk: Any) -> Any:
+        raise NotImplementedError
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+        raise NotImplementedError
+
+    def _chunk(self, shared: Any, at: Any, buffer: Any, offset: Any, valid: Any, width: int) -> None:
+        """16 bytes from element ``offset``, of which ``valid`` exist, in copies of ``width`` bytes."""
+        for part in range(0, CHUNK, width):
+            left = valid if width == CHUNK else clamp(valid - part, width)
+            name = "htvm_copy_async" if width >= 4 else "htvm_copy"
+            source = device.pointer(buffer, offset + part // self.size)
+            device.call(name, shared, at + part, source, left, template=str(width))
+
+
+class Rows(Source):
+    """A matrix [lines, length] whose rows lie along the reduction.
+
+    Parameters
+    ----------
+    buffer : flat; ``offset`` its first element, ``stride`` elements from row to row.
+    first : the tile's first row; ``extent`` rows exist (None: at least as many as tiles read).
+    length : of the reduction; ``depth`` of it a step.
+    """
+
+    def __init__(
+        self, k: Kernel, buffer: Any, offset: Any, stride: int, first: Any, extent: int | None, lines: int,
+        length: int, depth: int, size: int, aligned: int = CHUNK,
+    ):  # fmt: skip
+        super().__init__(k, size)
+        self.buffer, self.offset, self.stride = buffer, offset, stride
+        self.first, self.extent, self.lines = first, extent, lines
+        self.length, self.depth, self.pitch = length, depth, depth * size
+        self.width = math.gcd(stride * size, aligned, CHUNK)
+
+    def _prepare(self, line: Any, chunk: Any) -> Any:
+        row = self.first + line
+        if self.extent is not None and self.extent % self.lines:
+            row = tirx.min(row, int32(self.extent - 1))
+        column = self.k.let(chunk * (CHUNK // self.size))
+        return self.k.let(self.offset + row * self.stride + column), column
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+        offset, column = prepared
+        valid: Any = int32(CHUNK)
+        if self.length % self.depth:
+            valid = self.k.let(clamp((self.length - step * self.depth - column) * self.size, CHUNK))
+            offset = tirx.Select(valid > 0, offset + step * self.depth, int32(0))
+        else:
+            offset = offset + step * self.depth
+        self._chunk(shared, at, self.buffer, offset, valid, self.width)
+
+
+class Columns(Source):
+    """A matrix [length, extent] whose rows lie across the reduction: tiles of ``depth`` rows."""
+
+    def __init__(
+        self, k: Kernel, buffer: Any, offset: Any, stride: int, first: Any, extent: int, columns: int,
+        length: int, depth: int, size: int, aligned: int = CHUNK,
+    ):  # fmt: skip
+        super().__init__(k, size)
+        self.buffer, self.offset, self.stride = buffer, offset, stride
+        self.first, self.extent, self.columns = first, extent, columns
+        self.length, self.lines, self.pitch = length, depth, columns * size
+        self.width = math.gcd(stride * size, aligned, CHUNK)
+
+    def _place(self, line: Any, chunk: Any) -> Any:
+        return chunk ^ depth_key(line, self.size)
+
+    def _prepare(self, line: Any, chunk: Any) -> Any:
+        column = self.k.let(self.first + chunk * (CHUNK // self.size))
+        valid: Any = int32(CHUNK)
+        if self.extent % self.columns:
+            valid = self.k.let(clamp((self.extent - column) * self.size, CHUNK))
+        return self.k.let(self.offset + line * self.stride + column), line, valid
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+        offset, line, valid = prepared
+        offset = offset + step * self.lines * self.stride
+        if self.length % self.lines:
+            valid = self.k.let(tirx.Select(step * self.lines + line < self.length, valid, int32(0)))
+        if not isinstance(valid, tirx.IntImm):
+            offset = tirx.Select(valid > 0, offset, int32(0))
+        self._chunk(shared, at, self.buffer, offset, valid, self.width)
+
+
+def clamp(value: Any, most: int) -> Any:
+    return tirx.min(tirx.max(value, int32(0)), int32(most))
+
+
+MakeSource = Callable[[Kernel, Any, Any, Any, Any], Source]
+"""(kernel, first row or column of the tile, batch index, ...) -> source."""

@@ -1,0 +1,97 @@
+"""Products of pairs of computed matrices: numbers on the emulated GPU, and what the code is made of."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
+from hetero_tvm.targets.cuda.model import MODELS
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.targets.cuda.conftest import compiler  # noqa: F401
+
+SPACE = CudaBatchMatmulSpace()
+TF32 = dataclasses.replace(MACHINE, features=("tf32",))
+TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "int8": 0.0}
+
+
+def check(cases, machine=MACHINE):
+    """Sums are float32 (int32 for int8: exact); the result rounds once, tf32 also the factors."""
+    check_points(SPACE, cases, machine, lambda op: 6 * 2.0**-11 if machine is TF32 else TOLERANCE[op.dtype])
+
+
+def default(op, machine=MACHINE):
+    return op, SPACE.default(op, machine)
+
+
+def forms(dtype):
+    both = (False, True) if dtype != "int8" else (True,)
+    return [
+        BatchMatmul(lead, m, n, k, transposed, shared, dtype=dtype)
+        for transposed in both
+        for lead, m, n, k, shared in (
+            ((2, 3), 20, 40, 48, False), ((), 17, 16, 80, False), ((3,), 1, 24, 33, False),
+            ((2,), 33, 7, 10, True), ((1, 2), 5, 1, 1, False),
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
+def test_forms(dtype, emulated):  # noqa: F811
+    check([default(op) for op in forms(dtype)])
+
+
+def test_forms_with_tf32(emulated):  # noqa: F811
+    check([default(op, TF32) for op in forms("float32")], TF32)
+
+
+def test_scale(emulated):  # noqa: F811
+    check([default(BatchMatmul((2,), 24, 24, 32, True, scale=0.125, dtype="float16"))])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
+)
+def test_every_shape_of_tile_across_the_reduction(dtype, machine, emulated):  # noqa: F811
+    op = BatchMatmul((2,), 40, 72, 72, dtype=dtype)
+    seen, chosen = set(), []
+    for choice in SPACE.knobs(op, machine)[0].choices:
+        parts = {("tile", *choice[:2], *choice[3:5]), ("depth", choice[2]), ("stages", choice[5])}
+        if not parts <= seen and choice[0] * choice[1] <= 64 * 128:
+            chosen.append((op, {"tile": choice}))
+            seen |= parts
+    check(chosen, machine)
+
+
+def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):  # noqa: F811
+    """The reduction ends inside of a step; what follows in memory is not a number."""
+    op = BatchMatmul((2,), 3, 5, 20, True, dtype="float16")
+    arrays = [np.ones(x.shape, x.dtype) for x in op.inputs]
+    arrays[0][1], arrays[1][1] = np.nan, np.nan
+    (result,) = check_points(SPACE, [default(op)], MACHINE, None, [arrays])
+    assert (result[0] == 20).all() and np.isnan(result[1]).all()
+
+
+def test_refusals():
+    assert "transposed" in SPACE.refuses(BatchMatmul((2,), 8, 8, 8, dtype="int8"), MACHINE)
+    assert "65536" in SPACE.refuses(BatchMatmul((65536,), 8, 8, 8), MACHINE)
+    assert "float64" in SPACE.refuses(BatchMatmul((2,), 8, 8, 8, dtype="float64"), MACHINE)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiled_code(arch, compiler):  # noqa: F811
+    machine = dataclasses.replace(MODELS[arch], features=("tf32",))
+    kinds = [("int8", True), ("float16", False), ("float32", False)]
+    ops = [BatchMatmul((16,), 512, 512, 256, transposed, dtype=dtype) for dtype, transposed in kinds]
+    cases = [default(op, machine) for op in ops]
+    for op in ops[:2]:
+        choice = random.Random(arch).choice(SPACE.knobs(op, machine)[0].choices)
+        cases.append((op, {"tile": choice}))
+    ptx = compiled_facts(SPACE, cases, machine, compiler)
+    for instruction in (
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8", "ldmatrix.sync.aligned.m8n8.x4.trans",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "cp.async.cg.shared.global",
+    ):  # fmt: skip
+        assert instruction in ptx
