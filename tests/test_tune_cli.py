@@ -140,7 +140,6 @@ def test_wrong_options(calls, command, capsys):
 @pytest.mark.parametrize(
     "command, text",
     [
-        (["--precision", "bf16"], "--precision bf16 is not available for target cpu"),
         (["--precision", "int8"], "--precision int8 is not available yet"),
         (["--precision", "f8"], "--precision f8 is unknown"),
         (["--shape", "x=1", "--shape", "x=2"], "--shape gives x twice"),

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 @dataclass(frozen=True)
 class GatedMatmul(FusedOp):
-    """``Y = activation(X @ G + bias_g) * (X @ U + bias_u)`` in float32, G and U constant.
+    """``Y = activation(X @ G + bias_g) * (X @ U + bias_u)``, G and U constant.
 
     With SiLU it is SwiGLU, with GELU GeGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
 
@@ -24,6 +24,7 @@ class GatedMatmul(FusedOp):
     n, k : columns of the result; reduction length.
     activation : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
     biased : whether there is a bias operand.
+    dtype : of X, W and Y; the bias is float32, and so is all arithmetic.
 
     Operands: X [*lead, k], W [k, 2 * n] with the columns of G, then those of U (constant), and bias
     [2 * n] in the same order (constant) when ``biased``.
@@ -36,6 +37,7 @@ class GatedMatmul(FusedOp):
     k: int
     activation: str
     biased: bool = False
+    dtype: str = "float32"
 
     @property
     def m(self) -> int:
@@ -43,14 +45,17 @@ class GatedMatmul(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        operands = [Operand("X", (*self.lead, self.k)), Operand("W", (self.k, 2 * self.n), constant=True)]
+        operands = [
+            Operand("X", (*self.lead, self.k), self.dtype),
+            Operand("W", (self.k, 2 * self.n), self.dtype, constant=True),
+        ]
         if self.biased:
             operands.append(Operand("bias", (2 * self.n,), constant=True))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n))
+        return Operand("Y", (*self.lead, self.n), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -59,7 +64,8 @@ class GatedMatmul(FusedOp):
     @property
     def label(self) -> str:
         bias = "_bias" if self.biased else ""
-        return f"gated_matmul_{self.m}x{self.k}x{self.n}{bias}_{self.activation}"
+        shape = f"{self.m}x{self.k}x{self.n}"
+        return "_".join([f"gated_matmul_{shape}{bias}_{self.activation}", *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *bias = arrays
@@ -69,13 +75,13 @@ class GatedMatmul(FusedOp):
     def workload(self):
         from tvm import te
 
-        from hetero_tvm.ops.te_workload import activation, prim_func
+        from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         def compute(x, w, *bias):
             axis = te.reduce_axis((0, self.k), name="k")
             both = te.compute(
                 (*self.lead, 2 * self.n),
-                lambda *i: te.sum(x[(*i[:-1], axis)] * w[axis, i[-1]], axis=axis),
+                lambda *i: te.sum(wide(x[(*i[:-1], axis)]) * wide(w[axis, i[-1]]), axis=axis),
                 name="product",
             )
 
@@ -83,10 +89,10 @@ class GatedMatmul(FusedOp):
                 y = both(*lead, column)
                 return y + bias[0][column] if bias else y
 
-            return te.compute(
-                self.output.shape,
-                lambda *i: activation(self.activation, value(i[:-1], i[-1])) * value(i[:-1], i[-1] + self.n),
-                name="gated",
-            )
+            def gated(*i):
+                y = activation(self.activation, value(i[:-1], i[-1])) * value(i[:-1], i[-1] + self.n)
+                return y if self.dtype == "float32" else y.astype(self.dtype)
+
+            return te.compute(self.output.shape, gated, name="gated")
 
         return prim_func(self, compute)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.graph import Graph, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rule import Rule

@@ -20,7 +20,9 @@ from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
+from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
 from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
@@ -47,6 +49,8 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
 
 CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaMatmulSpace(),
+    CudaGatedMatmulSpace(),
+    CudaBatchMatmulSpace(),
     CudaAttentionSpace(),
     CudaSoftmaxSpace(),
     CudaNormalizeSpace(),

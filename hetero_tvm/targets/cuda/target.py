@@ -13,9 +13,10 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E402
+from hetero_tvm.relax_passes.batch_matmul import ClaimBatchMatmul  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
-from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cuda import generic  # noqa: E402
@@ -24,8 +25,8 @@ from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
 
-# Two products at once have no tensor-core kernel here; one by one they do.
-_FUSIONS = tuple(rule for rule in FUSIONS if rule.name != "gated_mlp")
+# Last: products that no other rule has taken.
+_FUSIONS = (*FUSIONS, ClaimBatchMatmul())
 
 # What rounding weights and activations (to 11 bits, 8 bits, or only as factors) may cost a whole model:
 # error relative to the largest output, cosine.
@@ -119,7 +120,7 @@ class CudaTarget(Target):
         return tvm.target.Target(self.machine.tvm_target())
 
     @property
-    def fusions(self) -> Sequence[Rule]:
+    def fusions(self) -> Sequence[GraphPass]:
         return _FUSIONS
 
     @property

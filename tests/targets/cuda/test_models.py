@@ -42,9 +42,11 @@ def test_numbers_of_zoo_models(name, tmp_path, emulated):  # noqa: F811
     assert build(name, "cuda:sm_80", tmp_path).check().ok
 
 
-@pytest.mark.parametrize("name", ["llama-160m-tiny", "vit-b16-tiny"])
-def test_numbers_in_half_precision(name, tmp_path, emulated):  # noqa: F811
-    built = build(name, "cuda:sm_80", tmp_path, "f16")
+@pytest.mark.parametrize(
+    ("name", "precision"), [("llama-160m-tiny", "f16"), ("vit-b16-tiny", "bf16"), ("gpt2-small-tiny", "tf32")]
+)
+def test_numbers_in_lower_precision(name, precision, tmp_path, emulated):  # noqa: F811
+    built = build(name, "cuda:sm_80", tmp_path, precision)
     assert built.check().ok
     assert {"cuda.matmul"} <= {row["space"] for row in built.kernels}
 
