@@ -23,6 +23,7 @@ from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
+from hetero_tvm.schedules.cuda.gemv import CudaGemvSpace
 from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
@@ -48,6 +49,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
 )
 
 CUDA_SPACES: tuple[DesignSpace, ...] = (
+    CudaGemvSpace(),  # before the tiled products, which serve more rows better
     CudaMatmulSpace(),
     CudaGatedMatmulSpace(),
     CudaBatchMatmulSpace(),

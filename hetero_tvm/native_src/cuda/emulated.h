@@ -80,6 +80,7 @@ static inline unsigned __pack_nv_bfloat162(nv_bfloat16 a, nv_bfloat16 b) { retur
 static inline half __float2half_rn(float x) { return half(x); }
 static inline float __half2float(half x) { return float(x); }
 static inline nv_bfloat16 __float2bfloat16(float x) { return nv_bfloat16(x); }
+static inline nv_bfloat16 __float2bfloat16_rn(float x) { return nv_bfloat16(x); }
 static inline float __bfloat162float(nv_bfloat16 x) { return float(x); }
 static inline float __int_as_float(int x) { float r; memcpy(&r, &x, 4); return r; }
 static inline int __float_as_int(float x) { int r; memcpy(&r, &x, 4); return r; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +24,10 @@ class CudaMatmulSpace(DesignSpace):
     """Products of :class:`Matmul` on tensor cores (float16, bfloat16; float32 as tf32 when that precision
     was asked for), else with float32 multiply-adds (see :mod:`.product`).
 
-    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  W is packed as its transpose
-    [n, k], with zeros up to whole tiles, rounded to tf32 where that multiplies.
+    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  Knob ``splits``: parts of the
+    reduction that different blocks sum up; a second kernel adds the parts, in order, and applies the
+    epilogue.  W is packed as its transpose [n, k], with zeros up to whole tiles, rounded to tf32 where that
+    multiplies.
     """
 
     name = "cuda.matmul"
@@ -40,22 +43,50 @@ class CudaMatmulSpace(DesignSpace):
         return None
 
     def knobs(self, op: Matmul, machine: GpuModel) -> tuple[Knob, ...]:
-        return (Knob("tile", choices(tiles(problem_of(op, machine), machine))),)
+        problem = problem_of(op, machine)
+        return (Knob("tile", choices(tiles(problem, machine))), Knob("splits", _splits(problem, machine)))
 
     def default(self, op: Matmul, machine: GpuModel) -> Point:
-        return {"tile": tiles(problem_of(op, machine), machine)[0].choice}
+        problem = problem_of(op, machine)
+        found = [
+            (split_estimate(problem, tile, splits, machine), order, tile, splits)
+            for order, tile in enumerate(tiles(problem, machine))
+            for splits in _splits(problem, machine)
+        ]
+        _, _, tile, splits = min(found, key=lambda entry: entry[:2])
+        return {"tile": tile.choice, "splits": splits}
 
     def emit(self, op: Matmul, point: Point, machine: GpuModel) -> Any:
         from hetero_tvm.schedules.cuda.matmul_kernel import matmul
 
-        return matmul(op, Tile.of(point["tile"]), _element(op, machine))
+        return matmul(op, Tile.of(point["tile"]), _element(op, machine), point["splits"])
 
     def pack(self, op: Matmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
         tile, element = Tile.of(point["tile"]), _element(op, machine)
         return {1: lambda w: packed(w, tile, element)}
 
     def features(self, op: Matmul, point: Point, machine: GpuModel) -> list[float]:
-        return features_of(problem_of(op, machine), Tile.of(point["tile"]), machine)
+        problem, tile, splits = problem_of(op, machine), Tile.of(point["tile"]), point["splits"]
+        plain = features_of(problem, tile, machine)
+        return [*plain, float(splits), split_estimate(problem, tile, splits, machine)]
+
+
+def _splits(problem: Problem, machine: GpuModel) -> tuple[int, ...]:
+    """Worth a second kernel only where few tiles have a long way to go."""
+    smallest = -(-problem.m // 64) * -(-problem.n // 64)
+    if smallest >= machine.sms or problem.k * problem.size < 2048:
+        return (1,)
+    return tuple(n for n in (1, 2, 4, 8) if problem.k * problem.size >= 1024 * n)
+
+
+def split_estimate(problem: Problem, tile: Tile, splits: int, machine: GpuModel) -> float:
+    """:func:`estimate` of a reduction in parts: shorter, more blocks, and the parts to add up."""
+    if splits == 1:
+        return estimate(problem, tile, machine)
+    part = dataclasses.replace(problem, k=-(-problem.k // splits), batch=splits)
+    launch = 4000.0  # cycles
+    moved = 8 * splits * problem.m * problem.n / (48 * machine.sms)
+    return estimate(part, tile, machine) + launch + moved
 
 
 def problem_of(op: Any, machine: GpuModel) -> Problem:

@@ -1,4 +1,4 @@
-"""The kernel of one point of the matmul space."""
+"""The kernel, or the two kernels, of one point of the matmul space."""
 
 from __future__ import annotations
 
@@ -8,43 +8,98 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
+from tvm import tirx  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
+from hetero_tvm.codegen.pipeline import STACK_LIMIT  # noqa: E402
 from hetero_tvm.ops.matmul import Matmul  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
-from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat  # noqa: E402
+from hetero_tvm.schedules.cuda import device  # noqa: E402
+from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat, vector_of  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element  # noqa: E402
 from hetero_tvm.schedules.cuda.matmul import whole  # noqa: E402
 from hetero_tvm.schedules.cuda.operands import Rows  # noqa: E402
-from hetero_tvm.schedules.cuda.product import emit_tile, place_of, tiles_of  # noqa: E402
+from hetero_tvm.schedules.cuda.product import Epilogue, emit_tile, place_of, tiles_of  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
+_THREADS = 128
 
-def matmul(op: Matmul, tile: Tile, element: Element) -> Any:
+
+def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
     """The PrimFunc: X [*lead, k], W packed [n, k], the epilogue's operands, Y [*lead, n]."""
     k = Kernel("matmul")
     depth = whole(op.k, tile.depth)
     with k:
         shapes = [(whole(op.n, tile.columns), depth) if x.name == "W" else x.shape for x in op.inputs]
         operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-        y = k.argument("Y", op.output.shape, op.dtype)
-        x, w, *extra = (flat(k, operand) for operand in operands)
-        epilogue = RowMajor(flat(k, y), op.dtype, op.m, op.n, Steps(op.epilogue, extra))
-        down, across = tiles_of(op.m, op.n, tile)
-        with (
-            T.launch_thread("blockIdx.x", down * across) as block,
-            T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
-            T.launch_thread("threadIdx.x", 32) as lane,
-        ):
-            i, j = place_of(k, block, down, across)
-            row, column = k.let(i * tile.rows), k.let(j * tile.columns)
+        operands.append(k.argument("Y", op.output.shape, op.dtype))
+        x, w, *extra, y = (flat(k, operand) for operand in operands)
+        result = RowMajor(y, op.dtype, op.m, op.n, Steps(op.epilogue, extra))
+        if splits == 1:
+            _tiles(k, op, tile, element, x, w, 1, lambda part: result)
+        else:
+            area = op.m * op.n
+            # Large enough for the pass that makes a planned tensor of it (see relax_passes.workspaces).
+            parts = T.alloc_buffer((max(splits * area, STACK_LIMIT // 4 + 1),), "float32", scope="global")
 
-            def sources() -> tuple[Rows, Rows]:
-                return (
-                    Rows(k, x, 0, op.k, row, op.m, tile.rows, op.k, tile.depth, element.size),
-                    Rows(k, w, 0, depth, column, None, tile.columns, depth, tile.depth, element.size),
-                )
+            def partial(part: Any) -> Epilogue:
+                return RowMajor(parts, "float32", op.m, op.n, Steps((), ()), part * area)
 
-            steps = (int32(0), depth // tile.depth)
-            emit_tile(k, tile, element, sources, steps, epilogue, (row, column), warp, lane, rounded=True)
+            _tiles(k, op, tile, element, x, w, splits, partial)
+            _add_parts(k, op, parts, splits, result)
     return k.function
+
+
+def _tiles(
+    k: Kernel, op: Matmul, tile: Tile, element: Element, x: Any, w: Any, splits: int, epilogue: Any
+) -> None:
+    """Blocks over tiles, and over parts of the reduction."""
+    down, across = tiles_of(op.m, op.n, tile)
+    depth = whole(op.k, tile.depth)
+    steps = depth // tile.depth
+    each = -(-steps // splits)
+    with (
+        T.launch_thread("blockIdx.z", splits) as part,
+        T.launch_thread("blockIdx.x", down * across) as block,
+        T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
+        T.launch_thread("threadIdx.x", 32) as lane,
+    ):
+        i, j = place_of(k, block, down, across)
+        row, column = k.let(i * tile.rows), k.let(j * tile.columns)
+
+        def sources() -> tuple[Rows, Rows]:
+            return (
+                Rows(k, x, 0, op.k, row, op.m, tile.rows, op.k, tile.depth, element.size),
+                Rows(k, w, 0, depth, column, None, tile.columns, depth, tile.depth, element.size),
+            )
+
+        first, count = (int32(0), steps) if splits == 1 else (k.let(part * each), each)
+        if steps % splits:  # the last parts may be shorter, or empty
+            count = k.let(tirx.max(tirx.min(int32(each), steps - first), int32(0)))
+        emit_tile(
+            k, tile, element, sources, (first, count), epilogue(part), (row, column), warp, lane, rounded=True
+        )
+
+
+def _add_parts(k: Kernel, op: Matmul, parts: Any, splits: int, result: RowMajor) -> None:
+    """The second kernel: a vector of results per thread; sums in the order of the parts."""
+    vector = vector_of("float32", result.vector)
+    result.vector = vector
+    count = op.m * op.n // vector
+    with (
+        T.launch_thread("blockIdx.x", -(-count // _THREADS)) as block,
+        T.launch_thread("threadIdx.x", _THREADS) as thread,
+    ):
+        index = k.let(block * _THREADS + thread)
+        with k.when(index < count):
+            sums, more = k.scratch((vector,)), k.scratch((vector,))
+            device.call(
+                "htvm_load", device.pointer(parts, index * vector), device.pointer(sums), template=str(vector)
+            )
+            for part in range(1, splits):
+                at = device.pointer(parts, index * vector + part * op.m * op.n)
+                device.call("htvm_load", at, device.pointer(more), template=str(vector))
+                with k.unroll(vector) as e:
+                    k.store(sums, k.load(sums, [e]) + k.load(more, [e]), [e])
+            at = k.let(index * vector)
+            result.store(k, sums, k.let(at // op.n), k.let(at % op.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hetero_tvm.targets.cuda import cubin
@@ -35,6 +36,14 @@ def of_module(module: DeviceModule) -> dict[str, Any]:
             "occupancy": None if threads is None else occupancy(model, threads, kernel.registers, shared),
         }
     return result
+
+
+def worst(kernels: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """One row for all kernels of a candidate (a split reduction has two): what limits it most."""
+    every = list(kernels)
+    known = [kernel["occupancy"] for kernel in every if kernel["occupancy"] is not None]
+    largest = {name: max(kernel[name] for kernel in every) for name in ("registers", "stack", "shared")}
+    return {**every[0], **largest, "occupancy": min(known) if known else None}
 
 
 def threads_of(launch: Launch | None) -> int | None:

@@ -86,7 +86,7 @@ def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
         kernel = target.stamp(task.space.emit(task.op, point, target.machine))
         with codegen.collect() as made:
             codegen.compile_kernels(kernel, target.tvm_target)
-        return next(iter(facts.of_module(made[0]).values()))
+        return facts.worst(facts.of_module(made[0]).values())
     except HeteroTVMError as error:
         return error.message
     except Exception as error:  # TVM raises many kinds; one bad candidate must not end the ranking

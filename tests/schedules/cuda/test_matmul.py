@@ -41,7 +41,10 @@ def default(op, machine=MACHINE):
 def small(op, machine=MACHINE):
     """The point with the smallest tile."""
     found = tiles(problem_of(op, machine), machine)
-    return op, {"tile": min(found, key=lambda tile: (tile.rows * tile.columns, tile.depth)).choice}
+    return op, {
+        "tile": min(found, key=lambda tile: (tile.rows * tile.columns, tile.depth)).choice,
+        "splits": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def small(op, machine=MACHINE):
 )
 def test_every_tile(dtype, machine, emulated):  # noqa: F811
     op = Matmul((70,), 72, 256, (), dtype)  # rows and columns that fill no tile
-    every = [{"tile": choice} for choice in SPACE.knobs(op, machine)[0].choices]
+    every = [{"tile": choice, "splits": 1} for choice in SPACE.knobs(op, machine)[0].choices]
     assert len(every) > 20
     seen, chosen = set(), []
     for point in every:  # every shape of tile, and every depth and number of stages
@@ -85,6 +88,28 @@ def test_odd_shapes(dtype, emulated):  # noqa: F811
 @pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
 def test_odd_shapes_of_float32(machine, emulated):  # noqa: F811
     check([small(Matmul(lead, n, k, ("bias",)), machine) for lead, n, k in ODD], machine)
+
+
+def test_parts_of_the_reduction(emulated):  # noqa: F811
+    """Even and uneven parts, and more parts than steps; every epilogue is applied once."""
+    cases = [
+        Matmul((20,), 24, 1024, ("bias", "residual", "gelu_erf"), "float16"),
+        Matmul((5,), 9, 2100, ("bias",)),
+        Matmul((3, 2), 30, 1056, ("silu",), "bfloat16"),
+    ]  # fmt: skip
+    for op in cases:
+        assert SPACE.knobs(op, MACHINE)[1].choices[1:]
+    split = [
+        (op, {**small(op)[1], "splits": n}) for op in cases for n in SPACE.knobs(op, MACHINE)[1].choices[1:]
+    ]
+    check(split)
+    deep = max(SPACE.knobs(cases[0], MACHINE)[0].choices, key=lambda tile: tile[2] * tile[5])
+    check([(cases[0], {"tile": deep, "splits": 2})])
+
+
+def test_few_tiles_with_long_reductions_are_split():
+    assert SPACE.default(Matmul((64,), 768, 3072, (), "float16"), MACHINE)["splits"] > 1
+    assert SPACE.default(Matmul((4096,), 4096, 4096, (), "float16"), MACHINE)["splits"] == 1
 
 
 def test_many_tiles_in_groups(emulated):  # noqa: F811
@@ -140,7 +165,7 @@ def test_compiled_code(arch, compiler):  # noqa: F811
     large = [Matmul((1024,), 1024, 1024, ("bias", "gelu_erf"), dtype) for dtype in HALVES]
     random_points = random.Random(arch).sample(SPACE.knobs(large[0], machine)[0].choices, 3)
     cases = [(op, SPACE.default(op, machine)) for op in large]
-    cases += [(large[0], {"tile": choice}) for choice in random_points]
+    cases += [(large[0], {"tile": choice, "splits": 1}) for choice in random_points]
     cases.append(default(Matmul((197,), 768, 768, ("bias",), "float16"), machine))
     ptx = compiled_facts(SPACE, cases, machine, compiler)
     for instruction in (
@@ -155,7 +180,10 @@ def test_compiled_code_of_float32(features, compiler):  # noqa: F811
     machine = dataclasses.replace(MODELS["sm_80"], features=features)
     op = Matmul((1024,), 1024, 1024, ("bias",))
     random_points = random.Random(1).sample(SPACE.knobs(op, machine)[0].choices, 2)
-    cases = [(op, SPACE.default(op, machine)), *((op, {"tile": choice}) for choice in random_points)]
+    cases = [
+        (op, SPACE.default(op, machine)),
+        *((op, {"tile": choice, "splits": 1}) for choice in random_points),
+    ]
     ptx = compiled_facts(SPACE, cases, machine, compiler)
     assert "cp.async.cg.shared.global" in ptx and "st.global.v4" in ptx
     assert ("mma.sync.aligned.m16n8k8.row.col.f32.tf32" in ptx) == bool(features)
