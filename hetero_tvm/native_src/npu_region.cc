@@ -6,6 +6,8 @@
 
 #include "npu_region.h"
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -19,6 +21,7 @@ struct Loaded {
   std::vector<hnpu_binding> slots;  // constants, workspace, inputs, outputs
   std::vector<hnpu_trace_entry> trace;
   hnpu_counters counters{};
+  double call_seconds = 0;
   bool ran = false;
 };
 
@@ -26,6 +29,7 @@ struct Model {
   std::mutex mutex;
   const hnpu_driver_table* driver = nullptr;
   hnpu_device* device = nullptr;
+  hnpu_capabilities_t can{};
   std::vector<Loaded> regions;
   uint32_t flags = 0;
 };
@@ -47,6 +51,41 @@ std::string why(Model& m, const hetero_npu_region& region, const char* doing, hn
          (detail && *detail ? std::string(": ") + detail : std::string());
 }
 
+// Fields of a stream's header (see the manual): its version, and the bytes that it needs of each scratchpad.
+uint32_t little_endian(const unsigned char* at, int bytes) {
+  uint32_t value = 0;
+  for (int i = 0; i < bytes; ++i) value |= static_cast<uint32_t>(at[i]) << 8 * i;
+  return value;
+}
+constexpr int kVersionAt = 4, kNeedsAt = 48;
+const char* const kScratchpads[HNPU_SCRATCHPADS] = {"L1", "L0A", "L0B", "L0C", "UB"};
+
+// What the device lacks for this model, all of it; a driver may look no further than its own limits.
+std::string too_small(const Model& m) {
+  uint32_t version = m.can.isa_version;
+  uint64_t needs[HNPU_SCRATCHPADS] = {};
+  for (uint32_t r = 0; r < hetero_npu_region_count; ++r) {
+    const unsigned char* stream = hetero_npu_regions[r].stream;
+    if (little_endian(stream + kVersionAt, 2) != m.can.isa_version) version = little_endian(stream + kVersionAt, 2);
+    for (int i = 0; i < HNPU_SCRATCHPADS; ++i) {
+      needs[i] = std::max<uint64_t>(needs[i], little_endian(stream + kNeedsAt + 4 * i, 4));
+    }
+  }
+  std::string text;
+  auto add = [&](const std::string& problem) { text += (text.empty() ? "" : "; ") + problem; };
+  if (version != m.can.isa_version) {
+    add("its command streams have version " + std::to_string(version) + ", the device takes version " +
+        std::to_string(m.can.isa_version));
+  }
+  for (int i = 0; i < HNPU_SCRATCHPADS; ++i) {
+    if (needs[i] > m.can.scratchpad_bytes[i]) {
+      add("it needs " + std::to_string(needs[i]) + " bytes of " + kScratchpads[i] + ", the device has " +
+          std::to_string(m.can.scratchpad_bytes[i]));
+    }
+  }
+  return text;
+}
+
 // Empty when all is well.
 std::string open_device(Model& m) {
   if (m.device) return "";
@@ -56,7 +95,14 @@ std::string open_device(Model& m) {
   hnpu_status status = m.driver->open(hetero_npu_config, &m.device);
   if (status != HNPU_OK) {
     m.device = nullptr;
-    return std::string("NPU, opening the device: ") + m.driver->last_error();
+    return std::string("NPU, opening the device: ") + m.driver->status_name(status) + ": " + m.driver->last_error();
+  }
+  status = m.driver->capabilities(m.device, &m.can);
+  std::string problem = status == HNPU_OK ? too_small(m) : m.driver->last_error();
+  if (!problem.empty()) {
+    m.driver->close(m.device);
+    m.device = nullptr;
+    return "NPU, the device cannot run this model: " + problem;
   }
   m.regions.resize(hetero_npu_region_count);
   return "";
@@ -125,6 +171,7 @@ int32_t hetero_npu_call(uint32_t index, const TVMFFIAny* args, int32_t num_args,
   std::lock_guard<std::mutex> guard(m.mutex);
   std::string error = open_device(m);
   if (!error.empty()) return fail(error);
+  const auto start = std::chrono::steady_clock::now();
   Loaded& loaded = m.regions[index];
   error = load(m, region, loaded);
   if (!error.empty()) return fail(error);
@@ -160,6 +207,7 @@ int32_t hetero_npu_call(uint32_t index, const TVMFFIAny* args, int32_t num_args,
     status = d.copy_from_device(m.device, host[i], loaded.slots[2 + i].address, region.bytes[i]);
     if (status != HNPU_OK) return fail(why(m, region, "copying an output", status));
   }
+  loaded.call_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result->type_index = kTVMFFINone;
   result->zero_padding = 0;
   result->v_int64 = 0;
@@ -191,6 +239,25 @@ EXPORTED int hetero_npu_profile_counters(uint32_t index, hnpu_counters* counters
   if (index >= m.regions.size() || !m.regions[index].ran) return 0;
   *counters = m.regions[index].counters;
   return 1;
+}
+
+// The number of regions that have run, and the sum over them.
+EXPORTED uint32_t hetero_npu_profile_use(hetero_npu_use* use) {
+  Model& m = model();
+  std::lock_guard<std::mutex> guard(m.mutex);
+  *use = {};
+  uint32_t count = 0;
+  for (const Loaded& region : m.regions) {
+    if (!region.ran) continue;
+    ++count;
+    use->cycles += region.counters.cycles;
+    use->call_seconds += region.call_seconds;
+    use->joule += region.counters.energy_joule;
+    use->macs += region.counters.macs;
+    use->dram_bytes += region.counters.dram_read_bytes + region.counters.dram_write_bytes;
+  }
+  use->seconds = m.can.clock_hz > 0 ? use->cycles / m.can.clock_hz : 0;
+  return count;
 }
 
 EXPORTED uint64_t hetero_npu_profile_trace(uint32_t index, const hnpu_trace_entry** entries) {

@@ -16,6 +16,14 @@ typedef struct {
   const uint64_t* bytes; /* of the inputs, then the outputs */
 } hetero_npu_region;
 
+/* What the last call of every region cost. */
+typedef struct {
+  double cycles, seconds;       /* of the NPU, by its own clock */
+  double call_seconds;          /* of the host: copying, and waiting for the driver */
+  double joule, macs;
+  uint64_t dram_bytes;
+} hetero_npu_use;
+
 /* Defined by the generated code. */
 extern const hetero_npu_region hetero_npu_regions[];
 extern const uint32_t hetero_npu_region_count;

@@ -9,18 +9,21 @@ from hetero_tvm.runtime.manifest import (
     read_manifest,
     write_sidecar,
 )
+from hetero_tvm.runtime.npu_use import NpuUse, npu_use
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 __all__ = [
     "Library",
     "Manifest",
+    "NpuUse",
     "Signature",
     "TargetInfo",
     "TensorSpec",
     "current_versions",
     "embed_source",
     "load",
+    "npu_use",
     "quiet_fd2",
     "read_manifest",
     "write_sidecar",

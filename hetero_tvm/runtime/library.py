@@ -91,7 +91,8 @@ class Library:
         self._runtime = tvm_runtime.start()
         attach(self._runtime, placement)
         with quiet_fd2():
-            self._main = on_huge_pages(lambda: _start_main(self._runtime, path, self._initialize))
+            start = on_huge_pages(lambda: _start_main(self._runtime, path, self._initialize))
+        self._main, self.loaded_path = start
         self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
@@ -248,16 +249,18 @@ _loaded: dict[Path, tuple[int, int, int]] = {}
 _loaded_lock = threading.Lock()
 
 
-def _start_main(runtime: tvm_runtime.TVMRuntime, path: Path, initialize: Callable[[Any], Any]) -> Any:
-    """The model's entry function, in a virtual machine of its own."""
+def _start_main(
+    runtime: tvm_runtime.TVMRuntime, path: Path, initialize: Callable[[Any], Any]
+) -> tuple[Any, Path]:
+    """The model's entry function, in a virtual machine of its own, and the path that the loader knows."""
     try:
-        module = _load_module(runtime, path)
-        return initialize(module["vm_load_executable"]())
+        module, loaded = _load_module(runtime, path)
+        return initialize(module["vm_load_executable"]()), loaded
     except Exception as error:
         raise LibraryError(f"cannot load {path}: {error}", hint="export the model again") from error
 
 
-def _load_module(runtime: tvm_runtime.TVMRuntime, path: Path) -> Any:
+def _load_module(runtime: tvm_runtime.TVMRuntime, path: Path) -> tuple[Any, Path]:
     """Load a library, also one that replaces a file loaded earlier from the same path.
 
     The dynamic loader takes a path that it knows for the library that it knows, whatever the
@@ -267,8 +270,8 @@ def _load_module(runtime: tvm_runtime.TVMRuntime, path: Path) -> Any:
     identity = (status.st_ino, status.st_mtime_ns, status.st_size)
     with _loaded_lock:
         if _loaded.setdefault(path, identity) == identity:
-            return runtime.ffi.load_module(str(path))
+            return runtime.ffi.load_module(str(path)), path
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-") as folder:
         copy = Path(folder) / path.name
         shutil.copyfile(path, copy)
-        return runtime.ffi.load_module(str(copy))
+        return runtime.ffi.load_module(str(copy)), copy

@@ -40,6 +40,7 @@ struct QueueState {
   double remaining = 0, start = 0, rate = 1;
   double demand[kResources] = {};
   int bottleneck = HNPU_STALL_PORT;
+  hnpu_queue_counters traced{};  // its counters at the last trace entry
   bool finished() const { return next == steps.size() && flights.empty(); }
 };
 
@@ -273,7 +274,15 @@ class Engine {
 
   void add_trace(int queue, uint32_t step, double start) {
     const uint8_t* c = code(step);
-    result_.trace.push_back({step, tag_of(c), c[0], static_cast<uint8_t>(queue), start, now_});
+    const Cost& cost = program_.steps[step].cost;
+    hnpu_trace_entry entry{step, tag_of(c), c[0], static_cast<uint8_t>(queue), start, now_, cost.dram};
+    const hnpu_queue_counters& now = result_.counters.queue[queue];
+    hnpu_queue_counters& last = queues_[queue].traced;
+    entry.issue = static_cast<float>(now.issue - last.issue);
+    for (int i = 0; i < HNPU_STALLS; i++) entry.stall[i] = static_cast<float>(now.stall[i] - last.stall[i]);
+    entry.joule = static_cast<float>(cost.joule);
+    last = now;
+    result_.trace.push_back(entry);
   }
 
   template <class Flag>

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a declaration below does; a driver of another version is refused. */
-#define HNPU_ABI_VERSION 1u
+#define HNPU_ABI_VERSION 2u
 /* Version of command streams, stored in each. */
 #define HNPU_ISA_VERSION 1u
 
@@ -101,6 +101,12 @@ typedef struct {
   uint16_t tag;                             /* operator, see the stream's names */
   uint8_t opcode, queue;
   double start, end;                        /* cycles: of the work itself, not its issue */
+  uint64_t dram_bytes;                      /* whole granules */
+  /* What the queue spent on its way here since the entry before (flags and barriers included), by the
+   * kinds of hnpu_queue_counters: the entries of a queue add up to its counters but for what comes
+   * behind its last. */
+  float issue, stall[HNPU_STALLS];
+  float joule;
 } hnpu_trace_entry;
 
 /* hnpu_submit flags. */

@@ -55,8 +55,13 @@ class _Binding(ctypes.Structure):
 
 
 _TRACE_DTYPE = np.dtype(
-    [("instruction", "u4"), ("tag", "u2"), ("opcode", "u1"), ("queue", "u1"), ("start", "f8"), ("end", "f8")]
-)
+    [
+        ("instruction", "u4"), ("tag", "u2"), ("opcode", "u1"), ("queue", "u1"),
+        ("start", "f8"), ("end", "f8"), ("dram_bytes", "u8"),
+        ("issue", "f4"), ("stall", "f4", (len(STALLS),)), ("joule", "f4"),
+    ],
+    align=True,
+)  # fmt: skip
 _P, _U64, _U32, _STATUS = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "abi_version": (_U32,), "open": (_STATUS, ctypes.c_char_p, _P), "close": (None, _P),
@@ -128,7 +133,7 @@ class Run:
     counters: Counters
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
     trace: np.ndarray | None = None
-    """Per instruction, in order of completion: instruction, tag, opcode, queue, start, end (cycles)."""
+    """Per instruction, in order of completion: the fields of ``hnpu_trace_entry``."""
 
 
 class Program:

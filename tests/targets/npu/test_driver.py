@@ -215,7 +215,7 @@ def test_a_vendor_driver_takes_its_place(model, build):
 
 
 def test_drivers_that_cannot_serve(model, build, tmp_path):
-    assert "version 2 of the driver interface, this model needs version 1" in describe(
+    assert "version 3 of the driver interface, this model needs version 2" in describe(
         model, build("newer", VENDOR, "-DSHIFT=1")
     )
     assert "it has no function hnpu_status_name" in describe(
