@@ -29,10 +29,14 @@ Packer = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Knob:
-    """One decision: its name and the finite list of choices, the likely ones first."""
+    """One decision: its name and the finite list of choices, the likely ones first.
+
+    ``absent`` is what a point means that was written before the space had this knob.
+    """
 
     name: str
     choices: tuple[Any, ...]
+    absent: Any = None
 
 
 class DesignSpace(ABC):
@@ -74,7 +78,7 @@ class DesignSpace(ABC):
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """Raise ``ValueError`` when ``point`` is not one of this space (a foreign or stale record)."""
         for knob in self.knobs(op, machine):
-            if point.get(knob.name) not in knob.choices:
+            if point.get(knob.name, knob.absent) not in knob.choices:
                 raise ValueError(
                     f"{self.name}: {knob.name}={point.get(knob.name)!r} is not among {knob.choices}"
                 )

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.codegen.access_order import why_not_in_place
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.matmul import MatmulSpace, k_block_choices, row_block_choices
 from tests.schedules.running import (
     MACHINES,
     check_points,
@@ -33,6 +34,49 @@ def test_every_choice_computes_the_product(machine):
         Matmul((6, 1, 4), 2 * lanes, 3, ("gelu_tanh",)),
     ]
     check_shapes(SPACE, shapes, machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_a_cut_reduction_computes_the_product(machine):
+    lanes = machine.lanes
+    for op in (
+        Matmul((2, 13), 3 * lanes + 5, 512, ("residual", "bias", "gelu_erf")),  # tails, partial sums in Y
+        Matmul((9,), 2 * lanes, 768, ("bias", "residual", "residual")),
+        Matmul((1,), lanes, 512),
+    ):
+        cuts = next(knob.choices for knob in SPACE.knobs(op, machine) if knob.name == "k_blocks")
+        assert max(cuts) == op.k // 256
+        default = SPACE.default(op, machine)
+        points = [
+            {**default, "row_blocks": blocks, "k_blocks": cut, "tile": shape}
+            for blocks in row_block_choices(op, machine)
+            for cut in cuts[1:]
+            for shape in SPACE.knobs(op, machine)[0].choices[:2]
+        ]
+        check_points(SPACE, op, points, machine)
+
+
+def test_a_cut_reduction_needs_residuals_before_activations():
+    assert k_block_choices(Matmul((8,), 32, 1024, ("bias", "residual", "gelu_erf"))) == [1, 2, 4]
+    assert k_block_choices(Matmul((8,), 32, 1024, ("bias", "gelu_erf", "residual"))) == [1]
+    assert k_block_choices(Matmul((8,), 32, 511, ("bias",))) == [1]
+
+
+def test_partial_sums_may_lie_where_the_residual_lay():
+    op = Matmul((128,), 768, 3072, ("bias", "residual"))
+    point = SPACE.default(op, AVX2)
+    assert point["k_blocks"] > 1
+    function = SPACE.emit(op, point, AVX2)
+    assert why_not_in_place(function, [3], 4) is None
+    assert why_not_in_place(function, [0], 4) == "the sizes differ"
+
+
+def test_points_from_before_the_cut_still_count():
+    op = Matmul((8,), 32, 512)
+    point = dict(SPACE.default(op, AVX2))
+    del point["k_blocks"]
+    SPACE.check(op, point, AVX2)
+    check_points(SPACE, op, [point], AVX2)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)

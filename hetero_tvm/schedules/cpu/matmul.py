@@ -12,6 +12,17 @@ W is packed as [panels, K, NR], so a tile reads it with unit stride; a panel (K 
 by all row tiles of the block while it is in L2.  Weights are cold in a network (each is used once
 per inference), so every step of k also prefetches a line of the *next* panel.
 
+With ``k_blocks`` > 1 the reduction is cut as well (Goto and van de Geijn, 2008)::
+
+    parallel block of rows:
+        for each piece of K, for each panel of NR columns, for each register tile of the block:
+            acc[MR][NR] = X[rows, piece] @ W[piece, panel]
+            Y[rows, panel] = acc (+ residual) | Y + acc | epilogue(Y + acc)     (first | middle | last piece)
+
+For long K the rows of a block (times K) and a panel no longer share L2, and both would stream from
+beyond it for every panel; a piece of them does fit.  Sums of residuals commute, so they enter with
+the first piece: Y may then lie where the residual lay.
+
 ``row_blocks = 1`` splits columns among the threads, ``row_blocks = threads`` splits rows (each
 thread's activations stay in its own L2), more than that blocks the rows for large M.
 """
@@ -19,7 +30,7 @@ thread's activations stay in its own L2), more than that blocks the rows for lar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +46,7 @@ from hetero_tvm.schedules.cpu.machine import CpuModel
 PANEL_ATTR = "hetero.panels"
 """On a kernel in which each thread goes through all weight panels in turn: the weight's operand index."""
 
-Finish = Callable[[list[Any], Any, Any, int], Any]
+Finish = Callable[[list[Any], Any, Any, int, Sequence[str] | None], Any]
 
 _MAX_ROWS = 14
 _MAX_VECTORS = 8
@@ -57,6 +68,15 @@ def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[tuple[in
     )
 
 
+def k_block_choices(op: Matmul) -> list[int]:
+    """Into how many equal pieces the reduction may be cut; partial sums lie in Y."""
+    steps = list(op.epilogue)
+    late_residual = RESIDUAL in steps and any(s not in (BIAS, RESIDUAL) for s in steps[: steps.index(RESIDUAL)])
+    if late_residual or op.dtype != "float32":
+        return [1]
+    return [b for b in (1, 2, 3, 4, 6, 8) if op.k % b == 0 and (b == 1 or op.k // b >= 256)]
+
+
 def row_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
     """Into how many blocks the rows may be cut; every block has at least one row tile."""
     most = max(1, op.m // 4)
@@ -64,17 +84,21 @@ def row_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
     return sorted(b for b in wanted if b <= most)
 
 
-def estimate(op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: CpuModel) -> float:
+def estimate(
+    op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: CpuModel, k_blocks: int = 1
+) -> float:
     """Cycles of one call on the busiest thread, from a port model of the register tile.
 
     Per k a tile of r rows costs the larger of FMA issue, load issue and FMA latency; 24 cycles per
-    tile go to its prologue and epilogue.  X is streamed once per panel: when a block of it does not
-    fit L2, that traffic is added.  When every thread reads all rows, most of X comes from other cores'
-    caches once.
+    tile and piece of K go to its prologue and epilogue, and more to partial sums that come back.  X is
+    streamed once per panel: when a block of it does not fit L2, that traffic is added.  Every further
+    block of rows reads the weights again.  When every thread reads all rows, most of X comes from other
+    cores' caches once.
     """
     rows, vectors = tile_shape
     columns = vectors * machine.lanes
     load_cycles = 1.0 if machine.lanes >= 16 else 0.5
+    far = max(0.0, 1.0 - machine.l2 / 2 / (op.m * op.n * 4 / row_blocks))  # share of Y beyond L2
 
     def per_k(r: int) -> float:
         issue = r * vectors / machine.fma_units
@@ -84,7 +108,8 @@ def estimate(op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: 
         # With few accumulators more than the bare latency shows: 8 of the needed 8 reach 91%.
         spare = 1.5 * machine.fma_latency * machine.fma_units
         thin = 1.0 + 0.25 * max(0.0, 1.0 - r * vectors / spare)
-        return max(issue, loads, machine.fma_latency) * crowded * thin + 24 / op.k
+        once = 24 + (k_blocks - 1) * (48 + far * r * columns * 8 / 12.0)
+        return max(issue, loads, machine.fma_latency) * crowded * thin + once / op.k
 
     full, rest = divmod(op.m, rows)
     panels = -(-op.n // columns)
@@ -94,18 +119,21 @@ def estimate(op: Matmul, tile_shape: tuple[int, int], row_blocks: int, machine: 
     if row_blocks > 1:
         tiles = full + bool(rest)
         imbalance *= -(-tiles // row_blocks) * row_blocks / tiles
-    block_bytes = op.m * op.k * 4 / row_blocks
+    block_bytes = op.m * op.k * 4 / row_blocks / k_blocks
     spill = max(0.0, 1.0 - machine.l2 / 2 / max(block_bytes, 1))
-    traffic = spill * op.m * 4 / 12.0
+    traffic = spill * op.m * 4 / 80.0  # most of it is hidden by the hardware's prefetcher
     foreign = 0.0 if row_blocks >= machine.threads else op.m * op.k * 4 * (1 - 1 / machine.threads) / 8.0
-    compute = (row_cost + traffic) * op.k * panels * imbalance / machine.threads + foreign
+    rereads = max(0.0, row_blocks / machine.threads - 1) * op.n * op.k * 4 / 50.0
+    compute = (row_cost + traffic) * op.k * panels * imbalance / machine.threads + foreign + rereads
+    # A panel and the next one, which is being fetched, push each other and X out of L2.
+    compute *= 1.0 + 0.06 * max(0.0, 1.0 - 0.75 * machine.l2 / (2 * columns * op.k * 4 / k_blocks))
     # With few rows the weights' way from memory is what takes time; blocks of rows read all of them.
     weights = op.n * op.k * 4 / (machine.threads if row_blocks == 1 else 1) / 8.0
     return max(compute, weights)
 
 
 class MatmulSpace(DesignSpace):
-    """Knobs: register tile, unrolling of k, number of row blocks, prefetch of the next panel."""
+    """Knobs: register tile, unrolling of k, number of row blocks, prefetch of the next panel, cuts of k."""
 
     name = "cpu.matmul"
     version = 1
@@ -137,20 +165,33 @@ class MatmulSpace(DesignSpace):
             Knob("row_blocks", tuple(row_block_choices(op, machine))),
             Knob("unroll", tuple(u for u in (4, 8, 2, 1) if u <= op.k)),
             Knob("prefetch", (1, 0)),
+            Knob("k_blocks", tuple(self._k_blocks(op)), absent=1),
         )
+
+    def _k_blocks(self, op: Any) -> list[int]:
+        return k_block_choices(op) if self.parts == 1 else [1]
 
     def default(self, op: Matmul, machine: CpuModel) -> Point:
         product = self.product(op)
-        points = [(t, b) for t in self._tiles(op, machine) for b in row_block_choices(op, machine)]
-        shape, blocks = min(points, key=lambda p: (estimate(product, p[0], p[1], machine), p[1]))
-        return {"tile": shape, "row_blocks": blocks, "unroll": 4 if op.k >= 4 else 1, "prefetch": 1}
+        points = [
+            (t, b, cuts)
+            for t in self._tiles(op, machine)
+            for b in row_block_choices(op, machine)
+            for cuts in self._k_blocks(op)
+        ]
+        shape, blocks, cuts = min(
+            points, key=lambda p: (estimate(product, p[0], p[1], machine, p[2]), p[2], p[1])
+        )
+        unroll = 4 if op.k >= 4 else 1
+        return {"tile": shape, "row_blocks": blocks, "unroll": unroll, "prefetch": 1, "k_blocks": cuts}
 
     def features(self, op: Any, point: Point, machine: CpuModel) -> list[float]:
         op = self.product(op)
         rows, vectors = point["tile"]
         columns = vectors * machine.lanes
         panels = -(-op.n // columns)
-        cycles = estimate(op, point["tile"], point["row_blocks"], machine)
+        cuts = point.get("k_blocks", 1)
+        cycles = estimate(op, point["tile"], point["row_blocks"], machine, cuts)
         ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
         return [
             math.log2(op.m), math.log2(op.n), math.log2(op.k), len(op.epilogue),
@@ -158,19 +199,22 @@ class MatmulSpace(DesignSpace):
             point["row_blocks"], point["unroll"], point["prefetch"],
             panels * point["row_blocks"] % machine.threads,
             math.log2(op.k * columns * 4 / machine.l2), math.log2(op.m * op.k * 4 / machine.l2),
-            ideal / cycles,
+            ideal / cycles, cuts, math.log2(op.k / cuts * columns * 4 / machine.l2),
         ]  # fmt: skip
 
     def pack(self, op: Any, point: Point, machine: CpuModel) -> dict[int, Packer]:
         panels, columns = self._panels(op, point, machine)
+        pieces = point.get("k_blocks", 1)
 
         def weight(w: np.ndarray) -> np.ndarray:
-            """[K, parts * N] -> [panels, K, NR], zero columns after N."""
+            """[K, parts * N] -> [pieces of K * panels, K / pieces, NR], zero columns after N."""
             parts = w.reshape(op.k, self.parts, op.n)
             if panels * columns != op.n:
                 parts = np.pad(parts, ((0, 0), (0, 0), (0, panels * columns - op.n)))
-            tiles = parts.reshape(op.k, self.parts, panels, columns).transpose(2, 0, 1, 3)
-            return np.ascontiguousarray(tiles.reshape(panels, op.k, self.parts * columns))
+            tiles = parts.reshape(pieces, op.k // pieces, self.parts, panels, columns).transpose(0, 3, 1, 2, 4)
+            return np.ascontiguousarray(
+                tiles.reshape(pieces * panels, op.k // pieces, self.parts * columns)
+            )
 
         return {1: weight}
 
@@ -178,20 +222,26 @@ class MatmulSpace(DesignSpace):
         return Activations(op.epilogue, machine)
 
     def epilogue(self, k: Kernel, op: Any, extra: list[Any], activations: Activations) -> Finish:
-        """``finish(values, row, column, width)``: what is stored for the vectors of each part."""
+        """``finish(values, row, column, width, steps)``: what is stored for the vectors of each part, after
+        some of the epilogue's steps (None: all)."""
         extra = [
             k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
             for buffer, operand in zip(extra, op.inputs[2:], strict=True)
         ]
 
-        def finish(values: list[Any], row: Any, column: Any, width: int) -> Any:
+        def finish(
+            values: list[Any], row: Any, column: Any, width: int, steps: Sequence[str] | None
+        ) -> Any:
             (value,), at = values, k.ramp(column, width)
             rest_operands = iter(extra)
             for step in op.epilogue:
+                operand = next(rest_operands) if step in (BIAS, RESIDUAL) else None
+                if steps is not None and step not in steps:
+                    continue
                 if step == BIAS:
-                    value = value + k.load(next(rest_operands), [at])
+                    value = value + k.load(operand, [at])
                 elif step == RESIDUAL:
-                    value = value + k.load(next(rest_operands), [row, at])
+                    value = value + k.load(operand, [row, at])
                 else:
                     value = activations.apply(step, value, width)
             return value
@@ -203,7 +253,8 @@ class MatmulSpace(DesignSpace):
         rows, vectors = point["tile"]
         width_of_tile = vectors * lanes
         panels, columns = self._panels(op, point, machine)
-        blocks = point["row_blocks"]
+        blocks, pieces_of_k = point["row_blocks"], point.get("k_blocks", 1)
+        depth, slabs = op.k // pieces_of_k, pieces_of_k * panels
         full, rest = divmod(op.m, rows)
         tiles = full + bool(rest)
         last_columns = op.n - (panels - 1) * columns
@@ -212,36 +263,57 @@ class MatmulSpace(DesignSpace):
         k = Kernel()
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            w = k.argument("W", (panels, op.k, width_of_tile))
+            w = k.argument("W", (slabs, depth, width_of_tile))
             extra = [k.argument(operand.name, operand.shape) for operand in op.inputs[2:]]
             y = k.argument("Y", op.output.shape)
             x, y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
             finish = self.epilogue(k, op, extra, activations)
 
-            def row_tile(first_row: Any, height: int, panel: Any, tile_index: Any, tiles: int) -> None:
+            def row_tile(first_row: Any, height: int, slab: Any, tile_index: Any, tiles: int) -> None:
+                panel, first_k = slab, int32(0)
+                if pieces_of_k > 1:
+                    panel = tirx.floormod(slab, panels)
+                    first_k = tirx.floordiv(slab, panels) * depth
                 acc = k.scratch((height, width_of_tile))
-                steps = max(1, op.k // point["unroll"])
-                lines = -(-op.k * width_of_tile // LINE_FLOATS)
+                steps = max(1, depth // point["unroll"])
+                lines = -(-depth * width_of_tile // LINE_FLOATS)
                 per_step = -(-lines // (tiles * steps))
 
                 def prefetch(step: Any) -> None:
-                    next_panel = tirx.min(panel + 1, int32(panels - 1))
+                    next_slab = tirx.min(slab + 1, int32(slabs - 1))
                     with k.unroll(per_step) as p:
                         line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
                         at = [tirx.floordiv(line, width_of_tile), tirx.floormod(line, width_of_tile)]
-                        k.prefetch(w, [next_panel, *at])
+                        k.prefetch(w, [next_slab, *at])
 
                 tile.accumulate(
-                    k, acc, height, vectors, lanes, op.k, point["unroll"],
-                    a_at=lambda r, kk: k.load(x, [first_row + r, kk]),
-                    b_at=lambda kk, at: k.load(w, [panel, kk, at]),
-                    on_step=prefetch if point["prefetch"] and panels > 1 else None,
+                    k, acc, height, vectors, lanes, depth, point["unroll"],
+                    a_at=lambda r, kk: k.load(x, [first_row + r, first_k + kk]),
+                    b_at=lambda kk, at: k.load(w, [slab, kk, at]),
+                    on_step=prefetch if point["prefetch"] and slabs > 1 else None,
                 )  # fmt: skip
 
                 def put(r: Any, c: Any, width: int, value: Any) -> None:
                     others = [k.load(acc, [r, k.ramp(p * columns + c, width)]) for p in range(1, self.parts)]
                     row, column = first_row + r, panel * columns + c
-                    k.store(y, finish([value, *others], row, column, width), [row, k.ramp(column, width)])
+                    at = [row, k.ramp(column, width)]
+
+                    def save(value: Any, steps: Sequence[str] | None) -> None:
+                        k.store(y, finish([value, *others], row, column, width, steps), at)
+
+                    if pieces_of_k == 1:
+                        save(value, None)
+                        return
+                    early, late = split_epilogue(op)
+                    k.branch(
+                        slab < panels,
+                        lambda: save(value, early),
+                        lambda: k.branch(
+                            slab >= slabs - panels,
+                            lambda: save(k.load(y, at) + value, late),
+                            lambda: save(k.load(y, at) + value, ()),
+                        ),
+                    )
 
                 def write(count: int) -> None:
                     tile.store(k, acc, height, count, lanes, put)
@@ -253,25 +325,43 @@ class MatmulSpace(DesignSpace):
                 else:
                     k.branch(panel < panels - 1, lambda: write(columns), lambda: write(last_columns))
 
-            with k.imported(*activations.imports), k.parallel(blocks * panels, op.flops) as piece:
-                block, panel = tirx.floordiv(piece, panels), tirx.floormod(piece, panels)
+            def block_of_rows(block: Any, slab: Any) -> None:
                 if blocks == 1:
-                    panel = piece
                     if full:
                         with k.serial(full) as t:
-                            row_tile(t * rows, rows, panel, t, full)
+                            row_tile(t * rows, rows, slab, t, full)
                 else:
                     first = tirx.floordiv(block * tiles, blocks)
                     count = tirx.min(tirx.floordiv((block + 1) * tiles, blocks), int32(full)) - first
                     if full:
                         with k.serial(count) as t:
-                            row_tile((first + t) * rows, rows, panel, t, max(1, full // blocks))
+                            row_tile((first + t) * rows, rows, slab, t, max(1, full // blocks))
                 if rest:
                     if blocks == 1:
-                        row_tile(full * rows, rest, panel, full, max(1, full))
+                        row_tile(full * rows, rest, slab, full, max(1, full))
                     else:
                         with k.when(tirx.EQ(block, int32(blocks - 1))):
-                            row_tile(full * rows, rest, panel, int32(0), max(1, full // blocks))
-        if point["prefetch"] and panels > 1 and blocks % machine.threads == 0:
+                            row_tile(full * rows, rest, slab, int32(0), max(1, full // blocks))
+
+            with k.imported(*activations.imports):
+                if pieces_of_k == 1:
+                    with k.parallel(blocks * panels, op.flops) as piece:
+                        block_of_rows(tirx.floordiv(piece, panels), tirx.floormod(piece, panels))
+                elif blocks > 1:
+                    with k.parallel(blocks, op.flops) as block, k.serial(slabs) as slab:
+                        block_of_rows(block, slab)
+                else:
+                    parts = min(machine.threads, panels)
+                    with k.parallel(parts, op.flops) as part, k.serial(pieces_of_k) as cut:
+                        first = tirx.floordiv(part * panels, parts)
+                        with k.serial(tirx.floordiv((part + 1) * panels, parts) - first) as panel:
+                            block_of_rows(int32(0), cut * panels + first + panel)
+        if point["prefetch"] and slabs > 1 and blocks % machine.threads == 0:
             return k.function.with_attr(PANEL_ATTR, 1)
         return k.function
+
+
+def split_epilogue(op: Matmul) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Steps for the first and for the last piece of a cut reduction: residuals, and all others."""
+    early = tuple(step for step in op.epilogue if step == RESIDUAL)
+    return early, tuple(step for step in op.epilogue if step != RESIDUAL)
