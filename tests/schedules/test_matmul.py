@@ -59,6 +59,7 @@ def test_a_cut_reduction_computes_the_product(machine):
 def test_a_cut_reduction_needs_residuals_before_activations():
     assert k_block_choices(Matmul((8,), 32, 1024, ("bias", "residual", "gelu_erf"))) == [1, 2, 4]
     assert k_block_choices(Matmul((8,), 32, 1024, ("bias", "gelu_erf", "residual"))) == [1]
+    assert k_block_choices(Matmul((8,), 32, 1024, ("residual", "relu", "residual"))) == [1]
     assert k_block_choices(Matmul((8,), 32, 511, ("bias",))) == [1]
 
 

@@ -70,8 +70,8 @@ def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[tuple[in
 
 def k_block_choices(op: Matmul) -> list[int]:
     """Into how many equal pieces the reduction may be cut; partial sums lie in Y."""
-    steps = list(op.epilogue)
-    late_residual = RESIDUAL in steps and any(s not in (BIAS, RESIDUAL) for s in steps[: steps.index(RESIDUAL)])
+    activation = next((i for i, step in enumerate(op.epilogue) if step not in (BIAS, RESIDUAL)), None)
+    late_residual = activation is not None and RESIDUAL in op.epilogue[activation:]
     if late_residual or op.dtype != "float32":
         return [1]
     return [b for b in (1, 2, 3, 4, 6, 8) if op.k % b == 0 and (b == 1 or op.k // b >= 256)]
@@ -211,10 +211,9 @@ class MatmulSpace(DesignSpace):
             parts = w.reshape(op.k, self.parts, op.n)
             if panels * columns != op.n:
                 parts = np.pad(parts, ((0, 0), (0, 0), (0, panels * columns - op.n)))
-            tiles = parts.reshape(pieces, op.k // pieces, self.parts, panels, columns).transpose(0, 3, 1, 2, 4)
-            return np.ascontiguousarray(
-                tiles.reshape(pieces * panels, op.k // pieces, self.parts * columns)
-            )
+            tiles = parts.reshape(pieces, op.k // pieces, self.parts, panels, columns)
+            tiles = tiles.transpose(0, 3, 1, 2, 4)
+            return np.ascontiguousarray(tiles.reshape(pieces * panels, op.k // pieces, self.parts * columns))
 
         return {1: weight}
 
