@@ -12,6 +12,7 @@ COMMANDS = {
     "bench": "compare a model or library with other runtimes, side by side",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",
     "profile": "what a library does on the NPU: cycles, utilisation, stalls and energy by operator",
+    "serve": "let other machines measure on this one (tune --rpc)",
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
 

@@ -118,7 +118,10 @@ def check_options(options: argparse.Namespace) -> None:
 def load_plan(options: argparse.Namespace) -> Any:
     """Import and optimize the model that the options name."""
     from hetero_tvm import api
+    from hetero_tvm.targets.base import parse_target
 
+    for line in parse_target(options.target).findings():
+        say(options, line)
     model = api.import_model(
         options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
     )

@@ -26,6 +26,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
     parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
+    parser.add_argument(
+        "--rpc", metavar="HOST:PORT[:KEY]",
+        help="measure on another machine: a server (python -m hetero_tvm.serve), or a tracker's device KEY",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only list the tasks and the expected time")
     return parser
 
@@ -33,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     trials = 64 if options.trials is None and options.minutes is None else options.trials
     searches = trials != 0 and not options.dry_run
-    if searches and options.target.partition(":")[0] == "cpu":
+    if options.rpc is not None:
+        _ask_remote(options)
+    if searches and options.rpc is None and options.target.partition(":")[0] == "cpu":
         from hetero_tvm.search.workers import spawn_early
 
         spawn_early()
@@ -41,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
-    if searches:
+    if searches and options.rpc is None:
         _start_measuring_early(options)
     plan = cli_common.load_plan(options)
     if options.dry_run:
@@ -54,6 +60,7 @@ def _run(options: argparse.Namespace) -> int:
             logs=options.logs,
             seed=options.seed,
             use_shipped=not options.no_shipped_records,
+            rpc=options.rpc,
             on_event=progress,
         )
     report = tuned.report
@@ -79,6 +86,29 @@ def _start_measuring_early(options: argparse.Namespace) -> None:
     target = parse_target(options.target)
     if target.measured_here:
         start_early(target.machine)
+
+
+def _ask_remote(options: argparse.Namespace) -> None:
+    """``--target cuda`` or ``cpu`` alone means the device at the other end."""
+    from hetero_tvm.search import remote
+    from hetero_tvm.targets.base import parse_target
+
+    address = remote.Address.parse(options.rpc)
+    kind, _, variant = options.target.partition(":")
+    if variant:
+        return
+    if kind == "cuda":
+        from hetero_tvm.targets.cuda.bench import BENCH
+        from hetero_tvm.targets.cuda.target import CudaTarget
+
+        found = remote.describe(address, BENCH)
+        options.target = f"cuda:{CudaTarget.arch_for(found['name'], found['capability'])}"
+    elif kind == "cpu":
+        found = remote.describe(address, parse_target("cpu").offload[1])
+        options.target = f"cpu:{found['arch']}"
+    else:
+        return
+    cli_common.say(options, f"device at {address}: Found {found['name']}: --target {options.target}")
 
 
 def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:

@@ -75,7 +75,9 @@ def test_defaults(calls, capsys, tmp_path):
     assert tune.main(["--out", str(tmp_path)]) == 0
     assert named(calls, "import") == [("zoo:minilm-l6", {"shapes": {}, "batch": None, "sequence": None})]
     ((options,),) = named(calls, "tune")
-    assert options == {"trials": 64, "minutes": None, "logs": None, "seed": 0, "use_shipped": True}
+    assert options == {
+        "trials": 64, "minutes": None, "logs": None, "seed": 0, "use_shipped": True, "rpc": None,
+    }  # fmt: skip
     assert [call[0] for call in calls] == ["import", "optimize", "tune", "build", "check", "export"]
     out = capsys.readouterr().out
     assert "2.00 x" in out and "max error 1e-06" in out and "model.so" in out
@@ -93,7 +95,9 @@ def test_options_reach_the_api(calls, tmp_path):
     assert named(calls, "import") == [("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64})]
     assert named(calls, "optimize") == [("cpu:znver4", ["gelu"])]
     ((options,),) = named(calls, "tune")
-    assert options == {"trials": 7, "minutes": 0.5, "logs": tmp_path, "seed": 3, "use_shipped": False}
+    assert options == {
+        "trials": 7, "minutes": 0.5, "logs": tmp_path, "seed": 3, "use_shipped": False, "rpc": None,
+    }  # fmt: skip
     assert named(calls, "build") == [({"logs": tmp_path, "use_shipped": False},)]
     assert not named(calls, "check")
 

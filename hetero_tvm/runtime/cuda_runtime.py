@@ -110,6 +110,15 @@ def _load_cudart() -> None:
     ctypes.CDLL("libcudart.so.13", ctypes.RTLD_GLOBAL)
 
 
+def device_count() -> int:
+    """How many GPUs the driver offers.  :class:`LibraryError` without a driver."""
+    start()
+    try:
+        return int(tvm_runtime.start().function("runtime.GetCudaDeviceCount")())
+    except RuntimeError:  # the driver says "no device" with an error
+        return 0
+
+
 def device(index: int = 0) -> Device:
     """The GPU of that number.
 
@@ -117,12 +126,8 @@ def device(index: int = 0) -> Device:
     ------
     LibraryError : there is none.
     """
-    start()
+    count = device_count()
     runtime = tvm_runtime.start()
-    try:
-        count = runtime.function("runtime.GetCudaDeviceCount")()
-    except RuntimeError:  # the driver says "no device" with an error
-        count = 0
     if index >= count:
         raise LibraryError(
             "no NVIDIA GPU was found" if not count else f"there is no GPU {index}, only {count} in all",

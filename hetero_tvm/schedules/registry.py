@@ -20,7 +20,6 @@ from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
-from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
@@ -55,7 +54,6 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaGatedMatmulSpace(),
     CudaBatchMatmulSpace(),
     CudaAttentionSpace(),
-    CudaFloatAttentionSpace(),
     CudaSoftmaxSpace(),
     CudaNormalizeSpace(),
     CudaGroupNormSpace(),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.search import timing
-from hetero_tvm.search.prepared import Prepared, joined, tvm
+from hetero_tvm.search.prepared import Prepared, blank, fault_of, joined, tvm
 from hetero_tvm.search.wire import Channel
 
 _PR_SET_PDEATHSIG = 1
@@ -149,13 +149,6 @@ def _attempt(status: str, action: Any) -> tuple[Any, list[Any] | None]:
         return None, [status, None, text[-2000:]]
 
 
-def _blank(shape: tuple[int, ...], dtype: str) -> Any:
-    """A tensor for a result.  NaN shows the elements that a kernel never writes."""
-    blank = np.empty(shape, dtype)
-    blank.fill(np.nan if np.issubdtype(blank.dtype, np.floating) else 77)
-    return tvm.runtime.tensor(blank)
-
-
 class _Kernel:
     """A compiled candidate with its arguments, all that can be made ready before its turn comes."""
 
@@ -164,7 +157,7 @@ class _Kernel:
         packed = task.packed(candidate)
         plain = [tensor.numpy() for tensor in task.tensors if tensor is not None]
         copies = timing.copies_needed(sum(array.nbytes for array in (*packed.values(), *plain)), cache)
-        self.outputs = [_blank(shape, dtype) for shape, dtype in task.outputs]
+        self.outputs = [tvm.runtime.tensor(blank(*one)) for one in task.outputs]
         self._arguments = [self._one_set(task, packed, copies > 1) for _ in range(copies)]
 
     def _one_set(self, task: Prepared, packed: dict[int, np.ndarray], copy: bool) -> list[Any]:
@@ -248,13 +241,6 @@ def _reference(task: Prepared, kernel: _Kernel) -> float:
 
 def _checked(task: Prepared, kernel: _Kernel) -> timing.Call:
     """The kernel as a call without arguments, after its numbers have been compared with the reference."""
-    _compare(kernel.run_once(), task.reference, task.largest, task.tolerance)
+    if fault := fault_of(kernel.run_once(), task.reference, task.largest, task.tolerance):
+        raise _Refused("wrong_result", fault)
     return kernel.call()
-
-
-def _compare(result: np.ndarray, reference: np.ndarray, largest: float | None, tolerance: float) -> None:
-    scale = float(np.abs(reference).max(initial=0.0)) if largest is None else largest
-    difference = np.subtract(result, reference)
-    error = float(np.abs(difference, out=difference).max(initial=0.0))
-    if not error <= tolerance * max(scale, 1e-30):  # also true when the error is NaN
-        raise _Refused("wrong_result", f"largest error {error:.3g} where values reach {scale:.3g}")

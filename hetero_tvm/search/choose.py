@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.schedules.base import thaw
-from hetero_tvm.search.records import VERIFIED, Record, RecordStore
+from hetero_tvm.search.records import RANKED, VERIFIED, Record, RecordStore
 
 DEFAULT = "default"
 
@@ -40,20 +40,23 @@ def choose_one(task: Any, machine: Any, store: RecordStore) -> Choice:
     if found is not None:
         record, layer = found
         if task.space is None:  # an empty point says that the untuned schedule won
-            return Choice(None, record.trace, _origin(record, layer), record.seconds)
+            return Choice(None, record.trace, _origin(record, layer, store), record.seconds)
         point = thaw(record.point or {})
         try:
             task.space.check(task.op, point, machine)
         except ValueError:
             pass
         else:
-            return Choice(point, None, _origin(record, layer), record.seconds)
+            return Choice(point, None, _origin(record, layer, store), record.seconds)
     if task.space is None:
         return Choice(None, None, DEFAULT)
     return Choice(dict(task.space.default(task.op, machine)), None, DEFAULT)
 
 
-def _origin(record: Record, layer: str) -> str:
+def _origin(record: Record, layer: str, store: RecordStore) -> str:
+    if record.role == RANKED:
+        return f"ranked {record.created[:10]}, not measured"
     kind = "record" if layer == "user" else "shipped record"
     verified = ", verified" if record.role == VERIFIED else ""
-    return f"{kind} {record.created[:10]}{verified}".replace("  ", " ")
+    elsewhere = record.device and record.device != store.site.device
+    return f"{kind} {record.created[:10]}{verified}" + (f", of {record.device}" if elsewhere else "")

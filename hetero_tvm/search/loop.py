@@ -182,6 +182,7 @@ class _Run:
     def go(self, workers: Workers | None, interrupted: threading.Event) -> TuneReport:
         self.started = monotonic()
         self.interrupted = interrupted
+        self.workers = workers
         self._read_records()
         if not self._anything_to_do():
             self.report.stopped = "nothing to do"
@@ -282,7 +283,7 @@ class _Run:
         self.on_event({"event": "start", "tasks": len(self.states), **self._totals()})
 
     def _measure_roofs(self) -> None:
-        known = getattr(self.machine, "roofs", None)
+        known = getattr(self.workers, "roofs", None) or getattr(self.machine, "roofs", None)
         found = known() if known is not None else roofs.measure(self.machine.threads)
         self.roofs = self.roofs.or_higher(found)
         self.report.peak_gflops = self.roofs.peak_gflops

@@ -70,7 +70,7 @@ class TuneReport:
     peak_gflops, bandwidth_gbs : measured roofs; None when they cannot be measured here.
     drift : change of the baseline from start to end, relative; None when not measured twice.
     stopped : why the search ended (``trials``, ``time``, ``exhausted``, ``interrupted``, ``nothing to do``).
-    warnings : sentences for the user.
+    warnings, notes : sentences for the user.
     """
 
     tasks: list[TaskReport]
@@ -85,7 +85,20 @@ class TuneReport:
     drift: float | None = None
     stopped: str = "trials"
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     logs: str = ""
+
+    def joined(self, other: TuneReport) -> TuneReport:
+        """This run and one of other tasks as one; curves and measurements of the machine are this one's."""
+        return dataclasses.replace(
+            self,
+            tasks=[*self.tasks, *other.tasks],
+            trials=self.trials + other.trials,
+            reused=self.reused + other.reused,
+            elapsed=self.elapsed + other.elapsed,
+            warnings=list(dict.fromkeys([*self.warnings, *other.warnings])),
+            logs=", ".join(dict.fromkeys([self.logs, other.logs])),
+        )
 
     @property
     def interrupted(self) -> bool:

@@ -34,6 +34,10 @@ VERIFIED = "verified"
 """Role of the record that won a side-by-side comparison with the default; beats every trial."""
 BASELINE = "baseline"
 """Role of the measurements that show whether the machine drifts during a run."""
+RANKED = "ranked"
+"""Role of a choice that nobody has measured; any measured record beats it."""
+UNMEASURED = "unmeasured"
+"""Status of a record with that role."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,25 @@ class Site:
     mcpu : microarchitecture, LLVM's name.
     isa : digest of the ISA features that kernels were compiled and run with.
     threads : threads that a kernel was timed on.
+    device : name of the product that it was timed on, where ``mcpu`` stands for several (GPUs of one
+        architecture).  A record of another device of the same ``mcpu`` is better than none.
     """
 
     target: str
     mcpu: str
     isa: str
     threads: int
+    device: str = ""
 
     @classmethod
-    def of(cls, machine: Any, target: str = "cpu") -> Site:
+    def of(cls, machine: Any, target: str = "cpu", device: str = "") -> Site:
         text = ",".join(sorted(machine.features)) + f";{machine.lanes}"
-        return cls(target, machine.mcpu, hashlib.sha256(text.encode()).hexdigest()[:12], machine.threads)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return cls(target, machine.mcpu, digest, machine.threads, device)
+
+    def alike(self, other: Site) -> bool:
+        """Whether kernels of the other site run here, as machine code."""
+        return dataclasses.replace(self, device="") == dataclasses.replace(other, device="")
 
 
 @dataclass(frozen=True)
@@ -67,13 +79,13 @@ class Record:
     ----------
     key, task : identity of the workload (structural hash), and its readable name.
     space, version : design space and its version (``stock`` for MetaSchedule's own rules).
-    target, mcpu, isa, threads : see :class:`Site`.
+    target, mcpu, isa, threads, device : see :class:`Site`.
     point, trace : the candidate: choices of the knobs, or a MetaSchedule trace as JSON.  An empty
         point in the ``stock`` space is the untuned schedule.
     seconds : per call; None unless ``status`` is ``ok``.
     status, error : how it ended (``ok``, ``build_error``, ``run_error``, ``wrong_result``,
-        ``timeout``, ``crash``) and why.
-    role : ``trial``, ``verified`` or ``baseline``.
+        ``timeout``, ``crash``; ``unmeasured``) and why.
+    role : ``trial``, ``verified``, ``baseline`` or ``ranked``.
     default_seconds : in a verified record, the default's time in the same comparison.
     created : ISO time in UTC.
     tools : versions of hetero_tvm and TVM that compiled it.
@@ -87,6 +99,7 @@ class Record:
     mcpu: str
     isa: str
     threads: int
+    device: str = ""
     point: Mapping[str, Any] | None = None
     trace: str | None = None
     seconds: float | None = None
@@ -103,7 +116,7 @@ class Record:
 
     @property
     def site(self) -> Site:
-        return Site(self.target, self.mcpu, self.isa, self.threads)
+        return Site(self.target, self.mcpu, self.isa, self.threads, self.device)
 
     @property
     def candidate(self) -> str:
@@ -190,7 +203,8 @@ class RecordStore:
 
     Parameters
     ----------
-    site : where records must be valid to be seen.
+    site : where records must be valid to be seen.  With no ``device`` in it, records of every device
+        count; with one, those of others only where there are no others.
     logs : folder of the user's records; None for the default folder.
     shipped : folder of the read-only layer; None for no such layer.
     """
@@ -207,24 +221,24 @@ class RecordStore:
         return f"{self.site.target}-{safe}.jsonl"
 
     def _matching(self, records: Iterable[Record]) -> list[Record]:
-        return [record for record in records if record.site == self.site]
+        return [record for record in records if record.site.alike(self.site)]
 
     def append(self, record: Record) -> None:
         """Add a record; on disk when this returns.  :class:`RecordError` when the file cannot be written."""
         append_line(self.path, record.to_json())
-        if record.site == self.site:
+        if record.site.alike(self.site):
             self._user.append(record)
 
     def trials(self, task: Any) -> list[Record]:
         """The user's trials of a task with the present version of its space, failures included."""
-        return [record for record in self._of(self._user, task) if record.role == TRIAL]
+        return [record for record in self._here(self._user, task) if record.role == TRIAL]
 
     def measured(self, task: Any) -> dict[str, Record]:
         """Candidate -> its trial, from both layers; of several trials of one candidate the fastest."""
         found: dict[str, Record] = {}
-        for record in [*self._of(self._shipped, task), *self.trials(task)]:
+        for record in [*self._here(self._shipped, task), *self.trials(task)]:
             known = found.get(record.candidate)
-            if record.role != BASELINE and (known is None or _time(record) < _time(known)):
+            if record.role in (TRIAL, VERIFIED) and (known is None or _time(record) < _time(known)):
                 found[record.candidate] = record
         return found
 
@@ -232,28 +246,37 @@ class RecordStore:
         """The record to build with, and its layer (``user`` or ``shipped``); None when there is none.
 
         A verified record beats trials, the user's layer beats the shipped one; of several verified
-        ones the newest counts (it was compared with the others), of trials the fastest.
+        ones the newest counts (it was compared with the others), of trials the fastest.  Records of this
+        device come before those of others, and what was ranked without measuring comes last.
         """
-        layers = [("user", self._of(self._user, task)), ("shipped", self._of(self._shipped, task))]
-        for layer, records in layers:
-            verified = [record for record in records if record.role == VERIFIED and record.ok]
-            if verified:
-                return max(verified, key=lambda record: record.created), layer
-        for layer, records in layers:
-            trials = [record for record in records if record.role == TRIAL and record.ok]
-            if trials:
-                return min(trials, key=_time), layer
-        return None
+        layers = [("user", self._user), ("shipped", self._shipped)]
+        for pick in (self._here, self._of):
+            own = [(layer, pick(records, task)) for layer, records in layers]
+            for layer, records in own:
+                verified = [record for record in records if record.role == VERIFIED and record.ok]
+                if verified:
+                    return max(verified, key=lambda record: record.created), layer
+            for layer, records in own:
+                trials = [record for record in records if record.role == TRIAL and record.ok]
+                if trials:
+                    return min(trials, key=_time), layer
+        ranked = [record for record in self._of(self._user, task) if record.role == RANKED]
+        return (ranked[-1], "user") if ranked else None
 
     def verified(self, task: Any) -> Record | None:
         """The user's newest verified record when no trial is newer than it."""
         newest = None
-        for record in self._of(self._user, task):  # in the order of the file
+        for record in self._here(self._user, task):  # in the order of the file
             if record.role == VERIFIED:
                 newest = record
             elif record.role == TRIAL:
                 newest = None
         return newest
+
+    def _here(self, records: list[Record], task: Any) -> list[Record]:
+        """Records of a task on this device; on any, where the site names none."""
+        found = self._of(records, task)
+        return found if not self.site.device else [r for r in found if r.device == self.site.device]
 
     @staticmethod
     def _of(records: list[Record], task: Any) -> list[Record]:

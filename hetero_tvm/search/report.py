@@ -56,6 +56,7 @@ def summary(report: TuneReport) -> list[str]:
             f"measured peak {report.peak_gflops:.0f} GFLOP/s, memory {report.bandwidth_gbs:.0f} GB/s"
             + (f", drift {report.drift:+.1%}" if report.drift is not None else "")
         )
+    lines += report.notes
     lines += [f"warning: {text}" for text in report.warnings]
     lines.append(f"records: {report.logs}")
     return lines

@@ -85,8 +85,8 @@ class Result:
 
 
 def target_for(machine: Any) -> dict[str, Any]:
-    """The TVM target of a CPU, as a dictionary."""
-    return machine.llvm_target()
+    """The TVM target of a machine, as a dictionary."""
+    return machine.tvm_target() if hasattr(machine, "tvm_target") else machine.llvm_target()
 
 
 @dataclass

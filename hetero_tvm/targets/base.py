@@ -18,6 +18,8 @@ from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.records import RecordStore
 
 GROUP = "hetero_tvm.targets"
 
@@ -32,6 +34,11 @@ class Target(ABC):
 
     least_cosine: float = -1.0
     """Least cosine between an output and the reference that a check accepts."""
+
+    @property
+    def record_kind(self) -> str:
+        """Kind under which records are filed: times of a simulation are not those of the device."""
+        return self.kind
 
     @property
     def variants(self) -> tuple[Target, ...]:
@@ -65,10 +72,39 @@ class Target(ABC):
     """What fused operators take and give: ``f32``, or ``f16`` (arithmetic stays float32)."""
 
     def rank(
-        self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]
-    ) -> Any:
-        """Choices by task key and a report, where candidates cannot be run; None where they are measured."""
+        self,
+        tasks: Sequence[Any],
+        trials: int | None,
+        store: RecordStore,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> TuneReport | None:
+        """Choose candidates where they cannot be run: records without times in ``store``, and a report.
+
+        None for a target whose candidates are measured.
+        """
         return None
+
+    def findings(self) -> list[str]:
+        """Lines that tell what was found on this machine, and what was not, of what the target needs."""
+        return []
+
+    offload: tuple[str, str] | None = None
+    """What measures candidates in a process that owns a device, here or on another machine: the function
+    that compiles one, ``(PrimFunc, machine, path) -> facts``, and the class of the device
+    (:class:`hetero_tvm.search.bench_device.BenchDevice`), each as ``module:name``.  None: only
+    :meth:`measuring` measures."""
+
+    def offload_environment(self) -> dict[str, str]:
+        """Variables of the process that owns the device."""
+        return {}
+
+    def devices_here(self) -> Sequence[int]:
+        """Numbers of this machine's devices that measure through :attr:`offload`."""
+        return ()
+
+    def variant_on(self, device: Mapping[str, Any]) -> Target:
+        """The variant that runs on a device (see ``BenchDevice.describe``).  :class:`TargetError`: none."""
+        raise TargetError(f"target {self.kind} is not measured on another machine")
 
     @property
     def graph_dtype(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -11,7 +11,7 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from hetero_tvm import host  # noqa: E402
-from hetero_tvm.codegen.pipeline import PIPELINE  # noqa: E402
+from hetero_tvm.codegen.pipeline import PIPELINE, compile_kernels  # noqa: E402
 from hetero_tvm.errors import TargetError  # noqa: E402
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
@@ -73,6 +73,26 @@ class CpuTarget(Target):
                 close = get_close_matches(variant, known, 3) or known[-5:]
                 raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
         return cls(variant or None)
+
+    offload = ("hetero_tvm.targets.cpu:compile_candidate", "hetero_tvm.search.bench_device:CpuBench")
+
+    def offload_environment(self) -> dict[str, str]:
+        threads = str(self.machine.threads)
+        return {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0", "OPENBLAS_NUM_THREADS": threads}
+
+    def variant_on(self, device: Mapping[str, Any]) -> CpuTarget:
+        missing = [name for name in self.features if name not in device["features"]]
+        problems = [f"missing CPU feature: {name}" for name in missing]
+        cores, threads = device["cores"], self.machine.threads
+        if cores < threads:
+            problems.append(f"{cores} cores, and kernels are laid out for {threads} threads")
+        if problems:
+            raise TargetError(
+                f"{device['name']} cannot run what is built for {self.machine.mcpu}",
+                problems=problems,
+                hint=f"--target cpu:{device['name']}",
+            )
+        return self
 
     @functools.cached_property
     def tvm_target(self) -> Any:
@@ -143,3 +163,11 @@ class CpuTarget(Target):
 
 def _cpuinfo_name(name: str) -> str:
     return _CPUINFO_NAME.get(name, name)
+
+
+def compile_candidate(function: Any, machine: CpuModel, path: str) -> dict[str, Any]:
+    """A shared library with one kernel, for measuring on another machine."""
+    name = str(function.attrs["global_symbol"])
+    target = tvm.target.Target(machine.llvm_target())
+    compile_kernels(tvm.IRModule({name: function}), target).export_library(path)
+    return {}

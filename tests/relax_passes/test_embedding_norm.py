@@ -129,20 +129,14 @@ def test_something_else_is_added():
     assert reason.startswith("astype is added to the embeddings")
 
 
-@pytest.mark.parametrize("count", [9, 17])
-def test_many_tables(count):
-    """LayoutLM adds nine embeddings; more than a kernel's registers hold are a miss."""
-
+def test_four_tables():
     def body(emit, ids):
         x = take(emit, 7, ids)
-        for seed in range(1, count):
+        for seed in (1, 2, 3):
             x = emit(op.add(x, take(emit, 7, ids, seed)))
         return norm(emit, x)
 
-    if count == 9:
-        assert len(fused(body, {"ids": (2, 3)}).lookups) == 9
-    else:
-        assert refused(body, {"ids": (2, 3)}) == ["17 embeddings are added, expected at most 16"]
+    assert refused(body, {"ids": (2, 3)}) == ["4 embeddings are added, expected at most 3"]
 
 
 @pytest.mark.parametrize(("mode", "axis"), [("clip", 0), ("clip", 1), ("wrap", 1)])

@@ -6,8 +6,12 @@
 //
 // With HETERO_TVM_CUDA_EMULATE=1 there is one device whose memory is host memory and whose kernels are
 // host code: an image that starts with "HTVMEMU1" holds a shared object made by targets/cuda/emulator.py from the
-// generated CUDA C++.  Streams are synchronous; stream capture records launches and copies, so that
-// CUDA graphs replay them.
+// generated CUDA C++.  Stream capture records launches and copies, so that CUDA graphs replay them.  A
+// kernel that fails leaves the context broken, as on a GPU: every later call returns its error.
+//
+// Streams are synchronous, unless HETERO_TVM_CUDA_EMULATE_LATE=1: work of non-blocking streams is then
+// done as late as events and synchronisation allow, so that a missing wait shows as wrong numbers.
+// HETERO_TVM_CUDA_EMULATE_NO_CAPTURE=1 makes a device that cannot capture graphs.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,28 +21,34 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-namespace {
+// Two libraries are made of this file; `inline` variables are one and the same in both.
+namespace standin {
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kNotFound = 500;
-constexpr int kNoDevice = 100, kTooMuchShared = 1;
+constexpr int kNoDevice = 100, kTooMuchShared = 1, kLaunchFailure = 719, kNoCapture = 900;
 
-bool emulating() {
-  const char* text = getenv("HETERO_TVM_CUDA_EMULATE");
+bool is_set(const char* variable) {
+  const char* text = getenv(variable);
   return text && *text && strcmp(text, "0");
 }
+bool emulating() { return is_set("HETERO_TVM_CUDA_EMULATE"); }
 int capability() {  // 80 for sm_80
   const char* text = getenv("HETERO_TVM_CUDA_EMULATE_ARCH");
   return text && *text ? atoi(text) : 80;
 }
 // What was made on the emulated device can still be freed when the emulation is switched off.
-bool g_used = false;
+inline bool g_used = false;
+inline int g_broken = kSuccess;  // the error of a kernel that failed
 int need_device() {
   g_used = g_used || emulating();
-  return g_used ? kSuccess : kNoDevice;
+  return g_used ? g_broken : kNoDevice;
 }
 
 using Entry = int (*)(void** args, const int* dims, int shared_bytes);
@@ -55,22 +65,50 @@ using Work = std::function<void()>;
 struct Graph {
   std::vector<Work> works;
 };
-struct Event {
-  std::chrono::steady_clock::time_point at;
-};
 struct Stream {
   Graph* capturing = nullptr;
+  bool blocking = true;
+  std::deque<Work> queue;  // only of non-blocking streams, and only when work is done late
 };
-Stream g_default;
-int g_last_error = kSuccess;
+struct Mark {  // what recording an event leaves in a stream
+  Stream* stream = nullptr;
+  bool done = true;
+  std::chrono::steady_clock::time_point at;
+};
+struct Event {
+  std::shared_ptr<Mark> mark = std::make_shared<Mark>();
+};
+inline Stream g_default;
+inline std::set<Stream*> g_streams;
+inline std::map<uintptr_t, size_t> g_pinned;
+inline int g_last_error = kSuccess;
 
 Stream* stream_of(void* handle) { return handle ? static_cast<Stream*>(handle) : &g_default; }
 void submit(void* handle, Work work) {
-  if (Graph* graph = stream_of(handle)->capturing) {
+  Stream* stream = stream_of(handle);
+  if (Graph* graph = stream->capturing) {
     graph->works.push_back(std::move(work));
+  } else if (!stream->blocking && is_set("HETERO_TVM_CUDA_EMULATE_LATE")) {
+    stream->queue.push_back(std::move(work));
   } else {
     work();
   }
+}
+void drain(Stream* stream, const Mark* until = nullptr) {
+  while (!stream->queue.empty() && !(until && until->done)) {
+    Work work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    work();
+  }
+}
+void drain_all() {
+  for (Stream* stream : g_streams) drain(stream);
+}
+bool pinned(const void* address) {
+  auto place = g_pinned.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (place == g_pinned.begin()) return false;
+  --place;
+  return reinterpret_cast<uintptr_t>(address) < place->first + place->second;
 }
 int shared_optin() { return capability() == 86 || capability() == 89 ? 99 << 10 : capability() >= 90 ? 227 << 10 : 163 << 10; }
 int attribute(int which) {
@@ -100,6 +138,8 @@ const char* message(int code) {
     case kNoDevice: return "no CUDA-capable device is detected (no NVIDIA driver is installed)";
     case kInvalidImage: return "device kernel image is invalid (emulation runs kernels built for emulation only)";
     case kNotFound: return "named symbol not found";
+    case kLaunchFailure: return "unspecified launch failure";
+    case kNoCapture: return "operation not permitted when stream is capturing";
     default: return "unknown error";
   }
 }
@@ -110,10 +150,13 @@ const char* name_of(int code) {
     case kOutOfMemory: return "cudaErrorMemoryAllocation";
     case kNoDevice: return "cudaErrorNoDevice";
     case kInvalidImage: return "cudaErrorInvalidKernelImage";
+    case kLaunchFailure: return "cudaErrorLaunchFailure";
+    case kNoCapture: return "cudaErrorStreamCaptureUnsupported";
     default: return "cudaErrorUnknown";
   }
 }
-}  // namespace
+}  // namespace standin
+using namespace standin;
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -170,6 +213,7 @@ struct LaunchConfig {
   unsigned attribute_count;
 };
 API int cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** args, void**) {
+  if (int code = need_device()) return code;
   auto* function = static_cast<Function*>(handle);
   unsigned threads = config->block[0] * config->block[1] * config->block[2];
   if (!threads || threads > 1024 || config->block[2] > 64 || config->grid[1] > 65535 ||
@@ -185,7 +229,7 @@ API int cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** args, 
   submit(config->stream, [=]() mutable {
     std::vector<void*> pointers;
     for (auto& value : values) pointers.push_back(&value[0]);
-    g_last_error = function->entry(pointers.data(), dims.data(), shared);
+    if (!g_broken) g_broken = g_last_error = function->entry(pointers.data(), dims.data(), shared);
   });
   return g_last_error;
 }
@@ -229,22 +273,65 @@ API int cudaMalloc(void** pointer, size_t size) {
   memset(*pointer, 0xFF, size);
   return kSuccess;
 }
-API int cudaFree(void* pointer) { free(pointer); return kSuccess; }
-API int cudaMallocHost(void** pointer, size_t size) { return cudaMalloc(pointer, size); }
-API int cudaFreeHost(void* pointer) { return cudaFree(pointer); }
-API int cudaMemcpyAsync(void* to, const void* from, size_t size, int, void* stream) {
+API int cudaFree(void* pointer) {
+  drain_all();
+  free(pointer);
+  return kSuccess;
+}
+API int cudaMallocHost(void** pointer, size_t size) {
+  int code = cudaMalloc(pointer, size);
+  if (!code) g_pinned[reinterpret_cast<uintptr_t>(*pointer)] = size;
+  return code;
+}
+API int cudaFreeHost(void* pointer) {
+  g_pinned.erase(reinterpret_cast<uintptr_t>(pointer));
+  return cudaFree(pointer);
+}
+API int cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, void* stream) {
+  if (kind == 1 && !pinned(from)) {  // pageable memory is read before the call returns
+    auto copy = std::make_shared<std::string>(static_cast<const char*>(from), size);
+    submit(stream, [=] { memcpy(to, copy->data(), size); });
+    return need_device();
+  }
   submit(stream, [=] { memmove(to, from, size); });
+  if (kind == 2 && !pinned(to)) drain(stream_of(stream));  // and written before it returns
   return need_device();
 }
 API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, void* stream) {
   return cudaMemcpyAsync(to, from, size, 3, stream);
 }
-API int cudaStreamCreate(void** stream) { *stream = new Stream; return need_device(); }
-API int cudaStreamCreateWithFlags(void** stream, unsigned) { return cudaStreamCreate(stream); }
-API int cudaStreamDestroy(void* stream) { delete static_cast<Stream*>(stream); return kSuccess; }
-API int cudaStreamSynchronize(void*) { return need_device(); }
-API int cudaStreamWaitEvent(void*, void*, unsigned) { return kSuccess; }
+API int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
+  auto* made = new Stream;
+  made->blocking = !(flags & 1);
+  g_streams.insert(made);
+  *stream = made;
+  return need_device();
+}
+API int cudaStreamCreate(void** stream) { return cudaStreamCreateWithFlags(stream, 0); }
+API int cudaStreamDestroy(void* handle) {
+  Stream* stream = static_cast<Stream*>(handle);
+  drain(stream);
+  g_streams.erase(stream);
+  delete stream;
+  return kSuccess;
+}
+API int cudaStreamSynchronize(void* stream) {
+  drain(stream_of(stream));
+  return need_device();
+}
+API int cudaDeviceSynchronize() {
+  drain_all();
+  return need_device();
+}
+API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
+  auto mark = static_cast<Event*>(event)->mark;
+  submit(stream, [mark] {
+    if (!mark->done) drain(mark->stream, mark.get());
+  });
+  return kSuccess;
+}
 API int cudaStreamBeginCapture(void* stream, int) {
+  if (is_set("HETERO_TVM_CUDA_EMULATE_NO_CAPTURE")) return kNoCapture;
   stream_of(stream)->capturing = new Graph;
   return need_device();
 }
@@ -264,14 +351,26 @@ API int cudaGraphLaunch(void* executable, void* stream) {
 API int cudaGraphDestroy(void* graph) { delete static_cast<Graph*>(graph); return kSuccess; }
 API int cudaGraphExecDestroy(void* graph) { delete static_cast<Graph*>(graph); return kSuccess; }
 API int cudaEventCreate(void** event) { *event = new Event; return need_device(); }
+API int cudaEventCreateWithFlags(void** event, unsigned) { return cudaEventCreate(event); }
 API int cudaEventDestroy(void* event) { delete static_cast<Event*>(event); return kSuccess; }
-API int cudaEventRecord(void* event, void*) {
-  static_cast<Event*>(event)->at = std::chrono::steady_clock::now();
-  return kSuccess;
+API int cudaEventRecord(void* event, void* stream) {
+  auto mark = std::make_shared<Mark>();
+  mark->stream = stream_of(stream);
+  mark->done = false;
+  static_cast<Event*>(event)->mark = mark;
+  submit(stream, [mark] {
+    mark->done = true;
+    mark->at = std::chrono::steady_clock::now();
+  });
+  return need_device();
 }
-API int cudaEventSynchronize(void*) { return kSuccess; }
+API int cudaEventSynchronize(void* event) {
+  auto mark = static_cast<Event*>(event)->mark;
+  if (!mark->done) drain(mark->stream, mark.get());
+  return need_device();
+}
 API int cudaEventElapsedTime(float* milliseconds, void* begin, void* end) {
-  auto span = static_cast<Event*>(end)->at - static_cast<Event*>(begin)->at;
+  auto span = static_cast<Event*>(end)->mark->at - static_cast<Event*>(begin)->mark->at;
   *milliseconds = std::chrono::duration<float, std::milli>(span).count();
-  return kSuccess;
+  return need_device();
 }

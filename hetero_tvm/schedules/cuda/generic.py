@@ -20,6 +20,8 @@ from tvm.s_tir import dlight  # noqa: E402
 from hetero_tvm.targets.cuda.codegen import is_bound  # noqa: E402
 
 THREADS = 256
+RULE = "hetero.rule"
+"""Attribute of a scheduled kernel: which rule made it."""
 
 
 def schedule(function: Any, target: Any) -> Any:
@@ -36,8 +38,8 @@ def schedule(function: Any, target: Any) -> Any:
         for rule in _rules(function):
             found = _apply(rule, function, target)
             if found is not None and is_bound(found):
-                return found
-    return bind_blocks(function)
+                return found.with_attr(RULE, f"dlight.{type(rule).__name__}")
+    return bind_blocks(function).with_attr(RULE, "generic")
 
 
 def _rules(function: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import TargetError
+from hetero_tvm.search.roofs import Roofs
 
 WARP = 32
 SHARED_STATIC = 48 << 10
@@ -67,6 +68,10 @@ class GpuModel:
             "l2_cache_size_bytes": self.l2,
             "host": {"kind": "llvm"},
         }
+
+    def roofs(self) -> Roofs:
+        """Unknown: a peak of the product that is there is not known from its architecture."""
+        return Roofs(None, None)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

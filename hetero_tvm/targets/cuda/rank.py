@@ -1,8 +1,9 @@
-"""Choosing candidates without running them: the space's own estimate, and facts of the compiled code.
+"""Choosing candidates without running them: the cost model, and facts of the compiled code.
 
-Nothing is measured here.  A candidate counts when its machine code fits the multiprocessor (registers,
-shared memory) and keeps its registers (no stack: spills live there); among those, a space lists the
-likely ones first, and more resident warps break near ties.
+Nothing is measured here.  The cost model (the space's own estimate, bent by whatever was measured on
+this architecture) says which points to compile.  A candidate counts when its machine code fits the
+multiprocessor (registers, shared memory) and keeps its registers (no stack: spills live there); among
+those the model's order decides, and more resident warps break near ties.
 """
 
 from __future__ import annotations
@@ -13,71 +14,114 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm import host
 from hetero_tvm.errors import HeteroTVMError
-from hetero_tvm.schedules.base import Point
-from hetero_tvm.search.choose import Choice
+from hetero_tvm.schedules.base import Point, thaw
+from hetero_tvm.search.choose import choose_one
+from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.search.outcome import TaskReport, TuneReport
+from hetero_tvm.search.records import RANKED, UNMEASURED, RecordStore, new_record
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import codegen, facts
 
 WARNING = (
-    "nothing was measured: candidates were ranked by estimates and by registers, stack, shared memory "
-    "and occupancy of their machine code"
+    "NOTHING WAS MEASURED: there is no GPU here that runs this; candidates were ranked by the cost model "
+    "and by registers, stack, shared memory and occupancy of their machine code"
 )
+_MOST_SCORED = 20000
 _NEAR = 4
-"""Candidates of a space's order among which occupancy decides."""
+"""Candidates of the model's order among which occupancy decides."""
 
 
 def rank(
-    tasks: Sequence[Any], target: Target, trials: int | None, on_event: Callable[[dict[str, Any]], None]
-) -> tuple[dict[str, Choice], TuneReport]:
-    """The candidate of each task that its machine code speaks for.
+    tasks: Sequence[Any],
+    target: Target,
+    trials: int | None,
+    store: RecordStore,
+    on_event: Callable[[dict[str, Any]], None],
+) -> TuneReport:
+    """Choose, for each task, the candidate that its machine code speaks for.
+
+    The choices become records that are marked as not measured (``ranked``); a build takes them where
+    there is nothing better.
 
     Parameters
     ----------
     trials : candidates to compile in all; None for 8 per task.
+    store : where records go, and whose measured ones train the cost model.
 
     Returns
     -------
-    A choice per task key, and a report without times that says so.
+    A report without times that says so.
     """
     began = monotonic()
     spaced = [task for task in tasks if task.space is not None]
     each = max(1, (8 * len(spaced) if trials is None else trials) // max(1, len(spaced)))
-    choices, rows, count = {}, [], 0
+    models = trained(spaced, target, store)
+    rows, count = [], 0
     for task in tasks:
         row = TaskReport(task.name, task.count, task.flops, task.nbytes)
         rows.append(row)
         if task.space is None:
-            choices[task.key] = Choice(None, None, "default")
             row.note = "no space: scheduled by rule"
             continue
-        points = list(itertools.islice(candidates(task, target), each))
+        points = candidates(task, target, models[task.space.name], each)
         with ThreadPoolExecutor(len(host.available_cores())) as pool:
             found = list(pool.map(lambda point, task=task: known_of(task, point, target), points))
         count += len(points)
         row.trials = len(points)
         row.failures.update(why for why in map(refusal, found) if why)
         best = pick(found)
-        origin = "default" if best in (None, 0) else "ranked, not measured"
-        choices[task.key] = Choice(points[best or 0], None, origin)
-        row.origin = origin
-        row.note = "no candidate without spills" if best is None else _told(found[best])
+        if best is None:
+            row.note = "no candidate without spills"
+        elif not store.best(task) or store.best(task)[0].role == RANKED:
+            fields = {"status": UNMEASURED, "role": RANKED}
+            store.append(new_record(task, store.site, {"point": points[best]}, **fields))
+            row.note = _told(found[best])
+        row.origin = choose_one(task, target.machine, store).origin
         on_event({"event": "ranked", "task": task.name, "trials": count})
-    report = TuneReport(rows, trials=count, elapsed=monotonic() - began, warnings=[WARNING], logs="none")
-    return choices, report
+    elapsed = monotonic() - began
+    return TuneReport(rows, trials=count, elapsed=elapsed, warnings=[WARNING], logs=str(store.path))
 
 
-def candidates(task: Any, target: Target) -> Any:
-    """Points of a task's space: the default, then all combinations, the likely choices first."""
-    default = dict(task.space.default(task.op, target.machine))
-    yield default
-    knobs = task.space.knobs(task.op, target.machine)
-    for values in itertools.product(*(knob.choices for knob in knobs)):
-        point = dict(zip((knob.name for knob in knobs), values, strict=True))
-        if point != default:
-            yield point
+def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[str, SpaceModel]:
+    """A cost model per space, which has learnt whatever was measured on GPUs of this architecture."""
+    models: dict[str, SpaceModel] = {}
+    for task in tasks:
+        model = models.setdefault(task.space.name, SpaceModel())
+        for record in store.measured(task).values():
+            try:
+                task.space.check(task.op, thaw(record.point), target.machine)
+            except ValueError:
+                continue
+            features = task.space.features(task.op, thaw(record.point), target.machine)
+            if features:
+                model.add(task.key, features, record.seconds if record.ok else None)
+    return models
+
+
+def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[dict[str, Any]]:
+    """Points of a task's space by the cost model, the fastest first; the default is always among them.
+
+    Equal scores keep the order of the knobs' choices, of which the likely ones come first.
+    """
+    machine = target.machine
+    default = dict(task.space.default(task.op, machine))
+    knobs = task.space.knobs(task.op, machine)
+    every = itertools.product(*(knob.choices for knob in knobs))
+    points = [
+        dict(zip((knob.name for knob in knobs), values, strict=True))
+        for values in itertools.islice(every, _MOST_SCORED)
+    ]
+    features = [task.space.features(task.op, point, machine) for point in points]
+    if all(features):
+        order = np.argsort(-model.score(np.asarray(features, np.float64)), kind="stable")
+        points = [points[index] for index in order]
+    if default not in points[:most]:
+        points = [*points[: most - 1], default] if most > 1 else [default]
+    return points[:most]
 
 
 def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,6 +21,8 @@ from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cuda import generic  # noqa: E402
 from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
+from hetero_tvm.search.outcome import TuneReport  # noqa: E402
+from hetero_tvm.search.records import RecordStore  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
@@ -58,13 +60,63 @@ class CudaTarget(Target):
 
     measured_here = False
 
+    offload = ("hetero_tvm.targets.cuda.bench:compile_candidate", "hetero_tvm.targets.cuda.bench:GpuBench")
+
+    def devices_here(self) -> Sequence[int]:
+        """The GPUs of the first one's name; none without a driver or GPU, or when no variant runs on it."""
+        try:
+            first = cuda_runtime.device()
+            count = cuda_runtime.device_count()
+        except LibraryError:
+            return ()
+        if cuda_runtime.best_of(self._archs, first.capability) is None:
+            return ()
+        return [index for index in range(count) if cuda_runtime.device(index).name == first.name]
+
+    def variant_on(self, device: Mapping[str, Any]) -> CudaTarget:
+        arch = cuda_runtime.best_of(self._archs, device["capability"])
+        if arch is None:
+            raise TargetError(
+                f"{device['name']} is sm_{device['capability']}, the target has {', '.join(self._archs)}",
+                hint=f"--target cuda:{','.join([*self._archs, 'sm_' + str(device['capability'])])}",
+            )
+        return next(one for one in self.variants if one.machine.arch == arch)
+
+    @property
+    def _archs(self) -> tuple[str, ...]:
+        return tuple(model.arch for model in self.models)
+
     def rank(
-        self, tasks: Sequence[Any], trials: int | None, on_event: Callable[[dict[str, Any]], None]
-    ) -> tuple[dict[str, Any], Any]:
+        self,
+        tasks: Sequence[Any],
+        trials: int | None,
+        store: RecordStore,
+        on_event: Callable[[dict[str, Any]], None],
+    ) -> TuneReport:
         from hetero_tvm.targets.cuda.rank import rank
 
         toolchain.find()
-        return rank(tasks, self.variants[0], trials, on_event)
+        return rank(tasks, self.variants[0], trials, store, on_event)
+
+    def findings(self) -> list[str]:
+        lines = []
+        try:
+            found = toolchain.find()
+            lines.append(f"CUDA compiler: Found {found.name} {found.release}".rstrip())
+        except TargetError as error:
+            lines.append(f"CUDA compiler: Not found ({error.hint})")
+        try:
+            gpu = cuda_runtime.device()
+            chosen = cuda_runtime.best_of(self._archs, gpu.capability)
+            use = f"runs {chosen}" if chosen else f"runs none of {', '.join(self._archs)}"
+            lines.append(f"GPU: Found {gpu.name} (sm_{gpu.capability}; it {use})")
+        except LibraryError as error:
+            lines.append(f"GPU: Not found ({'; '.join(error.problems) or error.message})")
+        return lines
+
+    @property
+    def record_kind(self) -> str:
+        return "cuda-emulated" if cuda_runtime.emulating() else "cuda"
 
     @property
     def graph_dtype(self) -> str:
@@ -96,9 +148,17 @@ class CudaTarget(Target):
             raise TargetError(
                 "GPU: Not found", problems=[error.message, *error.problems], hint=hint
             ) from error
-        arch = cuda_runtime.best_of(tuple(MODELS), found.capability)
+        return CudaTarget.arch_for(found.name, found.capability)
+
+    @staticmethod
+    def arch_for(name: str, capability: int) -> str:
+        """The architecture to build for, for a GPU of that compute capability."""
+        arch = cuda_runtime.best_of(tuple(MODELS), capability)
         if arch is None:
-            raise TargetError(f"GPU: Found {found.name}, of an architecture that is not supported", hint=hint)
+            raise TargetError(
+                f"GPU: Found {name}, sm_{capability}, which is not supported",
+                hint=f"supported: {', '.join(MODELS)}",
+            )
         return arch
 
     @property
@@ -139,7 +199,7 @@ class CudaTarget(Target):
 
     def _chosen(self) -> str:
         """The architecture that the GPU of this machine runs.  :class:`LibraryError` when there is none."""
-        return cuda_runtime.choose_arch(tuple(model.arch for model in self.models))
+        return cuda_runtime.choose_arch(self._archs)
 
     def running(self) -> tuple[list[Any], str]:
         return [tvm.cuda(0), tvm.cpu()], f"main_{self._chosen()}"

@@ -39,6 +39,12 @@ class Toolchain(ABC):
     def version(self) -> str:
         """Part of the cache's key."""
 
+    @property
+    def release(self) -> str:
+        """The version in short, for people."""
+        found = re.search(r"release ([\d.]+)", self.version)
+        return found.group(1) if found else self.version
+
     @abstractmethod
     def _compile(self, source: str, arch: str, kind: str) -> bytes: ...
 

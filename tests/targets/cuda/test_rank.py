@@ -3,6 +3,7 @@
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
+from hetero_tvm.search.records import read_records
 from hetero_tvm.targets.cuda.rank import WARNING, pick, refusal
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
@@ -39,6 +40,7 @@ def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler
     assert 0 < tuned.report.trials <= 8
     assert tuned.report.total_seconds("tuned_seconds") is None
     assert set(tuned.choices) == {task.key for task in plan.tasks}
-    assert not list(tmp_path.iterdir())  # an estimate is no record
+    records = read_records(next(tmp_path.iterdir()))
+    assert records and {(r.role, r.status, r.seconds) for r in records} == {("ranked", "unmeasured", None)}
     built = build_model(tuned, logs=tmp_path, use_shipped=False)
     assert all(facts["stack"] == 0 for facts in built.facts["sm_80"].values())

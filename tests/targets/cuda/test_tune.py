@@ -1,0 +1,108 @@
+"""Tuning on a GPU, the emulated one: which device, which records, what a broken kernel costs."""
+
+import pytest
+
+from hetero_tvm import tune as tune_command
+from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
+from hetero_tvm.errors import TargetError
+from hetero_tvm.search.bench_client import LocalBench
+from hetero_tvm.search.compile_process import Refused
+from hetero_tvm.search.device_workers import DeviceWorkers, open_benches
+from hetero_tvm.search.records import RANKED, read_records
+from hetero_tvm.search.workers import Job, Limits, contract_spec
+from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.cuda import bench, facts
+from hetero_tvm.targets.cuda.model import model_named
+from tests.search.spaces import Scale
+from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
+from tests.targets.cuda.gpu_spaces import BadGpuSpace
+
+LIMITS = Limits(build_seconds=60, run_seconds=20, memory=4 << 30)
+DEVICE = "CPU emulation of sm_80"
+
+
+def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):  # noqa: F811
+    device = LocalBench(bench.BENCH)
+    assert device.open() == {"kind": "cuda", "name": DEVICE, "arch": "sm_80", "capability": 80}
+    modes = ["good", "fault", "good", "crash", "good", "wrong", "good"]
+    with DeviceWorkers([device], model_named("sm_80"), bench.COMPILE, LIMITS, slots=1) as workers:
+        workers.add_task("bad", contract_spec(Scale(2, 64), BadGpuSpace()))
+        jobs = [Job("bad", ({"point": {"mode": mode, "repeat": 1, "pieces": 1}},)) for mode in modes]
+        results = dict(workers.measure(jobs))
+    status = {mode: results[modes.index(mode)][0] for mode in set(modes)}
+    assert status["fault"].status == "run_error" and "LaunchFailure" in status["fault"].text
+    assert status["crash"].status == "crash" and "SIGSEGV" in status["crash"].text
+    assert status["wrong"].status == "wrong_result"
+    good = [results[index][0] for index, mode in enumerate(modes) if mode == "good"]
+    assert [(result.status, result.text) for result in good] == [("ok", "")] * 4
+    assert device.peer.generation == 3  # one process more after each of fault and crash
+
+
+def test_spilling_candidates_are_not_measured(emulated, monkeypatch, tmp_path):  # noqa: F811
+    kernel = BadGpuSpace().emit(Scale(2, 64), {"mode": "good"}, None).with_attr("global_symbol", "candidate")
+    known = {"registers": 255, "stack": 16, "shared": 0, "occupancy": 0.1}
+    monkeypatch.setattr(facts, "of_module", lambda module: {"candidate_kernel": known})
+    with pytest.raises(Refused, match="spills: 16 bytes of stack, 255 registers"):
+        bench.compile_candidate(kernel, model_named("sm_80"), str(tmp_path / "x.so"))
+    known.update(stack=0, occupancy=0, shared=1 << 20)
+    with pytest.raises(Refused, match="does not fit"):
+        bench.compile_candidate(kernel, model_named("sm_80"), str(tmp_path / "x.so"))
+
+
+def test_of_several_architectures_the_one_that_is_there_is_measured(emulated, tmp_path):  # noqa: F811
+    plan = optimize_model(import_model("zoo:minilm-l6-tiny"), target="cuda:sm_90,sm_80", precision="f16")
+    tuned = tune_model(plan, trials=1, logs=tmp_path, use_shipped=False)
+    assert tuned.report.trials == 1 and not tuned.report.failures
+    assert any("only sm_80 was measured: sm_90" in text for text in tuned.report.warnings)
+    assert any(f"measured on {DEVICE}" in text for text in tuned.report.notes)
+    (path,) = tmp_path.iterdir()
+    assert path.name == "cuda-emulated-sm_80.jsonl"  # never taken for times of a GPU
+    assert {(record.device, record.mcpu) for record in read_records(path)} == {(DEVICE, "sm_80")}
+    assert all(choice.origin == "default" for choice in tuned.choices.values())  # of sm_90, the first
+
+
+def test_a_device_that_no_architecture_serves(emulated, monkeypatch):  # noqa: F811
+    target = parse_target("cuda:sm_90")
+    assert list(target.devices_here()) == [] and open_benches(target, None) == []
+    with pytest.raises(TargetError, match="is sm_80, the target has sm_90") as caught:
+        target.variant_on({"name": "A100", "capability": 80})
+    assert caught.value.hint == "--target cuda:sm_90,sm_80"
+
+
+def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, compiler):  # noqa: F811
+    plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
+    (variant,) = plan.variants()
+    task = next(task for task in plan.tasks if task.space is not None and task.space.name == "cuda.matmul")
+    knobs = task.space.knobs(task.op, plan.machine)
+    default = dict(task.space.default(task.op, plan.machine))
+    store = record_store(plan, tmp_path, False)
+    from hetero_tvm.search.choose import choose_one
+    from hetero_tvm.search.records import TRIAL, UNMEASURED, VERIFIED, new_record
+
+    def choice(device=""):
+        return choose_one(task, plan.machine, record_store(plan, tmp_path, False, device))
+
+    ranked = {name: knob.choices[-1] for name, knob in ((knob.name, knob) for knob in knobs)}
+    store.append(new_record(task, store.site, {"point": ranked}, status=UNMEASURED, role=RANKED))
+    assert choice().point == ranked and "not measured" in choice().origin and choice().seconds is None
+    there = record_store(plan, tmp_path, False, "NVIDIA H200")
+    there.append(new_record(task, there.site, {"point": default}, seconds=1.0, role=TRIAL))
+    assert choice().point == default and choice("NVIDIA H200").point == default
+    # Of another product of the architecture: better than what nobody measured, and said so.
+    assert choice("NVIDIA H100").point == default and "of NVIDIA H200" in choice("NVIDIA H100").origin
+    here = record_store(plan, tmp_path, False, "NVIDIA H100")
+    here.append(new_record(task, here.site, {"point": ranked}, seconds=2.0, role=VERIFIED))
+    assert choice("NVIDIA H100").point == ranked and choice("NVIDIA H200").point == default
+    assert not here.measured(task).get("ranked") and len(here.trials(task)) == 0
+    built = build_model(variant, logs=tmp_path, use_shipped=False)
+    row = next(row for row in built.kernels if row["kernel"] == task.name)
+    assert row["record"].startswith("record") and "verified" in row["record"]
+
+
+def test_the_command_says_what_it_found(emulated, tmp_path, capsys):  # noqa: F811
+    arguments = ["zoo:minilm-l6-tiny", "--target", "cuda", "--precision", "f16", "--trials", "1"]
+    arguments += ["--out", str(tmp_path), "--logs", str(tmp_path), "--no-check", "--no-shipped-records"]
+    assert tune_command.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "CUDA compiler: Found emulator" in out and f"GPU: Found {DEVICE} (sm_80; it runs sm_80)" in out
+    assert f"measured on {DEVICE}" in out
