@@ -15,6 +15,9 @@ from hetero_tvm.benchmarking.compare import Options, Result, compare
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES
 from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_library
 from hetero_tvm.errors import HeteroTVMError, UsageError
+from hetero_tvm.runtime import read_manifest
+
+_ROUNDS, _NPU_ROUNDS = 10, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,8 +36,9 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=cli_common.positive, metavar="N", help="default: one per available core"
     )
     parser.add_argument(
-        "--rounds", type=cli_common.positive, default=10, metavar="R", help="turns of each runtime (10)"
-    )
+        "--rounds", type=cli_common.positive, metavar="R",
+        help="turns of each runtime (10; 3 where an NPU is simulated, whose cycles never vary)",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
     return parser
 
@@ -55,9 +59,11 @@ def _run(options: argparse.Namespace) -> int:
     if absent and not names:
         packages = " ".join(dict.fromkeys(f"'{RUNTIMES[name].install}'" for name in absent))
         raise UsageError(f"not installed: {', '.join(absent)}", hint=f"pip install {packages}")
-    settings = Options(cores, options.rounds, options.seconds)
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-bench-") as folder:
         subject = _subject(options, library, Path(folder))
+        manifest = read_manifest(subject.files["library"])
+        rounds = options.rounds or (_NPU_ROUNDS if manifest.target.kind == "npu" else _ROUNDS)
+        settings = Options(cores, rounds, options.seconds)
         runtimes = [OURS, *(names if subject.files["model"] else [])]
 
         def progress(text: str) -> None:
@@ -73,7 +79,26 @@ def _run(options: argparse.Namespace) -> int:
         cli_common.print_json(_document(subject, settings, results))
     else:
         _print_table(subject, settings, results)
+        if results[0].npu is not None:
+            print(_npu_line(results[0], manifest.device))
     return 0
+
+
+def _npu_line(ours: Result, device: dict[str, Any]) -> str:
+    """What the NPU does in a call, in place of the wall time of its simulator."""
+    facts = ours.to_json()["npu"]
+    name = device.get("npu", {}).get("name", "")
+    driver = os.environ.get("HNPU_DRIVER")
+    counted = f"counted by {driver}" if driver else "simulated"
+    regions = f"{facts['regions']} region{'s' * (facts['regions'] > 1)}"
+    return (
+        f"NPU {name} {device.get('precision', '')}, {counted}: {facts['cycles']:,.0f} cycles, "
+        f"{facts['npu_ms']:.3f} ms, {1e3 * facts['energy_joule']:.3f} mJ, "
+        f"{facts['dram_bytes'] / 1e6:.2f} MB of DRAM traffic, {regions}\n"
+        f"with {facts['host_ms']:.3f} ms of kernels on the host: {facts['latency_ms']:.3f} ms, which is what "
+        "'ours / this' compares; the times of our row are the wall's"
+        + ("" if driver else ", for which the simulator computes the numbers")
+    )
 
 
 def _cores(threads: int | None) -> tuple[int, ...]:
@@ -116,7 +141,7 @@ def _library_for(model: Any, options: argparse.Namespace) -> Path:
     """Build an imported model with the records there are, and export it to ``--out``."""
     import hetero_tvm
 
-    plan = hetero_tvm.optimize_model(model, target=options.target)
+    plan = cli_common.load_plan(options, model)
     built = hetero_tvm.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
 

@@ -104,27 +104,52 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuse what parses but cannot be served.  :class:`UsageError` names the option."""
-    if options.precision is not None and options.precision not in _PRECISIONS:
-        raise UsageError(f"--precision {options.precision} is unknown", hint="use --precision f32")
-    if options.precision == "int8":
-        raise UsageError(f"--precision {options.precision} is not available yet", hint="use --precision f32")
+    """Refuse what parses but cannot be served.  :class:`UsageError` names all such options."""
+    problems, hint = [], None
+    precision = options.precision
+    if precision == "int8":
+        problems.append(f"--precision {precision} is not available yet")
+    elif precision is not None and precision not in _PRECISIONS:
+        problems.append(f"--precision {precision} is unknown")
+    if problems:
+        hint = "leave out --precision for the target's own"
     names = [name for name, _ in options.shape]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--shape gives {name} twice")
+    problems += [f"--shape gives {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    if problems and getattr(options, "target", None) is not None:
+        # Alone, a target that cannot be is told by whoever uses it first.
+        try:
+            load_target(options.target, None)
+        except HeteroTVMError as error:
+            problems += error.problems or [error.message]
+            hint = error.hint or hint
+    if len(problems) == 1:
+        raise UsageError(problems[0], hint=hint)
+    if problems:
+        raise UsageError("these options cannot be", problems=problems, hint=hint)
 
 
-def load_plan(options: argparse.Namespace) -> Any:
-    """Import and optimize the model that the options name."""
-    from hetero_tvm import api
+def load_target(name: str, precision: str | None) -> Any:
+    """The target of that name, at a precision (None: its own).
+
+    Raises :class:`TargetError` or :class:`UsageError`.
+    """
     from hetero_tvm.targets.base import parse_target
 
-    for line in parse_target(options.target).findings():
+    target = parse_target(name)
+    return target if precision is None else target.with_precision(precision)
+
+
+def load_plan(options: argparse.Namespace, model: Any = None) -> Any:
+    """Import the model that the options name (unless it is given), and optimize it for their target."""
+    from hetero_tvm import api
+
+    target = load_target(options.target, options.precision)  # first: a model may take long to read
+    for line in target.findings():
         say(options, line)
-    model = api.import_model(
-        options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
-    )
+    if model is None:
+        model = api.import_model(
+            options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
+        )
     return api.optimize_model(
         model,
         target=options.target,

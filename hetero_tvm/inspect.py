@@ -112,8 +112,9 @@ def _print(document: dict[str, Any]) -> None:
         console.print(made)
 
     target = document["target"]
-    device = target.get("cpu") or target.get("device", "")
-    console.print(f"{document['name']} for {target['kind']} {device}")
+    words = [target["kind"], target.get("device"), target.get("precision"), *target.get("archs", ())]
+    host = target["cpu"] and (f"(host {target['cpu']})" if target.get("device") else target["cpu"])
+    console.print(" ".join([f"{document['name']} for", *filter(None, [*words, host])]))
     for way in ("inputs", "outputs"):
         for tensor in document[way]:
             shape = "x".join(map(str, tensor["shape"])) or "scalar"

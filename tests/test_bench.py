@@ -115,3 +115,20 @@ def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, 
     }  # fmt: skip
     assert bench.main([*arguments, "--vs", "openvino"]) == 2
     assert "pip install 'openvino'" in capsys.readouterr().err
+
+
+def test_a_library_for_an_npu_says_what_the_npu_takes(model, tmp_path, capsys):
+    arguments = [str(model), "--shape", "x=8x32", "--target", "npu:edge", "--precision", "bf16"]
+    arguments += ["--out", str(tmp_path), "--no-shipped-records", "--logs", str(tmp_path)]
+    arguments += ["--rounds", "1", "--seconds", "0.02"]
+    assert bench.main([*arguments, "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    ours, peer = document["runtimes"]
+    npu = ours["npu"]
+    assert npu["regions"] == 1 and npu["macs"] == 8 * 16 * 32 and npu["energy_joule"] > 0
+    assert npu["npu_ms"] == pytest.approx(npu["cycles"] / 0.5e6)  # 0.5 GHz
+    assert npu["latency_ms"] == pytest.approx(npu["npu_ms"] + npu["host_ms"]) and npu["host_ms"] >= 0
+    assert peer["ratio"] == pytest.approx(npu["latency_ms"] / peer["median_ms"])
+    assert 1e-5 < peer["max_rel_difference"] < 2e-2  # bf16, not f16 or f32
+    assert bench.main([document["library"], "--rounds", "1", "--seconds", "0.02"]) == 0
+    assert "NPU edge bf16, simulated: " in capsys.readouterr().out

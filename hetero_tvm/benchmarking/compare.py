@@ -54,9 +54,25 @@ class Result:
     """Our median divided by this runtime's (below 1: we are faster)."""
     ratio_p10: float | None = None
     """The same of the 10th percentiles: what a busy machine disturbs least."""
+    npu: dict[str, Any] | None = None
+    """What a call costs on the NPU (see :class:`hetero_tvm.runtime.NpuUse`), where ours runs on one."""
+    host_turns: list[float] = field(default_factory=list)
+    """Milliseconds of each call outside of the NPU's regions."""
     max_abs_difference: float | None = None
     max_rel_difference: float | None = None
     """The largest difference from our outputs; also divided by the largest output."""
+
+    @property
+    def npu_milliseconds(self) -> float | None:
+        """Latency with an NPU in place of its simulator: its own time, and the host's kernels."""
+        if self.npu is None:
+            return None
+        return 1e3 * self.npu["seconds"] + float(np.median(self.host_turns))
+
+    @property
+    def compared(self) -> np.ndarray:
+        """The milliseconds that ratios are of: the wall's, or the estimate where an NPU is simulated."""
+        return np.concatenate(self.turns) if self.npu is None else np.array([self.npu_milliseconds])
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"name": self.name, "status": self.status}
@@ -77,7 +93,16 @@ class Result:
             "ratio_p10": self.ratio_p10,
             "max_abs_difference": _json_number(self.max_abs_difference),
             "max_rel_difference": _json_number(self.max_rel_difference),
+            **self._npu_json(),
         }
+
+    def _npu_json(self) -> dict[str, Any]:
+        if self.npu is None:
+            return {}
+        known = {key: value for key, value in self.npu.items() if key not in ("seconds", "call_seconds")}
+        npu_ms = 1e3 * self.npu["seconds"]
+        host = self.npu_milliseconds - npu_ms
+        return {"npu": {**known, "npu_ms": npu_ms, "host_ms": host, "latency_ms": self.npu_milliseconds}}
 
 
 def _json_number(value: float | None) -> float | str | None:
@@ -130,7 +155,7 @@ def _finish(workers: list[_Worker]) -> None:
         result = worker.result
         if result.status != "ok" or ours is None:
             continue
-        mine, theirs = np.concatenate(ours.result.turns), np.concatenate(result.turns)
+        mine, theirs = ours.result.compared, result.compared
         result.ratio = float(np.median(mine) / np.median(theirs))
         result.ratio_p10 = float(np.percentile(mine, 10) / np.percentile(theirs, 10))
         result.max_abs_difference, result.max_rel_difference = _difference(reference, worker.outputs())
@@ -197,8 +222,13 @@ class _Worker:
 
     def turn(self, seconds: float) -> None:
         answer = self._ask({"seconds": seconds}, _TURN_LIMIT + 20 * seconds)
-        if "milliseconds" in answer:
-            self.result.turns.append(answer["milliseconds"])
+        if "milliseconds" not in answer:
+            return
+        self.result.turns.append(answer["milliseconds"])
+        if (npu := answer.get("npu")) is not None:
+            self.result.npu = npu
+            pairs = zip(answer["milliseconds"], answer["npu_milliseconds"], strict=True)
+            self.result.host_turns += [max(0.0, whole - inside) for whole, inside in pairs]
 
     def outputs(self) -> list[np.ndarray]:
         with np.load(self._outputs) as file:

@@ -7,6 +7,7 @@ by :mod:`hetero_tvm.benchmarking.compare`, never by hand.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -38,7 +39,9 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            _answer(answers, milliseconds=_time(call, command["seconds"]))
+            uses: list[Any] = []
+            milliseconds = _time(call, command["seconds"], uses)
+            _answer(answers, milliseconds=milliseconds, **_npu(uses))
         except Exception as error:
             _answer(answers, error=_short(error))
             return
@@ -67,6 +70,13 @@ def _start(task: dict[str, Any]) -> Call:
     if task["runtime"] != OURS:  # ours places its threads itself
         _spread(call, cores)
     return call
+
+
+def _npu(uses: list[Any]) -> dict[str, Any]:
+    """What the last call cost on an NPU, and the milliseconds that each spent in its regions."""
+    if not uses:
+        return {}
+    return {"npu": dataclasses.asdict(uses[-1]), "npu_milliseconds": [1e3 * use.call_seconds for use in uses]}
 
 
 def _spread(call: Call, cores: tuple[int, ...]) -> None:
@@ -102,8 +112,12 @@ def _thread_times() -> dict[int, float]:
     return times
 
 
-def _time(call: Call, seconds: float) -> list[float]:
-    """Milliseconds of each call for about ``seconds``, after warm-up (not timed)."""
+def _time(call: Call, seconds: float, uses: list[Any] | None = None) -> list[float]:
+    """Milliseconds of each call for about ``seconds``, after warm-up (not timed).
+
+    ``uses`` receives what each call cost on an NPU, where our library runs on one.
+    """
+    npu = getattr(call, "npu", lambda: None)
     start = time.perf_counter()
     call()
     if time.perf_counter() - start < seconds:
@@ -118,6 +132,8 @@ def _time(call: Call, seconds: float) -> list[float]:
             start = clock()
             call()
             milliseconds.append((clock() - start) * 1e3)
+            if uses is not None and (use := npu()) is not None:
+                uses.append(use)
             if clock() > stop + 10 * seconds:  # a runtime that is a hundred times slower
                 break
     finally:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hetero_tvm.errors import TargetError
@@ -154,11 +155,15 @@ class NPUSpec:
             for key, value in energy.items()
             if not _is_number(value) or value < 0
         ]
-        if problems:
-            raise TargetError(f"the NPU spec {name!r} is not valid", problems=problems)
         rest = {"name": name, **{key: value for key, value in values.items() if key != "energy_pj"}}
-        if isinstance(rest["matrix_block"], list):
+        if isinstance(rest.get("matrix_block"), list):
             rest["matrix_block"] = tuple(rest["matrix_block"])
+        if problems:
+            # The values that are there are judged beside those of a machine that is right.
+            given = {key: value for key, value in rest.items() if key in known}
+            right = dataclasses.asdict(cls.preset("edge"))
+            problems += _problems(SimpleNamespace(**{**right, **given}))
+            raise TargetError(f"the NPU spec {name!r} is not valid", problems=problems)
         return cls(**rest, energy_pj=Energy(**energy))
 
     @classmethod

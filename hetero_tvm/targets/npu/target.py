@@ -48,28 +48,44 @@ class NpuTarget(Target):
             )
         self.spec = spec
         self.precision = precision
+        self._precision_named = False
         self._cpu = CpuTarget()
 
     @classmethod
     def from_variant(cls, variant: str) -> NpuTarget:
-        """``npu``, ``npu:edge``, ``npu:/path/machine.toml``; ``,bf16`` behind it sets the precision."""
-        name, _, precision = variant.partition(",")
-        if name in _DTYPES and not precision:
-            name, precision = "", name
-        name = name or DEFAULT
-        if name.endswith(".toml") or "/" in name:
-            spec = NPUSpec.from_toml(Path(name).expanduser())
-        elif name in presets():
-            spec = NPUSpec.preset(name)
-        else:
+        """``npu``, ``npu:edge``, ``npu:/path/machine.toml``; ``,bf16`` behind it sets the precision.
+
+        Raises :class:`TargetError` that lists all that is wrong, with the file's problems if it is one.
+        """
+        parts = [part.strip() for part in variant.split(",")] if variant else []
+        precisions = [part for part in parts if part in _DTYPES]
+        names = [part for part in parts if part and part not in _DTYPES]
+        problems: list[str] = []
+        specs = [spec for name in names if (spec := _machine(name, problems)) is not None]
+        if "" in parts:
+            problems.append(f"npu:{variant} has an empty part")
+        problems += [
+            f"npu:{variant} names {len(several)} {what}: {', '.join(several)}"
+            for what, several in (("machines", names), ("precisions", precisions))
+            if len(several) > 1
+        ]
+        if problems:
             raise TargetError(
-                f"there is no NPU {name!r}",
-                hint=f"presets: {', '.join(presets())}; or give the path of a .toml file",
+                problems[0] if len(problems) == 1 else f"there is no target npu:{variant}",
+                problems=problems if len(problems) > 1 else (),
+                hint=f"npu:MACHINE or npu:MACHINE,PRECISION, with a machine of {', '.join(presets())} or the "
+                f"path of a .toml file, and a precision of {', '.join(_DTYPES)}",
             )
-        return cls(spec, precision or "f16")
+        target = cls(specs[0] if specs else NPUSpec.preset(DEFAULT), *precisions)
+        target._precision_named = bool(precisions)
+        return target
 
     def with_precision(self, precision: str) -> NpuTarget:
         """The same machine with weights and activations of another type."""
+        if self._precision_named and precision != self.precision:
+            raise UsageError(
+                f"the target says {self.precision}, --precision says {precision}", hint="give one of them"
+            )
         return NpuTarget(self.spec, precision)
 
     @functools.cached_property
@@ -136,5 +152,24 @@ class NpuTarget(Target):
     def compile(self, module: Any) -> Any:
         return self._cpu.compile(module)
 
+    def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
+        """The facts are the machine: a library runs on it, or on one with at least its memories."""
+        return self.compile(module), {"precision": self.precision, "npu": self.spec.to_json()}
+
     def describe(self) -> dict[str, Any]:
-        return {**self._cpu.describe(), "kind": self.kind}
+        mine = {"kind": self.kind, "device": self.spec.name, "precision": self.precision}
+        return {**self._cpu.describe(), **mine}
+
+
+def _machine(name: str, problems: list[str]) -> NPUSpec | None:
+    """The machine of a preset or a file; None, and what is wrong added to ``problems``."""
+    try:
+        if name.endswith(".toml") or "/" in name:
+            return NPUSpec.from_toml(Path(name).expanduser())
+        if name in presets():
+            return NPUSpec.preset(name)
+    except TargetError as error:
+        problems += [f"{name}: {problem}" for problem in error.problems] or [error.message]
+        return None
+    problems.append(f"there is no NPU {name!r}")
+    return None

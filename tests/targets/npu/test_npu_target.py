@@ -57,5 +57,45 @@ def test_targets_by_name_and_by_file(tmp_path):
     assert parse_target(f"npu:{path}").spec.l1_kib == 256
     with pytest.raises(TargetError, match="no NPU 'huge'"):
         parse_target("npu:huge")
-    with pytest.raises(UsageError, match="--precision f64 is not available for target npu"):
+    with pytest.raises(TargetError, match="there is no NPU 'f64'"):
         parse_target("npu:edge,f64")
+
+
+def test_all_that_is_wrong_with_a_target_is_said_at_once(tmp_path):
+    with pytest.raises(TargetError) as error:
+        parse_target("npu:edge,huge,bf16,f16,")
+    assert error.value.problems == (
+        "there is no NPU 'huge'",
+        "npu:edge,huge,bf16,f16, has an empty part",
+        "npu:edge,huge,bf16,f16, names 2 machines: edge, huge",
+        "npu:edge,huge,bf16,f16, names 2 precisions: bf16, f16",
+    )
+    path = tmp_path / "bad.toml"
+    path.write_text("matrix_block = [8, 8]\nl1_kib = 0\ncolour = 3\n")
+    with pytest.raises(TargetError) as error:
+        parse_target(f"npu:{path}")
+    text = str(error.value)
+    for reason in ("unknown key 'colour'", "missing key 'clock_ghz'", "l1_kib must be", "three integers M"):
+        assert reason in text
+    with pytest.raises(UsageError, match="the target says bf16, --precision says f16"):
+        parse_target("npu:edge,bf16").with_precision("f16")
+    assert parse_target("npu:edge").with_precision("bf16").precision == "bf16"
+
+
+def test_records_of_one_machine_serve_no_other(tmp_path):
+    """Machines that differ in anything that costs cycles, or in precision, share no record."""
+    path = tmp_path / "mine.toml"
+    values = NPUSpec.preset("edge").to_json()
+    del values["energy_pj"]
+    values["name"] = "edge"  # the same name, so the same file
+    values["dram_latency"] += 1
+    lines = (f"{k} = {list(v) if isinstance(v, tuple) else json.dumps(v)}" for k, v in values.items())
+    path.write_text("\n".join(lines))
+    model = api.import_model("zoo:minilm-l6-tiny")
+    edge = api.optimize_model(model, "npu:edge")
+    assert api.tune_model(edge, trials=6, logs=tmp_path, use_shipped=False).report.trials == 6
+    for target in (f"npu:{path}", "npu:edge,bf16", "npu:mobile", "cpu"):
+        plan = api.optimize_model(model, target)
+        store = api.record_store(plan, tmp_path, use_shipped=False)
+        assert not any(store.measured(task) for task in plan.tasks), target
+    assert any(api.record_store(edge, tmp_path, False).measured(task) for task in edge.tasks)
