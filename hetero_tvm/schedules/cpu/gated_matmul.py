@@ -42,7 +42,7 @@ class GatedMatmulSpace(MatmulSpace):
         return Activations((op.activation,), machine)
 
     def epilogue(self, k: Kernel, op: GatedMatmul, extra: list[Any], activations: Activations) -> Finish:
-        def finish(values: list[Any], row: Any, column: Any, width: int, steps: None) -> Any:
+        def finish(values: list[Any], row: Any, column: Any, width: int, steps: slice) -> Any:
             gate, up = values
             if op.biased:
                 (bias,) = extra

@@ -12,16 +12,17 @@ W is packed as [panels, K, NR], so a tile reads it with unit stride; a panel (K 
 by all row tiles of the block while it is in L2.  Weights are cold in a network (each is used once
 per inference), so every step of k also prefetches a line of the *next* panel.
 
-With ``k_blocks`` > 1 the reduction is cut as well (Goto and van de Geijn, 2008)::
+With blocks of rows and ``k_blocks`` > 1 the reduction is cut as well (Goto and van de Geijn, 2008)::
 
     parallel block of rows:
+        Y[block] = bias + residual, or 0
         for each piece of K, for each panel of NR columns, for each register tile of the block:
-            acc[MR][NR] = X[rows, piece] @ W[piece, panel]
-            Y[rows, panel] = acc (+ residual) | Y + acc | epilogue(Y + acc)     (first | middle | last piece)
+            Y[rows, panel] += X[rows, piece] @ W[piece, panel]
+        Y[block] = activation(Y[block]), if there is one
 
 For long K the rows of a block (times K) and a panel no longer share L2, and both would stream from
-beyond it for every panel; a piece of them does fit.  Sums of residuals commute, so they enter with
-the first piece: Y may then lie where the residual lay.
+beyond it for every panel; a piece of them does fit.  Y may lie where a residual lay that is added before
+any activation.
 
 ``row_blocks = 1`` splits columns among the threads, ``row_blocks = threads`` splits rows (each
 thread's activations stay in its own L2), more than that blocks the rows for large M.
@@ -40,13 +41,15 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu import tile
 from hetero_tvm.schedules.cpu.activation import Activations
-from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, int32, tirx, vector_loop
 from hetero_tvm.schedules.cpu.machine import CpuModel
 
 PANEL_ATTR = "hetero.panels"
 """On a kernel in which each thread goes through all weight panels in turn: the weight's operand index."""
 
-Finish = Callable[[list[Any], Any, Any, int, Sequence[str] | None], Any]
+Finish = Callable[[list[Any], Any, Any, int, slice], Any]
+
+_WHOLE = slice(None)
 
 _MAX_ROWS = 14
 _MAX_VECTORS = 8
@@ -68,11 +71,9 @@ def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[tuple[in
     )
 
 
-def k_block_choices(op: Matmul) -> list[int]:
+def k_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
     """Into how many equal pieces the reduction may be cut; partial sums lie in Y."""
-    activation = next((i for i, step in enumerate(op.epilogue) if step not in (BIAS, RESIDUAL)), None)
-    late_residual = activation is not None and RESIDUAL in op.epilogue[activation:]
-    if late_residual or op.dtype != "float32":
+    if len(row_block_choices(op, machine)) == 1:
         return [1]
     return [b for b in (1, 2, 3, 4, 6, 8) if op.k % b == 0 and (b == 1 or op.k // b >= 256)]
 
@@ -165,11 +166,17 @@ class MatmulSpace(DesignSpace):
             Knob("row_blocks", tuple(row_block_choices(op, machine))),
             Knob("unroll", tuple(u for u in (4, 8, 2, 1) if u <= op.k)),
             Knob("prefetch", (1, 0)),
-            Knob("k_blocks", tuple(self._k_blocks(op)), absent=1),
+            Knob("k_blocks", tuple(self._k_blocks(op, machine)), absent=1),
         )
 
-    def _k_blocks(self, op: Any) -> list[int]:
-        return k_block_choices(op) if self.parts == 1 else [1]
+    def _k_blocks(self, op: Any, machine: CpuModel) -> list[int]:
+        # Partial sums of several products side by side would not fit into the result.
+        return k_block_choices(op, machine) if self.parts == 1 else [1]
+
+    @staticmethod
+    def _cuts(point: Point) -> int:
+        """Pieces of K; a kernel whose threads share out columns does not cut it."""
+        return point.get("k_blocks", 1) if point["row_blocks"] > 1 else 1
 
     def default(self, op: Matmul, machine: CpuModel) -> Point:
         product = self.product(op)
@@ -177,7 +184,8 @@ class MatmulSpace(DesignSpace):
             (t, b, cuts)
             for t in self._tiles(op, machine)
             for b in row_block_choices(op, machine)
-            for cuts in self._k_blocks(op)
+            for cuts in self._k_blocks(op, machine)
+            if cuts == 1 or b > 1
         ]
         shape, blocks, cuts = min(
             points, key=lambda p: (estimate(product, p[0], p[1], machine, p[2]), p[2], p[1])
@@ -190,7 +198,7 @@ class MatmulSpace(DesignSpace):
         rows, vectors = point["tile"]
         columns = vectors * machine.lanes
         panels = -(-op.n // columns)
-        cuts = point.get("k_blocks", 1)
+        cuts = self._cuts(point)
         cycles = estimate(op, point["tile"], point["row_blocks"], machine, cuts)
         ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
         return [
@@ -204,7 +212,7 @@ class MatmulSpace(DesignSpace):
 
     def pack(self, op: Any, point: Point, machine: CpuModel) -> dict[int, Packer]:
         panels, columns = self._panels(op, point, machine)
-        pieces = point.get("k_blocks", 1)
+        pieces = self._cuts(point)
 
         def weight(w: np.ndarray) -> np.ndarray:
             """[K, parts * N] -> [pieces of K * panels, K / pieces, NR], zero columns after N."""
@@ -222,21 +230,17 @@ class MatmulSpace(DesignSpace):
 
     def epilogue(self, k: Kernel, op: Any, extra: list[Any], activations: Activations) -> Finish:
         """``finish(values, row, column, width, steps)``: what is stored for the vectors of each part, after
-        some of the epilogue's steps (None: all)."""
+        these of the epilogue's steps."""
         extra = [
             k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
             for buffer, operand in zip(extra, op.inputs[2:], strict=True)
         ]
 
-        def finish(
-            values: list[Any], row: Any, column: Any, width: int, steps: Sequence[str] | None
-        ) -> Any:
+        def finish(values: list[Any], row: Any, column: Any, width: int, steps: slice) -> Any:
             (value,), at = values, k.ramp(column, width)
-            rest_operands = iter(extra)
-            for step in op.epilogue:
-                operand = next(rest_operands) if step in (BIAS, RESIDUAL) else None
-                if steps is not None and step not in steps:
-                    continue
+            operands = iter(extra)
+            pairs = [(step, next(operands) if step in (BIAS, RESIDUAL) else None) for step in op.epilogue]
+            for step, operand in pairs[steps]:
                 if step == BIAS:
                     value = value + k.load(operand, [at])
                 elif step == RESIDUAL:
@@ -252,8 +256,8 @@ class MatmulSpace(DesignSpace):
         rows, vectors = point["tile"]
         width_of_tile = vectors * lanes
         panels, columns = self._panels(op, point, machine)
-        blocks, pieces_of_k = point["row_blocks"], point.get("k_blocks", 1)
-        depth, slabs = op.k // pieces_of_k, pieces_of_k * panels
+        blocks, cuts = point["row_blocks"], self._cuts(point)
+        depth, slabs = op.k // cuts, cuts * panels
         full, rest = divmod(op.m, rows)
         tiles = full + bool(rest)
         last_columns = op.n - (panels - 1) * columns
@@ -270,7 +274,7 @@ class MatmulSpace(DesignSpace):
 
             def row_tile(first_row: Any, height: int, slab: Any, tile_index: Any, tiles: int) -> None:
                 panel, first_k = slab, int32(0)
-                if pieces_of_k > 1:
+                if cuts > 1:
                     panel = tirx.floormod(slab, panels)
                     first_k = tirx.floordiv(slab, panels) * depth
                 acc = k.scratch((height, width_of_tile))
@@ -296,23 +300,10 @@ class MatmulSpace(DesignSpace):
                     others = [k.load(acc, [r, k.ramp(p * columns + c, width)]) for p in range(1, self.parts)]
                     row, column = first_row + r, panel * columns + c
                     at = [row, k.ramp(column, width)]
-
-                    def save(value: Any, steps: Sequence[str] | None) -> None:
-                        k.store(y, finish([value, *others], row, column, width, steps), at)
-
-                    if pieces_of_k == 1:
-                        save(value, None)
-                        return
-                    early, late = split_epilogue(op)
-                    k.branch(
-                        slab < panels,
-                        lambda: save(value, early),
-                        lambda: k.branch(
-                            slab >= slabs - panels,
-                            lambda: save(k.load(y, at) + value, late),
-                            lambda: save(k.load(y, at) + value, ()),
-                        ),
-                    )
+                    if cuts > 1:
+                        k.store(y, k.load(y, at) + value, at)
+                    else:
+                        k.store(y, finish([value, *others], row, column, width, _WHOLE), at)
 
                 def write(count: int) -> None:
                     tile.store(k, acc, height, count, lanes, put)
@@ -342,25 +333,37 @@ class MatmulSpace(DesignSpace):
                         with k.when(tirx.EQ(block, int32(blocks - 1))):
                             row_tile(full * rows, rest, slab, int32(0), max(1, full // blocks))
 
+            def whole_rows(block: Any, value_at: Callable[[Any, Any, int], Any]) -> None:
+                first = tirx.floordiv(block * tiles, blocks) * rows
+                end = tirx.min(tirx.floordiv((block + 1) * tiles, blocks) * rows, int32(op.m))
+                with k.serial(end - first) as r:
+
+                    def put(column: Any, width: int) -> None:
+                        k.store(y, value_at(first + r, column, width), [first + r, k.ramp(column, width)])
+
+                    vector_loop(k, op.n, lanes, put, unroll=4)
+
+            def cut_block(block: Any) -> None:
+                early, late = split_epilogue(op.epilogue)
+                whole_rows(block, lambda *at: finish([k.splat(0.0, at[2])], *at, early))
+                with k.serial(slabs) as slab:
+                    block_of_rows(block, slab)
+                if op.epilogue[late]:
+                    whole_rows(block, lambda r, c, w: finish([k.load(y, [r, k.ramp(c, w)])], r, c, w, late))
+
             with k.imported(*activations.imports):
-                if pieces_of_k == 1:
+                if cuts > 1:
+                    with k.parallel(blocks, op.flops) as block:
+                        cut_block(block)
+                else:
                     with k.parallel(blocks * panels, op.flops) as piece:
                         block_of_rows(tirx.floordiv(piece, panels), tirx.floormod(piece, panels))
-                elif blocks > 1:
-                    with k.parallel(blocks, op.flops) as block, k.serial(slabs) as slab:
-                        block_of_rows(block, slab)
-                else:
-                    parts = min(machine.threads, panels)
-                    with k.parallel(parts, op.flops) as part, k.serial(pieces_of_k) as cut:
-                        first = tirx.floordiv(part * panels, parts)
-                        with k.serial(tirx.floordiv((part + 1) * panels, parts) - first) as panel:
-                            block_of_rows(int32(0), cut * panels + first + panel)
         if point["prefetch"] and slabs > 1 and blocks % machine.threads == 0:
             return k.function.with_attr(PANEL_ATTR, 1)
         return k.function
 
 
-def split_epilogue(op: Matmul) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Steps for the first and for the last piece of a cut reduction: residuals, and all others."""
-    early = tuple(step for step in op.epilogue if step == RESIDUAL)
-    return early, tuple(step for step in op.epilogue if step != RESIDUAL)
+def split_epilogue(steps: Sequence[str]) -> tuple[slice, slice]:
+    """The steps that may precede the sum, and the others: from the first activation on."""
+    linear = next((i for i, step in enumerate(steps) if step not in (BIAS, RESIDUAL)), len(steps))
+    return slice(0, linear), slice(linear, None)
