@@ -1,4 +1,4 @@
-"""Products of pairs of matrices that are both computed: attention left unfused, bilinear forms, int8."""
+"""Products of two computed tensors, each read where it lies."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import FusedOp, Operand
 
 
 @dataclass(frozen=True)
 class BatchMatmul(FusedOp):
-    """``Y[b] = scale * X[b] @ W[b]`` for each b of ``lead``; float32 sums, or int32 ones for int8.
+    """``Y[..., m, n] = A[..., m, k] @ B[..., k, n]`` in float32, neither operand constant as a rule.
 
     Parameters
     ----------
-    lead : leading dimensions of X and Y; their product is the number of matrices.
-    m, n, k : rows, columns, length of the reduction.
-    transposed : W is [*lead, n, k] instead of [*lead, k, n].
-    shared : W is one matrix for all of ``lead``.
-    scale : factor of the result (1 for int8).
-    dtype : of X and W; Y has it too, except that int8 gives int32.
-
-    Operands: X [*lead, m, k], W.
+    lead : batch dimensions of the product.
+    m, n, k : rows, columns, reduction length.
+    left, right : extents of the operands that hold A and B.
+    left_at, right_at : where A and B lie in them, taken as flat memory: offset, stride of each lead
+        dimension (0 where it is broadcast), stride of the rows, stride of the columns.
+    order : axes of [*lead, m, n] in the order of the result; the last stays the last.
     """
 
     kind: ClassVar[str] = "batch_matmul"
@@ -33,10 +31,11 @@ class BatchMatmul(FusedOp):
     m: int
     n: int
     k: int
-    transposed: bool = False
-    shared: bool = False
-    scale: float = 1.0
-    dtype: str = "float32"
+    left: tuple[int, ...]
+    left_at: tuple[int, ...]
+    right: tuple[int, ...]
+    right_at: tuple[int, ...]
+    order: tuple[int, ...]
 
     @property
     def batch(self) -> int:
@@ -44,15 +43,12 @@ class BatchMatmul(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        matrix = (self.n, self.k) if self.transposed else (self.k, self.n)
-        lead = () if self.shared else self.lead
-        return Operand("X", (*self.lead, self.m, self.k), self.dtype), Operand(
-            "W", (*lead, *matrix), self.dtype
-        )
+        return Operand("A", self.left), Operand("B", self.right)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.m, self.n), "int32" if self.dtype == "int8" else self.dtype)
+        extents = (*self.lead, self.m, self.n)
+        return Operand("Y", tuple(extents[axis] for axis in self.order))
 
     @property
     def flops(self) -> int:
@@ -60,44 +56,40 @@ class BatchMatmul(FusedOp):
 
     @property
     def label(self) -> str:
-        form = ["transposed"] if self.transposed else []
-        return "_".join(
-            ["batch_matmul", f"{self.batch}x{self.m}x{self.k}x{self.n}", *form, *suffix(self.dtype)]
-        )
+        return f"matmul_b{self.batch}_{self.m}x{self.k}x{self.n}"
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        x, w = arrays
-        if x.dtype == np.int8:
-            x, w = x.astype(np.int32), w.astype(np.int32)
-        product = x @ (np.swapaxes(w, -1, -2) if self.transposed else w)
-        return product if self.scale == 1.0 else product * self.scale
+        def view(array: np.ndarray, place: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
+            flat = np.ascontiguousarray(array).reshape(-1)[place[0] :]
+            strides = [flat.itemsize * stride for stride in place[1:]]
+            return np.lib.stride_tricks.as_strided(flat, (*self.lead, rows, columns), strides)
+
+        left, right = arrays
+        product = view(left, self.left_at, self.m, self.k) @ view(right, self.right_at, self.k, self.n)
+        return np.ascontiguousarray(product.transpose(self.order))
 
     def workload(self):
-        from tvm import te, tirx
+        from tvm import te
 
-        from hetero_tvm.ops.te_workload import prim_func
+        from hetero_tvm.ops.te_workload import at_flat, prim_func
 
-        total = "int32" if self.dtype == "int8" else "float32"
+        def compute(left, right):
+            def element(tensor, place, *index):
+                return at_flat(tensor, place[0] + sum(i * s for i, s in zip(index, place[1:], strict=True)))
 
-        def compute(x, w):
             axis = te.reduce_axis((0, self.k), name="k")
 
             def product(*index):
-                *lead, i, j = index
-                matrix = (j, axis) if self.transposed else (axis, j)
-                place = matrix if self.shared else (*lead, *matrix)
-                return te.sum(x[(*lead, i, axis)].astype(total) * w[place].astype(total), axis=axis)
+                place = [None] * len(index)
+                for i, at in zip(index, self.order, strict=True):
+                    place[at] = i
+                *lead, row, column = place
+                return te.sum(
+                    element(left, self.left_at, *lead, row, axis)
+                    * element(right, self.right_at, *lead, axis, column),
+                    axis=axis,
+                )
 
-            y = te.compute(self.output.shape, product, name="product")
-            if self.scale == 1.0 and total == self.output.dtype:
-                return y
-
-            def finished(*index):
-                value = y(*index)
-                if self.scale != 1.0:
-                    value = value * tirx.const(self.scale, "float32")
-                return value.astype(self.output.dtype)
-
-            return te.compute(y.shape, finished, name="scaled")
+            return te.compute(self.output.shape, product, name="Y")
 
         return prim_func(self, compute)

@@ -1,62 +1,80 @@
-"""Products of two computed tensors -> a fused operator, with a transposition of the second and a scale."""
+"""Products of two computed tensors -> ``ops.BatchMatmul``, which reads transposed operands where they lie."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.ops.batch_matmul import BatchMatmul
-from hetero_tvm.relax_passes.graph import Graph, dtype_of, scalar_of, shape_of
-from hetero_tvm.relax_passes.rule import Rule
+from hetero_tvm._bootstrap import import_tvm
 
-_DTYPES = {"float32": "float32", "int8": "int32"}
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
+from hetero_tvm.relax_passes.canonicalize_views import order_of  # noqa: E402
+from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+from hetero_tvm.relax_passes.views import Place, places  # noqa: E402
 
 
-class ClaimBatchMatmul(Rule):
-    """``scale * (x @ w)`` -> ``ops.BatchMatmul``; w as it is, or a transpose of the last two axes."""
+@dataclass
+class _Found:
+    op: BatchMatmul
+    operands: list[Any]
+    top: Any
+    absorbed: list[Any]
 
-    name = "batch_matmul_kernel"
+
+class FuseBatchMatmul(Rule):
+    """A product whose operands are views of other tensors, and a transposition of its result.
+
+    ``claims`` says whether the target has a kernel for an operator.
+    """
+
+    name = "batch_matmul"
     counted = False
     anchors = ("relax.matmul",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
-        x, w = graph.value(var).args
-        dtype, rank = dtype_of(x), len(shape_of(x))
-        if _DTYPES.get(dtype) != dtype_of(var) or dtype_of(w) != dtype or rank < 2 or len(shape_of(w)) < 2:
+    def __init__(self, claims: Callable[[FusedOp], bool]):
+        self._claims = claims
+
+    def match(self, graph: Graph, var: Any) -> _Found | None:
+        args = graph.value(var).args
+        if min(len(shape_of(arg)) for arg in args) < 2 or any(dtype_of(x) != "float32" for x in (*args, var)):
             return None
-        lead, (m, k), n = shape_of(x)[:-2], shape_of(x)[-2:], shape_of(var)[-1]
-        shared = len(shape_of(w)) == 2 and bool(lead)
-        if not shared and shape_of(w)[:-2] != lead:
+        if 0 in shape_of(var) or array_of(graph.value(args[1])) is not None:
             return None
-        permuted, transposed = graph.call(w, "relax.permute_dims"), False
-        if permuted is not None and _swaps_last(permuted, len(shape_of(w))):
-            w, transposed = permuted.args[0], True
-        scale, top = _scale(graph, var) if dtype == "float32" else (1.0, var)
-        op = BatchMatmul(lead, m, n, k, transposed, shared, scale, dtype)
-        return op, [x, w], top, var
+        shape = shape_of(var)
+        lead, depth = shape[:-2], shape_of(args[0])[-1]
+        left, right = (_furthest(graph, arg, lead) for arg in args)
+        top, order, absorbed = var, list(range(len(shape))), [*left[0].skipped, *right[0].skipped]
+        user = graph.only_user(var)
+        if user is not None and graph.op_name(user) == "relax.permute_dims":
+            moved = order_of(graph.value(user))
+            if moved[-1] == len(shape) - 1:
+                top, order = user, moved
+                absorbed.append(var)
+        op = BatchMatmul(
+            lead, shape[-2], shape[-1], depth, shape_of(left[0].base), left[1],
+            shape_of(right[0].base), right[1], tuple(order),
+        )  # fmt: skip
+        return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
-        op, operands, top, product = found
-        call = graph.call_function(op.workload(), op.label, operands, top)
-        graph.replace(top, call, absorbs=[] if top is product else [product])
+    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+        function = graph.add_function(found.op.workload(), found.op.label)
+        call = relax.call_tir(function, found.operands, out_ty=found.top.ty)
+        graph.replace(found.top, call, absorbs=found.absorbed)
 
 
-def _swaps_last(permuted: Any, rank: int) -> bool:
-    axes = permuted.attrs.axes
-    order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return order == [*range(rank - 2), rank - 1, rank - 2]
-
-
-def _scale(graph: Graph, var: Any) -> tuple[float, Any]:
-    """A scalar factor right behind the product, and the binding that multiplies."""
-    user = graph.only_user(var)
-    if user is None or graph.op_name(user) not in ("relax.multiply", "relax.divide"):
-        return 1.0, var
-    one, two = graph.value(user).args
-    if shape_of(user) != shape_of(var):
-        return 1.0, var
-    factor = scalar_of(graph.value(two)) if one.same_as(var) else None
-    if factor is None and graph.op_name(user) == "relax.multiply" and two.same_as(var):
-        factor = scalar_of(graph.value(one))
-    if factor is None or factor == 0:
-        return 1.0, var
-    return (1.0 / factor if graph.op_name(user) == "relax.divide" else float(factor)), user
+def _furthest(graph: Graph, expr: Any, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
+    """The furthest tensor of which an operand is a view with one stride per axis; offset and strides."""
+    matrix = shape_of(expr)[-2:]
+    for place in reversed(places(graph, expr)):
+        view = place.view.broadcast((*lead, *matrix))
+        strides = tuple(view.stride(axis) for axis in range(len(lead) + 2))
+        if None not in strides:
+            return place, (view.offset, *strides)
+    raise AssertionError("a tensor is a view of itself")

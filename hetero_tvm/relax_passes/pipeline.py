@@ -17,6 +17,7 @@ from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.relax_passes.add_norm import FuseAddNorm  # noqa: E402
 from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
 from hetero_tvm.relax_passes.attention import FuseAttention  # noqa: E402
+from hetero_tvm.relax_passes.batch_matmul import FuseBatchMatmul  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
 from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
 from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm, FoldPad  # noqa: E402
@@ -64,6 +65,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FoldInputScales(),
         GatedMlp(),  # before the epilogue as well: it takes two products at once
         MatmulEpilogue(),  # after everything that forms activations and takes products away
+        FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         MergeReshapes(),  # when no rule needs the shapes in between any more
         ClaimSoftmax(),  # last: attention has taken its softmax by now

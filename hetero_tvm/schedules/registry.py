@@ -6,6 +6,7 @@ from hetero_tvm.errors import RecordError
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.depthwise import DepthwiseSpace
@@ -32,6 +33,7 @@ from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
 CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
     GatedMatmulSpace(),
+    BatchMatmulSpace(),
     AttentionSpace(),
     NormalizeSpace(),
     NormalizeAxisSpace(),

@@ -10,6 +10,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import Operand, from_json
+from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalize
@@ -30,6 +31,9 @@ OPS = [
         4, 2, 3, 3, 4, 0.5, 2, mask=(2, 1, 3, 3), tensors=((12, 2, 3, 4),), places=tuple(
             (0, 4 * i, 72, 12, 24) for i in range(3)
         ),
+    ),
+    BatchMatmul(
+        (2, 3), 4, 5, 6, (2, 4, 3, 6), (0, 72, 6, 18, 1), (2, 3, 5, 6), (0, 90, 30, 1, 6), (0, 2, 1, 3)
     ),
     Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
     Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),

@@ -28,7 +28,7 @@ from hetero_tvm.codegen import transpose, vector_math
 from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu import row, tile
+from hetero_tvm.schedules.cpu import pack, row, tile
 from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, chunks, constant, int32, tirx
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.schedules.cpu.softmax import LOWEST
@@ -133,8 +133,10 @@ class AttentionSpace(DesignSpace):
                 factors = k.scratch((rows,))
                 query_base = k.let(_base(query_at, batch, head))
                 key_base, value_base = (k.let(_base(x, batch, kv_head)) for x in (key_at, value_at))
-                _pack_keys(k, packed_keys, key, key_base, key_at.row, op.kv_len, key_columns, dim, lanes)
-                _pack_values(
+                pack.transposed(
+                    k, packed_keys, key, key_base, key_at.row, op.kv_len, key_columns, dim, lanes
+                )
+                pack.rows(
                     k, packed_values, value, value_base, value_at.row, op.kv_len, value_columns, values, lanes
                 )
 
@@ -251,73 +253,6 @@ class AttentionSpace(DesignSpace):
                     with k.when(tirx.EQ(piece, int32(pieces - 1))):
                         query_tile(int32(full * rows), rest)
         return k.function
-
-
-def _pack_keys(
-    k: Kernel,
-    packed: Any,
-    key: Any,
-    base: Any,
-    row_stride: int,
-    length: int,
-    columns: int,
-    dim: int,
-    lanes: int,
-) -> None:
-    """K [S, D] of one head -> KT [panels, D, columns], by blocks in registers; keys after S are zero."""
-    blocks = dim // lanes
-
-    def one_by_one(panel: Any, j: Any, first: int) -> None:
-        with k.serial(dim - first) as d:
-            value = k.load(key, [base + (panel * columns + j) * row_stride + (first + d)])
-            k.store(packed, value, [panel, first + d, j])
-
-    def panel_of(panel: Any, count: int) -> None:
-        whole = count // lanes if blocks else 0
-        for block in range(whole):
-            with k.serial(blocks) as d:
-                target = k.address(packed, [panel, d * lanes, block * lanes])
-                source = k.address(key, [base + (panel * columns + block * lanes) * row_stride + d * lanes])
-                k.call(transpose.name_of(lanes), target, int32(columns), source, int32(row_stride))
-        if whole and dim % lanes:
-            with k.serial(whole * lanes) as j:
-                one_by_one(panel, j, blocks * lanes)
-        if count > whole * lanes:
-            with k.serial(count - whole * lanes) as j:
-                one_by_one(panel, whole * lanes + j, 0)
-
-    full, rest = divmod(length, columns)
-    if full:
-        with k.serial(full) as panel:
-            panel_of(panel, columns)
-    if rest:
-        panel_of(int32(full), rest)
-        with k.serial(dim) as d:
-            for start, width in chunks(columns - rest, lanes):
-                k.store(packed, k.splat(0.0, width), [full, d, k.ramp(rest + start, width)])
-
-
-def _pack_values(
-    k: Kernel,
-    packed: Any,
-    value: Any,
-    base: Any,
-    row_stride: int,
-    length: int,
-    columns: int,
-    dim: int,
-    lanes: int,
-) -> None:
-    """V [S, D] of one head -> [panels, S, columns]; columns after D are zero."""
-    panels = -(-dim // columns)
-    with k.serial(length) as j:
-        for panel in range(panels):
-            valid = min(columns, dim - panel * columns)
-            for start, width in chunks(valid, lanes):
-                source = [k.ramp(base + j * row_stride + (panel * columns + start), width)]
-                k.store(packed, k.load(value, source), [panel, j, k.ramp(start, width)])
-            for start, width in chunks(columns - valid, lanes):
-                k.store(packed, k.splat(0.0, width), [panel, j, k.ramp(valid + start, width)])
 
 
 def _base(place: Heads, batch: Any, head: Any) -> Any:
