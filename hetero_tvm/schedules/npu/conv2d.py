@@ -246,6 +246,8 @@ class _Emitter(matmul.Emitter):
         both = panels == 2 if panels else _l1_bytes(op, tiles, 2) <= machine.spec.scratchpad("l1")
         self.panels = 2 if both and (op.batch == 1 or tiles.stationary == "x") else 1
         self.batch = op.batch
+        self.fill = 0
+        """What lies outside of the image, where that is of int8."""
 
     def run(self) -> Any:
         op, c, k = self.op, self.conv, self.k
@@ -276,7 +278,7 @@ class _Emitter(matmul.Emitter):
                 if by_weights:
                     image = self._load_image(o * rows, rows)
                 with k.loop(1, buffers=self.versions):
-                    acc = k.alloc(L0C, (t.sub, t.tm, t.tn), "float32")
+                    acc = k.alloc(L0C, (t.sub, t.tm, t.tn), self.accumulator)
                     self._products(p, o, count, panel, image, acc)
                     with k.loop(count) as s:
                         i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
@@ -295,8 +297,9 @@ class _Emitter(matmul.Emitter):
             (rows, c.width, c.channels), At(buffer, lambda y, x, q: (y, x, q)),
             At(self.x, lambda y, x, q: (n, low + y, x, q)),
         )  # fmt: skip
-        pixel = 2 * c.channels
+        pixel = (1 if self.dtype == "int8" else 2) * c.channels
         geometry = {
+            "fill": self.fill & 0xFF,
             "height": rows, "width": c.width, "channels": c.channels, "row_pitch": pixel * c.width,
             "pixel_pitch": pixel, "kernel_h": c.kernel[0], "kernel_w": c.kernel[1],
             "stride_h": c.strides[0], "stride_w": c.strides[1], "dilation_h": c.dilation[0],

@@ -176,8 +176,8 @@ class Kernel:
             x = x + tap % g["kernel_w"] * g["dilation_w"]
             inside = tirx.all(y >= 0, y < g["height"], x >= 0, x < g["width"])
             value = image.buffer[tuple(image.index(y, x, channel))]
-            zero = tirx.const(0, image.buffer.dtype)
-            T.buffer_store(dst.buffer, tirx.if_then_else(inside, value, zero), list(dst.index(i, j)))
+            outside = tirx.const(_signed(g.get("fill", 0)), image.buffer.dtype)
+            T.buffer_store(dst.buffer, tirx.if_then_else(inside, value, outside), list(dst.index(i, j)))
 
     def move_out(
         self,
@@ -185,23 +185,37 @@ class Kernel:
         dst: At,
         c: At,
         *,
-        scale: float | None = None,
+        scale: float | At | None = None,
         bias: At | None = None,
         relu: bool = False,
+        zero_point: int = 0,
     ) -> None:
-        """L0C -> UB: times ``scale``, plus ``bias`` [n], relu, rounded; loops (m, n)."""
-        fields = {"relu": "yes" if relu else "no", "scale_mode": "none" if scale is None else "immediate"}
-        if scale is not None:
-            fields["scale"] = float(scale)
+        """L0C -> UB: times ``scale`` (one, or [n]), plus ``bias`` [n], relu, rounded; loops (m, n).
+
+        Of int32 accumulators an int32 bias is added before the scale; ``zero_point`` after rounding.
+        """
+        mode = "column" if isinstance(scale, At) else "none" if scale is None else "immediate"
+        fields = {"relu": "yes" if relu else "no", "scale_mode": mode, "zero_point": zero_point}
+        if isinstance(scale, float):
+            fields["scale"] = scale
         with self._nest("move_out", extents, fields) as i:
             value = c.buffer[tuple(c.index(*i))]
-            if scale is not None:
-                value = value * tirx.const(scale, "float32")
-            if bias is not None:
+            whole = bias is not None and str(bias.buffer.dtype) == "int32"
+            if whole:
+                value = value + bias.buffer[tuple(bias.index(*i))]
+            if isinstance(scale, At):
+                value = _cast(value, "float32") * scale.buffer[tuple(scale.index(*i))]
+            elif scale is not None:
+                value = _cast(value, "float32") * tirx.const(scale, "float32")
+            if bias is not None and not whole:
                 value = value + _cast(bias.buffer[tuple(bias.index(*i))], str(value.ty.dtype))
             if relu:
                 value = tirx.max(value, tirx.const(0, value.ty.dtype))
-            T.buffer_store(dst.buffer, _cast(value, str(dst.buffer.dtype)), list(dst.index(*i)))
+            dtype = str(dst.buffer.dtype)
+            if dtype == "int8":
+                value = tirx.nearbyint(_cast(value, "float32")) + tirx.const(float(zero_point), "float32")
+                value = tirx.max(tirx.min(value, tirx.const(127.0, "float32")), tirx.const(-128.0, "float32"))
+            T.buffer_store(dst.buffer, _cast(value, dtype), list(dst.index(*i)))
 
     def unary(
         self, op: str, extents: Sequence[Any], dst: At, src: Source, mul: float = 1.0, add: float = 0.0
@@ -266,6 +280,11 @@ def _bits(value: float, dtype: str) -> int:
     """A float of 2 bytes as the DMA engine fills it in."""
     as_float32 = int(np.float32(value).view(np.uint32))
     return as_float32 >> 16 if dtype == "bfloat16" else int(np.float16(value).view(np.uint16))
+
+
+def _signed(fill: int) -> int:
+    """The int8 whose bits fill an image's surroundings (0 for floats)."""
+    return fill - 256 if fill > 127 else fill
 
 
 def _cast(value: Any, dtype: str) -> Any:

@@ -334,6 +334,7 @@ class Emitter:
         image: Image | None = None,
     ):
         self.op, self.t, self.dtype, self.held = op, tiles, machine.dtype, held
+        self.accumulator = "float32"
         self.image = image or Image(op.m, 1, op.k)
         """X in L1, from which tiles are taken as patches: that reads rows at any pitch at the full rate."""
         self.residual: Any = None
@@ -410,7 +411,7 @@ class Emitter:
                 held = (t.sub, steps, tk, t.tn) if by_weights else (t.sub, steps, t.tm, tk)
                 panel = k.alloc(L1, held, self.dtype)
             with k.loop(outer, buffers=self.versions) as o:
-                c = k.alloc(L0C, (t.sub, t.tm, t.tn), "float32")
+                c = k.alloc(L0C, (t.sub, t.tm, t.tn), self.accumulator)
                 if self.residual is not None:
                     with k.loop(count, buffers=2) as s:
                         i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)

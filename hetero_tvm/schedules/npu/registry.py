@@ -8,6 +8,7 @@ from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
 from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
+from hetero_tvm.schedules.npu.quantized import NpuQuantConv2dSpace, NpuQuantMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
 from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, NpuPoolSpace
 
@@ -20,5 +21,7 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuConv2dSpace(),
     NpuDepthwiseSpace(),
     NpuPoolSpace(),
+    NpuQuantMatmulSpace(),
+    NpuQuantConv2dSpace(),
     NpuProgramSpace(),  # last: it takes what it can read
 )

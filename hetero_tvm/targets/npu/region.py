@@ -155,6 +155,8 @@ class RegionBuilder:
         if as_is and np.dtype(value.dtype).itemsize == WIDTH[wanted] and value.dtype in (wanted, "bool"):
             value.by_layout[key] = value.external
             return value.external
+        if value.external is not None and layout != ROW_MAJOR and own != self.machine.dtype:
+            self.tensor_of(value, ROW_MAJOR, tag)  # types of the host are converted as they lie
         result = self.fresh(value.shape, wanted)
         at_home = [name for name in value.by_layout if ":" not in name]
         if value.external is not None and not at_home:
@@ -173,7 +175,7 @@ class RegionBuilder:
         self._slots.append(Slot(name, size, "output"))
         self._outputs.append(size)
         target = Tensor(len(self._slots) - 1, size)
-        if value.source is not None:
+        if value.source is not None or value.dtype in ("uint8", "int64"):
             self.tensor_of(value, ROW_MAJOR, tag)
         have = ROW_MAJOR if ROW_MAJOR in value.by_layout else next(iter(value.by_layout))
         source, own = value.by_layout[have], stored_as(value.dtype, self.machine.dtype)

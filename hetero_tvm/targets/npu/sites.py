@@ -214,7 +214,7 @@ class MmadSite(Site):
 class MoveOutSite(Site):
     def values(self, extents, bases, moving):
         m, n = extents
-        dst, c, *bias = self.operands
+        dst, c, *rest = self.operands
         fields = {
             **self.fixed, "src_dtype": c.dtype, "dst_dtype": dst.dtype, "m": m, "n": n, "c": bases[1],
             "c_pitch": c.strides[0], "dst": bases[0], "row_stride": dst.strides[0],
@@ -224,9 +224,15 @@ class MoveOutSite(Site):
             tuple(bases[0] + x for x in _span(extents, dst.strides, dst.width)),
             (bases[1], bases[1] + (m - 1) * c.strides[0] + 4 * n),
         ]
-        if bias:
-            fields |= {"bias": bias[0].dtype, "biases": bases[2]}
-            spans.append((bases[2], bases[2] + n * bias[0].width))
+        # An integer bias comes before the scales, any other one behind them.
+        scaled = self.fixed.get("scale_mode") == "column"
+        names = ["bias", "scale"] if rest and rest[0].dtype == "i32" else ["scale"] * scaled + ["bias"]
+        for name, vector, base in zip(names, rest, bases[2:], strict=False):
+            if name == "bias":
+                fields |= {"bias": vector.dtype, "biases": base}
+            else:
+                fields["scales"] = base
+            spans.append((base, base + n * vector.width))
         return fields, spans
 
 

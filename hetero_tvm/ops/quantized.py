@@ -1,0 +1,264 @@
+"""Products and convolutions of 8-bit integers, exact in int32, with what follows them.
+
+Types: X is int8 or uint8, W int8.  A uint8 counts less 128, everywhere here: as it is stored by machines
+that have no unsigned type.  Whoever makes a contract folds zero points into the bias (the sum over W
+times X's zero point less 128, say) and into ``fill``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp, Operand
+
+OFFSET = {"int8": 0, "uint8": 128}
+"""What a type of 8 bits counts less."""
+
+
+@dataclass(frozen=True)
+class _Quantized(FusedOp):
+    """``Y = out(scale[n] * float32(sum + bias[n]))``, where the sum and its bias are int32 and wrap.
+
+    Parameters
+    ----------
+    x_dtype : int8 or uint8.
+    out : dtype of Y.  int32: the sum with its bias, unscaled.  float32: scaled.  int8, uint8: scaled, rounded
+        half to even, plus ``y_zero``, saturated.
+    y_zero : zero point of a Y of 8 bits, in its own type.
+    relu : negative values become 0, before rounding.
+    """
+
+    x_dtype: str = "int8"
+    out: str = "int32"
+    y_zero: int = 0
+    relu: bool = False
+
+    @property
+    def columns(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def scaled(self) -> bool:
+        return self.out != "int32"
+
+    def _vectors(self) -> tuple[Operand, ...]:
+        bias = Operand("bias", (self.columns,), "int32", constant=True)
+        scale = Operand("scale", (self.columns,), constant=True)
+        return (bias, scale) if self.scaled else (bias,)
+
+    def _suffix(self) -> str:
+        return "_relu" * self.relu + f"_{self.x_dtype}_{self.out}"
+
+    def _finished(self, total: np.ndarray, vectors: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+        """From int64 sums to the result; vectors are broadcast as ``shape`` says."""
+        total = (total + vectors[0].reshape(shape).astype(np.int64)).astype(np.int32)
+        if not self.scaled:
+            return np.maximum(total, 0) if self.relu else total
+        y = total.astype(np.float32) * vectors[1].reshape(shape).astype(np.float32)
+        if self.relu:
+            y = np.maximum(y, np.float32(0))
+        if self.out == "float32":
+            return y
+        limits = np.iinfo(self.out)
+        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, limits.min, limits.max).astype(self.out)
+
+    def _element(self, total: Any, bias: Any, scale: Any) -> Any:
+        """The same of one sum as a tensor expression."""
+        from tvm import tirx
+
+        y = total + bias
+        if not self.scaled:
+            return tirx.max(y, tirx.const(0, "int32")) if self.relu else y
+        y = y.astype("float32") * scale
+        if self.relu:
+            y = tirx.max(y, tirx.const(0.0, "float32"))
+        if self.out == "float32":
+            return y
+        limits = np.iinfo(self.out)
+        y = tirx.nearbyint(y) + tirx.const(float(self.y_zero), "float32")
+        y = tirx.min(y, tirx.const(float(limits.max), "float32"))
+        return tirx.max(y, tirx.const(float(limits.min), "float32")).astype(self.out)
+
+
+@dataclass(frozen=True)
+class QuantMatmul(_Quantized):
+    """``Y[..., n] = out(X[..., k] @ W[k, n])`` with 8-bit X and W; see :class:`_Quantized`.
+
+    Parameters
+    ----------
+    lead : leading dimensions of X and Y.
+    n, k : columns of the result; reduction length.
+
+    Operands: X [*lead, k], W [k, n] int8, bias [n] int32, and scale [n] float32 unless ``out`` is int32; all
+    but X constant.
+    """
+
+    kind: ClassVar[str] = "quant_matmul"
+
+    lead: tuple[int, ...] = ()
+    n: int = 1
+    k: int = 1
+
+    @property
+    def m(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def columns(self) -> int:
+        return self.n
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        x = Operand("X", (*self.lead, self.k), self.x_dtype)
+        return (x, Operand("W", (self.k, self.n), "int8", constant=True), *self._vectors())
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (*self.lead, self.n), self.out)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def label(self) -> str:
+        return f"quant_matmul_{self.m}x{self.k}x{self.n}{self._suffix()}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, w, *vectors = arrays
+        total = (x.astype(np.int64) - OFFSET[self.x_dtype]) @ w.astype(np.int64)
+        return self._finished(total, vectors, (-1,))
+
+    def workload(self) -> Any:
+        from tvm import te, tirx
+
+        from hetero_tvm.ops.te_workload import prim_func
+
+        offset = tirx.const(OFFSET[self.x_dtype], "int32")
+
+        def compute(x, w, bias, scale=None):
+            axis = te.reduce_axis((0, self.k), name="k")
+            total = te.compute(
+                self.output.shape,
+                lambda *i: te.sum(
+                    (x[(*i[:-1], axis)].astype("int32") - offset) * w[axis, i[-1]].astype("int32"), axis=axis
+                ),
+                name="product",
+            )
+            return te.compute(
+                self.output.shape,
+                lambda *i: self._element(total(*i), bias[i[-1]], scale if scale is None else scale[i[-1]]),
+                name="Y",
+            )
+
+        return prim_func(self, compute)
+
+
+@dataclass(frozen=True)
+class QuantConv2d(_Quantized):
+    """A convolution of 8-bit images [N, C, H, W]; see :class:`_Quantized` and
+    :class:`hetero_tvm.ops.conv2d.Conv2d`, whose fields these are.
+
+    Parameters
+    ----------
+    fill : what lies outside of X, in the numbers of this file (X's zero point, for uint8 less 128).
+
+    Operands: X, W [filters, channels, *kernel] int8, bias [filters] int32, and scale [filters] float32 unless
+    ``out`` is int32; all but X constant.
+    """
+
+    kind: ClassVar[str] = "quant_conv2d"
+
+    batch: int = 1
+    channels: int = 1
+    height: int = 1
+    width: int = 1
+    filters: int = 1
+    kernel: tuple[int, int] = (1, 1)
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    fill: int = 0
+
+    @property
+    def plain(self) -> Any:
+        """The convolution of floats with this geometry."""
+        from hetero_tvm.ops.conv2d import Conv2d
+
+        return Conv2d(
+            self.batch, self.channels, self.height, self.width, self.filters, self.kernel, self.strides,
+            self.padding, self.dilation,
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> int:
+        return self.filters
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        image = (self.batch, self.channels, self.height, self.width)
+        weights = (self.filters, self.channels, *self.kernel)
+        return (
+            Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True), *self._vectors()
+        )  # fmt: skip
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", self.plain.out_image, self.out)
+
+    @property
+    def flops(self) -> int:
+        return self.plain.flops
+
+    @property
+    def label(self) -> str:
+        return f"quant_{self.plain.label}{self._suffix()}"
+
+    def reference(self, *arrays: np.ndarray) -> np.ndarray:
+        x, w, *vectors = arrays
+        top, left, bottom, right = self.padding
+        pads = ((0, 0), (0, 0), (top, bottom), (left, right))
+        x = np.pad(x.astype(np.int64) - OFFSET[self.x_dtype], pads, constant_values=self.fill)
+        plain = self.plain
+        (sh, sw), (dh, dw) = self.strides, self.dilation
+        total = np.zeros(plain.out_image, np.int64)
+        for i in range(self.kernel[0]):
+            for j in range(self.kernel[1]):
+                rows = slice(i * dh, i * dh + (plain.out_height - 1) * sh + 1, sh)
+                columns = slice(j * dw, j * dw + (plain.out_width - 1) * sw + 1, sw)
+                total += np.einsum("nchw,oc->nohw", x[:, :, rows, columns], w[:, :, i, j].astype(np.int64))
+        return self._finished(total, vectors, (-1, 1, 1))
+
+    def workload(self) -> Any:
+        from tvm import te, tirx
+
+        from hetero_tvm.ops.te_workload import prim_func
+
+        top, left, _, _ = self.padding
+        (sh, sw), (dh, dw) = self.strides, self.dilation
+        offset, fill = tirx.const(OFFSET[self.x_dtype], "int32"), tirx.const(self.fill, "int32")
+
+        def compute(x, w, bias, scale=None):
+            c, i, j = (te.reduce_axis((0, e)) for e in (self.channels, *self.kernel))
+
+            def tap(n, y, z):
+                row, column = y * sh + i * dh - top, z * sw + j * dw - left
+                inside = te.all(row >= 0, row < self.height, column >= 0, column < self.width)
+                return te.if_then_else(inside, x[n, c, row, column].astype("int32") - offset, fill)
+
+            total = te.compute(
+                self.plain.out_image,
+                lambda n, o, y, z: te.sum(tap(n, y, z) * w[o, c, i, j].astype("int32"), axis=[c, i, j]),
+                name="product",
+            )
+            return te.compute(
+                self.plain.out_image,
+                lambda n, o, y, z: self._element(total[n, o, y, z], bias[o], scale if scale is None else scale[o]),
+                name="Y",
+            )
+
+        return prim_func(self, compute)
