@@ -12,6 +12,7 @@ import onnx
 from hetero_tvm._bootstrap import import_tvm, without_torch
 from hetero_tvm.errors import HeteroTVMError, ModelError
 
+from . import onnx_quantized
 from .onnx_check import opset_of
 from .onnx_fold import tensor_type
 
@@ -27,7 +28,7 @@ _SUFFIX = re.compile(r"#\d+$")
 def supported_operators() -> frozenset[str]:
     """ONNX operators that TVM's importer has a converter for."""
     # Strings and sequences have converters, but no code generation: they fail at a later step.
-    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant"}
+    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant", *onnx_quantized.OPERATORS}
 
 
 def source_names(var: relax.Var | str) -> str:
@@ -85,6 +86,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.marks: set[str] = set()
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
 
+    def _check_for_unsupported_ops(self, graph):
+        known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
+        super()._check_for_unsupported_ops(SimpleNamespace(node=known))
+
     def _construct_nodes(self, graph):
         for node in graph.node:
             self.at = node
@@ -103,6 +108,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
             if op_name == "Pad" and (padded := _pad(inputs, attrs)) is not None:
                 return self.bb.normalize(padded)
+            if op_name in onnx_quantized.OPERATORS:
+
+                def other(name, inputs, attrs):
+                    return self._convert_operator(name, inputs, attrs, opset)
+
+                normalize = self.bb.normalize
+                return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
             if op_name == "Conv":
                 attrs = _explicit_padding(inputs[0], attrs)
             if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:

@@ -257,7 +257,9 @@ class QuantConv2d(_Quantized):
             )
             return te.compute(
                 self.plain.out_image,
-                lambda n, o, y, z: self._element(total[n, o, y, z], bias[o], scale if scale is None else scale[o]),
+                lambda n, o, y, z: self._element(
+                    total[n, o, y, z], bias[o], scale if scale is None else scale[o]
+                ),
                 name="Y",
             )
 

@@ -12,6 +12,7 @@ from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
+from hetero_tvm.relax_passes.quantized import Quantized
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
@@ -99,7 +100,8 @@ class NpuTarget(Target):
     @property
     def fusions(self) -> Sequence[GraphPass]:
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
-        return (*FUSIONS, ClaimPool())
+        # Quantised products first: constants that were folded would have lost their 8 bits.
+        return (Quantized(), *FUSIONS, ClaimPool())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -33,10 +33,10 @@ from hetero_tvm.schedules.npu.program.stages import (  # noqa: E402
     Program,
     Stage,
 )
-from hetero_tvm.schedules.npu.program.values import Values, constant, is_integer  # noqa: E402
+from hetero_tvm.schedules.npu.program.values import Values, binary, constant, is_integer  # noqa: E402
 
 _MOST_BOXES = 64
-_DTYPES = ("float32", "int32", "int64", "int8", "bool")
+_DTYPES = ("float32", "int32", "int64", "int8", "uint8", "bool")
 
 
 class _MaterializeError(Exception):
@@ -136,7 +136,9 @@ class _Recovery(Values):
         for buffer in [*self._params, *self._by_buffer]:
             if str(buffer.dtype) not in _DTYPES:
                 raise NotAffineError(f"the vector unit has no {buffer.dtype}")
-        self._buffers = [_buffer(p) for p in self._params[:-1]]
+        # What is rounded to 8 bits is read as it came: float16 would move many values to a neighbour.
+        exact = str(self._params[-1].dtype) in ("int8", "uint8")
+        self._buffers = [_buffer(p, exact and str(p.dtype) == "float32" or None) for p in self._params[:-1]]
         self._inputs = len(self._buffers)
         self._number = {p: n for n, p in enumerate(self._params[:-1])}
         self._stages: list[Stage] = []
@@ -209,7 +211,12 @@ class _Recovery(Values):
         at = self._flat(raw.buffer, raw.indices, box.env)
         out = Load(number, at.base, at.strides(rank))
         if not any(box.reduced):
-            return Map(tuple(box.extents), out, self.value(raw.value, box.env))
+            expr = self.value(raw.value, box.env)
+            if str(raw.buffer.dtype) == "uint8":  # kept less 128
+                expr = binary("sub", expr, constant(128), True)
+            return Map(tuple(box.extents), out, expr)
+        if str(raw.buffer.dtype) == "uint8":
+            raise NotAffineError("a reduction of uint8")
         combine, body = _reduction(raw)
         expr = self.value(body, box.env)
         order = [n for n in range(rank) if not box.reduced[n]] + [n for n in range(rank) if box.reduced[n]]
@@ -255,7 +262,8 @@ class _Recovery(Values):
                 self._memo[key] = self.value(raw.value, at)
             return self._memo[key]
         at = self._flat(source, load.indices, env)
-        return ("load", Load(self._number[source], at.base, at.strides(len(self._box.extents))))
+        node: Expr = ("load", Load(self._number[source], at.base, at.strides(len(self._box.extents))))
+        return binary("add", node, constant(128), True) if str(source.dtype) == "uint8" else node
 
     def decide(self, condition: Any, env: Any) -> bool | None:
         if _has_load(condition):
