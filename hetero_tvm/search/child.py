@@ -158,6 +158,8 @@ class _Kernel:
         plain = [tensor.numpy() for tensor in task.tensors if tensor is not None]
         copies = timing.copies_needed(sum(array.nbytes for array in (*packed.values(), *plain)), cache)
         self.outputs = [tvm.runtime.tensor(blank(*one)) for one in task.outputs]
+        self.once = 0.0
+        """Seconds of the latest :meth:`run_once`."""
         self._arguments = [self._one_set(task, packed, copies > 1) for _ in range(copies)]
 
     def _one_set(self, task: Prepared, packed: dict[int, np.ndarray], copy: bool) -> list[Any]:
@@ -172,7 +174,9 @@ class _Kernel:
         return [*inputs, *self.outputs]
 
     def run_once(self) -> np.ndarray:
+        start = perf_counter()
         self._function(*self._arguments[0])
+        self.once = perf_counter() - start
         return joined([np.from_dlpack(output) for output in self.outputs])
 
     def call(self) -> timing.Call:
@@ -206,7 +210,7 @@ def _compile(task: Prepared, functions: list[Any]) -> list[Any]:
 def _time_all(
     task: Prepared, job: dict[str, Any], built: list[_Kernel | None], results: list[Any], clock: _Clock
 ) -> None:
-    calls, places = [], []
+    calls, places, once = [], [], []
     before = timing.threads_now()
     for index, kernel in enumerate(built):
         if kernel is None:
@@ -220,12 +224,13 @@ def _time_all(
         if call is not None:
             calls.append(call)
             places.append(index)
+            once.append(kernel.once)
     clock.lap("check")
     if not calls:
         return
     timing.pin_threads(timing.threads_now() - before, job["cores"])
     seconds, failure = _attempt(
-        "run_error", lambda: timing.measure(calls, budget=job["budget"], limit=job["limit"])
+        "run_error", lambda: timing.measure(calls, budget=job["budget"], limit=job["limit"], once=once)
     )
     for slot, index in enumerate(places):
         results[index] = failure or ["ok", seconds[slot], ""]

@@ -9,6 +9,7 @@ kernels that do not prefetch.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
@@ -57,6 +58,7 @@ def measure(
     repeats: int = 6,
     warm_up: float = 0.002,
     limit: float | None = None,
+    once: Sequence[float] | None = None,
 ) -> list[float]:
     """Seconds per call of each kernel, least of several repeats taken in turn.
 
@@ -67,23 +69,27 @@ def measure(
     budget : seconds to spend on each kernel.
     repeats : into how many pieces the budget is cut (a piece is at least one call).
     warm_up : seconds to run before the first repeat (wakes the thread pool, fills caches).
-    limit : stop early when two repeats show that the (single) kernel is slower than this.
+    limit : stop early when two runs of the (single) kernel show that it is slower than this.
+    once : seconds that each kernel took when it ran just before; one that took longer than the warm-up
+        needs no other.
     """
+    once = [0.0] * len(calls) if once is None else once
     numbers, best = [], []
     end = perf_counter() + budget * len(calls)
-    for call in calls:
-        spent, count = _repeat(call, 1), 1  # a slow kernel has been warmed by its check
+    for call, before in zip(calls, once, strict=True):
+        warm = before >= warm_up
+        spent, count = (before, 1) if warm else (_repeat(call, 1), 1)
         while spent < warm_up:
             spent += _repeat(call, 1)
             count += 1
         numbers.append(max(1, int(budget / repeats / (spent / count))))
-        best.append(spent / count)
+        best.append(math.inf if warm else spent / count)
     for turn in range(8 * repeats):
         for index, (call, number) in enumerate(zip(calls, numbers, strict=True)):
             best[index] = min(best[index], _repeat(call, number))
         if perf_counter() > end:
             break
-        if turn == 1 and limit is not None and len(calls) == 1 and best[0] > limit:
+        if limit is not None and len(calls) == 1 and best[0] > limit and turn + (once[0] > limit) >= 1:
             break
     return best
 
