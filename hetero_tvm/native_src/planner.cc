@@ -23,8 +23,7 @@ struct Group {
 // Appends the parts of `group` that no buffer joins, by time.
 void SplitByTime(const Group& group, std::vector<Group>* parts) {
   std::vector<Item> items = group.items;
-  std::sort(items.begin(), items.end(),
-            [](const Item& a, const Item& b) { return std::tie(a.lower, a.id) < std::tie(b.lower, b.id); });
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.lower < b.lower; });
   int64_t end = 0;
   for (const Item& item : items) {
     if (parts->empty() || item.lower >= end) {
@@ -82,13 +81,16 @@ std::vector<Group> Split(std::vector<Item> items, int64_t* offsets, int64_t* bou
   return leaves;
 }
 
-
 void PlanMemory(int64_t count, const int64_t* lower, const int64_t* upper, const int64_t* size, const int64_t* align,
                 int64_t capacity, double seconds, uint64_t seed, const volatile int* stop, int64_t* offsets,
                 int64_t* result) {
   const Clock clock(seconds, stop);
   std::vector<Item> items;
   for (int64_t i = 0; i < count; ++i) items.push_back({lower[i], upper[i], size[i], align[i], static_cast<int>(i)});
+  // The result must not depend on the order in which the caller happens to name the buffers.
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::tie(a.lower, a.upper, a.size, a.align) < std::tie(b.lower, b.upper, b.size, b.align);
+  });
   int64_t floor = 0;  // no plan has a lower peak
   std::vector<Group> groups = Split(items, offsets, &floor);
   std::vector<std::unique_ptr<Leaf>> leaves;

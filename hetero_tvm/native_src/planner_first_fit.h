@@ -164,6 +164,31 @@ inline Features MakeFeatures(const Problem& p) {
   return f;
 }
 
+// Weights of the features, and how far chance may move a buffer.
+struct Order {
+  double size = 0, width = 0, load = 0, noise = 0;
+};
+
+using Random = std::mt19937_64;
+inline double Uniform(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
+
+inline std::vector<double> Keys(const Features& f, const Order& o) {
+  std::vector<double> keys(f.size.size());
+  for (size_t j = 0; j < keys.size(); ++j) keys[j] = o.size * f.size[j] + o.width * f.width[j] + o.load * f.load[j];
+  return keys;
+}
+
+inline std::vector<double> RandomKeys(const Features& f, Random* random) {
+  Order o;
+  o.width = 2 * Uniform(*random);
+  o.size = 2 * Uniform(*random);
+  o.load = 4 * Uniform(*random);
+  o.noise = 0.3 * Uniform(*random);
+  std::vector<double> keys = Keys(f, o);
+  for (double& key : keys) key += o.noise * (2 * Uniform(*random) - 1);
+  return keys;
+}
+
 // Highest key first; equal keys by index.
 inline std::vector<int> OrderBy(const std::vector<double>& key) {
   std::vector<int> order(key.size());
@@ -171,8 +196,5 @@ inline std::vector<int> OrderBy(const std::vector<double>& key) {
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return key[a] > key[b]; });
   return order;
 }
-
-using Random = std::mt19937_64;
-inline double Uniform(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 }  // namespace planner

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "planner_dive.h"
-#include "planner_exact.h"
 #include "planner_first_fit.h"
+#include "planner_restarts.h"
 
 namespace planner {
 
@@ -47,16 +47,16 @@ class Leaf {
 
   // Orders and a dive without chance.  Always leaves a plan, never worse than greedy by size.
   void Greedy(int64_t goal) {
-    TryOrder(OrderBy(Keys({1, 0, 0, 0})), false, kGreedy);
+    TryOrder(OrderBy(Keys(features_, {1, 0, 0, 0})), false, kGreedy);
     if (peak_ <= goal || clock_.Expired()) return;
-    TryDive({1, 1, 0, 0}, Dive::Style(), goal);
+    TryDive(Keys(features_, {1, 1, 0, 0}), Dive::Style(), goal);
     if (peak_ <= goal || clock_.Expired()) return;
-    TryDive({1, 1, 0, 0}, {true}, goal);
+    TryDive(Keys(features_, {1, 1, 0, 0}), {true}, goal);
     const Order orders[] = {{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 0, 0}, {0.3, 1, 0, 0}, {1, 0, 4, 0}, {1, 1, 8, 0}};
     for (const Order& order : orders)
       for (bool tightest : {false, true}) {
         if (peak_ <= goal || clock_.Expired()) return;
-        TryOrder(OrderBy(Keys(order)), tightest, kGreedy);
+        TryOrder(OrderBy(Keys(features_, order)), tightest, kGreedy);
       }
   }
 
@@ -64,7 +64,7 @@ class Leaf {
   // with `only_goal` no higher one either).
   void Step(int64_t goal, bool only_goal) {
     goal = std::max(goal, low_);
-    if (peak_ > goal && !clock_.Expired()) TryDive(RandomOrder(), RandomStyle(), goal);
+    if (peak_ > goal && !clock_.Expired()) TryDive(RandomKeys(features_, &random_), RandomStyle(), goal);
     for (int i = 0; i < kPulls && peak_ > goal && !clock_.Expired(); ++i) Pull(goal);
     if (exact_possible_ && peak_ > goal && !clock_.Expired()) Bisect(goal, only_goal);
   }
@@ -72,18 +72,6 @@ class Leaf {
  private:
   static constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   static constexpr int kPulls = 4;
-  struct Order {
-    double size = 0, width = 0, load = 0, noise = 0;
-  };
-
-  Order RandomOrder() {
-    Order o;
-    o.width = 2 * Uniform(random_);
-    o.size = 2 * Uniform(random_);
-    o.load = 4 * Uniform(random_);
-    o.noise = 0.3 * Uniform(random_);
-    return o;
-  }
 
   Dive::Style RandomStyle() {
     Dive::Style style;
@@ -100,23 +88,14 @@ class Leaf {
     method_ = method;
   }
 
-  std::vector<double> Keys(const Order& o) {
-    std::vector<double> keys(p_.n);
-    for (int j = 0; j < p_.n; ++j) {
-      keys[j] = o.size * features_.size[j] + o.width * features_.width[j] + o.load * features_.load[j];
-      if (o.noise > 0) keys[j] += o.noise * (2 * Uniform(random_) - 1);
-    }
-    return keys;
-  }
-
   void TryOrder(const std::vector<int>& order, bool tightest, Method method) {
     const int64_t peak = fit_.Run(order, tightest, peak_);
     if (peak < peak_) Take(fit_.offsets(), peak, method);
   }
 
-  void TryDive(const Order& order, const Dive::Style& style, int64_t goal) {
+  void TryDive(const std::vector<double>& keys, const Dive::Style& style, int64_t goal) {
     if (!dive_) dive_ = std::make_unique<Dive>(p_);
-    const int64_t peak = dive_->Run(OrderBy(Keys(order)), style, clock_);
+    const int64_t peak = dive_->Run(OrderBy(keys), style, clock_);
     if (peak == Dive::kUnfinished) return;
     if (peak < peak_) Take(dive_->offsets(), peak, kGreedy);
     dive_->Learn(goal);
@@ -139,11 +118,16 @@ class Leaf {
   // The exact search at the lowest peak not yet known to be out of reach, then between that and
   // the best; more decisions each time all of them were in vain.
   void Bisect(int64_t goal, bool only_goal) {
-    if (!exact_) exact_ = std::make_unique<ExactSearch>(p_, clock_);
+    if (!exact_) exact_ = std::make_unique<Restarts>(p_, features_, clock_);
     if (vain_ < goal - 1) vain_ = goal - 1;
     const int64_t target = first_ || only_goal ? goal : vain_ + (peak_ - 1 - vain_ + 1) / 2;
     first_ = false;
-    const Verdict verdict = Attack(target, effort_);
+    const Verdict verdict = exact_->Attack(target, effort_, &random_);
+    if (verdict == Verdict::kSolved) {
+      int64_t peak = 0;
+      for (int j = 0; j < p_.n; ++j) peak = std::max(peak, exact_->offsets()[j] + p_.size[j]);
+      Take(exact_->offsets(), peak, kExact);
+    }
     if (verdict == Verdict::kInfeasible) low_ = std::max(low_, target + 1);
     if (verdict != Verdict::kSolved) vain_ = target;
     if (only_goal) {
@@ -155,35 +139,6 @@ class Leaf {
     }
   }
 
-  // Restarts under Luby's sequence through a fixed cycle of strategies with random orders.
-  Verdict Attack(int64_t target, int restarts) {
-    struct Mix {
-      Strategy::Kind kind;
-      double weighting;
-      Strategy::Forced forced;
-    };
-    static const Mix kMixes[] = {
-        {Strategy::kSection, 0, Strategy::kOne},      {Strategy::kSection, 0, Strategy::kOneOrTwo},
-        {Strategy::kSection, 0, Strategy::kFewest},   {Strategy::kSection, 0.1, Strategy::kOne},
-        {Strategy::kSection, 0.1, Strategy::kOneOrTwo}, {Strategy::kLowest, 0, Strategy::kOne},
-    };
-    constexpr int kCount = sizeof(kMixes) / sizeof(kMixes[0]);
-    for (int i = 0; i < restarts; ++i, ++runs_) {
-      const Mix& mix = kMixes[runs_ % kCount];
-      Strategy strategy{OrderBy(Keys(RandomOrder())), mix.kind, mix.weighting, mix.forced};
-      int64_t budget = std::max<int64_t>(1000, exact_->decisions() / 100);
-      for (int turn = runs_ / kCount + 1; turn % 2 == 0; turn /= 2) budget *= 2;
-      const Verdict verdict = exact_->Run(target, budget, strategy);
-      if (verdict == Verdict::kSolved) {
-        int64_t peak = 0;
-        for (int j = 0; j < p_.n; ++j) peak = std::max(peak, exact_->offsets()[j] + p_.size[j]);
-        Take(exact_->offsets(), peak, kExact);
-      }
-      if (verdict != Verdict::kUnknown || clock_.Expired()) return verdict;
-    }
-    return Verdict::kUnknown;
-  }
-
   const Problem p_;
   const Features features_;
   const int64_t base_;
@@ -191,10 +146,10 @@ class Leaf {
   const Clock& clock_;
   FirstFit fit_;
   std::unique_ptr<Dive> dive_;
-  std::unique_ptr<ExactSearch> exact_;
+  std::unique_ptr<Restarts> exact_;
   bool exact_possible_ = false, first_ = true;
   int64_t low_, peak_, vain_ = 0;
-  int effort_ = 12, runs_ = 0;
+  int effort_ = 12;
   Method method_ = kNone;
   std::vector<int64_t> best_;
 };
