@@ -142,14 +142,15 @@ class NpuConv2dSpace(NpuSpace):
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         tiles, roles, panels = Tiles(*point["tiles"]), matmul.roles(op, held), point.get("panels")
+        copied = point.get("copied", 0)
         if is_plain(op):
-            return matmul.Emitter(as_product(op), tiles, machine, roles, panels).run()
+            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, copied=copied).run()
         if "x" in roles:
             image = Image(
                 op.height, op.width, op.channels, op.kernel, op.strides, op.dilation, op.padding[:2],
                 op.out_width,
             )  # fmt: skip
-            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, image).run()
+            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, image, copied).run()
         return _Emitter(op, tiles, machine, roles, panels).run()
 
 
@@ -212,7 +213,7 @@ def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
-        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub")
+        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
     )
 
 
@@ -267,6 +268,7 @@ class _Emitter(matmul.Emitter):
         by_weights = t.stationary == "w"
         m_tiles, n_tiles = ceil_div(c.out_height, rows), ceil_div(op.n, t.tn)
         inner, outer = (n_tiles, m_tiles) if by_weights else (m_tiles, n_tiles)
+        self._load_biases()
         with k.loop(ceil_div(inner, t.sub), buffers=self.panels) as p:
             count = extent_at(inner, t.sub, p)
             panel = image = None

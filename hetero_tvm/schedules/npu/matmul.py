@@ -25,14 +25,20 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
-from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu import epilogue
-from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.image import Image
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
+from hetero_tvm._bootstrap import import_tvm
+
+import_tvm()
+
+from tvm import tirx  # noqa: E402
+
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
+from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
+from hetero_tvm.schedules.npu import epilogue  # noqa: E402
+from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
+from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel  # noqa: E402
+from hetero_tvm.schedules.npu.image import Image  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up  # noqa: E402
 
 STATIONARY = ("x", "w", "none")
 MOST = 48
@@ -124,7 +130,8 @@ class NpuMatmulSpace(NpuSpace):
         return fitted(op, point, machine.spec, roles(op, held), l1)
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
-        return Emitter(op, Tiles(*point["tiles"]), machine, roles(op, held), point.get("panels")).run()
+        tiles, copied = Tiles(*point["tiles"]), point.get("copied", 0)
+        return Emitter(op, tiles, machine, roles(op, held), point.get("panels"), copied=copied).run()
 
 
 # --- chains that stay on chip ---------------------------------------------------------------------
@@ -149,7 +156,7 @@ def on_chip(op: Any) -> frozenset[int]:
 
 
 def roles(op: Any, held: frozenset[int]) -> Roles:
-    names = _names(op)
+    names = [*_names(op), "copy"]
     return frozenset(names[n] for n in held)
 
 
@@ -253,7 +260,7 @@ def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None 
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
-        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub")
+        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
         and (RESIDUAL not in held or t.tk >= unit_size(spec))
     )
 
@@ -302,8 +309,10 @@ def queue_cycles(
         store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
         out_rate = max(4.0 / spec.l0c_to_ub, 2.0 / store_rate)
         matrix += 1.2 * panels * blocks * t.sub * t.tm * t.tn * out_rate
-    first = (t.tm + t.tn) * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency
-    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub) + t.rows * t.tn * 2.0 / spec.dram_bytes_per_cycle
+    lines = ("x" not in held) * t.tm + ("w" not in held) * t.tn
+    first = lines * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency * (lines > 0)
+    store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
+    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub) + t.rows * t.tn * 2.0 / store_rate
     if t.stationary != "none" and t.stationary not in held:
         # A panel is loaded while less than usual can run.
         width = t.sub * (t.tn if t.stationary == "w" else t.tm)
@@ -314,6 +323,10 @@ def queue_cycles(
 def estimate(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING) -> float:
     """Cycles of the kernel: the busiest queue, some of the others' work, and what does not overlap."""
     *queues, ends = queue_cycles(op, t, spec, held)
+    if "w" in held:
+        # What is loaded and stored in a chain overlaps with the kernels around.
+        dma, *rest = queues
+        return max(rest) + 0.2 * sum(rest) + 0.02 * dma + ends
     busiest = max(queues)
     # The nearer the DMA is to the busiest queue, the more a deep ring is worth.
     jitter = 0.3 * busiest * (queues[0] / busiest) ** 3 / (t.ring * t.slices)
@@ -332,22 +345,26 @@ class Emitter:
         held: Roles = NOTHING,
         panels: int | None = None,
         image: Image | None = None,
+        copied: int = 0,
     ):
         self.op, self.t, self.dtype, self.held = op, tiles, machine.dtype, held
         self.accumulator = "float32"
         self.image = image or Image(op.m, 1, op.k)
         """X in L1, from which tiles are taken as patches: that reads rows at any pitch at the full rate."""
         self.residual: Any = None
+        self.copied = copied
+        """So many of the last rows of the result are stored a second time, into a tensor of their own."""
         both = 8 * tiles.sub * tiles.tm * tiles.tn <= machine.spec.scratchpad("l0c")
         self.versions = 2 if both else 1
         piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(self.steps)[2]))
-        # With a residual to load, more pieces under way hide its latency.
-        deep = 4 * piece + 16 * tiles.tn <= machine.spec.scratchpad("ub")
-        self.pieces = 4 if deep and RESIDUAL in self.steps else 2
+        # Results on their way to DRAM, and residuals from it, should not hold up the kernels around.
+        room = machine.spec.scratchpad("ub") * 3 // 8
+        self.pieces = 2 if "y" in held else max(2, min(16, room // piece))
         self.panels = panels or (2 if _l1_bytes(op, tiles, 2, held) <= machine.spec.scratchpad("l1") else 1)
         if tiles.stationary == "w" and "x" in held:
             self.panels = tiles.ring
-        self.unit_size = unit_size(machine.spec)
+        self.unit_size, self.ub = unit_size(machine.spec), machine.spec.scratchpad("ub")
+        self.biases: dict[int, Any] = {}
         self.k = Kernel()
         self.first_weight = self.first_bias = 0
         """Where the weights and the bias begin in their operands."""
@@ -384,6 +401,8 @@ class Emitter:
         if self.residual is not None:
             unit = k.argument("unit", (size, size), self.dtype)
         self.y = k.argument("Y", shape, self.dtype, self._scope("y"))
+        if self.copied:
+            self.copy = k.argument("copy", (self.copied, op.n), self.dtype, L1)
         if unit is not None:
             self.unit = k.alloc(L1, (size, size), self.dtype)
             k.load((size, size), At(self.unit, lambda a, b: (a, b)), At(unit, lambda a, b: (a, b)))
@@ -404,6 +423,7 @@ class Emitter:
         inner = ceil_div(op.n, t.tn) if by_weights else ceil_div(op.m, t.tm)
         outer = ceil_div(op.m, t.tm) if by_weights else ceil_div(op.n, t.tn)
         panels = ceil_div(inner, t.sub)
+        self._load_biases()
         with k.loop(panels, buffers=self.panels) as p:
             count = extent_at(inner, t.sub, p)
             panel = None
@@ -541,6 +561,17 @@ class Emitter:
                     At(a0, lambda a, b, d: (a, u * unit + d)), At(b0, lambda a, b, d: (d, b)), True,
                 )  # fmt: skip
 
+    def _load_biases(self) -> None:
+        """Biases whole, where there is room: tiles would wait for the latency of theirs."""
+        op, k = self.op, self.k
+        self.biases = {}
+        order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
+        for n, step in enumerate(order):
+            if step == BIAS and 64 * op.n * order.count(BIAS) <= self.ub:
+                held = self.biases[n] = k.alloc(UB, (op.n,), "float32")
+                operand, first = self.extra[n], self.first_bias
+                k.load((op.n,), At(held, lambda b: (b,)), At(operand, lambda b: (first + b,)))  # noqa: B023
+
     def _finish(self, i: Any, j: Any, s: Any, c: Any) -> None:
         """Tile (i, j): out of the accumulators, piece by piece of some rows."""
         op, t, k = self.op, self.t, self.k
@@ -552,14 +583,17 @@ class Emitter:
             order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
             tiles = {}
             for n, step in enumerate(order):
-                if step == BIAS:
-                    tiles[n] = k.alloc(UB, (t.tn,), "float32")
+                if step == BIAS and n in self.biases:
+                    tiles[n] = At(self.biases[n], lambda a, b: (j * t.tn + b,))
+                elif step == BIAS:
+                    tile = k.alloc(UB, (t.tn,), "float32")
                     k.load(
-                        (width,), At(tiles[n], lambda b: (b,)),
+                        (width,), At(tile, lambda b: (b,)),
                         At(operands[n], lambda b: (self.first_bias + j * t.tn + b,)),
                     )  # fmt: skip
+                    tiles[n] = At(tile, lambda a, b: (b,))
             if bias:
-                bias_tile = At(tiles[0], lambda a, b: (b,))
+                bias_tile = tiles[0]
             pieces = (high + t.rows - 1) // t.rows
             with k.loop(pieces, buffers=self.pieces) as e:
                 part = t.rows if isinstance(high, int) and high % t.rows == 0 else _least(
@@ -582,10 +616,19 @@ class Emitter:
                     k.load((part, width), At(buffer, lambda a, b: (a, b)), at_output(operands[n]))
 
                 later = next((n for n in pending if order[n] == BIAS), None)
-                bias_row = None if later is None else At(tiles[later], lambda a, b: (b,))
+                bias_row = None if later is None else tiles[later]
                 operands_of = epilogue.Operands(residual, bias_row)
                 epilogue.apply(k, rest, y, (part, width), self.dtype, operands_of)
                 k.store((part, width), at_output(self.y), At(y, lambda a, b: (a, b)))
+                if self.copied:
+                    begin = i * t.tm + e * t.rows - (op.m - self.copied)
+                    skip = tirx.max(-begin, 0)
+                    with k.when(part > skip):
+                        k.store(
+                            (part - skip, width),
+                            At(self.copy, lambda a, b: (begin + skip + a, j * t.tn + b)),
+                            At(y, lambda a, b: (skip + a, b)),
+                        )  # fmt: skip
 
 
 def _pieces(extent: Any, size: int) -> Any:
@@ -593,6 +636,4 @@ def _pieces(extent: Any, size: int) -> Any:
 
 
 def _least(a: int, b: Any) -> Any:
-    from tvm import tirx
-
     return min(a, b) if isinstance(b, int) else tirx.min(a, b)

@@ -31,6 +31,22 @@ class Tensor:
     first: int = 1 << 60
     """First and last kernel that touch it (where its place is planned)."""
     last: int = -1
+    whole: Tensor | None = None
+    """What this is a part of, from ``offset`` on."""
+
+    @property
+    def address(self) -> int:
+        """Byte in its slot, or in L1."""
+        return self.offset + (self.whole.address if self.whole is not None else 0)
+
+    def part(self, offset: int, size: int) -> Tensor:
+        return Tensor(self.slot, size, offset, whole=self)
+
+    def touch(self, kernel: int) -> None:
+        """A kernel works on it."""
+        self.first, self.last = min(self.first, kernel), max(self.last, kernel)
+        if self.whole is not None:
+            self.whole.touch(kernel)
 
 
 @dataclass
@@ -70,7 +86,7 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec) -> L1Plan:
     """
     held: list[Tensor] = []
     for call in calls:
-        held += [t for t in call.tensors if t.slot == IN_L1 and t not in held[-64:]]
+        held += [t if t.whole is None else t.whole for t in call.tensors if t.slot == IN_L1]
     held = list(dict.fromkeys(held))
     capacity = spec.scratchpad("l1")
     align = spec.alignment
@@ -118,11 +134,18 @@ def bind(calls: Sequence[Call], plan: L1Plan, constant: Iterable[Hashable]) -> B
             tag_ids[call.tag] = len(tags)
             tags.append(call.tag)
         _emit(call, plan.parts[index], instrs, tag_ids[call.tag], sync, codes)
-        if instrs and instrs[-1] is call.program.instrs[-1]:
-            for key in {("dram", t.slot) for t in call.tensors if t.slot != IN_L1}:
-                sync.merge(key)
+        if index and instrs and instrs[-1] is call.program.instrs[-1]:
+            # The kernel behind may still start on the first tiles of this one.
+            _merge(calls[index - 1], plan.parts[index - 1], sync)
     code, count = _with_flags(codes, sync.flags)
     return Bound(code, count, tags, 1 if sync.flags else 0)
+
+
+def _merge(call: Call, part: int, sync: Synchronizer) -> None:
+    sync.merge("l1", part, part + call.program.needs.get("l1", 0))
+    for tensor in call.tensors:
+        key = "l1" if tensor.slot == IN_L1 else ("dram", tensor.slot)
+        sync.merge(key, tensor.address, tensor.address + tensor.bytes)
 
 
 def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[Instr]]]:
@@ -140,17 +163,22 @@ def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[I
             if own > done[n]:
                 yield n, call.program.instrs[done[n] : own]
                 done[n] = own
-            while front < (following.front or 0) and following.instrs[front].in_l1 is not None:
+            while front < (following.front or 0) and _own_l1(following.instrs[front]):
                 front += 1
             done[n + 1] = front
             yield n + 1, following.instrs[:front]
         yield n, call.program.instrs[done[n] :]
 
 
+def _own_l1(instr: Instr) -> bool:
+    return instr.in_l1 is not None and instr.in_l1[0] is None
+
+
 def _emit(
     call: Call, part: int, instrs: Sequence[Instr], tag: int, sync: Synchronizer, codes: list[bytes]
 ) -> None:
     keys = ["l1" if t.slot == IN_L1 else ("dram", t.slot) for t in call.tensors]
+    addresses = [t.address for t in call.tensors]
     tag_bytes = struct.pack("<H", tag)
     for instr in instrs:
         accesses = []
@@ -160,7 +188,7 @@ def _emit(
             elif isinstance(memory_, str):
                 accesses.append((memory_, low, high, write))
             else:
-                shift = call.tensors[memory_].offset
+                shift = addresses[memory_]
                 accesses.append((keys[memory_], low + shift, high + shift, write))
         sync.add(instr.queue, accesses)
         code = instr.code
@@ -168,12 +196,11 @@ def _emit(
             patched = bytearray(code)
             if instr.reference is not None:
                 parameter, slot_at, address_at, offset = instr.reference
-                tensor = call.tensors[parameter]
-                struct.pack_into("<H", patched, slot_at, tensor.slot)
-                struct.pack_into("<Q", patched, address_at, tensor.offset + offset)
+                struct.pack_into("<H", patched, slot_at, call.tensors[parameter].slot)
+                struct.pack_into("<Q", patched, address_at, addresses[parameter] + offset)
             if instr.in_l1 is not None:
                 owner, at, form, offset = instr.in_l1
-                base = part if owner is None else call.tensors[owner].offset
+                base = part if owner is None else addresses[owner]
                 struct.pack_into(form, patched, at, base + offset)
             code = bytes(patched)
         codes.append(code[:2] + tag_bytes + code[4:])

@@ -12,28 +12,24 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-import numpy as np  # noqa: E402
 from tvm import relax  # noqa: E402
 
-from hetero_tvm.errors import BuildError  # noqa: E402
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.graph import _variables, array_of, dtype_of, shape_of  # noqa: E402
 from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
 from hetero_tvm.schedules.base import Point  # noqa: E402
-from hetero_tvm.schedules.npu.base import ROW_MAJOR, NpuSpace, stored_as  # noqa: E402
-from hetero_tvm.targets.npu import byoc, residency  # noqa: E402
-from hetero_tvm.targets.npu.binding import L1Full  # noqa: E402
-from hetero_tvm.targets.npu.codegen import DTYPE  # noqa: E402
+from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
+from hetero_tvm.targets.npu import byoc  # noqa: E402
+from hetero_tvm.targets.npu.compile_region import RegionCompiler  # noqa: E402
 from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
-from hetero_tvm.targets.npu.numbers import numpy_dtype  # noqa: E402
 from hetero_tvm.targets.npu.partition import Placement, Regions, partition  # noqa: E402
 from hetero_tvm.targets.npu.region import (  # noqa: E402
     CompiledRegion,
     KernelCache,
     RegionBuilder,
     Value,
-    plain_layout,
 )  # noqa: E402
+from hetero_tvm.targets.npu.residency import Step  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
 
@@ -121,14 +117,14 @@ def _users(regions: Regions, results: set[Any]) -> dict[Any, set[Any]]:
     return users
 
 
-class _Region:
-    """One region: its kernels, and the Relax function that stands for it until code generation."""
+class _Region(RegionCompiler):
+    """A region of the graph, and the Relax function that stands for it until code generation."""
 
     def __init__(
         self, name, number, members, users, of_variable, points, machine: NpuMachine, cache: KernelCache
     ):
-        self.name, self.members, self.of_variable, self.points = name, members, of_variable, points
-        self.machine, self.cache = machine, cache
+        super().__init__(name, machine, cache)
+        self.members, self.of_variable, self.points = members, of_variable, points
         inside = {var for var, _ in members}
         self.inputs: list[Any] = []
         for _, value in members:
@@ -137,90 +133,26 @@ class _Region:
                     self.inputs.append(used)
         self.outputs = [var for var, _ in members if any(u != number for u in users.get(var, ()))]
 
-    def compile(self) -> CompiledRegion:
-        """Larger shares of L1 are left to tiles until there is a plan."""
-        l1 = self.machine.spec.scratchpad("l1")
-        for part in (residency.LEAST_FREE, 4, 2):
-            try:
-                return self._compile(l1 // part)
-            except L1Full:
-                continue
-        return self._compile(l1)
-
-    def _compile(self, least_free: int) -> CompiledRegion:
-        builder = RegionBuilder(self.name, self.machine, self.cache)
+    def prepare(self, builder: RegionBuilder) -> tuple[list[Step], list[tuple[str, Value]]]:
         values = {var: builder.input(var.name, shape_of(var), dtype_of(var)) for var in self.inputs}
-        steps: list[tuple[Any, residency.Step]] = []
+        steps: list[Step] = []
         for var, value in self.members:
             if is_call_tir(value):
-                step = self._step(value, shape_of(var), dtype_of(var), values)
-                values[var] = step.result
-                steps.append((var, step))
+                steps.append(self._step(var, value, values))
+                values[var] = steps[-1].result
             else:
                 values[var] = Value(shape_of(var), dtype=dtype_of(var), source=values[value.args[0]])
-        outputs = [values[var] for var in self.outputs]
-        residency.settle([step for _, step in steps], outputs, self.machine, least_free)
-        arguments = {var: value.args[1].fields for var, value in self.members if is_call_tir(value)}
-        for var, step in steps:
-            self._kernel(builder, var.name, step, arguments[var])
-        for var, value in zip(self.outputs, outputs, strict=True):
-            builder.output(var.name, value, f"{var.name} to host")
-        return builder.finish()
+        return steps, [(var.name, values[var]) for var in self.outputs]
 
-    def _step(self, call: Any, shape: Any, dtype: str, values: dict[Any, Value]) -> residency.Step:
+    def _step(self, var: Any, call: Any, values: dict[Any, Value]) -> Step:
         task = self.of_variable[call.args[0]]
-        operands = [None if array_of(arg) is not None else values[arg] for arg in call.args[1].fields]
+        arrays = [array_of(arg) for arg in call.args[1].fields]
+        fields = zip(call.args[1].fields, arrays, strict=True)
+        operands = [values[arg] if array is None else None for arg, array in fields]
         wanted, layout = task.space.layouts(task.op)
+        result = Value(shape_of(var), dtype=dtype_of(var))
         point = self.points.get(task.key)
-        return residency.Step(
-            task.space, task.op, point, operands, wanted, Value(shape, dtype=dtype), layout
-        )
-
-    def _kernel(self, builder: RegionBuilder, name: str, step: residency.Step, arguments: Any) -> None:
-        space, op, point, held = step.space, step.op, step.point, step.held
-        packers = space.pack(op, point, self.machine)
-        dtypes = space.dtypes(op, self.machine)
-        tensors = []
-        for n, arg in enumerate(arguments):
-            array, value = array_of(arg), step.operands[n]
-            if n in packers:
-                if array is None:
-                    raise BuildError(
-                        f"{name}: operand {op.inputs[n].name} is declared constant, and is not",
-                        hint="this is a fault of the fusion that made the call; switch it off and report it",
-                    )
-                tensors.append(builder.constant(packers[n](array)))
-            elif value is None:
-                stored = self._constant(array, op.inputs[n], step.wanted[n], dtypes[n])
-                tensors.append(builder.constant(stored))
-            elif n in held:
-                tensors.append(next(iter(value.root.by_layout.values())))
-            else:
-                tensors.append(builder.tensor_of(value, step.wanted[n], f"{name} input", dtypes[n]))
-        for n, table in enumerate(space.tables(op, point, self.machine, held)):
-            key = (space.name, op, tuple(sorted(point.items())), bool(held), n)
-            tensors.append(builder.constant(table, key))
-        tensors += [builder.fresh(*own) for own in space.scratch(op, point, self.machine)]
-        result = step.result
-        if len(step.operands) in held:
-            tensor = builder.held(result.shape)
-        else:
-            tensor = builder.fresh(result.shape, stored_as(result.dtype, self.machine.dtype))
-        result.by_layout[plain_layout(result.shape, step.layout)] = tensor
-        # After the operands: their conversions are kernels of their own.
-        program = builder.cache.of_space(space, op, point, builder.high, held)
-        builder.call(program, [*tensors, tensor], name)
-
-    def _constant(self, array: np.ndarray, operand: Any, layout: str, dtype: str) -> np.ndarray:
-        """A constant operand that the space does not pack: vectors of declared constants stay float32."""
-        if operand.constant and array.dtype == np.float32:
-            return np.ascontiguousarray(array)
-        if layout != ROW_MAJOR:
-            array = array.transpose(0, 2, 3, 1)
-        if array.dtype == np.uint8:
-            array = array.astype(np.int16) - 128
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(array).astype(numpy_dtype(DTYPE[dtype]))
+        return Step(task.space, task.op, point, operands, wanted, result, layout, var.name, arrays)
 
     def function(self) -> Any:
         """The region as Relax: what an external code generator is called with."""

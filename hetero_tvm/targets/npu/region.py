@@ -8,6 +8,7 @@ of the region.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,11 +42,19 @@ class Value:
     """Of the variable, as the host has it."""
     source: Value | None = None
     """What this is a view of."""
+    shift: int | None = None
+    """Where this begins in ``source`` (bytes), when it is a part: some rows of an image, channels last."""
+    pinned: bool = False
+    """It must stay in L1."""
 
     @property
     def root(self) -> Value:
         """The value whose bytes these are."""
         return self if self.source is None else self.source.root
+
+    def part(self, shape: tuple[int, ...], shift: int) -> Value:
+        """Rows of an image, channels last, from byte ``shift`` on."""
+        return Value(shape, dtype=self.dtype, source=self, shift=shift)
 
 
 
@@ -117,10 +126,13 @@ class RegionBuilder:
         return Tensor(len(self._slots) - 1, size)
 
     def constant(self, array: np.ndarray, key: Any = None) -> Tensor:
-        """Bytes in the constants' slot; the same ``key`` gives the same bytes again."""
+        """Bytes in the constants' slot, the same ones only once; ``key`` saves looking at them again."""
         if key is not None and key in self._constant_at:
             return self._constant_at[key]
         data = np.ascontiguousarray(array).tobytes()
+        key = key or hashlib.blake2b(data, digest_size=16).digest()
+        if key in self._constant_at:
+            return self._constant_at[key]
         self._constants += b"\0" * (-len(self._constants) % _ALIGN)
         tensor = Tensor(CONSTANTS, len(data), len(self._constants))
         self._constants += data
@@ -128,9 +140,20 @@ class RegionBuilder:
             self._constant_at[key] = tensor
         return tensor
 
-    def held(self, shape: Sequence[int]) -> Tensor:
-        """A tensor of the machine's type that stays in L1 as long as a kernel needs it."""
-        return Tensor(IN_L1, 2 * int(np.prod(shape, dtype=np.int64)))
+    def held(self, size: int) -> Tensor:
+        """Bytes in L1 for as long as kernels need them."""
+        return Tensor(IN_L1, size)
+
+    def placed(self, value: Value) -> Tensor:
+        """The tensor of a value that has a place, or whose whole has."""
+        if value.source is None:
+            return next(iter(value.by_layout.values()))
+        if not value.by_layout:
+            whole = self.placed(value.source)
+            size = 2 * int(np.prod(value.shape, dtype=np.int64))
+            layout = plain_layout(value.shape, CHANNELS_LAST) if value.shift is not None else ROW_MAJOR
+            value.by_layout[layout] = whole if value.shift is None else whole.part(value.shift, size)
+        return next(iter(value.by_layout.values()))
 
     def fresh(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         """A tensor in the workspace, of the machine's type unless given."""
@@ -144,7 +167,11 @@ class RegionBuilder:
         there yet."""
         layout = plain_layout(value.shape, layout)
         if value.source is not None and not value.by_layout:
-            value.by_layout[ROW_MAJOR] = self.tensor_of(value.source, ROW_MAJOR, tag)
+            if value.shift is None:
+                value.by_layout[ROW_MAJOR] = self.tensor_of(value.source, ROW_MAJOR, tag)
+            else:
+                self.tensor_of(value.source, CHANNELS_LAST, tag)
+                self.placed(value)
         own = stored_as(value.dtype, self.machine.dtype)
         wanted = dtype or own
         key = layout if wanted == own else f"{layout}:{wanted}"
@@ -202,7 +229,7 @@ class RegionBuilder:
     def high(self) -> bool:
         """Which end of the scratchpads the next kernel takes: they alternate, so that its first loads
         need not wait for the last kernel."""
-        return len(self._calls) % 2 == 1
+        return sum(1 for call in self._calls if call.program.needs.get("ub")) % 2 == 1
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -214,9 +241,8 @@ class RegionBuilder:
             )
         if program.front is None:
             hoist_loads(program, [tensor.slot == CONSTANTS for tensor in tensors])
-        at = len(self._calls)
         for tensor in tensors:
-            tensor.first, tensor.last = min(tensor.first, at), max(tensor.last, at)
+            tensor.touch(len(self._calls))
         self._calls.append(Call(program, list(tensors), tag))
 
     # --- the stream ------------------------------------------------------------------------------

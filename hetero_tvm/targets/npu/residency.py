@@ -14,11 +14,9 @@ from typing import Any
 
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import ROW_MAJOR
+from hetero_tvm.targets.npu.binding import L1Full
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value, plain_layout
-
-LEAST_FREE = 8
-"""One part in so many of L1 is always left to tiles."""
 
 
 @dataclass(eq=False)
@@ -35,9 +33,25 @@ class Step:
     """Layout of every operand."""
     result: Value
     layout: str
+    name: str
+    arrays: list[Any]
+    """Constants; None for operands."""
+    copy: Value | None = None
+    """Where the last rows of the result are stored a second time."""
+    copied: int = 0
+    """So many rows of the product."""
+    leader: Step | None = None
+    """The step whose point this one shares."""
+    packed_for: Step | None = None
+    """A copy of the packed weights of that step."""
     held: frozenset[int] = frozenset()
-    """Operands (the result's index is ``len(operands)``) in L1."""
+    """Operands in L1 (the result's index is ``len(operands)``, that of its copy one more)."""
     point: Point = field(default_factory=dict)
+
+    def writes(self) -> list[tuple[Value, int]]:
+        """Values that it makes, whole or in part, with their indices."""
+        made = enumerate((self.result, self.copy), start=len(self.operands))
+        return [(value, index) for index, value in made if value is not None]
 
 
 @dataclass(eq=False)
@@ -50,25 +64,35 @@ class _Candidate:
     """(step, operand index)."""
 
     @property
-    def worth(self) -> tuple[float, int]:
-        """Transfers saved per byte and step of L1."""
-        return len(self.places) / (self.last - self.first + 1), self.bytes
+    def worth(self) -> tuple[bool, float, int]:
+        """Transfers saved per byte and step of L1; what must be held first."""
+        return self.value.pinned, len(self.places) / (self.last - self.first + 1), self.bytes
 
 
 def settle(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, least_free: int) -> None:
-    """Choose what is held, and a point for every step; ``least_free`` bytes of L1 are left to tiles."""
+    """Choose what is held, and a point for every step; ``least_free`` bytes of L1 are left to tiles.
+
+    Raises
+    ------
+    L1Full : what is pinned does not fit.
+    """
     capacity = machine.spec.scratchpad("l1")
     candidates = sorted(_candidates(steps, outputs), key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
     chosen: list[_Candidate] = []
     for c in candidates:
-        if max(live[c.first : c.last + 1]) + c.bytes + least_free <= capacity:
+        free = 0 if c.value.pinned else least_free
+        if max(live[c.first : c.last + 1]) + c.bytes + free <= capacity:
             chosen.append(c)
             for n in range(c.first, c.last + 1):
                 live[n] += c.bytes
+        elif c.value.pinned:
+            raise L1Full(f"{steps[c.first].name}: pinned tensors do not fit l1 of {machine.spec.name}")
     while (failed := _points(steps, chosen, machine, capacity)) is not None:
-        mine = [c for c in chosen if any(n == failed for n, _ in c.places)]
-        mine = mine or [c for c in chosen if c.first <= failed <= c.last]
+        around = [c for c in chosen if c.first <= failed <= c.last and not c.value.pinned]
+        mine = [c for c in around if any(n == failed for n, _ in c.places)] or around
+        if not mine:
+            raise L1Full(f"{steps[failed].name}: no tiles fit beside what is pinned in l1")
         chosen.remove(min(mine, key=lambda c: c.worth))
 
 
@@ -83,50 +107,59 @@ def _points(
             held[n].add(index)
         for n in range(c.first, c.last + 1):
             live[n] += c.bytes
-    for n, step in enumerate(steps):
+    for n, step in sorted(enumerate(steps), key=lambda entry: entry[1].leader is not None):
         step.held = frozenset(held[n])
         around = max(live[max(0, n - 1) : n + 2])
         alone = capacity - live[n]
+        recorded = step.recorded if step.leader is None else step.leader.point
+        # The index of a second copy is no operand of the contract.
+        inner = frozenset(index for index in step.held if index <= len(step.operands))
         for room in ((capacity - around) // 2, capacity - around, alone):
-            point = step.space.fitted(step.op, step.recorded, machine, step.held, room)
+            point = step.space.fitted(step.op, recorded, machine, inner, room)
             if point is not None:
                 break
         else:
-            if not chosen:
-                point = step.recorded or step.space.default(step.op, machine)
-            else:
+            if live[n]:
                 return n
-        step.point = point
+            point = step.recorded or step.space.default(step.op, machine)
+        step.point = {**point, "copied": step.copied} if step.copied else point
     return None
 
 
 def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candidate]:
     readers: dict[Value, list[tuple[int, int]]] = {}
+    writers: dict[Value, list[tuple[int, int]]] = {}
     for n, step in enumerate(steps):
         for index, operand in enumerate(step.operands):
             if operand is not None:
                 readers.setdefault(operand.root, []).append((n, index))
+        for value, index in step.writes():
+            writers.setdefault(value.root, []).append((n, index))
     found = []
     leaving = {value.root for value in outputs}
-    for n, step in enumerate(steps):
-        value, result = step.result, len(step.operands)
+    for value, made in writers.items():
         places = readers.get(value, [])
-        if not places or value in leaving or result not in step.space.on_chip(step.op):
+        if not places or value in leaving or value.dtype != "float32":  # whole numbers stay in DRAM
             continue
-        if value.dtype != "float32":  # whole numbers stay what they are, in DRAM
+        layouts = {plain_layout(value.shape, steps[n].layout) for n, _ in made}
+        able = all(len(steps[n].operands) in steps[n].space.on_chip(steps[n].op) for n, _ in made)
+        if not value.pinned and not (
+            able and len(layouts) == 1
+            and all(_takes(steps[n], index, value, *layouts) for n, index in places)
+        ):  # fmt: skip
             continue
-        layout = plain_layout(value.shape, step.layout)
-        if all(_takes(steps[reader], index, value, layout) for reader, index in places):
-            size = 2
-            for extent in value.shape:
-                size *= extent
-            found.append(_Candidate(value, n, max(r for r, _ in places), size, [(n, result), *places]))
+        size = 2
+        for extent in value.shape:
+            size *= extent
+        steps_of = [n for n, _ in [*made, *places]]
+        found.append(_Candidate(value, min(steps_of), max(steps_of), size, [*made, *places]))
     return found
 
 
 def _takes(step: Step, index: int, value: Value, layout: str) -> bool:
     operand = step.operands[index]
     wanted = plain_layout(operand.shape, step.wanted[index])
-    if operand is not value:  # a view: the same bytes only when both are row-major
+    if operand is not value and operand.shift is None:
+        # A view: the same bytes only when both are row-major.
         return layout == wanted == ROW_MAJOR and index in step.space.on_chip(step.op)
     return layout == wanted and index in step.space.on_chip(step.op)

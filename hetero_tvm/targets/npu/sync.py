@@ -103,13 +103,19 @@ class Synchronizer:
                     clock[other] = known
             clock[source] = number
 
-    def merge(self, memory: Hashable) -> None:
-        """Forget the pieces in which a buffer was accessed: one interval per queue and kind remains.
+    def merge(self, memory: Hashable, low: int, high: int) -> None:
+        """Forget the pieces in which the bytes from ``low`` to ``high`` were accessed: one interval per queue
+        and kind remains.
 
         Keeps the pass fast when a kernel has written a tensor tile by tile.
         """
+        rest: list[tuple[int, int, int, int, bool]] = []
         united: dict[tuple[int, bool], list[int]] = {}
-        for first, end, queue, number, written in self._live.get(memory, ()):
+        for access in self._live.get(memory, ()):
+            first, end, queue, number, written = access
+            if first < low or end > high:
+                rest.append(access)
+                continue
             known = united.setdefault((queue, written), [first, end, number])
             known[:] = [min(known[0], first), max(known[1], end), max(known[2], number)]
-        self._live[memory] = [(a, z, q, n, w) for (q, w), (a, z, n) in united.items()]
+        self._live[memory] = rest + [(a, z, q, n, w) for (q, w), (a, z, n) in united.items()]

@@ -1,0 +1,85 @@
+"""A copy from DRAM to L1 that several kernels share.
+
+Loops: pieces of some ten kilobytes, so that readers of the first rows need not wait for the last::
+
+    for piece:   L1 <- DRAM
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
+from hetero_tvm.schedules.npu.emit import DRAM, L1, At, Kernel
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
+
+_PIECE = 1 << 15
+"""Bytes."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Every ``strides``-th row and pixel of an image [height, width, channels], from (0, 0) on; packed
+    weights are an image of one pixel."""
+
+    height: int
+    width: int
+    channels: int
+    strides: tuple[int, int] = (1, 1)
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Rows and pixels per row of the copy."""
+        return ceil_div(self.height, self.strides[0]), ceil_div(self.width, self.strides[1])
+
+
+class FetchSpace(NpuSpace):
+    """Not for operators of a graph: what chains that stay on chip are fed with."""
+
+    name = "npu.fetch"
+
+    def refuses(self, op: Any, machine: Any) -> str | None:
+        return "is for what the region builder adds"
+
+    def knobs(self, op: Any, machine: Any) -> tuple[Any, ...]:
+        return ()
+
+    def default(self, op: Any, machine: Any) -> Mapping[str, Any]:
+        return {}
+
+    def layouts(self, op: Any) -> tuple[tuple[str, ...], str]:
+        layout = CHANNELS_LAST if isinstance(op, Fetch) and op.height * op.width > 1 else ROW_MAJOR
+        return (layout,), layout
+
+    def dtypes(self, op: Any, machine: Any) -> tuple[str, ...]:
+        return (machine.dtype,)
+
+    def on_chip(self, op: Any) -> frozenset[int]:
+        return frozenset({1})
+
+    def emit(self, op: Any, point: Any, machine: Any) -> Any:
+        return self.emit_held(op, point, machine, frozenset())
+
+    def emit_held(self, op: Fetch, point: Any, machine: Any, held: frozenset[int]) -> Any:
+        k, (rows, columns), c, dtype = Kernel(), op.out, op.channels, machine.dtype
+        (sy, sx), scope = op.strides, L1 if 1 in held else DRAM
+        with k:
+            x = k.argument("X", (op.height, op.width, c), dtype)
+            y = k.argument("Y", (rows, columns, c), dtype, scope)
+            if rows * columns == 1:
+                size = min(c, _PIECE // 2)
+                with k.loop(ceil_div(c, size)) as t:
+                    k.load(
+                        (extent_at(c, size, t),), At(y, lambda i: (0, 0, t * size + i)),
+                        At(x, lambda i: (0, 0, t * size + i)),
+                    )  # fmt: skip
+            else:
+                high = max(1, min(rows, _PIECE // (2 * columns * c)))
+                with k.loop(ceil_div(rows, high)) as t:
+                    k.load(
+                        (extent_at(rows, high, t), columns, c), At(y, lambda a, b, q: (t * high + a, b, q)),
+                        At(x, lambda a, b, q: ((t * high + a) * sy, b * sx, q)),
+                    )  # fmt: skip
+        return k.function

@@ -1,0 +1,114 @@
+"""One region: from its operators to one command stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import BuildError
+from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
+from hetero_tvm.schedules.npu.fetch import Fetch
+from hetero_tvm.targets.npu import residency, strips
+from hetero_tvm.targets.npu.binding import L1Full
+from hetero_tvm.targets.npu.codegen import DTYPE, WIDTH
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.numbers import numpy_dtype
+from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, RegionBuilder, Value, plain_layout
+from hetero_tvm.targets.npu.residency import Step
+
+_ATTEMPTS = ((0.95, 8), (0.8, 8), (0.0, 8), (0.0, 4), (0.0, 2), (0.0, 1))
+"""(Share of L1 that strips may take; one part in so many of L1 is left to tiles), in turns."""
+
+
+class RegionCompiler(ABC):
+    """Settles what stays in L1, then makes the kernels."""
+
+    def __init__(self, name: str, machine: NpuMachine, cache: KernelCache):
+        self.name, self.machine, self.cache = name, machine, cache
+
+    @abstractmethod
+    def prepare(self, builder: RegionBuilder) -> tuple[list[Step], list[tuple[str, Value]]]:
+        """The kernels to be, and the values that leave the region by name."""
+
+    def compile(self) -> CompiledRegion:
+        """Strips take less of L1, and larger shares of it are left to tiles, until there is a plan."""
+        l1 = self.machine.spec.scratchpad("l1")
+        for share, part in _ATTEMPTS:
+            try:
+                return self._compile(share, l1 // part)
+            except L1Full as error:
+                failed = error
+        raise failed
+
+    def _compile(self, share: float, least_free: int) -> CompiledRegion:
+        builder = RegionBuilder(self.name, self.machine, self.cache)
+        steps, outputs = self.prepare(builder)
+        leaving = [value for _, value in outputs]
+        if share:
+            steps = strips.split(steps, leaving, self.machine, share)
+        residency.settle(steps, leaving, self.machine, least_free)
+        if share and len(thinned := strips.thin(steps)) > len(steps):
+            steps = thinned
+            residency.settle(steps, leaving, self.machine, least_free)
+        for step in steps:
+            self._kernel(builder, step)
+        for name, value in outputs:
+            builder.output(name, value, f"{name} to host")
+        return builder.finish()
+
+    def _kernel(self, builder: RegionBuilder, step: Step) -> None:
+        space, op, point, held, machine = step.space, step.op, step.point, step.held, self.machine
+        if (leader := step.packed_for) is not None:
+            packed = leader.space.pack(leader.op, leader.point, machine)[1](leader.arrays[1])
+            op, step.arrays = Fetch(1, 1, packed.size), [packed]
+            step.result.shape = (packed.size,)
+        packers = space.pack(op, point, machine)
+        dtypes = space.dtypes(op, machine)
+        tensors = []
+        for n, (array, value) in enumerate(zip(step.arrays, step.operands, strict=True)):
+            if n in held:
+                tensors.append(builder.placed(value))
+            elif n in packers:
+                if array is None:
+                    raise BuildError(
+                        f"{step.name}: operand {op.inputs[n].name} is declared constant, and is not",
+                        hint="this is a fault of the fusion that made the call; switch it off and report it",
+                    )
+                tensors.append(builder.constant(packers[n](array)))
+            elif value is not None:
+                tensors.append(builder.tensor_of(value, step.wanted[n], f"{step.name} input", dtypes[n]))
+            elif step.packed_for is not None:
+                tensors.append(builder.constant(array))
+            else:
+                constant = self._constant(array, op.inputs[n], step.wanted[n], dtypes[n])
+                tensors.append(builder.constant(constant))
+        for n, table in enumerate(space.tables(op, point, machine, held)):
+            key = (space.name, op, tuple(sorted(point.items())), bool(held), n)
+            tensors.append(builder.constant(table, key))
+        tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
+        for index, value in enumerate((step.result, step.copy), start=len(step.operands)):
+            if value is None:
+                continue
+            root = value.root
+            if not root.by_layout:
+                own = stored_as(root.dtype, machine.dtype)
+                size = WIDTH[own] * int(np.prod(root.shape, dtype=np.int64))
+                tensor = builder.held(size) if index in held else builder.fresh(root.shape, own)
+                root.by_layout[plain_layout(root.shape, step.layout)] = tensor
+            tensors.append(builder.placed(value))
+        # After the operands: their conversions are kernels of their own.
+        program = builder.cache.of_space(space, op, point, builder.high, held)
+        builder.call(program, tensors, step.name)
+
+    def _constant(self, array: np.ndarray, operand: Any, layout: str, dtype: str) -> np.ndarray:
+        """A constant operand that the space does not pack: vectors of declared constants stay float32."""
+        if operand.constant and array.dtype == np.float32:
+            return np.ascontiguousarray(array)
+        if layout != ROW_MAJOR:
+            array = array.transpose(0, 2, 3, 1)
+        if array.dtype == np.uint8:
+            array = array.astype(np.int16) - 128
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array).astype(numpy_dtype(DTYPE[dtype]))

@@ -1,0 +1,85 @@
+"""Chains of convolutions as regions, without a graph around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.targets.npu.compile_region import RegionCompiler
+from hetero_tvm.targets.npu.driver import Run, open_device
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, Value
+from hetero_tvm.targets.npu.residency import Step
+
+SPACE = NpuConv2dSpace()
+
+
+class Chain:
+    """Convolutions in order; each reads earlier images by their number (0: the input)."""
+
+    def __init__(self, shape: tuple[int, int, int, int], seed: int = 0):
+        self.rng = np.random.default_rng(seed)
+        self.x = self.rng.standard_normal(shape).astype(np.float32)
+        self.steps: list[tuple[Conv2d, list[Any]]] = []
+        self.shapes = [shape]
+
+    def conv(
+        self, x: int, filters: int, kernel: int = 1, stride: int = 1, residual: int | None = None,
+        relu: bool = True,
+    ) -> int:  # fmt: skip
+        """Add a convolution with bias; the number of its result."""
+        n, c, h, w = self.shapes[x]
+        pad = (kernel // 2,) * 4
+        epilogue = ("bias", *(("residual",) if residual is not None else ()), *(("relu",) if relu else ()))
+        op = Conv2d(
+            n, c, h, w, filters, (kernel, kernel), strides=(stride, stride), padding=pad, epilogue=epilogue
+        )
+        scale = 1 / np.sqrt(c * kernel * kernel)
+        weights = (self.rng.standard_normal((filters, c, kernel, kernel)) * scale).astype(np.float32)
+        operands: list[Any] = [x, weights, self.rng.standard_normal(filters).astype(np.float32)]
+        self.steps.append((op, operands + ([residual] if residual is not None else [])))
+        self.shapes.append(op.out_image)
+        return len(self.steps)
+
+    def expected(self) -> np.ndarray:
+        """The last image in float64."""
+        images = [self.x.astype(np.float64)]
+        for op, operands in self.steps:
+            images.append(op.reference(*(images[o] if isinstance(o, int) else o for o in operands)))
+        return images[-1]
+
+    def compile(self, machine: NpuMachine) -> CompiledRegion:
+        values: dict[str, Value] = {}
+        region = _Region(machine, self, values)
+        return region.compile()
+
+    def run(self, machine: NpuMachine) -> tuple[np.ndarray, Run]:
+        region = self.compile(machine)
+        bound = {"constants": np.frombuffer(region.constants, np.uint8), "x": self.x}
+        bound["y"] = (self.shapes[-1], np.float32)
+        with open_device(machine.spec) as device:
+            result = device.run(device.load(region.stream), bound)
+        return result.outputs["y"], result
+
+
+class _Region(RegionCompiler):
+    """Steps from a chain instead of from bindings."""
+
+    def __init__(self, machine: NpuMachine, chain: Chain, values: dict[str, Value]):
+        super().__init__("chain", machine, KernelCache(machine))
+        self.chain = chain
+
+    def prepare(self, builder: Any) -> tuple[list[Step], list[tuple[str, Value]]]:
+        images = [builder.input("x", self.chain.shapes[0])]
+        steps = []
+        for n, (op, operands) in enumerate(self.chain.steps):
+            wanted, layout = SPACE.layouts(op)
+            values = [images[o] if isinstance(o, int) else None for o in operands]
+            arrays = [None if isinstance(o, int) else o for o in operands]
+            image = Value(op.out_image)
+            steps.append(Step(SPACE, op, None, values, wanted, image, layout, f"conv{n}", arrays))
+            images.append(steps[-1].result)
+        return steps, [("y", images[-1])]

@@ -1,0 +1,91 @@
+"""Images that stay in L1: whole, by strips, and beside tiles; against the contracts in float64."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hetero_tvm.targets.npu.machine import NpuMachine
+from hetero_tvm.targets.npu.spec import NPUSpec
+from tests.targets.npu.chains import Chain, _Region
+
+
+def machine(preset="edge"):
+    return NpuMachine(NPUSpec.preset(preset), "float16", SimpleNamespace(to_json=dict))
+
+
+def bottleneck(channels, size, middle, stride=1):
+    chain = Chain((1, channels, size, size))
+    a = chain.conv(0, middle)
+    b = chain.conv(a, middle, 3, stride)
+    wide = channels if stride == 1 else 2 * channels
+    around = 0 if stride == 1 else chain.conv(0, wide, 1, stride, relu=False)
+    chain.conv(b, wide, residual=around)
+    return chain
+
+
+def check(chain, preset="edge"):
+    got, run = chain.run(machine(preset))
+    expected = chain.expected()
+    # Some four roundings to float16 on the way.
+    assert np.abs(got - expected).max() <= 4e-3 * np.abs(expected).max()
+    return run.counters
+
+
+@pytest.mark.parametrize("size", [1, 7, 14])
+def test_small_images_stay_whole(size):
+    counters = check(bottleneck(32, size, 16))
+    crossing = 4 * 32 * size * size * 2
+    inner = 2 * 16 * size * size * 2 * 2
+    weights = 2 * (2 * 32 * 16 + 9 * 16 * 16) + 4096
+    # The borders of the region convert between float32 and float16 through DRAM.
+    assert counters.dram_read_bytes + counters.dram_write_bytes < 4 * crossing + weights + inner
+
+
+BLOCKS = [(64, 48, 16, 1), (32, 52, 24, 1), (64, 40, 32, 2)]
+
+
+@pytest.mark.parametrize(("channels", "size", "middle", "stride"), BLOCKS)
+def test_large_images_go_by_strips(channels, size, middle, stride):
+    chain = bottleneck(channels, size, middle, stride)
+    names = [step.name for step in steps_of(chain)]
+    assert len(names) > 2 * len(chain.steps)
+    check(chain)
+
+
+def steps_of(chain):
+    """The kernels that the chain becomes."""
+    from hetero_tvm.targets.npu import strips
+    from hetero_tvm.targets.npu.region import KernelCache, RegionBuilder
+
+    mach = machine()
+    region = _Region(mach, chain, {})
+    steps, outputs = region.prepare(RegionBuilder("chain", mach, KernelCache(mach)))
+    return strips.split(steps, [value for _, value in outputs], mach, 0.95)
+
+
+def test_two_blocks_one_behind_the_other():
+    chain = Chain((1, 32, 28, 28), seed=3)
+    x = 0
+    for _ in range(2):
+        a = chain.conv(x, 16)
+        b = chain.conv(a, 16, 3)
+        x = chain.conv(b, 32, residual=x)
+    check(chain)
+
+
+def test_residual_of_another_width_than_the_unit():
+    chain = Chain((1, 24, 9, 11), seed=5)
+    a = chain.conv(0, 40)
+    chain.conv(a, 24, residual=0)
+    check(chain)
+
+
+def test_several_images():
+    chain = Chain((3, 16, 9, 9), seed=7)
+    a = chain.conv(0, 24)
+    b = chain.conv(a, 24, 3)
+    chain.conv(b, 16, residual=0)
+    check(chain)
