@@ -84,6 +84,7 @@ def describe(plan: Any) -> dict[str, Any]:
                 "flops": task.flops,
                 "bytes": task.nbytes,
                 "space": task.space.name if task.space is not None else None,
+                "refused": [] if task.op is None else plan.target.space_for(task.op)[1],
                 "nodes": list(task.calls[0]),
             }
             for task in plan.tasks

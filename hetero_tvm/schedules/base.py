@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.driver import Driver
 
 Point = Mapping[str, Any]
 """One choice per knob: knob name -> one of its ``choices`` (an int, a string or a tuple of ints)."""
@@ -44,12 +45,15 @@ class DesignSpace(ABC):
 
     ``machine`` is the target's description of the hardware (for CPUs
     :class:`hetero_tvm.schedules.cpu.machine.CpuModel`); spaces take vector width, registers,
-    caches and threads from it and assume none of them.
+    caches and threads from it and assume none of them.  A space has no state of its own: processes that
+    time candidates create it from its class, without arguments.
     """
 
     name: str = ""
     version: int = 1
     """Raised whenever a record of the old version would no longer mean the same kernel."""
+    driver: Driver | None = None
+    """Native functions that the kernels call, for CPU targets and what derives from them."""
 
     @abstractmethod
     def refuses(self, op: FusedOp, machine: Any) -> str | None:

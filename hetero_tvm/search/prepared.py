@@ -100,6 +100,8 @@ class Described:
         from hetero_tvm.ops.base import from_json
 
         self.space = candidates.find_space(spec["space"])
+        if self.space.driver is not None:
+            self.space.driver.attach()
         _import_contract(json.loads(spec["op"])["kind"])
         self.op = from_json(spec["op"])
 

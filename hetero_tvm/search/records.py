@@ -48,7 +48,7 @@ class Site:
     ----------
     target : kind of target (``cpu``).
     mcpu : microarchitecture, LLVM's name.
-    isa : digest of the ISA features that kernels were compiled and run with.
+    isa : digest of the ISA features that kernels were compiled and run with, and of the variant.
     threads : threads that a kernel was timed on.
     device : name of the product that it was timed on, where ``mcpu`` stands for several (GPUs of one
         architecture).  A record of another device of the same ``mcpu`` is better than none.
@@ -63,6 +63,8 @@ class Site:
     @classmethod
     def of(cls, machine: Any, target: str = "cpu", device: str = "") -> Site:
         text = ",".join(sorted(machine.features)) + f";{machine.lanes}"
+        if variant := getattr(machine, "variant", ""):
+            text += f";{variant}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cls(target, machine.mcpu, digest, machine.threads, device)
 

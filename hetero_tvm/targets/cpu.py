@@ -155,10 +155,14 @@ class CpuTarget(Target):
     def compile(self, module: Any) -> Any:
         from tvm import relax
 
+        drivers = dict.fromkeys(space.driver for space in self.spaces if space.driver is not None)
+        if drivers:
+            given = (module.attrs or {}).get("external_mods", [])
+            module = module.with_attr("external_mods", [*given, *(driver.module() for driver in drivers)])
         return relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "cpu", "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
+        return {"kind": self.kind, "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
 
 
 def _cpuinfo_name(name: str) -> str:

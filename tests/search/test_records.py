@@ -62,6 +62,7 @@ def test_features_lanes_and_threads_make_the_site():
     assert Site.of(MACHINE) != Site.of(replace(MACHINE, features=("avx2",)))
     assert Site.of(MACHINE) != Site.of(replace(MACHINE, threads=1))
     assert Site.of(MACHINE) != Site.of(replace(MACHINE, lanes=16))
+    assert Site.of(MACHINE) != Site.of(replace(MACHINE, variant="small"))
 
 
 def test_another_version_of_the_space_does_not_match(tmp_path):

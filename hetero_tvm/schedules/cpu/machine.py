@@ -23,6 +23,8 @@ class CpuModel:
     fma_units, fma_latency : vector FMAs started per cycle; cycles until a result can be used.
     disabled : features, in LLVM's spelling, that the microarchitecture's name implies and this machine
         lacks (a hypervisor may mask some).
+    variant : what else kernels and their records depend on: hardware beside the CPU, of a target that
+        derives from the CPU's.
     """
 
     mcpu: str
@@ -36,6 +38,7 @@ class CpuModel:
     fma_units: float = 2.0
     fma_latency: int = 4
     disabled: tuple[str, ...] = ()
+    variant: str = ""
 
     def llvm_target(self) -> dict[str, Any]:
         """The configuration of ``tvm.target.Target`` that code for this CPU is generated with."""

@@ -6,6 +6,7 @@ its weights transposed, and leaves everything else to the CPU target it is built
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,16 @@ import numpy as np
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob
 from hetero_tvm.schedules.cpu.emit import Kernel, int32
+from hetero_tvm.schedules.driver import Driver
 from hetero_tvm.targets.cpu import CpuTarget
-
-# The "driver": what a vendor's library would do.  It is linked into every exported .so.
-DRIVER = r"""
-extern "C" int dot_accelerate(const float* x, const float* w, const float* bias, float* y,
-                              int m, int n, int k, int biased, int burst) {
-  for (int j0 = 0; j0 < n; j0 += burst)
-    for (int i = 0; i < m; ++i)
-      for (int j = j0; j < n && j < j0 + burst; ++j) {
-        float sum = biased ? bias[j] : 0.0f;
-        for (int r = 0; r < k; ++r) sum += x[(long)i * k + r] * w[(long)j * k + r];
-        y[(long)i * n + j] = sum;
-      }
-  return 0;
-}
-"""
 
 
 class DotSpace(DesignSpace):
-    """Step 2: what the engine can do, which choices it has, how its operands lie, what a kernel is."""
+    """Steps 2 and 3: what the engine can do, which choices it has, how its operands lie, what a kernel is,
+    and the driver that it calls."""
 
     name = "dot.matmul"
+    driver = Driver((Path(__file__).with_name("dot_driver.cc"),), ("dot_accelerate",))
 
     def refuses(self, op: Any, machine: Any) -> str | None:
         if not isinstance(op, Matmul):
@@ -69,20 +58,13 @@ class DotSpace(DesignSpace):
 
 
 class DotTarget(CpuTarget):
-    """Steps 1 and 3: the spaces it adds, and what it links in."""
+    """Step 1: the CPU's target, and the spaces that it adds."""
 
     kind = "dot"
 
     @property
     def spaces(self) -> Any:
         return (DotSpace(), *super().spaces)
-
-    def compile(self, module: Any) -> Any:
-        import tvm
-
-        create = tvm.get_global_func("runtime.CSourceModuleCreate")
-        driver = create(DRIVER, "cc", ["dot_accelerate"], [])
-        return super().compile(module.with_attr("external_mods", [driver]))
 
 
 def from_variant(variant: str) -> DotTarget:
