@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 @dataclass(frozen=True)
 class BatchMatmul(FusedOp):
-    """``Y[..., m, n] = A[..., m, k] @ B[..., k, n]`` in float32, neither operand constant as a rule.
+    """``Y[..., m, n] = A[..., m, k] @ B[..., k, n]``, neither operand constant as a rule.
 
     Parameters
     ----------
@@ -23,6 +23,7 @@ class BatchMatmul(FusedOp):
     left_at, right_at : where A and B lie in them, taken as flat memory: offset, stride of each lead
         dimension (0 where it is broadcast), stride of the rows, stride of the columns.
     order : axes of [*lead, m, n] in the order of the result; the last stays the last.
+    dtype : of A, B and Y, with float32 arithmetic; int8 has int32 sums, and gives them.
     """
 
     kind: ClassVar[str] = "batch_matmul"
@@ -36,6 +37,7 @@ class BatchMatmul(FusedOp):
     right: tuple[int, ...]
     right_at: tuple[int, ...]
     order: tuple[int, ...]
+    dtype: str = "float32"
 
     @property
     def batch(self) -> int:
@@ -43,12 +45,13 @@ class BatchMatmul(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return Operand("A", self.left), Operand("B", self.right)
+        return Operand("A", self.left, self.dtype), Operand("B", self.right, self.dtype)
 
     @property
     def output(self) -> Operand:
         extents = (*self.lead, self.m, self.n)
-        return Operand("Y", tuple(extents[axis] for axis in self.order))
+        shape = tuple(extents[axis] for axis in self.order)
+        return Operand("Y", shape, "int32" if self.dtype == "int8" else self.dtype)
 
     @property
     def flops(self) -> int:
@@ -56,7 +59,7 @@ class BatchMatmul(FusedOp):
 
     @property
     def label(self) -> str:
-        return f"matmul_b{self.batch}_{self.m}x{self.k}x{self.n}"
+        return "_".join([f"matmul_b{self.batch}_{self.m}x{self.k}x{self.n}", *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         def view(array: np.ndarray, place: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
@@ -64,7 +67,7 @@ class BatchMatmul(FusedOp):
             strides = [flat.itemsize * stride for stride in place[1:]]
             return np.lib.stride_tricks.as_strided(flat, (*self.lead, rows, columns), strides)
 
-        left, right = arrays
+        left, right = (a.astype("int32") if a.dtype == np.int8 else a for a in arrays)
         product = view(left, self.left_at, self.m, self.k) @ view(right, self.right_at, self.k, self.n)
         return np.ascontiguousarray(product.transpose(self.order))
 
@@ -73,9 +76,13 @@ class BatchMatmul(FusedOp):
 
         from hetero_tvm.ops.te_workload import at_flat, prim_func
 
+        sums = "int32" if self.dtype == "int8" else "float32"
+
         def compute(left, right):
             def element(tensor, place, *index):
-                return at_flat(tensor, place[0] + sum(i * s for i, s in zip(index, place[1:], strict=True)))
+                at = place[0] + sum(i * s for i, s in zip(index, place[1:], strict=True))
+                value = at_flat(tensor, at)
+                return value if self.dtype == sums else value.astype(sums)
 
             axis = te.reduce_axis((0, self.k), name="k")
 
@@ -90,6 +97,9 @@ class BatchMatmul(FusedOp):
                     axis=axis,
                 )
 
-            return te.compute(self.output.shape, product, name="Y")
+            y = te.compute(self.output.shape, product, name="Y")
+            if self.output.dtype == sums:
+                return y
+            return te.compute(y.shape, lambda *index: y(*index).astype(self.dtype), name="narrow")
 
         return prim_func(self, compute)

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 
 
 @dataclass(frozen=True)
 class Conv2d(FusedOp):
-    """``Y[n, o] = epilogue(sum over c, i, j of W[o, c, i, j] * X[n, c, y + i, x + j])`` in float32.
+    """``Y[n, o] = epilogue(sum over c, i, j of W[o, c, i, j] * X[n, c, y + i, x + j])``.
 
     Parameters
     ----------
@@ -29,6 +29,7 @@ class Conv2d(FusedOp):
         [filters] (constant), a residual has Y's extents.
     x_layout, y_layout, residual_layout : how the images lie in memory (:class:`hetero_tvm.ops.layout.Layout`
         as text).
+    dtype : of X, W, residual and Y; the bias is float32, and so is all arithmetic.
 
     Operands: X, W [filters, channels / groups, *kernel] (constant), then those of the epilogue.
     """
@@ -49,6 +50,7 @@ class Conv2d(FusedOp):
     x_layout: str = PLAIN
     y_layout: str = PLAIN
     residual_layout: str = PLAIN
+    dtype: str = "float32"
 
     @property
     def out_height(self) -> int:
@@ -67,20 +69,22 @@ class Conv2d(FusedOp):
     @property
     def inputs(self) -> tuple[Operand, ...]:
         operands = [
-            Operand("X", Layout.parse(self.x_layout).shape(self.image)),
-            Operand("W", (self.filters, self.channels // self.groups, *self.kernel), constant=True),
+            Operand("X", Layout.parse(self.x_layout).shape(self.image), self.dtype),
+            Operand(
+                "W", (self.filters, self.channels // self.groups, *self.kernel), self.dtype, constant=True
+            ),
         ]
         for step in self.epilogue:
             if step == BIAS:
                 operands.append(Operand("bias", (self.filters,), constant=True))
             elif step == RESIDUAL:
                 shape = Layout.parse(self.residual_layout).shape(self.out_image)
-                operands.append(Operand("residual", shape))
+                operands.append(Operand("residual", shape, self.dtype))
         return tuple(operands)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image))
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image), self.dtype)
 
     @property
     def image(self) -> tuple[int, int, int, int]:
@@ -107,7 +111,7 @@ class Conv2d(FusedOp):
         kind = "depthwise" if self.depthwise else "conv2d"
         shape = f"{self.channels}x{self.height}x{self.width}_{self.filters}"
         kernel = f"k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
-        return "_".join([kind, shape, kernel, *self.epilogue])
+        return "_".join([kind, shape, kernel, *self.epilogue, *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
@@ -151,14 +155,14 @@ class Conv2d(FusedOp):
     def workload(self):
         from tvm import te, topi
 
-        from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func
+        from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func, wide
 
         def elementwise(step, y, operand):
             if step == BIAS:
                 return te.compute(y.shape, lambda n, c, i, j: y[n, c, i, j] + operand[c], name=step)
             if step == RESIDUAL:
                 operand = image(operand, self.residual_layout, self.out_image)
-                return te.compute(y.shape, lambda *i: y(*i) + operand(*i), name=step)
+                return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         def compute(x, w, *extra):
@@ -169,6 +173,7 @@ class Conv2d(FusedOp):
             rest = iter(extra)
             for step in self.epilogue:
                 y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
-            return image_as(y, self.y_layout)
+            y = image_as(y, self.y_layout)
+            return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
         return prim_func(self, compute)

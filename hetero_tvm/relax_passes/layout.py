@@ -30,7 +30,7 @@ from hetero_tvm.ops.layout import Layout  # noqa: E402
 from hetero_tvm.ops.pool2d import Relayout  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, shape_of  # noqa: E402
-from hetero_tvm.relax_passes.image_nodes import ConvNode, Image, ImageNode, node_of  # noqa: E402
+from hetero_tvm.relax_passes.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass, Report  # noqa: E402
 
 
@@ -41,12 +41,13 @@ class BlockImages(GraphPass):
     ----------
     block : channels in a block, the target's vector length.
     serves : whether the target has a kernel for a fused operator (in its blocked form).
+    halos : whether a convolution's padding becomes zeros around its input; else the kernel minds the border.
     """
 
     name = "blocked_images"
 
-    def __init__(self, block: int, serves: Callable[[FusedOp], bool]):
-        self.block, self.serves = block, serves
+    def __init__(self, block: int, serves: Callable[[FusedOp], bool], halos: bool = True):
+        self.block, self.serves, self.halos = block, serves, halos
 
     def run(self, graph: Graph, report: Report) -> None:
         module = graph.functions()
@@ -57,11 +58,11 @@ class BlockImages(GraphPass):
                 nodes[var] = node
         blocked = self._choose(graph, nodes)
         if blocked:
-            _Rewriting(graph, blocked, self.block).run()
+            _Rewriting(graph, blocked, self.block, self.halos).run()
             report.conversions.extend(_conversions(graph))
 
     def _wanted(self, node: ConvNode) -> bool:
-        x, y = Layout(self.block, node.op.padding), Layout(self.block)
+        x, y = Layout(self.block, node.op.padding if self.halos else NO_HALO), Layout(self.block)
         return self.serves(node.blocked_op(x, y, y))
 
     def _choose(self, graph: Graph, nodes: dict[Any, ImageNode]) -> dict[Any, ImageNode]:
@@ -119,12 +120,12 @@ def _regions(nodes: dict[Any, ImageNode]) -> list[list[ImageNode]]:
 class _Rewriting:
     """Puts the chosen nodes on blocks; everybody else keeps reading the plain variables."""
 
-    def __init__(self, graph: Graph, blocked: dict[Any, ImageNode], block: int):
+    def __init__(self, graph: Graph, blocked: dict[Any, ImageNode], block: int, halos: bool):
         self.graph, self.blocked, self.block = graph, blocked, block
         self.halos: dict[Any, tuple[int, ...]] = {}
-        for node in blocked.values():
+        for node in blocked.values() if halos else ():
             for index, x in enumerate(node.images):
-                known = self.halos.get(x, (0, 0, 0, 0))
+                known = self.halos.get(x, NO_HALO)
                 self.halos[x] = tuple(map(max, known, node.halo(index)))
         self.images: dict[Any, Image] = {}
         self.functions: dict[FusedOp, Any] = {}
@@ -148,7 +149,7 @@ class _Rewriting:
         graph.replace(var, self._converted(made, shape_of(var), layout, Layout()))
 
     def _layout(self, var: Any) -> Layout:
-        return Layout(self.block, self.halos.get(var, (0, 0, 0, 0)))
+        return Layout(self.block, self.halos.get(var, NO_HALO))
 
     def _operand(self, node: ImageNode, index: int, reader: Any) -> Image:
         x = node.images[index]

@@ -39,6 +39,8 @@ class BatchMatmulSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, BatchMatmul):
             return "not a product of two computed tensors"
+        if op.dtype != "float32":
+            return f"dtype is {op.dtype}, expected float32"
         if 0 in (op.batch, op.m, op.n, op.k):
             return "an extent is zero"
         if op.k * machine.lanes * 4 > _PANEL_LIMIT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -15,12 +16,13 @@ from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
+from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element, element_for  # noqa: E402
-from hetero_tvm.schedules.cuda.matmul import INDEX_LIMIT, features_of  # noqa: E402
+from hetero_tvm.schedules.cuda.matmul import INDEX_LIMIT, features_of, unflatten  # noqa: E402
 from hetero_tvm.schedules.cuda.operands import Columns, Rows, Source  # noqa: E402
 from hetero_tvm.schedules.cuda.product import emit_tile, place_of, tiles_of  # noqa: E402
-from hetero_tvm.schedules.cuda.tiles import Problem, Tile, choices, tiles  # noqa: E402
+from hetero_tvm.schedules.cuda.tiles import CHUNK, Problem, Tile, choices, tiles  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
 _GRID_Z = 65535
@@ -30,9 +32,9 @@ class CudaBatchMatmulSpace(DesignSpace):
     """:class:`BatchMatmul` on tensor cores (float16, bfloat16, int8; tf32 where asked for), else with
     float32 multiply-adds (see :mod:`.product`).
 
-    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  Operands stay as they are: a
-    transposed W has its rows along the reduction, a plain one across it, and ``ldmatrix`` transposes on
-    the way to registers.  Rows that do not start at multiples of 16 bytes are copied in smaller pieces.
+    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  Operands are read where they
+    lie: B with its rows along the reduction or across it, in which case ``ldmatrix`` transposes on the way
+    to registers.  Rows that do not start at multiples of 16 bytes are copied in smaller pieces.
     """
 
     name = "cuda.batch_matmul"
@@ -42,10 +44,14 @@ class CudaBatchMatmulSpace(DesignSpace):
             return f"it serves batch_matmul, not {op.kind}"
         if element_for(op.dtype, machine.features) is None:
             return f"it multiplies float16, bfloat16, float32 and int8, not {op.dtype}"
-        if op.dtype == "int8" and not op.transposed:
+        if 0 in (op.batch, op.m, op.n, op.k):
+            return "an extent is zero"
+        if op.k > 1 and op.left_at[-1] != 1:
+            return "the first matrix does not have its values along the reduction together"
+        if not _along(op) and op.n > 1 and op.right_at[-1] != 1:
+            return "the second matrix has neither its rows nor its columns together"
+        if op.dtype == "int8" and not _along(op):
             return "int8 is multiplied along rows: the second matrix must be transposed"
-        if op.dtype == "int8" and op.scale != 1.0:
-            return "sums of int8 have no scale"
         if op.batch > _GRID_Z:
             return f"{op.batch} matrices are more than a grid has"
         if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
@@ -67,41 +73,65 @@ class CudaBatchMatmulSpace(DesignSpace):
         return features_of(_problem(op, machine), Tile.of(point["tile"]), machine)
 
 
+def _along(op: BatchMatmul) -> bool:
+    """Whether B's values along the reduction lie together."""
+    return op.k == 1 or op.right_at[-2] == 1
+
+
 def _problem(op: BatchMatmul, machine: GpuModel) -> Problem:
     element = element_for(op.dtype, machine.features)
     assert element is not None
-    return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not op.transposed)
+    return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not _along(op))
 
 
 def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
     k, size = Kernel("batch_matmul"), element.size
+    along, y_strides = _along(op), _result_strides(op)
+    aligned = [math.gcd(CHUNK, *(size * step for step in place[:-2])) for place in (op.left_at, op.right_at)]
     with k:
         arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
-        x, w, y = (flat(k, argument) for argument in arguments)
+        a, b, y = (flat(k, argument) for argument in arguments)
         down, across = tiles_of(op.m, op.n, tile)
         with (
-            T.launch_thread("blockIdx.z", op.batch) as b,
+            T.launch_thread("blockIdx.z", op.batch) as matrix,
             T.launch_thread("blockIdx.x", down * across) as block,
             T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
             T.launch_thread("threadIdx.x", 32) as lane,
         ):
             i, j = place_of(k, block, down, across)
-            row, column = k.let(i * tile.rows), k.let(j * tile.columns)
-            matrix = int32(0) if op.shared else b * (op.k * op.n)
+            row, column = device.fixed(k, i * tile.rows), device.fixed(k, j * tile.columns)
+            index = unflatten(matrix, op.lead) if op.lead else ()
+
+            def first(place: Sequence[int]) -> Any:
+                """Where the matrix of this block begins."""
+                steps = zip(index, place[1:], strict=False)
+                return device.fixed(k, sum((n * step for n, step in steps), int32(place[0])))
 
             def sources() -> tuple[Source, Source]:
-                left = Rows(k, x, b * (op.m * op.k), op.k, row, op.m, tile.rows, op.k, tile.depth, size)
-                if op.transposed:
-                    right = Rows(k, w, matrix, op.k, column, op.n, tile.columns, op.k, tile.depth, size)
-                    return left, right
-                return left, Columns(k, w, matrix, op.n, column, op.n, tile.columns, op.k, tile.depth, size)
+                left = Rows(
+                    k, a, first(op.left_at), op.left_at[-2], row, op.m, tile.rows, op.k, tile.depth, size,
+                    aligned[0],
+                )  # fmt: skip
+                kind, stride = (Rows, op.right_at[-1]) if along else (Columns, op.right_at[-2])
+                right = kind(
+                    k, b, first(op.right_at), stride, column, op.n, tile.columns, op.k, tile.depth, size,
+                    aligned[1],
+                )  # fmt: skip
+                return left, right
 
+            lead = y_strides[: len(op.lead)]
             epilogue = RowMajor(
-                y, op.output.dtype, op.m, op.n, Steps((), ()), b * (op.m * op.n), scale=op.scale
+                y, op.output.dtype, op.m, op.n, Steps((), ()), first((0, *lead)), y_strides[-2], lead
             )
             steps = (int32(0), -(-op.k // tile.depth))
-            emit_tile(
-                k, tile, element, sources, steps, epilogue, (row, column), warp, lane,
-                across=not op.transposed,
-            )  # fmt: skip
+            emit_tile(k, tile, element, sources, steps, epilogue, (row, column), warp, lane, across=not along)
     return k.function
+
+
+def _result_strides(op: BatchMatmul) -> list[int]:
+    """Elements of Y from one index to the next of [*lead, m, n]."""
+    strides, step = [0] * len(op.order), 1
+    for axis, extent in zip(reversed(op.order), reversed(op.output.shape), strict=True):
+        strides[axis] = step
+        step *= extent
+    return strides

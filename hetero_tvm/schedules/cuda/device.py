@@ -166,3 +166,11 @@ def call(name: str, *args: Any, template: str = "") -> None:
 def pointer(buffer: Any, offset: Any = 0) -> Any:
     """Address of an element of a flat buffer."""
     return buffer.access_ptr("rw", offset=offset)
+
+
+def fixed(k: Any, value: Any) -> Any:
+    """An int32 value, computed here and once: TVM puts a plain binding of arithmetic into each of its uses,
+    and then spends seconds on simplifying them."""
+    register = k.scratch((1,), "int32")
+    k.store(register, value, [0])
+    return k.load(register, [0])

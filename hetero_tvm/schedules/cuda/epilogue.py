@@ -56,21 +56,22 @@ class Steps:
 
 
 class RowMajor(Epilogue):
-    """Results [rows, columns] in rows of ``columns``, from element ``offset`` of a flat buffer."""
+    """Results [rows, columns] from element ``offset`` of a flat buffer, ``stride`` elements from row to row.
+
+    ``strides`` are those between products; vectors begin at multiples of all of them.
+    """
 
     def __init__(
-        self, out: Any, dtype: str, rows: int, columns: int, steps: Steps, offset: Any = 0, scale: float = 1.0
-    ):
+        self, out: Any, dtype: str, rows: int, columns: int, steps: Steps, offset: Any = 0,
+        stride: int | None = None, strides: Sequence[int] = (),
+    ):  # fmt: skip
         self.out, self.rows, self.columns, self.steps = out, rows, columns, steps
-        self.offset, self.scale = offset, scale
-        self.vector = vector_of(dtype, columns)
+        self.offset, self.stride = offset, columns if stride is None else stride
+        self.vector = vector_of(dtype, columns, self.stride, *strides)
 
     def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
         with k.when(tirx.all(row < self.rows, column < self.columns)):
-            at = k.let(row * self.columns + column)
-            if self.scale != 1.0:
-                with k.unroll(self.vector) as e:
-                    k.store(sums, k.load(sums, [e]) * tirx.const(self.scale, "float32"), [e])
+            at = device.fixed(k, row * self.stride + column)
             self.steps.apply(k, sums, self.vector, column, at)
             to = device.pointer(self.out, self.offset + at)
             device.call("htvm_store", to, device.pointer(sums), template=str(self.vector))

@@ -119,30 +119,30 @@ class TensorCoreWarp(Warp):
 
     def _begin(self) -> None:
         k, lane = self.k, self.lane
-        self.x_row = k.let(self.down * self.rows + lane % 16)
-        self.x_key = k.let(row_key(self.x_row, self.pitch))
+        self.x_row = device.fixed(k, self.down * self.rows + lane % 16)
+        self.x_key = device.fixed(k, row_key(self.x_row, self.pitch))
         if self.across:
             row = lane % 16 if self.element.size == 2 else lane % 4
-            self.w_row, self.w_key = k.let(row), k.let(depth_key(row, self.element.size))
+            self.w_row, self.w_key = device.fixed(k, row), device.fixed(k, depth_key(row, self.element.size))
         else:
-            self.w_row = k.let(self.right * self.columns + lane // 16 * 8 + lane % 8)
-            self.w_key = k.let(row_key(self.w_row, self.pitch))
+            self.w_row = device.fixed(k, self.right * self.columns + lane // 16 * 8 + lane % 8)
+            self.w_key = device.fixed(k, row_key(self.w_row, self.pitch))
         self.x_regs = k.scratch((self.rows // 16 * 4,), "uint32")
         self.w_regs = k.scratch((4,), "uint32")
 
     def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
         k, lane = self.k, self.lane
         for step in range(self.pitch // 32):
-            chunk = k.let((lane // 16 + 2 * step) ^ self.x_key)
-            at = k.let(x_at + self.x_row * self.pitch + chunk * CHUNK)
+            chunk = device.fixed(k, (lane // 16 + 2 * step) ^ self.x_key)
+            at = device.fixed(k, x_at + self.x_row * self.pitch + chunk * CHUNK)
             for i in range(self.rows // 16):
                 x = device.pointer(self.x_regs, 4 * i)
                 device.call("htvm_ldmatrix", x, shared, at + i * 16 * self.pitch, template="false")
                 if self.element.rounds:
                     device.call("htvm_round_tf32", x, template="4")
             if not self.across:
-                chunk = k.let((lane // 8 % 2 + 2 * step) ^ self.w_key)
-                at = k.let(w_at + self.w_row * self.pitch + chunk * CHUNK)
+                chunk = device.fixed(k, (lane // 8 % 2 + 2 * step) ^ self.w_key)
+                at = device.fixed(k, w_at + self.w_row * self.pitch + chunk * CHUNK)
             for j in range(self.columns // 16):
                 if self.across:
                     self._across(shared, w_at, step, j)
@@ -170,7 +170,7 @@ class TensorCoreWarp(Warp):
             return
         for half in range(2):  # 32-bit values: ldmatrix cannot transpose them
             column = self.right * self.columns + (2 * j + half) * 8 + lane // 4
-            at = k.let((column // 4 ^ self.w_key) * CHUNK + column % 4 * 4)
+            at = device.fixed(k, (column // 4 ^ self.w_key) * CHUNK + column % 4 * 4)
             for part in range(2):
                 row = self.w_row + step * 8 + part * 4
                 to = device.pointer(self.w_regs, 2 * half + part)
@@ -194,12 +194,12 @@ class FmaWarp(Warp):
     def _begin(self) -> None:
         k = self.k
         self.high, self.wide = self.rows // 8, self.columns // 4
-        self.x_row = k.let(self.down * self.rows + self.lane // 4)
-        self.x_key = k.let(row_key(self.x_row, self.pitch))
+        self.x_row = device.fixed(k, self.down * self.rows + self.lane // 4)
+        self.x_key = device.fixed(k, row_key(self.x_row, self.pitch))
         if not self.across:
-            self.w_row = k.let(self.right * self.columns + self.lane % 4)
+            self.w_row = device.fixed(k, self.right * self.columns + self.lane % 4)
             # Rows 8 apart have the same key.
-            self.w_keys = [k.let(row_key(self.w_row + 4 * j, self.pitch)) for j in range(2)]
+            self.w_keys = [device.fixed(k, row_key(self.w_row + 4 * j, self.pitch)) for j in range(2)]
         self.x_regs = k.scratch((self.high * 4,))
         self.w_regs = k.scratch((self.wide * 4,))
 
@@ -207,7 +207,7 @@ class FmaWarp(Warp):
         k, x, w = self.k, self.x_regs, self.w_regs
         # A loop, not unrolled: registers for more than one step's values would cost resident warps.
         with k.serial(self.pitch // CHUNK) as step:
-            at = k.let(x_at + self.x_row * self.pitch + (step ^ self.x_key) * CHUNK)
+            at = device.fixed(k, x_at + self.x_row * self.pitch + (step ^ self.x_key) * CHUNK)
             for i in range(self.high):
                 device.call(
                     "htvm_take", shared, at + 8 * i * self.pitch, device.pointer(x, 4 * i), template="4"

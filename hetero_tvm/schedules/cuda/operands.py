@@ -40,9 +40,12 @@ class Source:
         count = self.lines * self.per_line
         self.parts = []
         for i in range(-(-count // threads)):
-            index = self.k.let(thread + i * threads)
-            line, chunk = self.k.let(index // self.per_line), self.k.let(index % self.per_line)
-            to = self.k.let(line * self.pitch + self._place(line, chunk) * CHUNK)
+            index = device.fixed(self.k, thread + i * threads)
+            line, chunk = (
+                device.fixed(self.k, index // self.per_line),
+                device.fixed(self.k, index % self.per_line),
+            )
+            to = device.fixed(self.k, line * self.pitch + self._place(line, chunk) * CHUNK)
             inside = index < count if (i + 1) * threads > count else None
             self.parts.append((to, self._prepare(line, chunk), inside))
 
@@ -97,14 +100,14 @@ class Rows(Source):
         row = self.first + line
         if self.extent is not None and self.extent % self.lines:
             row = tirx.min(row, int32(self.extent - 1))
-        column = self.k.let(chunk * (CHUNK // self.size))
-        return self.k.let(self.offset + row * self.stride + column), column
+        column = device.fixed(self.k, chunk * (CHUNK // self.size))
+        return device.fixed(self.k, self.offset + row * self.stride + column), column
 
     def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
         offset, column = prepared
         valid: Any = int32(CHUNK)
         if self.length % self.depth:
-            valid = self.k.let(clamp((self.length - step * self.depth - column) * self.size, CHUNK))
+            valid = device.fixed(self.k, clamp((self.length - step * self.depth - column) * self.size, CHUNK))
             offset = tirx.Select(valid > 0, offset + step * self.depth, int32(0))
         else:
             offset = offset + step * self.depth
@@ -128,17 +131,17 @@ class Columns(Source):
         return chunk ^ depth_key(line, self.size)
 
     def _prepare(self, line: Any, chunk: Any) -> Any:
-        column = self.k.let(self.first + chunk * (CHUNK // self.size))
+        column = device.fixed(self.k, self.first + chunk * (CHUNK // self.size))
         valid: Any = int32(CHUNK)
         if self.extent % self.columns:
-            valid = self.k.let(clamp((self.extent - column) * self.size, CHUNK))
-        return self.k.let(self.offset + line * self.stride + column), line, valid
+            valid = device.fixed(self.k, clamp((self.extent - column) * self.size, CHUNK))
+        return device.fixed(self.k, self.offset + line * self.stride + column), line, valid
 
     def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
         offset, line, valid = prepared
         offset = offset + step * self.lines * self.stride
         if self.length % self.lines:
-            valid = self.k.let(tirx.Select(step * self.lines + line < self.length, valid, int32(0)))
+            valid = device.fixed(self.k, tirx.Select(step * self.lines + line < self.length, valid, int32(0)))
         if not isinstance(valid, tirx.IntImm):
             offset = tirx.Select(valid > 0, offset, int32(0))
         self._chunk(shared, at, self.buffer, offset, valid, self.width)

@@ -77,11 +77,11 @@ def place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
     if down == 1 or across == 1:
         return (int32(0), block) if down == 1 else (block, int32(0))
     group = min(_GROUP, down)
-    number, within = k.let(block // (group * across)), k.let(block % (group * across))
+    number, within = device.fixed(k, block // (group * across)), device.fixed(k, block % (group * across))
     if down % group == 0:
-        return k.let(number * group + within % group), k.let(within // group)
-    height = k.let(tirx.min(int32(group), down - number * group))
-    return k.let(number * group + within % height), k.let(within // height)
+        return device.fixed(k, number * group + within % group), device.fixed(k, within // group)
+    height = device.fixed(k, tirx.min(int32(group), down - number * group))
+    return device.fixed(k, number * group + within % height), device.fixed(k, within // height)
 
 
 def emit_tile(
@@ -112,7 +112,7 @@ def emit_tile(
     memory = T.alloc_buffer((tile.shared(element.size),), "uint8", scope="shared.dyn")
     shared = k.let(memory.access_ptr("rw"))
     x, w = sources()
-    thread = k.let(warp * 32 + lane)
+    thread = device.fixed(k, warp * 32 + lane)
     for source in (x, w):
         source.begin(thread, tile.threads)
     x_bytes = tile.rows * tile.depth * element.size
@@ -121,7 +121,7 @@ def emit_tile(
     engine.begin(warp, lane)
 
     def copy(step: Any) -> None:
-        at = k.let(step % stages * stage_bytes)
+        at = device.fixed(k, step % stages * stage_bytes)
         x.copy(shared, at, first + step)
         w.copy(shared, at + x_bytes, first + step)
 
@@ -138,7 +138,7 @@ def emit_tile(
         with k.when(step + (stages - 1) < count):
             copy(step + (stages - 1))
         device.call("htvm_commit")
-        at = k.let(step % stages * stage_bytes)
+        at = device.fixed(k, step % stages * stage_bytes)
         engine.multiply(shared, at, at + x_bytes)
     device.call("htvm_wait", template="0")
     T.evaluate(tirx.op.tvm_storage_sync("shared"))
@@ -151,22 +151,23 @@ def _finish(
 ) -> None:  # fmt: skip
     """Each warp stages its own rows and needs no barrier with the others."""
     pitch = tile.staging_pitch
-    area = k.let(warp * (SLAB * pitch))
+    area = device.fixed(k, warp * (SLAB * pitch))
     width = epilogue.width(tile.warp_columns)
     across = width // epilogue.vector
-    first_row = k.let(place[0] + engine.down * tile.warp_rows)
-    first_column = k.let(place[1] + engine.right * width)
+    first_row = device.fixed(k, place[0] + engine.down * tile.warp_rows)
+    first_column = device.fixed(k, place[1] + engine.right * width)
     for slab in range(tile.warp_rows // SLAB):
         engine.put(slab, shared, area, pitch)
         device.call("htvm_sync_warp")
         with k.unroll(max(1, SLAB * across // 32)) as turn:
-            index = k.let(turn * 32 + lane)
             if epilogue.along_rows:
-                row, column = index % SLAB, index // SLAB
+                row, column = (turn * 32 + lane) % SLAB, (turn * 32 + lane) // SLAB
+            elif 32 % across == 0:  # the column is the same at every turn, and so is what a bias adds
+                row, column = turn * (32 // across) + lane // across, lane % across
             else:
-                row, column = index // across, index % across
-            row, column = k.let(row), k.let(column * epilogue.vector)
-            with k.when(index < SLAB * across) if SLAB * across < 32 else nullcontext():
+                row, column = (turn * 32 + lane) // across, (turn * 32 + lane) % across
+            row, column = device.fixed(k, row), device.fixed(k, column * epilogue.vector)
+            with k.when(lane < SLAB * across) if SLAB * across < 32 else nullcontext():
                 sums = epilogue.take(k, shared, area + row * pitch, column, element.accumulator)
                 epilogue.store(k, sums, first_row + (slab * SLAB + row), first_column + column)
         device.call("htvm_sync_warp")

@@ -13,8 +13,9 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E402
-from hetero_tvm.relax_passes.batch_matmul import ClaimBatchMatmul  # noqa: E402
-from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
+from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
+from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
@@ -26,9 +27,6 @@ from hetero_tvm.search.records import RecordStore  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
-
-# Last: products that no other rule has taken.
-_FUSIONS = (*FUSIONS, ClaimBatchMatmul())
 
 # What rounding weights and activations (to 11 bits, 8 bits, or only as factors) may cost a whole model:
 # error relative to the largest output, cosine.
@@ -181,7 +179,10 @@ class CudaTarget(Target):
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
-        return _FUSIONS
+        def claims(op: FusedOp) -> bool:
+            return isinstance(op, BatchMatmul) and self.space_for(op)[0] is not None
+
+        return fusions(claims)
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

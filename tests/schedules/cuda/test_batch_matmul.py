@@ -1,6 +1,7 @@
 """Products of pairs of computed matrices: numbers on the emulated GPU, and what the code is made of."""
 
 import dataclasses
+import math
 import random
 
 import numpy as np
@@ -26,10 +27,23 @@ def default(op, machine=MACHINE):
     return op, SPACE.default(op, machine)
 
 
+def product(lead, m, n, k, transposed=False, shared=False, dtype="float32"):
+    """Compact operands; ``transposed``: B is [*lead, n, k]; ``shared``: one matrix for all of ``lead``."""
+    matrix, steps = ((n, k), (1, k)) if transposed else ((k, n), (n, 1))
+    left, right = (*lead, m, k), matrix if shared else (*lead, *matrix)
+
+    def strides(area):
+        return [math.prod(lead[i + 1 :]) * area for i in range(len(lead))]
+
+    right_at = (0, *([0] * len(lead) if shared else strides(n * k)), *steps)
+    order = tuple(range(len(lead) + 2))
+    return BatchMatmul(lead, m, n, k, left, (0, *strides(m * k), k, 1), right, right_at, order, dtype)
+
+
 def forms(dtype):
     both = (False, True) if dtype != "int8" else (True,)
     return [
-        BatchMatmul(lead, m, n, k, transposed, shared, dtype=dtype)
+        product(lead, m, n, k, transposed, shared, dtype=dtype)
         for transposed in both
         for lead, m, n, k, shared in (
             ((2, 3), 20, 40, 48, False), ((), 17, 16, 80, False), ((3,), 1, 24, 33, False),
@@ -47,15 +61,24 @@ def test_forms_with_tf32(emulated):  # noqa: F811
     check([default(op, TF32) for op in forms("float32")], TF32)
 
 
-def test_scale(emulated):  # noqa: F811
-    check([default(BatchMatmul((2,), 24, 24, 32, True, scale=0.125, dtype="float16"))])
+def test_operands_where_they_lie(emulated):  # noqa: F811
+    """Heads side by side in the rows of one tensor, and a result whose rows come before its heads."""
+    heads, rows = (2, 3), (0, 5 * 48, 16, 48, 1)  # [B, S, H * D]: 5 rows of 3 heads of 16 values
+    scores = BatchMatmul(
+        heads, 5, 5, 16, (2, 5, 48), rows, (2, 5, 48), (0, 5 * 48, 16, 1, 48), (0, 1, 2, 3), "float16"
+    )
+    mixed = BatchMatmul(
+        heads, 5, 16, 5, (2, 3, 5, 5), (0, 75, 25, 5, 1), (2, 5, 48), rows, (0, 2, 1, 3), "float16"
+    )
+    later = dataclasses.replace(scores, left=(2, 5, 50), left_at=(2, 250, 16, 50, 1))  # rows at odd places
+    check([default(op) for op in (scores, mixed, later)])
 
 
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
 def test_every_shape_of_tile_across_the_reduction(dtype, machine, emulated):  # noqa: F811
-    op = BatchMatmul((2,), 40, 72, 72, dtype=dtype)
+    op = product((2,), 40, 72, 72, dtype=dtype)
     seen, chosen = set(), []
     for choice in SPACE.knobs(op, machine)[0].choices:
         parts = {("tile", *choice[:2], *choice[3:5]), ("depth", choice[2]), ("stages", choice[5])}
@@ -67,7 +90,7 @@ def test_every_shape_of_tile_across_the_reduction(dtype, machine, emulated):  # 
 
 def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):  # noqa: F811
     """The reduction ends inside of a step; what follows in memory is not a number."""
-    op = BatchMatmul((2,), 3, 5, 20, True, dtype="float16")
+    op = product((2,), 3, 5, 20, True, dtype="float16")
     arrays = [np.ones(x.shape, x.dtype) for x in op.inputs]
     arrays[0][1], arrays[1][1] = np.nan, np.nan
     (result,) = check_points(SPACE, [default(op)], MACHINE, None, [arrays])
@@ -75,16 +98,18 @@ def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
 
 
 def test_refusals():
-    assert "transposed" in SPACE.refuses(BatchMatmul((2,), 8, 8, 8, dtype="int8"), MACHINE)
-    assert "65536" in SPACE.refuses(BatchMatmul((65536,), 8, 8, 8), MACHINE)
-    assert "float64" in SPACE.refuses(BatchMatmul((2,), 8, 8, 8, dtype="float64"), MACHINE)
+    assert "transposed" in SPACE.refuses(product((2,), 8, 8, 8, dtype="int8"), MACHINE)
+    turned = dataclasses.replace(product((2,), 8, 8, 8), left_at=(0, 64, 1, 8))
+    assert "along the reduction" in SPACE.refuses(turned, MACHINE)
+    assert "65536" in SPACE.refuses(product((65536,), 8, 8, 8), MACHINE)
+    assert "float64" in SPACE.refuses(product((2,), 8, 8, 8, dtype="float64"), MACHINE)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiled_code(arch, compiler):  # noqa: F811
     machine = dataclasses.replace(MODELS[arch], features=("tf32",))
     kinds = [("int8", True), ("float16", False), ("float32", False)]
-    ops = [BatchMatmul((16,), 512, 512, 256, transposed, dtype=dtype) for dtype, transposed in kinds]
+    ops = [product((16,), 512, 512, 256, transposed, dtype=dtype) for dtype, transposed in kinds]
     cases = [default(op, machine) for op in ops]
     for op in ops[:2]:
         choice = random.Random(arch).choice(SPACE.knobs(op, machine)[0].choices)
