@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from hetero_tvm.search import roofs, scheduler
-from hetero_tvm.search.candidates import STOCK, Candidate, candidate_key
+from hetero_tvm.search import comparison, roofs, scheduler
+from hetero_tvm.search.candidates import Candidate
 from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.outcome import TaskReport, TuneReport
-from hetero_tvm.search.records import BASELINE, TRIAL, VERIFIED, Record, RecordStore, new_record
+from hetero_tvm.search.records import BASELINE, TRIAL, VERIFIED, RecordStore, new_record
+from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
 from hetero_tvm.search.workers import (
     OK,
     Job,
@@ -40,15 +41,8 @@ from hetero_tvm.search.workers import (
 _SLOW = 2.0
 """A candidate this much slower than the best is not timed to the end."""
 _DRIFT = 0.10
-_MARGIN = 0.02
-"""A challenger must beat the default by this fraction in the side-by-side comparison: smaller differences
-between kernels measured alone do not carry over to the model, where their neighbours fill the caches."""
-_CLOSE = 0.015
-"""The second-best candidate takes part in the comparison when it is this close to the best."""
 _VERIFY_BUDGET = 0.045
 """Seconds of timing per candidate in the comparison."""
-_TOGETHER, _TOGETHER_BYTES = 4, 64 << 20
-"""Candidates of a task that one process may build, when their operands are no larger than this."""
 _HOPELESS = 16
 """Failed candidates after which a task without any valid one is given up."""
 
@@ -78,34 +72,6 @@ class TuneOptions:
 
 
 OnEvent = Callable[[dict[str, Any]], None]
-
-
-class _State:
-    """One task during a run."""
-
-    def __init__(self, task: Any, report: TaskReport):
-        self.task = task
-        self.report = report
-        self.proposer: Any = None
-        self.progress = scheduler.Progress(task.count)
-        self.make: Any = None
-        """Makes the proposer of a generic task, once it is known to be worth it."""
-        self.known: dict[str, Record] = {}
-        self.best: float | None = None
-        self.times: dict[str, tuple[float, Candidate]] = {}
-        """Valid candidates with their times: canonical text -> (seconds, candidate)."""
-        self.tunable = True
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    def note_result(self, key: str, candidate: Candidate, seconds: float | None) -> None:
-        if seconds is not None:
-            if key not in self.times or seconds < self.times[key][0]:
-                self.times[key] = (seconds, candidate)
-            if self.best is None or seconds < self.best:
-                self.best = seconds
 
 
 def tune(
@@ -162,7 +128,7 @@ class _Run:
         self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
         self.target = target_for(machine)
         self.states = [
-            _State(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
+            TaskState(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
         ]
         self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
         self.models: dict[str, Any] = {}
@@ -171,7 +137,7 @@ class _Run:
         self.batch = options.batch or self._default_batch()
         self.roofs = roofs.Roofs(None, None)
         self.propose_seconds = 0.0
-        self.baseline: _State | None = None
+        self.baseline: TaskState | None = None
         self.baseline_seconds: float | None = None
 
     def _default_batch(self) -> int:
@@ -213,10 +179,10 @@ class _Run:
             known = self.store.measured(state.task)
             state.known = known
             for key, record in known.items():
-                candidate = _candidate_of(record)
+                candidate = candidate_of(record)
                 state.note_result(key, candidate, record.seconds if record.ok else None)
             default = self._default_of(state)
-            if default is not None and (key := _key(default)) in known and known[key].ok:
+            if default is not None and (key := key_of(default)) in known and known[key].ok:
                 state.report.default_seconds = known[key].seconds
             state.report.reused = len(known)
             self.report.reused += len(known)
@@ -226,7 +192,7 @@ class _Run:
             return True
         return bool(self._unverified())
 
-    def _complete(self, state: _State) -> bool:
+    def _complete(self, state: TaskState) -> bool:
         """Whether records already hold every point of a task's space."""
         if state.task.space is None:
             return False
@@ -235,7 +201,7 @@ class _Run:
             size *= len(knob.choices)
         return len(state.known) >= size
 
-    def _default_of(self, state: _State) -> Candidate | None:
+    def _default_of(self, state: TaskState) -> Candidate | None:
         task = state.task
         if task.space is None:
             return {"generic": True}
@@ -275,7 +241,7 @@ class _Run:
                 model = self.models.setdefault(task.space.name, SpaceModel(self.options.seed))
                 state.proposer = PointProposer(task, self.machine, self.target, model, seed, self.batch)
                 for record in state.known.values():
-                    state.proposer.learn(_candidate_of(record), record.seconds if record.ok else None)
+                    state.proposer.learn(candidate_of(record), record.seconds if record.ok else None)
         before = monotonic()
         self.workers.wait_ready()
         self.report.start_up = monotonic() - before
@@ -302,9 +268,9 @@ class _Run:
         The default of the heaviest task is the baseline for drift: it is timed again at the end.
         Few tasks do not fill the processes that build side by side; proposals then fill them up.
         """
-        groups: list[tuple[_State, list[Candidate]]] = []
+        groups: list[tuple[TaskState, list[Candidate]]] = []
         for state in self.states:
-            if state.task.space is not None and _key(default := self._default_of(state)) not in state.known:
+            if state.task.space is not None and key_of(default := self._default_of(state)) not in state.known:
                 groups.append((state, [default]))
         with_space = [state for state in self.states if state.task.space is not None]
         self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.count, default=None)
@@ -315,7 +281,7 @@ class _Run:
         if groups and spare > 0 and len(groups) < len(self.states) + 1:
             heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.count)
             default = heaviest[1][0]
-            heaviest[1].extend(c for c in self._propose(heaviest[0], spare) if _key(c) != _key(default))
+            heaviest[1].extend(c for c in self._propose(heaviest[0], spare) if key_of(c) != key_of(default))
         self._trials(groups)
         for state in self.states:
             if state.best is not None:
@@ -323,7 +289,7 @@ class _Run:
         if self.baseline is not None and self.baseline_seconds is None:
             self.baseline_seconds = self.baseline.report.default_seconds
 
-    def _time_baseline(self, state: _State) -> float | None:
+    def _time_baseline(self, state: TaskState) -> float | None:
         default = self._default_of(state)
         for _, (result,) in self.workers.measure([Job(state.task.key, (default,))], self._stop):
             self._record(state, default, result, BASELINE)
@@ -355,7 +321,7 @@ class _Run:
                 continue
             state.tunable, state.report.note = True, ""
             state.report.default_seconds = generic.seconds if generic.ok else plain.seconds
-            state.note_result(_key({"generic": True}), {"generic": True}, state.report.default_seconds)
+            state.note_result(key_of({"generic": True}), {"generic": True}, state.report.default_seconds)
 
     def _skip_small_generic_tasks(self) -> None:
         total = sum(state.task.count * (state.best or 0.0) for state in self.states)
@@ -368,7 +334,7 @@ class _Run:
                 else:
                     state.proposer = state.make()
                     for record in state.known.values():
-                        state.proposer.learn(_candidate_of(record), record.seconds if record.ok else None)
+                        state.proposer.learn(candidate_of(record), record.seconds if record.ok else None)
             state.progress.exhausted = not state.tunable
 
     def _search(self) -> None:
@@ -399,32 +365,32 @@ class _Run:
         if self._stop():
             self.report.stopped = "interrupted"
 
-    def _propose(self, state: _State, most: int) -> list[Candidate]:
+    def _propose(self, state: TaskState, most: int) -> list[Candidate]:
         before = monotonic()
         proposed = state.proposer.propose(most)
         self.propose_seconds += monotonic() - before
         return proposed
 
-    def _trials(self, groups: Sequence[tuple[_State, Sequence[Candidate]]]) -> None:
+    def _trials(self, groups: Sequence[tuple[TaskState, Sequence[Candidate]]]) -> None:
         """Measure candidates, recording each the moment it is known."""
         jobs, owners = [], []
         for state, proposed in groups:
             for candidate in proposed:
                 limit = _SLOW * state.best if state.best is not None else None
-                jobs.append(Job(state.task.key, (candidate,), limit=limit, together=_together(state.task)))
+                jobs.append(Job(state.task.key, (candidate,), limit=limit, together=together(state.task)))
                 owners.append((state, candidate))
         for index, (result,) in self.workers.measure(jobs, self._stop_trials):
             state, candidate = owners[index]
             self._record(state, candidate, result, TRIAL)
             self._count(state, candidate, result)
 
-    def _count(self, state: _State, candidate: Candidate, result: Result) -> None:
-        key = _key(candidate)
+    def _count(self, state: TaskState, candidate: Candidate, result: Result) -> None:
+        key = key_of(candidate)
         seconds = result.seconds if result.ok else None
         state.note_result(key, candidate, seconds)
         if state.proposer is not None:
             state.proposer.learn(candidate, seconds)
-        if state.report.default_seconds is None and key == _key(self._default_of(state)):
+        if state.report.default_seconds is None and key == key_of(self._default_of(state)):
             state.report.default_seconds = seconds
         self.counted += 1
         self.report.trials += 1
@@ -453,14 +419,14 @@ class _Run:
         The default of the heaviest task is timed once more in any case, to see drift.
         """
         jobs: list[Job] = []
-        owners: list[tuple[_State, list[Candidate]]] = []
+        owners: list[tuple[TaskState, list[Candidate]]] = []
         for state in self._unverified():
-            contenders = self._contenders(state)
+            contenders = comparison.contenders(state, self._default_of(state), self.store)
             if len(contenders) > 1 or state is self.baseline:
                 jobs.append(Job(state.task.key, tuple(contenders), budget=_VERIFY_BUDGET))
                 owners.append((state, contenders))
             else:  # the default is the best
-                seconds = state.times[_key(contenders[0])][0]
+                seconds = state.times[key_of(contenders[0])][0]
                 self._record(state, contenders[0], Result(OK, seconds), VERIFIED, default_seconds=seconds)
         for index, results in self.workers.measure(jobs, self._stop):
             state, contenders = owners[index]
@@ -469,41 +435,21 @@ class _Run:
             self._settle(state, contenders, results)
             self.on_event({"event": "verify", "task": state.name, **self._totals()})
 
-    def _settle(self, state: _State, contenders: list[Candidate], results: list[Result]) -> None:
-        default = results[0]
-        valid = [index for index, result in enumerate(results) if result.ok]
-        if not valid:
+    def _settle(self, state: TaskState, contenders: list[Candidate], results: list[Result]) -> None:
+        default, winner = results[0], comparison.winner(results)
+        if winner is None:
             return
-        winner = min(valid, key=lambda index: results[index].seconds)
-        if default.ok and results[winner].seconds > default.seconds * (1 - _MARGIN):
-            winner = 0
         self._record(state, contenders[winner], results[winner], VERIFIED, default_seconds=default.seconds)
         if default.ok:
             state.report.default_seconds = default.seconds
 
-    def _unverified(self) -> list[_State]:
+    def _unverified(self) -> list[TaskState]:
         """Tasks with trials of this user that no comparison has followed."""
         return [
             state
             for state in self.states
             if state.times and self.store.trials(state.task) and not self.store.verified(state.task)
         ]
-
-    def _contenders(self, state: _State) -> list[Candidate]:
-        """The default, then what may be better: the fastest ones and the last verified winner."""
-        default = self._default_of(state)
-        ranked = sorted(state.times.items(), key=lambda item: item[1][0])
-        fastest = ranked[0][1][0]
-        near = fastest * (1 + _CLOSE)
-        close = [(key, candidate) for key, (seconds, candidate) in ranked[:2] if seconds <= near]
-        if close[0][0] == _key(default):
-            return [default]
-        chosen = dict(close)
-        found = self.store.best(state.task)
-        if found is not None and found[0].role == VERIFIED:
-            chosen.setdefault(found[0].candidate, _candidate_of(found[0]))
-        chosen.pop(_key(default), None)
-        return [default, *chosen.values()]
 
     def _finish(self) -> TuneReport:
         for state in self.states:
@@ -524,7 +470,7 @@ class _Run:
     # helpers -----------------------------------------------------------------------------------
     def _record(
         self,
-        state: _State,
+        state: TaskState,
         candidate: Candidate,
         result: Result,
         role: str,
@@ -556,18 +502,3 @@ class _Run:
             "total_seconds": self._known_total(),
             "peak_gflops": self.roofs.peak_gflops,
         }
-
-
-def _candidate_of(record: Record) -> Candidate:
-    if record.trace is not None:
-        return {"trace": record.trace}
-    return {"generic": True} if record.space == STOCK else {"point": dict(record.point)}
-
-
-def _key(candidate: Candidate) -> str:
-    return candidate_key({"point": {}} if "generic" in candidate else candidate)
-
-
-def _together(task: Any) -> int:
-    """Stock schedules are less trusted than points of our spaces: each in a process of its own."""
-    return _TOGETHER if task.space is not None and task.nbytes <= _TOGETHER_BYTES else 1

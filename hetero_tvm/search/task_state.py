@@ -1,0 +1,56 @@
+"""What the tuning loop knows of one task, and how candidates and records name each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.search import scheduler
+from hetero_tvm.search.candidates import STOCK, Candidate, candidate_key
+from hetero_tvm.search.outcome import TaskReport
+from hetero_tvm.search.records import Record
+
+_TOGETHER, _TOGETHER_BYTES = 4, 64 << 20
+"""Candidates of a task that one process may build, when their operands are no larger than this."""
+
+
+class TaskState:
+    """One task during a run."""
+
+    def __init__(self, task: Any, report: TaskReport):
+        self.task = task
+        self.report = report
+        self.proposer: Any = None
+        self.progress = scheduler.Progress(task.count)
+        self.make: Any = None
+        """Makes the proposer of a generic task, once it is known to be worth it."""
+        self.known: dict[str, Record] = {}
+        self.best: float | None = None
+        self.times: dict[str, tuple[float, Candidate]] = {}
+        """Valid candidates with their times: canonical text -> (seconds, candidate)."""
+        self.tunable = True
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def note_result(self, key: str, candidate: Candidate, seconds: float | None) -> None:
+        if seconds is not None:
+            if key not in self.times or seconds < self.times[key][0]:
+                self.times[key] = (seconds, candidate)
+            if self.best is None or seconds < self.best:
+                self.best = seconds
+
+
+def candidate_of(record: Record) -> Candidate:
+    if record.trace is not None:
+        return {"trace": record.trace}
+    return {"generic": True} if record.space == STOCK else {"point": dict(record.point)}
+
+
+def key_of(candidate: Candidate) -> str:
+    return candidate_key({"point": {}} if "generic" in candidate else candidate)
+
+
+def together(task: Any) -> int:
+    """Stock schedules are less trusted than points of our spaces: each in a process of its own."""
+    return _TOGETHER if task.space is not None and task.nbytes <= _TOGETHER_BYTES else 1
