@@ -221,15 +221,25 @@ class NpuPoolSpace(_WindowSpace):
             return f"is for pool2d, not {op.kind}"
         if {op.x_layout, op.y_layout} != {PLAIN}:
             return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
-        if op.mode != MAX and not _one_count(op):
-            return "the mean divides by numbers that differ from window to window"
         return self._fits(op, machine)
+
+    def tables(
+        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
+    ) -> list[np.ndarray]:
+        """What the sum of each window is multiplied by, where windows count differently."""
+        if op.mode == MAX or _one_count(op):
+            return []
+        counts = [
+            [op.counted(0, i) * op.counted(1, j) for j in range(op.out[1])] for i in range(op.out[0])
+        ]
+        return [(1.0 / np.maximum(counts, 1)).astype(np.float32)]
 
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         return (CHANNELS_LAST,), CHANNELS_LAST
 
     def _tiles(self, op: Any, machine: Any) -> list[Tile]:
-        return _Window(op).tiles(machine.spec, 0, 0 if op.mode == MAX else 4)
+        accumulator = 0 if op.mode == MAX else 4 if _one_count(op) else 8
+        return _Window(op).tiles(machine.spec, 0, accumulator)
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         (rows, ct), dtype, w = point["tile"], machine.dtype, _Window(op)
@@ -237,6 +247,8 @@ class NpuPoolSpace(_WindowSpace):
         k = Kernel()
         with k:
             x = k.argument("X", (op.batch, op.height, op.width, op.channels), dtype)
+            differ = op.mode != MAX and not _one_count(op)
+            factors = k.argument("factors", op.out, "float32") if differ else None
             y = k.argument("Y", (op.batch, *op.out, op.channels), dtype, L1 if held else DRAM)
             with k.loop(op.batch) as b, k.loop(ceil_div(op.channels, ct)) as g, k.loop(
                 ceil_div(op.out[0], rows), buffers=2
@@ -263,7 +275,15 @@ class NpuPoolSpace(_WindowSpace):
                         k.unary("copy", box, sums, w.tap(image, 0, 0))
                         for i, j in list(w.taps())[1:]:
                             k.binary("add", box, sums, sums, w.tap(image, i, j))
-                    k.unary("copy", box, tile, sums, mul=1.0 / math.prod(op.kernel))
+                    if factors is None:
+                        k.unary("copy", box, tile, sums, mul=1.0 / math.prod(op.kernel))
+                    else:
+                        own = k.alloc(UB, (rows, op.out[1]), "float32")
+                        k.load(
+                            (high, op.out[1]), At(own, lambda i, j: (i, j)),
+                            At(factors, lambda i, j: (r * rows + i, j)),
+                        )  # fmt: skip
+                        k.binary("mul", box, tile, sums, At(own, lambda i, j, c: (i, j)))
                 k.store(box, At(y, lambda i, j, c: (b, r * rows + i, j, g * ct + c)), tile)
         return k.function
 

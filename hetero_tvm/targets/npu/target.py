@@ -10,6 +10,7 @@ from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.conv_forms import FORMS
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.quantized import Quantized
@@ -101,7 +102,7 @@ class NpuTarget(Target):
     def fusions(self) -> Sequence[GraphPass]:
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
-        return (Quantized(), *FUSIONS, ClaimPool())
+        return (Quantized(), *FORMS, *FUSIONS, ClaimPool())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -335,6 +335,7 @@ class _Recovery(Values):
                 a, b = (self.index(x, env) for x in expr.args)
                 if not b.terms and b.base > 0 and a.range(extents)[0] >= 0:
                     return divided(a, b.base, extents)[name == "truncmod"]
+            raise NotAffineError(f"an index is computed with {name}")
         raise NotAffineError(f"an index contains {kind}")
 
     def _flat(self, buffer: Any, indices: Any, env: Any) -> Affine:
