@@ -115,6 +115,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
                 normalize = self.bb.normalize
                 return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
+            if op_name in ("Max", "Min") and len(inputs) > 1:
+                return self.bb.normalize(_extreme(op_name, inputs))
+            if op_name == "Einsum" and (terms := _einsum_terms(attrs)) is not None:
+                return self.bb.normalize(relax.op.einsum(tuple(inputs), terms))
             if op_name == "Conv":
                 attrs = _explicit_padding(inputs[0], attrs)
             if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
@@ -188,6 +192,26 @@ def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
         if bound is not None:
             x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
     return x
+
+
+def _einsum_terms(attrs: dict) -> str | None:
+    """Subscripts with the result's letters written out; None for ellipses, which TVM's converter takes."""
+    equation = attrs["equation"]
+    equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
+    if "." in equation:
+        return None
+    if "->" in equation:
+        return equation
+    return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
+
+
+def _extreme(op_name: str, inputs: list) -> relax.Expr:
+    """The greatest or least of several tensors; TVM's converter stacks broadcast copies and reduces them."""
+    step = relax.op.maximum if op_name == "Max" else relax.op.minimum
+    result = inputs[0]
+    for value in inputs[1:]:
+        result = step(result, value)
+    return result
 
 
 def _pad(inputs: list, attrs: dict) -> relax.Expr | None:

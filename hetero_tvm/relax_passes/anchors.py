@@ -34,7 +34,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 _MOVES = (
     "relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze", "relax.astype",
     "relax.broadcast_to", "relax.where", "relax.multiply", "relax.divide", "relax.add", "relax.subtract",
-    "relax.nn.dropout", "relax.maximum", "relax.tanh",
+    "relax.nn.dropout", "relax.maximum", "relax.minimum", "relax.clip", "relax.tanh", "relax.strided_slice",
+    "relax.concat", "relax.nn.pad", "relax.isnan", "relax.flatten",
 )  # fmt: skip
 """What may stand between a softmax and the products of its attention."""
 
@@ -123,7 +124,8 @@ def _reaches(graph: Graph, start: Any, onward: Callable[[Any], list[Any]]) -> bo
 
 
 def _operands(graph: Graph, var: Any) -> list[Any]:
-    return [arg for arg in graph.value(var).args if isinstance(arg, relax.Var)]
+    fields = [f for arg in graph.value(var).args for f in getattr(graph.value(arg), "fields", [arg])]
+    return [field for field in fields if isinstance(field, relax.Var)]
 
 
 def _gelu(graph: Graph, var: Any) -> str | None:

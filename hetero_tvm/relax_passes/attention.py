@@ -134,10 +134,15 @@ class FuseAttention(Rule):
 
 def _check_row_factors(layout: Layout, queries: Any, factors: list[Any]) -> None:
     shape = shape_of(queries)
-    if any(np.broadcast_shapes(shape, shape_of(factor)) != shape for factor in factors):
+    if any(len(shape_of(f)) > len(shape) or not _repeats_to(shape_of(f), shape) for f in factors):
         raise Miss("the scores are multiplied by a tensor that varies where the queries do not")
     if any(same_base(layout.chosen[0], other) for other in layout.chosen[1:]):
         raise Miss("the scores are multiplied by a tensor, and the queries are keys or values as well")
+
+
+def _repeats_to(factor: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    behind = shape[len(shape) - len(factor) :]
+    return all(extent in (1, wanted) for extent, wanted in zip(factor, behind, strict=True))
 
 
 @dataclass
@@ -369,6 +374,8 @@ def _operand(
         axes = [*range(rank - 2), rank - 1, rank - 2]
         expr = graph.insert_before(top, relax.op.permute_dims(expr, axes), top.name + name)
     if shape_of(expr) != shape:
+        if (array := array_of(graph.value(expr))) is not None:  # learned queries
+            return relax.const(array.reshape(shape))
         inner = graph.call(expr, "relax.reshape")
         if inner is not None and shape_of(inner.args[0]) == shape:
             return inner.args[0]

@@ -135,10 +135,16 @@ def _row_factor(graph: Graph, call: Any, found: Scores) -> Any:
         scores, factors = factors, scores
     if not shape_of(factors) or shape_of(factors)[-1] != 1:
         raise Miss(f"the scores are multiplied by a tensor of shape {shape_of(factors)}")
-    if found.softcap or len(shape_of(scores)) != len(shape_of(factors)):
-        raise Miss("the scores are multiplied by a tensor")
+    if found.softcap:
+        raise Miss("the scores under a soft cap are multiplied by a tensor")
+    if shape_of(scores) != _result_shape(call):
+        raise Miss(f"a factor of shape {shape_of(factors)} broadcasts the scores")
     found.row_factors.append(factors)
     return scores
+
+
+def _result_shape(call: Any) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in call.ty.shape)
 
 
 def uniform(graph: Graph, expr: Any) -> float | None:
@@ -151,12 +157,12 @@ def uniform(graph: Graph, expr: Any) -> float | None:
 
 
 def distance(graph: Graph, expr: Any, depth: int = 16) -> int | None:
-    """Operators between ``expr`` and a product of two run-time tensors that it is a score of."""
+    """Operators between ``expr`` and a product of queries and keys that it is a score of."""
     if not depth:
         return None
     name, call = graph.op_name(expr), graph.value(expr)
     if name == "relax.matmul":
-        return None if any(array_of(graph.value(arg)) is not None for arg in call.args) else 0
+        return 0 if _is_score(graph, call) else None
     if name in ("relax.add", "relax.multiply"):
         candidates = list(call.args)
     elif name in ("relax.subtract", "relax.divide", "relax.tanh"):
@@ -175,6 +181,13 @@ def distance(graph: Graph, expr: Any, depth: int = 16) -> int | None:
     return min(found) + 1 if found else None
 
 
+def _is_score(graph: Graph, product: Any) -> bool:
+    """Whether a product is one of queries and keys.  Keys are computed; queries may be learned (DETR, the
+    pooling head of SigLIP), which then have a batch or heads: a constant matrix is a projection's weight."""
+    queries, keys = (array_of(graph.value(arg)) for arg in product.args)
+    return keys is None and (queries is None or queries.ndim > 2)
+
+
 def _is_wide_bound(graph: Graph, name: str | None, call: Any) -> bool:
     if name == "relax.clip":
         low, high = (float(bound.value) for bound in call.args[1:])
@@ -190,7 +203,7 @@ def _reaches_product(graph: Graph, expr: Any, depth: int = 8) -> bool:
     if not depth or not isinstance(call, tvm.ir.Call):
         return False
     if graph.op_name(expr) == "relax.matmul":
-        return all(array_of(graph.value(arg)) is None for arg in call.args)
+        return _is_score(graph, call)
     return any(_reaches_product(graph, arg, depth - 1) for arg in call.args if hasattr(arg, "name"))
 
 

@@ -10,13 +10,17 @@ from hetero_tvm.relax_passes.canonicalize_algebra import ExpandPowers, MultiplyB
 from hetero_tvm.relax_passes.canonicalize_broadcasts import DropBroadcasts
 from hetero_tvm.relax_passes.canonicalize_constants import FoldConstants
 from hetero_tvm.relax_passes.canonicalize_duplicates import MergeDuplicates
+from hetero_tvm.relax_passes.canonicalize_einsum import ExpandEinsum
 from hetero_tvm.relax_passes.canonicalize_identities import DropIdentities
 from hetero_tvm.relax_passes.canonicalize_sinking import SinkMoves
+from hetero_tvm.relax_passes.canonicalize_slices import SliceOfTake
 from hetero_tvm.relax_passes.canonicalize_views import CancelReshapes, MergeCasts, MergeTransposes
 from hetero_tvm.relax_passes.rule import Rule
 
 CANONICAL: tuple[Rule, ...] = (
-    FoldConstants(),  # first: what it leaves constant is neutral, a mask, a scale to the others
+    ExpandEinsum(),  # before constants are folded: it transposes weights
+    FoldConstants(),  # early: what it leaves constant is neutral, a mask, a scale to the others
+    SliceOfTake(),  # after that: its places are constant now
     MultiplyByReciprocal(),  # divisions by 1 become products by 1, which go next
     DropIdentities(),
     MergeCasts(),

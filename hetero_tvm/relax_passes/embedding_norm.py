@@ -1,6 +1,6 @@
 """Embedding lookups that are added and normalised -> ``ops.EmbeddingNorm``.
 
-From a norm the rule walks back over the additions to lookups in constant tables, at most three, and
+From a norm the rule walks back over the additions to lookups in constant tables (LayoutLM has nine) and
 constants (positions and token types that never change).  The sum must go to the norm alone: where it
 is the residual of what follows as well (GPT-2, Llama), it is another pattern, not a near miss.
 """
@@ -25,7 +25,8 @@ from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  #
 from hetero_tvm.relax_passes.polynomial import scalings  # noqa: E402
 from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
 
-_MOST = 3
+_MOST = 16
+"""Lookups in one kernel: each holds an index in a register."""
 
 
 @dataclass

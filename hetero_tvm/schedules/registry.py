@@ -21,6 +21,7 @@ from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
@@ -28,7 +29,10 @@ from hetero_tvm.schedules.cuda.gemv import CudaGemvSpace
 from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
+from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace
+from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
+from hetero_tvm.schedules.cuda.transpose import CudaTransposeSpace
 
 CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
@@ -56,10 +60,14 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaGatedMatmulSpace(),
     CudaBatchMatmulSpace(),
     CudaAttentionSpace(),
+    CudaFloatAttentionSpace(),
     CudaSoftmaxSpace(),
     CudaNormalizeSpace(),
     CudaGroupNormSpace(),
     CudaEmbeddingNormSpace(),
+    CudaTransposeSpace(),  # before the pointwise kernels, which could do it, slowly
+    CudaPointwiseSpace(),
+    CudaReduceSpace(),
 )
 
 _BY_NAME = {space.name: space for space in (*CPU_SPACES, *CUDA_SPACES)}

@@ -119,6 +119,31 @@ def test_clip_is_two_plain_operators():
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
+@pytest.mark.parametrize("equation", ["bij, bkj -> bik", "bij,bkj", "...ij,...kj->...ik"])
+def test_einsum_is_one_operator(equation):
+    operator = f'Einsum<equation="{equation}">'
+    text = f"g (float[2, 3, 4] a, float[2, 5, 4] b) => (float[N, M, K] y) {{ y = {operator}(a, b) }}"
+    model = import_onnx(text_model(text))
+    names = [b.value.op.name for b in bindings(model) if hasattr(b.value, "op")]
+    assert names == (["relax.einsum"] if "." not in equation else ["relax.call_tir"])
+    generator = np.random.default_rng(0)
+    inputs = {s.name: generator.standard_normal(s.shape).astype("float32") for s in model.signature.inputs}
+    expected = np.einsum(equation.replace(" ", ""), *inputs.values())
+    np.testing.assert_allclose(run_tvm(model, inputs)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator, numpy", [("Max", np.maximum), ("Min", np.minimum)])
+def test_extremes_of_tensors_are_plain_operators(operator, numpy):
+    text = f"g (float[2, 3] a, float[3] b, float[1, 1] c) => (float[2, 3] y) {{ y = {operator}(a, b, c) }}"
+    model = import_onnx(text_model(text))
+    names = [b.value.op.name for b in bindings(model) if hasattr(b.value, "op")]
+    assert names == ["relax.maximum" if operator == "Max" else "relax.minimum"] * 2
+    generator = np.random.default_rng(0)
+    inputs = {s.name: generator.standard_normal(s.shape).astype("float32") for s in model.signature.inputs}
+    a, b, c = inputs.values()
+    np.testing.assert_array_equal(run_tvm(model, inputs)[0], numpy(numpy(a, b), c))
+
+
 def test_bool_and_integer_inputs():
     model = import_onnx(
         text_model(

@@ -146,6 +146,8 @@ def _call(mod, call, value_of):
         return x.transpose(axes)
     if name in ("expand_dims", "squeeze", "flatten"):
         return x.reshape([int(e) for e in call.ty.shape])
+    if name == "einsum":
+        return np.einsum(str(attrs.subscripts), *x)
     if name == "concat":
         return np.concatenate(x, int(attrs.axis))
     if name == "astype":

@@ -375,6 +375,52 @@ def test_a_factor_for_each_head_multiplies_the_queries():
     assert calls(after)["attention"] == 1
 
 
+def test_a_constant_factor_for_each_head_of_lower_rank():
+    """Swin's second version: learned temperatures [H, 1, 1], then a bias and a mask."""
+
+    def scores(emit, s):
+        s = emit(op.multiply(s, constant(weights(H, 1, 1))))
+        return emit(op.add(s, constant(weights(1, H, S, 6))))
+
+    found, after = fused(lambda e, *t: attention(e, *t, scores))
+    assert calls(after)["attention"] == 1 and found.mask == (1, H, 1, 6)[:2] + (S, 6)
+
+
+def test_a_factor_that_broadcasts_the_scores():
+    one = {name: (1, *shape[1:]) for name, shape in QKV.items()}
+
+    def body(emit, q, k, v):
+        query, key, value = heads(emit, q), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
+        scores = emit(op.multiply(emit(op.matmul(query, key)), constant(weights(B, H, 1, 1))))
+        return emit(op.matmul(emit(op.nn.softmax(scores, axis=-1)), value))
+
+    assert miss(body, one) == f"a factor of shape {(B, H, 1, 1)} broadcasts the scores"
+
+
+@pytest.mark.parametrize("lead", [(B, H), (1, H)])
+def test_learned_queries(lead):
+    """The object queries of DETR: the product's left operand is a constant."""
+
+    def body(emit, k, v):
+        query, key, value = constant(weights(*lead, S, D)), heads(emit, k, (0, 2, 3, 1)), heads(emit, v)
+        w = emit(op.nn.softmax(emit(op.multiply(emit(op.matmul(query, key)), SCALE)), axis=-1))
+        out = emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
+        return emit(op.reshape(out, (B, S, WIDTH)))
+
+    found, _ = fused(body, {"k": QKV["k"], "v": QKV["v"]})
+    assert (found.heads, found.q_len, found.kv_len) == (H, S, 6)
+
+
+def test_a_projection_under_a_softmax_is_no_attention():
+    """A softmax of a product with a weight that is a matrix, then another product: a mixture's gate."""
+
+    def body(emit, q, k, v):
+        gate = emit(op.nn.softmax(emit(op.matmul(constant(weights(5, S)), q)), axis=-1))
+        return emit(op.matmul(gate, emit(op.permute_dims(q, [0, 2, 1]))))
+
+    assert miss(body) is None
+
+
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_sliding_window(window):
     distance = np.arange(S)[:, None] - np.arange(S)

@@ -1,9 +1,9 @@
 """A schedule for any kernel that no design space knows.
 
-TVM's dlight rules in their order, each guarded: a rule that throws leaves the kernel to the next
-one, and the last resort (inline what can be inlined, fuse each block's spatial loops, spread them
-over blocks of threads) holds for every function with blocks.  Sort, scan and scatter kernels bind
-their threads themselves and pass through.
+Kernels without reductions first, as :mod:`.pointwise` writes them; then TVM's dlight rules in their
+order, each guarded: a rule that throws leaves the kernel to the next one, and the last resort (inline
+what can be inlined, fuse each block's spatial loops, spread them over blocks of threads) holds for every
+function with blocks.  Sort, scan and scatter kernels bind their threads themselves and pass through.
 """
 
 from __future__ import annotations
@@ -17,29 +17,43 @@ tvm = import_tvm()
 from tvm import s_tir, tirx  # noqa: E402
 from tvm.s_tir import dlight  # noqa: E402
 
+from hetero_tvm.schedules.cuda import pointwise  # noqa: E402
+from hetero_tvm.schedules.cuda.nests import nests_of  # noqa: E402
 from hetero_tvm.targets.cuda.codegen import is_bound  # noqa: E402
+from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
 THREADS = 256
 RULE = "hetero.rule"
 """Attribute of a scheduled kernel: which rule made it."""
 
 
-def schedule(function: Any, target: Any) -> Any:
+def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
     """The function with every store bound to GPU threads.
 
     Parameters
     ----------
     function : an unscheduled PrimFunc, or one whose threads are bound already.
     target : the ``tvm.target.Target`` of the GPU.
+    machine : the same GPU, as design spaces see it.
     """
     if is_bound(function):
         return function
+    if (found := _pointwise(function, machine)) is not None:
+        return found.with_attr(RULE, "pointwise")
     with target:
         for rule in _rules(function):
             found = _apply(rule, function, target)
             if found is not None and is_bound(found):
                 return found.with_attr(RULE, f"dlight.{type(rule).__name__}")
     return bind_blocks(function).with_attr(RULE, "generic")
+
+
+def _pointwise(function: Any, machine: GpuModel) -> Any:
+    """Several results without reductions (the parts of a split): a vectorised kernel each."""
+    nests = nests_of(function)
+    if nests is None or nests.empty or pointwise.refuses(nests) is not None:
+        return None
+    return pointwise.emit(nests, **pointwise.default(nests, machine))
 
 
 def _rules(function: Any) -> list[Any]:

@@ -31,7 +31,7 @@ class CudaNormalizeSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
         if not isinstance(op, Normalize):
             return f"it serves normalize, not {op.kind}"
-        return "an extent is zero" if 0 in (op.rows, op.n) else None
+        return op.special or ("an extent is zero" if 0 in (op.rows, op.n) else None)
 
     def _shapes(self, op: Normalize, machine: GpuModel) -> list[rows.RowShape]:
         return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.dtype), machine)

@@ -232,23 +232,11 @@ class RowKernel:
                 add()
 
         self.each(piece_terms)
-        self._across(min(shape.threads, WARP), combine, at)
-        if self._warps > 1:
-            place = (self._reductions * shape.together + self._y) * self._warps
-            with k.when(self._x % WARP == 0):
-                k.store(self._shared, k.load(self._sums, at), [place + self._x // WARP])
-            T.evaluate(tirx.op.tvm_storage_sync("shared"))
-            k.store(self._sums, k.load(self._shared, [place + self._x % self._warps]), at)
-            self._across(self._warps, combine, at)
+        shared = self._shared if self._warps > 1 else None
+        place = self._reductions * shape.together + self._y
+        across(k, self._sums, at, shape.threads, self._x, combine, shared, place)
         self._reductions += 1
         return k.load(self._sums, at)
-
-    def _across(self, lanes: int, combine: Callable[[Any, Any], Any], at: list[Any]) -> None:
-        k = self.k
-        while lanes > 1:
-            lanes //= 2
-            other = k.let(shuffle_xor(k.load(self._sums, at), lanes))
-            k.store(self._sums, combine(k.load(self._sums, at), other), at)
 
     def store(self, result: Callable[[Any, Any, int], Any], put: Callable[[Any, Any], None]) -> None:
         """Write the row: ``result(x, column, e)`` is the float32 value of element ``column + e``, from
@@ -271,6 +259,37 @@ class RowKernel:
                 write()
 
         self.each(piece_results)
+
+
+def across(
+    k: Kernel,
+    sums: Any,
+    at: list[Any],
+    threads: int,
+    thread: Any,
+    combine: Callable[[Any, Any], Any],
+    shared: Any,
+    row: Any,
+) -> None:
+    """``sums[at]`` combined over the ``threads`` threads of a row, in every one of them.
+
+    ``shared`` holds a word for each warp of each row; it is not used again before the next barrier.
+    """  # fmt: skip
+    _within_warp(k, sums, at, min(threads, WARP), combine)
+    warps = threads // WARP
+    if warps > 1:
+        with k.when(thread % WARP == 0):
+            k.store(shared, k.load(sums, at), [row * warps + thread // WARP])
+        T.evaluate(tirx.op.tvm_storage_sync("shared"))
+        k.store(sums, k.load(shared, [row * warps + thread % warps]), at)
+        _within_warp(k, sums, at, warps, combine)
+
+
+def _within_warp(k: Kernel, sums: Any, at: list[Any], lanes: int, combine: Callable[[Any, Any], Any]) -> None:
+    while lanes > 1:
+        lanes //= 2
+        other = k.let(shuffle_xor(k.load(sums, at), lanes))
+        k.store(sums, combine(k.load(sums, at), other), at)
 
 
 def bytes_of(dtype: str) -> int:

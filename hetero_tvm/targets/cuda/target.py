@@ -15,12 +15,14 @@ tvm = import_tvm()
 from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E402
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
+from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cuda import generic  # noqa: E402
+from hetero_tvm.schedules.cuda.nests import program_nests  # noqa: E402
 from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
 from hetero_tvm.search.outcome import TuneReport  # noqa: E402
 from hetero_tvm.search.records import RecordStore  # noqa: E402
@@ -188,8 +190,13 @@ class CudaTarget(Target):
     def spaces(self) -> Sequence[DesignSpace]:
         return CUDA_SPACES
 
+    def contract_of(self, function: Any, name: str, flops: int) -> FusedOp | None:
+        op = TensorProgram.of(function, name, flops)
+        nests = program_nests(op)
+        return None if isinstance(nests, str) or len(nests.results) != 1 else op
+
     def schedule_generic(self, function: Any) -> Any:
-        return generic.schedule(codegen.with_c_names(function), self.tvm_target)
+        return generic.schedule(codegen.with_c_names(function), self.tvm_target, self.machine)
 
     def unrunnable(self) -> str | None:
         try:

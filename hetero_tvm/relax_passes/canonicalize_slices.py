@@ -1,0 +1,47 @@
+"""Lookups at constant, evenly spaced places become slices, which other rules read through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import relax  # noqa: E402
+
+from hetero_tvm.relax_passes.graph import Graph, array_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
+
+
+class SliceOfTake(Rule):
+    """``take(x, [a, a + s, a + 2s, ...])`` -> ``strided_slice(x)``, or x itself when nothing is left out."""
+
+    name = "slice_of_take"
+    counted = False
+    anchors = ("relax.take",)
+
+    def match(self, graph: Graph, var: Any) -> tuple[Any, int, int, int, int] | None:
+        call = graph.value(var)
+        x, places = call.args[0], array_of(graph.value(call.args[1]))
+        if places is None or places.ndim != 1 or not places.size or call.attrs.axis is None:
+            return None
+        shape = shape_of(x)
+        axis = int(call.attrs.axis) % len(shape)
+        places = places.astype(np.int64)
+        if str(call.attrs.mode) == "wrap":
+            places = np.mod(places, shape[axis])
+        step = int(places[1] - places[0]) if places.size > 1 else 1
+        inside = 0 <= places.min() and places.max() < shape[axis]
+        if not inside or step < 1 or (np.diff(places) != step).any() or not isinstance(x, relax.Var):
+            return None
+        return x, axis, int(places[0]), int(places[-1]) + 1, step
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, axis, begin, end, step = found
+        if shape_of(x) == shape_of(var):
+            graph.forward(var, x)
+        else:
+            graph.replace(var, relax.op.strided_slice(x, [axis], [begin], [end], [step]))

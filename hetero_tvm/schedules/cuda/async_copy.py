@@ -1,0 +1,39 @@
+"""Copies from global to shared memory that run beside the arithmetic (cp.async, since sm_80)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm import tirx  # noqa: E402
+from tvm.tirx.script.builder import ir as T  # noqa: E402
+
+from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
+from hetero_tvm.schedules.cuda.rows import bytes_of  # noqa: E402
+
+
+def copy(k: Kernel, shared: Any, to: Any, source: Any, origin: Any, width: int, dtype: str) -> None:
+    """``shared[to:to + width] = source[origin:origin + width]``, both flat buffers of ``dtype``.
+
+    Complete after the :func:`wait` for its group; a single value of 2 bytes is copied at once, because
+    the hardware has no such copy.
+    """
+    size = width * bytes_of(dtype)
+    if size < 4:
+        k.store(shared, k.load(source, [k.ramp(origin, width)]), [k.ramp(to, width)])
+        return
+    pointers = k.address(shared, [to]), int32(0), k.address(source, [origin]), int32(0)
+    T.evaluate(tirx.call_intrin(dtype, "tirx.s_tir.cp_async_raw", *pointers, int32(size)))
+
+
+def commit() -> None:
+    """The copies since the last call are a group."""
+    T.evaluate(T.ptx["cp.async.commit_group"]())
+
+
+def wait(groups: int) -> None:
+    """Until all but the last ``groups`` groups of this thread are complete; others need a barrier too."""
+    T.evaluate(T.ptx["cp.async.wait_group"](int32(groups)))

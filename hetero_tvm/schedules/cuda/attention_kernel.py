@@ -1,0 +1,114 @@
+"""Attention forward in one kernel: what the kernels for tensor cores and for float32 share.
+
+Loop structure, for ``rows`` rows (queries of one head; for few queries, of all heads that share keys)::
+
+    blockIdx.x over batch, heads, blocks of rows, splits of the keys
+      rows of Q to registers or shared memory
+      blocks of ``keys`` keys that any of the rows may see
+        V block on its way (cp.async)     | S = Q K^T
+        next K block on its way (cp.async)| mask, running maximum and sum, O = O * correction + P V
+      O / sum; or, of one of several splits, O, maximum and sum to a workspace
+    blockIdx.x over results                # several splits only: flash-decoding
+      the splits' results, weighted by their maxima
+
+Scores never leave the block, K and V are read once per block of rows, copies run beside the arithmetic,
+and blocks of keys that a causal mask or a window hides are skipped: Dao et al., "FlashAttention-2"
+(2023); online softmax by Milakov and Gimelshein (2018).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+from tvm.tirx.script.builder import ir as T  # noqa: E402
+
+from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
+from hetero_tvm.schedules.cuda.async_copy import commit, wait  # noqa: E402
+from hetero_tvm.schedules.cuda.attention_results import Results  # noqa: E402
+from hetero_tvm.schedules.cuda.attention_softmax import LOWEST  # noqa: E402
+from hetero_tvm.schedules.cuda.attention_tile import barrier  # noqa: E402
+from hetero_tvm.schedules.cuda.rows import const  # noqa: E402
+
+
+class AttentionKernel(Results):
+    """The order of the steps; a subclass lays the tile out over threads and writes the two products."""
+
+    def function(self) -> Any:
+        op, k = self.op, Kernel("attention")
+        with k:
+            self.k = k
+            tensors = {x.name: k.argument(x.name, x.shape, x.dtype) for x in op.inputs}
+            self.mask = tensors.get("mask")
+            self.out = k.argument("O", op.output.shape, op.dtype)
+            # Memory is what the places of heads are told in: every operand as one row of elements.
+            flat = [k.view(tensors[x.name], (math.prod(x.shape),)) for x in op.inputs]
+            self.query, self.key, self.value = ((flat[place.operand], place) for place in op.heads_at)
+            if self.splits > 1:
+                self.allocate_workspace()
+            with (
+                T.launch_thread("blockIdx.x", op.batch * self.heads * self.blocks * self.splits) as block,
+                T.launch_thread("threadIdx.x", self.threads) as self.thread,
+            ):
+                self._places(block)
+                self._body()
+            if self.splits > 1:
+                self.merge()
+        return k.function
+
+    def _places(self, block: Any) -> None:
+        k = self.k
+        self.split = k.let(block % self.splits)
+        block = block // self.splits
+        # The last rows first: under a causal mask they take longest.
+        self.first_row = k.let((self.blocks - 1 - block % self.blocks) * self.rows)
+        block = block // self.blocks
+        self.h, self.b = k.let(block % self.heads), k.let(block // self.heads)
+        self.kv_head = self.h if self.grouped else self.h // self.group
+
+    def _body(self) -> None:
+        k = self.k
+        self.shared_q, self.shared_k, self.shared_v = self.buffers()
+        self.allocate()
+        held = self.held_rows
+        self.peak, self.total = k.scratch((held,)), k.scratch((held,))
+        self.fresh, self.scale = k.scratch((held,)), k.scratch((held,))
+        for r in range(held):
+            k.store(self.peak, const(LOWEST), [int32(r)])
+            k.store(self.total, const(0), [int32(r)])
+            self.outputs(r, lambda at, column, width: self.each(at, width, self._zero))
+        start, end = self.key_blocks()
+        self.copy_queries()
+        with k.when(start < end):
+            self.copy_keys(start * self.keys)
+        commit()
+        wait(0)
+        barrier()
+        self.queries_ready()
+        with k.serial(end - start) as step:
+            block = start + step
+            first = k.let(block * self.keys)
+            self.copy_values(first)
+            commit()
+            wait(1)
+            barrier()
+            self.scores()
+            barrier()
+            with k.when(block + 1 < end):
+                self.copy_keys(first + self.keys)
+            commit()
+            self.scale_scores(first)
+            self.hide(first)
+            self.update()
+            wait(1)
+            barrier()
+            self.accumulate()
+            barrier()
+        self.store()
+
+    def _zero(self, at: Any) -> None:
+        self.k.store(self.o_reg, const(0), at)

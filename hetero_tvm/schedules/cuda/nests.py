@@ -1,0 +1,301 @@
+"""A generic kernel as nests of loops over one expression each, which the spaces of plain kernels rewrite.
+
+The producers that can be are inlined first.  A nest's axes are then taken as one flat index, and every
+load as an element of flat memory, so that contiguity, alignment and uniformity of neighbouring elements
+can be proved whatever the shapes are.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm._bootstrap import import_tvm
+
+tvm = import_tvm()
+
+import tvm_ffi  # noqa: E402
+from tvm import s_tir, tirx  # noqa: E402
+from tvm.ir.expr import TensorLoad  # noqa: E402
+
+from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
+
+_MOST_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Nest:
+    """``buffer[indices] = value`` over ``axes``, or combined over ``reduced`` from ``init`` on.
+
+    Axes are pairs of variable and extent.
+    """
+
+    axes: tuple[tuple[Any, int], ...]
+    reduced: tuple[tuple[Any, int], ...]
+    buffer: Any
+    indices: tuple[Any, ...]
+    value: Any
+    init: Any = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(extent for _, extent in self.axes)
+
+    @property
+    def length(self) -> int:
+        """Terms of one reduction."""
+        return math.prod(extent for _, extent in self.reduced)
+
+    @property
+    def index_dtype(self) -> str:
+        return str((self.axes or self.reduced)[0][0].ty.dtype) if self.axes or self.reduced else "int32"
+
+
+@dataclass(frozen=True)
+class Nests:
+    """A function as nests in order; buffers that are neither inputs nor outputs are ``temporary``."""
+
+    function: Any
+    nests: tuple[Nest, ...]
+    temporary: tuple[Any, ...]
+
+    @property
+    def empty(self) -> bool:
+        return any(nest.size * nest.length == 0 for nest in self.nests)
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """The parameters that are written."""
+        written = {nest.buffer for nest in self.nests}
+        return tuple(buffer for buffer in self.function.params if buffer in written)
+
+
+@functools.lru_cache(maxsize=64)
+def program_nests(op: TensorProgram) -> Nests | str:
+    """The nests of an operator that is known by its TensorIR alone, or why there are none."""
+    nests = nests_of(op.workload())
+    if nests is None:
+        return "its loops are more than nests over one expression each"
+    return "an extent is zero" if nests.empty else nests
+
+
+def nests_of(function: Any) -> Nests | None:
+    """The nests of a function of blocks; None where it is not made of plain ones of static shape."""
+    if not all(_is_static(parameter) for parameter in function.params):
+        return None
+    plan = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    try:
+        root = plan.get_sblock("root")
+    except (ValueError, RuntimeError):
+        return None
+    _inline(plan, root)
+    blocks = plan.get_child_blocks(root)
+    nests = [_nest(plan, block) for block in blocks]
+    if not nests or any(nest is None for nest in nests):
+        return None
+    inlined = plan.mod["main"]
+    temporary = tuple(plan.get(root).alloc_buffers)
+    if any(math.prod(map(int, buffer.shape)) > _MOST_ELEMENTS for buffer in temporary):
+        return None
+    return Nests(inlined, tuple(nests), temporary)
+
+
+def _is_static(parameter: Any) -> bool:
+    shape = getattr(parameter, "shape", None)
+    if shape is None or not all(isinstance(extent, int | tirx.IntImm) for extent in shape):
+        return False
+    return math.prod(int(extent) for extent in shape) <= _MOST_ELEMENTS
+
+
+def _inline(plan: Any, root: Any) -> None:
+    for way in (plan.compute_inline, plan.reverse_compute_inline):
+        for block in list(plan.get_child_blocks(root)):
+            if any(variable.iter_type != tirx.IterVar.DataPar for variable in plan.get(block).iter_vars):
+                continue
+            try:
+                way(block)
+            except s_tir.ScheduleError:
+                pass  # an output, or used in a way that cannot be inlined
+
+
+def _nest(plan: Any, reference: Any) -> Nest | None:
+    block = plan.get(reference)
+    if not isinstance(block.body, tirx.BufferStore) or len(block.match_buffers):
+        return None
+    axes, reduced = [], []
+    for variable in block.iter_vars:
+        kind, dom = variable.iter_type, variable.dom
+        if not isinstance(dom.extent, tirx.IntImm) or not isinstance(dom.min, tirx.IntImm) or int(dom.min):
+            return None
+        if kind not in (tirx.IterVar.DataPar, tirx.IterVar.CommReduce):
+            return None
+        (axes if kind == tirx.IterVar.DataPar else reduced).append((variable.var, int(dom.extent)))
+    if not _covers(plan, reference, math.prod(extent for _, extent in (*axes, *reduced))):
+        return None
+    store, init = block.body, None
+    if reduced:
+        if not isinstance(block.init, tirx.BufferStore):
+            return None
+        init = block.init.value
+    return Nest(tuple(axes), tuple(reduced), store.buffer, tuple(store.indices), store.value, init)
+
+
+def _covers(plan: Any, reference: Any, size: int) -> bool:
+    """Whether the loops around a block run through its axes one by one, and nothing else."""
+    loops = plan.get_loops(reference)
+    inner = plan.get(loops[-1]).body if loops else None
+    if inner is not None and not isinstance(inner, s_tir.SBlockRealize):
+        return False
+    if inner is not None and not (isinstance(inner.predicate, tirx.IntImm) and int(inner.predicate)):
+        return False
+    variables = [plan.get(loop).loop_var for loop in loops]
+    if inner is not None:
+        for value in inner.iter_values:
+            known = any(isinstance(value, tirx.Var) and value.same_as(variable) for variable in variables)
+            if not known and not isinstance(value, tirx.IntImm):
+                return False
+    extents = [plan.get(loop).extent for loop in loops]
+    return all(isinstance(e, tirx.IntImm) for e in extents) and math.prod(map(int, extents)) == size
+
+
+# --- flat indices ------------------------------------------------------------------------------
+def substitute(expression: Any, values: Mapping[Any, Any]) -> Any:
+    """The expression with variables replaced."""
+
+    def value(variable: Any) -> Any:
+        return values.get(variable, variable)
+
+    return tvm_ffi.structural_map(expression, (tvm.ir.Var, value))
+
+
+def unflatten(axes: tuple[tuple[Any, int], ...], index: Any) -> dict[Any, Any]:
+    """The value of each axis at a flat index."""
+    values, below = {}, 1
+    for position in range(len(axes) - 1, -1, -1):
+        variable, extent = axes[position]
+        if extent == 1:
+            values[variable] = tirx.const(0, str(variable.ty.dtype))
+            continue
+        place = tirx.floordiv(index, below) if below > 1 else index
+        outermost = all(e == 1 for _, e in axes[:position])
+        values[variable] = place if outermost else tirx.floormod(place, extent)
+        below *= extent
+    return values
+
+
+def offset(buffer: Any, indices: Any) -> Any:
+    """Flat place of an element of a compact buffer."""
+    place: Any = None
+    for extent, index in zip(buffer.shape, indices, strict=True):
+        place = index if place is None else place * int(extent) + index
+    return tirx.const(0, "int32") if place is None else place
+
+
+def loads_of(expression: Any) -> list[tuple[Any, bool]]:
+    """Every load of an expression, and whether only a condition leads to it."""
+    found: list[tuple[Any, bool]] = []
+
+    def visit(node: Any, guarded: bool) -> None:
+        if isinstance(node, TensorLoad):
+            found.append((node, guarded))
+            for index in node.indices:
+                visit(index, guarded)
+            return
+        if is_conditional(node):
+            visit(node.args[0], guarded)
+            for branch in node.args[1:]:
+                visit(branch, True)
+            return
+        for child in _children(node):
+            visit(child, guarded)
+
+    visit(expression, False)
+    return found
+
+
+def is_conditional(node: Any) -> bool:
+    """Whether only one of two values is computed (``Select`` computes both)."""
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == "prim.if_then_else"
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, tvm.ir.Call):
+        return list(node.args)
+    names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
+    return [child for name in names if (child := getattr(node, name, None)) is not None]
+
+
+def rebuild(expression: Any, replace: Callable[[Any], Any]) -> Any:
+    """The expression with every load replaced, inner ones first."""
+    return tvm_ffi.structural_map(expression, (TensorLoad, replace))
+
+
+class Neighbours:
+    """What is known of ``width`` neighbours in an index: ``base * width + e`` for e below ``width``."""
+
+    def __init__(self, groups: int, width: int, dtype: str):
+        self.width, self.dtype = width, dtype
+        self.base = tvm.ir.Var("base", tvm.ir.PrimType(dtype))
+        self._analyzer = tvm.sym.Analyzer()
+        self._analyzer.bind(self.base, tvm.ir.Range(0, max(1, groups)))
+
+    def bind(self, name: str, extent: int) -> Any:
+        """Another variable, of which ``0 <= variable < extent`` is known."""
+        variable = tvm.ir.Var(name, tvm.ir.PrimType(self.dtype))
+        self._analyzer.bind(variable, tvm.ir.Range(0, max(1, extent)))
+        return variable
+
+    def at(self, e: int) -> Any:
+        return self.base * self.width + e
+
+    def step(self, place: Callable[[Any], Any]) -> int | None:
+        """0 or 1 where ``place(index)`` is the same, or grows by one, from neighbour to neighbour; a
+        growing one starts at a multiple of the width.  None otherwise."""
+        first = place(self.at(0))
+        found = {self._difference(place(self.at(e)), first, e) for e in range(1, self.width)}
+        if found == {0} or self.width == 1:
+            return 0
+        if found == {1}:
+            return 1 if self._is_multiple(first) else None
+        return None
+
+    def _difference(self, here: Any, first: Any, e: int) -> int | None:
+        value = self._analyzer.simplify(here - first)
+        if not isinstance(value, tirx.IntImm):
+            return None
+        return {0: 0, e: 1}.get(int(value))
+
+    def uniform(self, condition: Any, at: Callable[[Any, Any], Any]) -> bool:
+        """Whether a condition is the same for all neighbours; ``at(expression, index)`` is an expression of
+        the nest's axes at a flat index."""
+        if isinstance(condition, tirx.And | tirx.Or):
+            return self.uniform(condition.a, at) and self.uniform(condition.b, at)
+        if isinstance(condition, tirx.Not):
+            return self.uniform(condition.a, at)
+        if isinstance(condition, tirx.GT | tirx.GE):
+            swapped = tirx.LT if isinstance(condition, tirx.GT) else tirx.LE
+            return self.uniform(swapped(condition.b, condition.a), at)
+        if not isinstance(condition, tirx.LT | tirx.LE | tirx.EQ | tirx.NE):
+            return not loads_of(condition) and not tirx.analysis.undefined_vars(condition)
+        left, right = (self.step(lambda i, side=side: at(side, i)) for side in (condition.a, condition.b))
+        if (left, right) == (0, 0):
+            return True
+        if isinstance(condition, tirx.EQ | tirx.NE):
+            return False
+        # Between g + e and a bound: the same on the same side of a multiple of the width.
+        strict = isinstance(condition, tirx.LT)
+        if (left, right) == (1, 0):
+            return self._is_multiple(at(condition.b + (0 if strict else 1), self.at(0)))
+        if (left, right) == (0, 1):
+            return self._is_multiple(at(condition.a + (1 if strict else 0), self.at(0)))
+        return False
+
+    def equals(self, value: Any, number: int) -> bool:
+        value = self._analyzer.simplify(value)
+        return isinstance(value, tirx.IntImm) and int(value) == number
+
+    def _is_multiple(self, value: Any) -> bool:
+        return self.equals(tirx.floormod(value, self.width), 0)
