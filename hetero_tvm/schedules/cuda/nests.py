@@ -21,7 +21,7 @@ import tvm_ffi  # noqa: E402
 from tvm import s_tir, tirx  # noqa: E402
 from tvm.ir.expr import TensorLoad  # noqa: E402
 
-from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
+from hetero_tvm.ops.base import FusedOp  # noqa: E402
 
 _MOST_ELEMENTS = 2**31 - 1
 
@@ -74,8 +74,8 @@ class Nests:
 
 
 @functools.lru_cache(maxsize=64)
-def program_nests(op: TensorProgram) -> Nests | str:
-    """The nests of an operator that is known by its TensorIR alone, or why there are none."""
+def program_nests(op: FusedOp) -> Nests | str:
+    """The nests of an operator's unscheduled TensorIR, or why there are none."""
     nests = nests_of(op.workload())
     if nests is None:
         return "its loops are more than nests over one expression each"

@@ -26,7 +26,6 @@ from tvm import tirx  # noqa: E402
 from tvm.ir import Call  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
-from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import int32  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import (  # noqa: E402
@@ -56,28 +55,29 @@ _MOST_SIDES = 8
 
 
 class CudaPointwiseSpace(DesignSpace):
-    """Generic kernels without reductions.  Knobs: ``width``, elements of a vector at most; ``threads``."""
+    """Operators without reductions: generic kernels, activations, rotary embeddings, layouts.
+
+    Knobs: ``width``, elements of a vector at most; ``threads``.
+    """
 
     name = "cuda.pointwise"
 
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
-        if not isinstance(op, TensorProgram):
-            return f"it serves kernels without a contract, not {op.kind}"
         nests = program_nests(op)
         return nests if isinstance(nests, str) else refuses(nests)
 
-    def knobs(self, op: TensorProgram, machine: GpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: FusedOp, machine: GpuModel) -> tuple[Knob, ...]:
         widest = max(width_of(nest) for nest in program_nests(op).nests)
         widths = tuple(width for width in (8, 4, 2, 1) if width <= widest)
         return (Knob("width", widths), Knob("threads", THREADS))
 
-    def default(self, op: TensorProgram, machine: GpuModel) -> Point:
+    def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return default(program_nests(op), machine)
 
-    def emit(self, op: TensorProgram, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
         return emit(program_nests(op), point["width"], point["threads"])
 
-    def features(self, op: TensorProgram, point: Point, machine: GpuModel) -> list[float]:
+    def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         size = max(nest.size for nest in program_nests(op).nests)
         blocks = size / point["width"] / point["threads"]
         return [math.log2(point["width"]), math.log2(point["threads"]), blocks / machine.sms]

@@ -23,7 +23,6 @@ import math
 from typing import Any
 
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.tensor_program import TensorProgram
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda.nests import program_nests
 from hetero_tvm.schedules.cuda.reduce_kernel import emit
@@ -34,7 +33,7 @@ _MOST_SPLITS = 64
 
 
 class CudaReduceSpace(DesignSpace):
-    """Reductions of generic kernels.
+    """One reduction: generic kernels and pooling.
 
     Knob ``block``: threads along the reduction, rows of a block beside each other, splits.
     """
@@ -42,25 +41,23 @@ class CudaReduceSpace(DesignSpace):
     name = "cuda.reduce"
 
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
-        if not isinstance(op, TensorProgram):
-            return f"it serves kernels without a contract, not {op.kind}"
         nests = program_nests(op)
         if isinstance(nests, str):
             return nests
         found = reduction_of(nests)
         return found if isinstance(found, str) else None
 
-    def knobs(self, op: TensorProgram, machine: GpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: FusedOp, machine: GpuModel) -> tuple[Knob, ...]:
         return (Knob("block", tuple(choices(reduction_of(program_nests(op)), machine))),)
 
-    def default(self, op: TensorProgram, machine: GpuModel) -> Point:
+    def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return {"block": choices(reduction_of(program_nests(op)), machine)[0]}
 
-    def emit(self, op: TensorProgram, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
         nests = program_nests(op)
         return emit(nests, reduction_of(nests), point["block"])
 
-    def features(self, op: TensorProgram, point: Point, machine: GpuModel) -> list[float]:
+    def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         found = reduction_of(program_nests(op))
         return [
             *(math.log2(value) for value in point["block"]), math.log2(found.nest.length),

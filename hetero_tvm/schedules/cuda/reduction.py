@@ -72,6 +72,8 @@ def reduction_of(nests: Nests) -> Reduction | str:
     after = more[0] if more else None
     if not _starts_neutral(first):
         return "it starts from a value that changes the result"
+    if _is_product(first, term):
+        return "it is a product, which uses each element of both operands many times"
     if after is not None and not _in_place(first, after):
         return "the step behind the reduction uses it in another order"
     if after is None and not _is_compact(first):
@@ -89,6 +91,12 @@ def _combination(nest: Nest) -> tuple[Any, Any]:
                 mentioned = any(load.source.same_as(nest.buffer) for load, _ in loads_of(term))
                 return (None, None) if mentioned else (_COMBINE[kind], term)
     return None, None
+
+
+def _is_product(nest: Nest, term: Any) -> bool:
+    """Whether two operands are smaller than the terms: each is used for many results."""
+    sizes = {load.source: math.prod(map(int, load.source.shape)) for load, _ in loads_of(term)}
+    return len(sizes) > 1 and max(sizes.values()) * 2 <= nest.size * nest.length and nest.size > 1
 
 
 def _starts_neutral(nest: Nest) -> bool:

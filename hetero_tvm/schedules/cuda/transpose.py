@@ -24,7 +24,6 @@ from tvm import tirx  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
-from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import (  # noqa: E402
     Neighbours,
@@ -51,21 +50,19 @@ class CudaTransposeSpace(DesignSpace):
     name = "cuda.transpose"
 
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
-        if not isinstance(op, TensorProgram):
-            return f"it serves kernels without a contract, not {op.kind}"
         nests = program_nests(op)
         return nests if isinstance(nests, str) else refuses(nests)
 
-    def knobs(self, op: TensorProgram, machine: GpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: FusedOp, machine: GpuModel) -> tuple[Knob, ...]:
         return (Knob("down", DOWN),)
 
-    def default(self, op: TensorProgram, machine: GpuModel) -> Point:
+    def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return {"down": DOWN[0]}
 
-    def emit(self, op: TensorProgram, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
         return emit(program_nests(op), point["down"])
 
-    def features(self, op: TensorProgram, point: Point, machine: GpuModel) -> list[float]:
+    def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         return [math.log2(point["down"]), program_nests(op).nests[0].size / TILE**2 / machine.sms]
 
 

@@ -58,7 +58,7 @@ def rank(
     """
     began = monotonic()
     spaced = [task for task in tasks if task.space is not None]
-    each = max(1, (8 * len(spaced) if trials is None else trials) // max(1, len(spaced)))
+    shares = _shares(spaced, 8 * len(spaced) if trials is None else trials)
     models = trained(spaced, target, store)
     rows, count = [], 0
     for task in tasks:
@@ -67,7 +67,11 @@ def rank(
         if task.space is None:
             row.note = "no space: scheduled by rule"
             continue
-        points = candidates(task, target, models[task.space.name], each)
+        if not shares[task.key]:
+            row.note = "no trial left: its default or its record"
+            row.origin = choose_one(task, target.machine, store).origin
+            continue
+        points = candidates(task, target, models[task.space.name], shares[task.key])
         with ThreadPoolExecutor(len(host.available_cores())) as pool:
             found = list(pool.map(lambda point, task=task: known_of(task, point, target), points))
         count += len(points)
@@ -84,6 +88,13 @@ def rank(
         on_event({"event": "ranked", "task": task.name, "trials": count})
     elapsed = monotonic() - began
     return TuneReport(rows, trials=count, elapsed=elapsed, warnings=[WARNING], logs=str(store.path))
+
+
+def _shares(tasks: Sequence[Any], trials: int) -> dict[str, int]:
+    """Candidates of each task: the same for all, what is left over to those with the most work."""
+    base, extra = divmod(trials, max(1, len(tasks)))
+    most = sorted(tasks, key=lambda task: -(task.flops + task.nbytes) * task.count)
+    return {task.key: base + (place < extra) for place, task in enumerate(most)}
 
 
 def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[str, SpaceModel]:
