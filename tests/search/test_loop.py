@@ -9,7 +9,7 @@ import pytest
 
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
-from hetero_tvm.search import loop, roofs
+from hetero_tvm.search import comparison, roofs
 from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.records import VERIFIED, RecordStore, Site, append_line, new_record
@@ -185,7 +185,7 @@ def test_the_winner_must_win_side_by_side(tmp_path, workers, monkeypatch):
     store = RecordStore(SITE, tmp_path)
     store.append(new_record(tuned, SITE, {"point": {"repeat": 8, "pieces": 2}}, seconds=1e-9))
     store.append(new_record(tuned, SITE, {"point": {"repeat": 8, "pieces": 1}}, seconds=1e-8))
-    monkeypatch.setattr(loop, "_MARGIN", 0.9)  # the machine may be noisy: nothing wins by 90 %
+    monkeypatch.setattr(comparison, "_MARGIN", 0.9)  # the machine may be noisy: nothing wins by 90 %
     report = tune([tuned], MACHINE, TuneOptions(trials=2), store, None, workers)
     assert report.trials == 0
     assert choose_one(tuned, MACHINE, store).point == {"repeat": 8, "pieces": 1}
