@@ -41,7 +41,8 @@ def summary(report: TuneReport) -> list[str]:
     default, tuned = report.total_seconds("default_seconds"), report.total_seconds("tuned_seconds")
     if default and tuned:
         lines.append(
-            f"all kernels together: {default * 1e3:.3f} ms -> {tuned * 1e3:.3f} ms ({default / tuned:.2f} x)"
+            f"all kernels together: {_milliseconds(default)} ms -> {_milliseconds(tuned)} ms "
+            f"({default / tuned:.2f} x)"
         )
     speed = f", {report.trials_per_second:.1f} per second" if report.trials else ""
     lines.append(
@@ -53,7 +54,7 @@ def summary(report: TuneReport) -> list[str]:
         lines.append(f"failed candidates: {kinds}")
     if report.peak_gflops:
         lines.append(
-            f"measured peak {report.peak_gflops:.0f} GFLOP/s, memory {report.bandwidth_gbs:.0f} GB/s"
+            f"peak {report.peak_gflops:.0f} GFLOP/s, memory {report.bandwidth_gbs:.0f} GB/s"
             + (f", drift {report.drift:+.1%}" if report.drift is not None else "")
         )
     lines += report.notes
@@ -73,7 +74,10 @@ def print_report(report: TuneReport, stream: TextIO) -> None:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.3f}"
+    if seconds is None:
+        return ""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.3f}" if milliseconds >= 0.1 or milliseconds == 0 else f"{milliseconds:.3g}"
 
 
 def _percent(fraction: float | None) -> str:

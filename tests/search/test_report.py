@@ -36,6 +36,14 @@ def test_table():
     assert "warning: something" in shown
 
 
+def test_short_kernels_keep_their_digits():
+    report = TuneReport([TaskReport("norm", 1, 10**4, 10**4, 1.234e-6, 5.67e-7)], trials=1, elapsed=1.0)
+    text = io.StringIO()
+    print_report(report, text)
+    for part in ("0.00123", "0.000567", "0.00123 ms -> 0.000567 ms"):
+        assert part in text.getvalue()
+
+
 def test_json():
     values = json.loads(json.dumps(report().to_dict()))
     assert values["trials_per_second"] == 14.0 and values["tasks"][1]["gflops"] == 200.0
