@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,28 @@ class SpaceModel:
         data = xgboost.DMatrix(np.concatenate(rows), label=np.concatenate(targets))
         self._booster = xgboost.train(parameters, data, num_boost_round=50)
         self._stale = False
+
+
+def described(
+    features: Sequence[float], decisions: Sequence[int], sizes: Sequence[int], machine: Any
+) -> list[float]:
+    """Features of a point with an estimate of its speed at their end.
+
+    Spaces for a machine with ``sorted_choices`` put that into the order of each knob's choices, the likely
+    ones first, rather than into their last feature.
+
+    Parameters
+    ----------
+    decisions, sizes : index of the point's choice of each knob; number of choices of each.
+    """
+    if not features:  # ranked by its decisions alone, with no prior
+        features = [*map(float, decisions), 1.0]
+    if not getattr(machine, "sorted_choices", False):
+        return list(features)
+    prior = 1.0
+    for index, size in zip(decisions, sizes, strict=True):
+        prior *= 1 - 0.5 * index / size
+    return [*features, prior]
 
 
 def _log_estimate(features: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.search.candidates import Candidate
-from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.metaschedule import load_metaschedule
 
 tvm = import_tvm()
@@ -164,8 +164,8 @@ class PointProposer(_Proposer):
     def _features_of(self, decisions: tuple[int, ...]) -> list[float]:
         if decisions not in self._features:
             found = self._task.space.features(self._task.op, self._point(decisions), self._machine)
-            # A space without features is ranked by its decisions alone, with no prior.
-            self._features[decisions] = list(found) or [*map(float, decisions), 1.0]
+            sizes = [len(knob.choices) for knob in self._knobs]
+            self._features[decisions] = described(found, decisions, sizes, self._machine)
         return self._features[decisions]
 
     def _score_traces(self, traces: list[Any]) -> np.ndarray:

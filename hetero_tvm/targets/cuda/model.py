@@ -45,6 +45,9 @@ class GpuModel:
     threads: int = 1
     """Host threads that take part: a record is not bound to their number."""
 
+    sorted_choices = True
+    """Spaces for GPUs list each knob's choices by their estimates (see ``search.cost_model.described``)."""
+
     @property
     def mcpu(self) -> str:
         """The name that records are filed under."""

@@ -18,9 +18,9 @@ import numpy as np
 
 from hetero_tvm import host
 from hetero_tvm.errors import HeteroTVMError
-from hetero_tvm.schedules.base import Point, thaw
+from hetero_tvm.schedules.base import Knob, Point, thaw
 from hetero_tvm.search.choose import choose_one
-from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.records import RANKED, UNMEASURED, RecordStore, new_record
 from hetero_tvm.targets.base import Target
@@ -102,37 +102,37 @@ def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[st
     models: dict[str, SpaceModel] = {}
     for task in tasks:
         model = models.setdefault(task.space.name, SpaceModel())
+        knobs = task.space.knobs(task.op, target.machine)
         for record in store.measured(task).values():
-            try:
-                task.space.check(task.op, thaw(record.point), target.machine)
-            except ValueError:
-                continue
-            features = task.space.features(task.op, thaw(record.point), target.machine)
-            if features:
-                model.add(task.key, features, record.seconds if record.ok else None)
+            point = thaw(record.point)
+            if all(point.get(knob.name) in knob.choices for knob in knobs):
+                indices = [knob.choices.index(point[knob.name]) for knob in knobs]
+                model.add(task.key, _features(task, knobs, indices, target), record.seconds)
     return models
 
 
-def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[dict[str, Any]]:
-    """Points of a task's space by the cost model, the fastest first; the default is always among them.
+def _features(task: Any, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> list[float]:
+    point = _point(knobs, indices)
+    found = task.space.features(task.op, point, target.machine)
+    return described(found, indices, [len(knob.choices) for knob in knobs], target.machine)
 
-    Equal scores keep the order of the knobs' choices, of which the likely ones come first.
-    """
-    machine = target.machine
-    default = dict(task.space.default(task.op, machine))
-    knobs = task.space.knobs(task.op, machine)
-    every = itertools.product(*(knob.choices for knob in knobs))
-    points = [
-        dict(zip((knob.name for knob in knobs), values, strict=True))
-        for values in itertools.islice(every, _MOST_SCORED)
-    ]
-    features = [task.space.features(task.op, point, machine) for point in points]
-    if all(features):
-        order = np.argsort(-model.score(np.asarray(features, np.float64)), kind="stable")
-        points = [points[index] for index in order]
-    if default not in points[:most]:
-        points = [*points[: most - 1], default] if most > 1 else [default]
-    return points[:most]
+
+def _point(knobs: Sequence[Knob], indices: Sequence[int]) -> dict[str, Any]:
+    return {knob.name: knob.choices[index] for knob, index in zip(knobs, indices, strict=True)}
+
+
+def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[dict[str, Any]]:
+    """Points of a task's space by the cost model, the fastest first; the default is always among them."""
+    default = dict(task.space.default(task.op, target.machine))
+    knobs = task.space.knobs(task.op, target.machine)
+    every = itertools.product(*(range(len(knob.choices)) for knob in knobs))
+    scored = list(itertools.islice(every, _MOST_SCORED))
+    rows = np.asarray([_features(task, knobs, indices, target) for indices in scored], np.float64)
+    order = np.argsort(-model.score(rows), kind="stable")[:most]
+    points = [_point(knobs, scored[index]) for index in order]
+    if default not in points:
+        points = [*points[: most - 1], default]
+    return points
 
 
 def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:

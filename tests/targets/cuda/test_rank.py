@@ -2,9 +2,10 @@
 
 import pytest
 
-from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
-from hetero_tvm.search.records import read_records
-from hetero_tvm.targets.cuda.rank import WARNING, pick, refusal
+from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
+from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.records import new_record, read_records
+from hetero_tvm.targets.cuda.rank import WARNING, candidates, pick, refusal, trained
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 
@@ -44,3 +45,17 @@ def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler
     assert records and {(r.role, r.status, r.seconds) for r in records} == {("ranked", "unmeasured", None)}
     built = build_model(tuned, logs=tmp_path, use_shipped=False)
     assert all(facts["stack"] == 0 for facts in built.facts["sm_80"].values())
+
+
+def test_what_was_measured_on_the_architecture_bends_the_order(tmp_path, compiler):  # noqa: F811
+    plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
+    task = next(task for task in plan.tasks if task.space is not None and task.space.name == "cuda.matmul")
+    store, target = record_store(plan, tmp_path, False), plan.target
+    knobs = task.space.knobs(task.op, plan.machine)
+    plain = candidates(task, target, trained([task], target, store)["cuda.matmul"], 16)
+    assert plain[0] == {knob.name: knob.choices[0] for knob in knobs}  # the likely choices first
+    assert dict(task.space.default(task.op, plan.machine)) in candidates(task, target, SpaceModel(), 1)
+    for seconds, point in zip(range(len(plain), 0, -1), plain, strict=True):  # the last is the fastest
+        store.append(new_record(task, store.site, {"point": point}, seconds=float(seconds)))
+    bent = candidates(task, target, trained([task], target, store)["cuda.matmul"], 16)
+    assert plain.index(bent[0]) > 8
