@@ -242,7 +242,10 @@ def _merged(modules: Sequence[Any], entries: Sequence[str]) -> Any:
         renamed = {}
         for variable in module.functions:
             name = variable.name_hint
-            fresh = entry if name == "main" else name if name not in taken else name + entry[4:]
+            if name.partition("_")[0] == "main":  # the entry, and other forms of it
+                fresh = entry + name[4:]
+            else:
+                fresh = name if name not in taken else name + entry[4:]
             taken.add(fresh)
             if fresh != name:
                 renamed[variable] = tvm.ir.GlobalVar(fresh)

@@ -16,6 +16,8 @@ from hetero_tvm.runtime import tvm_runtime
 CUDA = 2  # DLPack's device type
 _CAPABILITY = 4  # attribute of TVM's device API: "8.0"
 _NAME = 5
+EAGER = "_eager"
+"""Ending of an entry function's name: the same kernels, not as CUDA graphs."""
 EMULATE_VARIABLE = "HETERO_TVM_CUDA_EMULATE"
 
 

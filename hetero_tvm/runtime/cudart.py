@@ -69,6 +69,11 @@ def call(name: str, *arguments: Any) -> None:
         raise CudaError(name, code, (_library().cudaGetErrorString(code) or b"?").decode())
 
 
+def use(device: int) -> None:
+    """Make a GPU the one that this thread's events and memory belong to."""
+    call("cudaSetDevice", device)
+
+
 def synchronize() -> None:
     """Wait until the device has done everything; raises the error of whatever went wrong on it."""
     call("cudaDeviceSynchronize")

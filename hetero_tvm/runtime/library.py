@@ -33,6 +33,7 @@ def load(
     pin: bool | Iterable[int] | None = None,
     verify: bool = False,
     device: int = 0,
+    cuda_graph: bool | None = None,
 ) -> Library:
     """Load an exported library; needs no compiler.
 
@@ -46,6 +47,8 @@ def load(
     verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
         ``$HETERO_TVM_VERIFY=1``).
     device : number of the GPU, for a library that runs on one.
+    cuda_graph : whether such a library runs its kernels as CUDA graphs; default
+        ``$HETERO_TVM_CUDA_GRAPH``, else yes, where the device can capture them.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def load(
         from hetero_tvm.runtime.cuda_library import CudaLibrary, check_can_run
 
         check_can_run(manifest, device)
-        return CudaLibrary(so_path, manifest, placement, device)
+        return CudaLibrary(so_path, manifest, placement, device, cuda_graph)
     return Library(so_path, manifest, placement)
 
 
@@ -90,13 +93,17 @@ class Library:
         self._core = {placement.cores[0]} if placement.cores else None
         self._runtime = tvm_runtime.start()
         attach(self._runtime, placement)
-        with quiet_fd2():
-            start = on_huge_pages(lambda: _start_main(self._runtime, path, self._initialize))
-        self._main, self.loaded_path = start
+        self._start()
         self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
+
+    def _start(self) -> None:
+        """Load the code and give it a virtual machine."""
+        with quiet_fd2():
+            start = on_huge_pages(lambda: _start_main(self._runtime, self.path, self._initialize))
+        self._main, self.loaded_path = start
 
     def _initialize(self, machine: Any) -> Any:
         """Give a virtual machine its devices; the entry function for them."""

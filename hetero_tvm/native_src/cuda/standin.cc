@@ -25,6 +25,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ struct Mark {  // what recording an event leaves in a stream
 struct Event {
   std::shared_ptr<Mark> mark = std::make_shared<Mark>();
 };
+inline std::recursive_mutex g_mutex;  // one thread at a time works on the device
+using Lock = std::lock_guard<std::recursive_mutex>;
 inline Stream g_default;
 inline std::set<Stream*> g_streams;
 inline std::map<uintptr_t, size_t> g_pinned;
@@ -85,6 +88,7 @@ inline int g_last_error = kSuccess;
 
 Stream* stream_of(void* handle) { return handle ? static_cast<Stream*>(handle) : &g_default; }
 void submit(void* handle, Work work) {
+  Lock lock(g_mutex);
   Stream* stream = stream_of(handle);
   if (Graph* graph = stream->capturing) {
     graph->works.push_back(std::move(work));
@@ -95,6 +99,7 @@ void submit(void* handle, Work work) {
   }
 }
 void drain(Stream* stream, const Mark* until = nullptr) {
+  Lock lock(g_mutex);
   while (!stream->queue.empty() && !(until && until->done)) {
     Work work = std::move(stream->queue.front());
     stream->queue.pop_front();
@@ -102,9 +107,11 @@ void drain(Stream* stream, const Mark* until = nullptr) {
   }
 }
 void drain_all() {
+  Lock lock(g_mutex);
   for (Stream* stream : g_streams) drain(stream);
 }
 bool pinned(const void* address) {
+  Lock lock(g_mutex);
   auto place = g_pinned.upper_bound(reinterpret_cast<uintptr_t>(address));
   if (place == g_pinned.begin()) return false;
   --place;
@@ -279,11 +286,13 @@ API int cudaFree(void* pointer) {
   return kSuccess;
 }
 API int cudaMallocHost(void** pointer, size_t size) {
+  Lock lock(g_mutex);
   int code = cudaMalloc(pointer, size);
   if (!code) g_pinned[reinterpret_cast<uintptr_t>(*pointer)] = size;
   return code;
 }
 API int cudaFreeHost(void* pointer) {
+  Lock lock(g_mutex);
   g_pinned.erase(reinterpret_cast<uintptr_t>(pointer));
   return cudaFree(pointer);
 }
@@ -303,12 +312,14 @@ API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, v
 API int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
   auto* made = new Stream;
   made->blocking = !(flags & 1);
+  Lock lock(g_mutex);
   g_streams.insert(made);
   *stream = made;
   return need_device();
 }
 API int cudaStreamCreate(void** stream) { return cudaStreamCreateWithFlags(stream, 0); }
 API int cudaStreamDestroy(void* handle) {
+  Lock lock(g_mutex);
   Stream* stream = static_cast<Stream*>(handle);
   drain(stream);
   g_streams.erase(stream);

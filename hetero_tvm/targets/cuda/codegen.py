@@ -19,6 +19,7 @@ from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
 from tvm.tirx import compilation_pipeline  # noqa: E402
 
 from hetero_tvm.errors import BuildError  # noqa: E402
+from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.targets.cuda import driver, toolchain  # noqa: E402
 
 PIPELINE = "hetero_tvm_cuda"
@@ -182,13 +183,22 @@ def compile_executable(module: Any, target: Any) -> Any:
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.UseCudaGraph")
 def use_cuda_graph(module: Any, context: Any) -> Any:
-    """Runs of kernels between planned buffers become CUDA graphs, captured at the first call."""
+    """Runs of kernels between planned buffers become CUDA graphs, captured at the first call.
+
+    ``main`` stays beside it as ``main_eager``, kernel after kernel, for devices and users that cannot or
+    will not capture; kernels and constants are shared.
+    """
     from tvm import relax
 
+    eager = module["main"]
     config = {**dict(context.config), "relax.backend.use_cuda_graph": True}
     with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
         module = relax.transform.RewriteCUDAGraph()(module)
-    return _with_results(module)
+    module = _with_results(module)
+    if any("cuda_graph_capture" in variable.name_hint for variable in module.functions):
+        name = "main" + cuda_runtime.EAGER
+        module[tvm.ir.GlobalVar(name)] = eager.with_attr("global_symbol", name)
+    return module
 
 
 def _with_results(module: Any) -> Any:
