@@ -35,11 +35,19 @@ MASKED = -30000.0
 
 @dataclass(frozen=True)
 class Tiles:
-    """Queries per tile; keys per product of the scores; keys per product with the values."""
+    """Queries per tile; keys per product of the scores; keys per product with the values.
+
+    ``streams``: keys and values pass through L1 tile by tile, again for every tile of queries, because all
+    of a head's do not fit.
+    """
 
     tq: int
     tn: int
     tk: int
+    streams: int = 0
+
+    def point(self) -> tuple[int, ...]:
+        return (self.tq, self.tn, self.tk, *([1] if self.streams else []))
 
 
 class NpuAttentionSpace(NpuSpace):
@@ -57,13 +65,13 @@ class NpuAttentionSpace(NpuSpace):
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
-        return (Knob("tiles", tuple((t.tq, t.tn, t.tk) for t in ranked)),)
+        return (Knob("tiles", tuple(t.point() for t in ranked)),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
         return {"tiles": self.knobs(op, machine)[0].choices[0]}
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [estimate(op, Tiles(*point["tiles"]), machine.spec), *map(float, point["tiles"])]
+        return [estimate(op, Tiles(*point["tiles"]), machine.spec), *map(float, point["tiles"][:3])]
 
     def tables(
         self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
@@ -91,10 +99,13 @@ def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
             tk = tn
             while tk > 16 and 4 * tq * (op.head_dim + tk) > spec.scratchpad("l0a"):
                 tk = even(op.kv_len, tk // 2, 16)
-            tiles = Tiles(tq, tn, tk)
-            if tiles not in seen and _fits(op, tiles, spec):
-                seen.add(tiles)
-                yield tiles
+            # What holds a head's keys and values is better than what loads them again, where it fits.
+            for tiles in (Tiles(tq, tn, tk), Tiles(tq, tn, tk, 1)):
+                if tiles in seen or _fits(op, tiles, spec):
+                    if tiles not in seen:
+                        yield tiles
+                    seen.add(tiles)
+                    break
 
 
 def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
@@ -103,11 +114,14 @@ def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
     masks = bool(op.mask) + op.causal
     full = (bool(op.mask) and op.mask[2] > 1) + op.causal
     ub = 2 * (2 * t.tq * s + 2 * t.tq * d + 32 * t.tq + 64) + masks * 4 * s + full * 4 * t.tq * s
+    held, scores = 8 * s * round_up(d, 16), s
+    if t.streams:
+        held, scores = 4 * (t.tn + t.tk) * round_up(d, 16) + 128, t.tn
     return (
-        8 * s * round_up(d, 16) + 4 * t.tq * d + 4 * slices * t.tq * t.tk <= spec.scratchpad("l1")
+        held + 4 * t.tq * d + 4 * slices * t.tq * t.tk <= spec.scratchpad("l1")
         and 4 * t.tq * (d + t.tk) + 128 <= spec.scratchpad("l0a")
         and 4 * d * (t.tn + t.tk) + 128 <= spec.scratchpad("l0b")
-        and 8 * t.tq * (round_up(s, 8) + d) <= spec.scratchpad("l0c")
+        and 8 * t.tq * (round_up(scores, 8) + d) + 128 <= spec.scratchpad("l0c")
         and ub <= spec.scratchpad("ub")
     )
 
@@ -122,7 +136,8 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
     matrix = spec.matrix_cycles(t.tq, t.tn, d) * ceil_div(s, t.tn) + 12 * ceil_div(s, t.tn)
     matrix += (spec.matrix_cycles(t.tq, d, t.tk) + 12) * ceil_div(s, t.tk)
     move = 2.0 * (t.tq * d + t.tq * s) / spec.l1_to_l0a + 4.0 * s * d / spec.l1_to_l0b
-    dma = 2.0 * (2 * s * d / q_tiles + 2 * t.tq * d) / spec.dram_bytes_per_cycle
+    loads = 1 if t.streams else q_tiles
+    dma = 2.0 * (2 * s * d / loads + 2 * t.tq * d) / spec.dram_bytes_per_cycle
     return rounds * (max(vector, matrix, move, dma) + 0.1 * (vector + matrix + move + dma))
 
 
@@ -144,8 +159,9 @@ class _Emitter:
             self.causal = k.argument("causal", (op.q_len, s), dtype) if op.causal else None
             self.out = k.argument("O", (op.batch, op.q_len, op.heads * op.values), dtype)
             # Two of each: the back of an iteration runs beside the front of the next one.
-            self.key_l1 = k.alloc(L1, (2, s, d), dtype)
-            self.value_l1 = k.alloc(L1, (2, s, op.values), dtype)
+            if not t.streams:
+                self.key_l1 = k.alloc(L1, (2, s, d), dtype)
+                self.value_l1 = k.alloc(L1, (2, s, op.values), dtype)
             self.weights_l1 = k.alloc(L1, (2, self.slices, t.tq, t.tk), dtype)
             self.inverse = k.alloc(UB, (2, round_up(t.tq, 16)), dtype)
             with k.loop(rounds + 1) as it:
@@ -166,31 +182,44 @@ class _Emitter:
         b, h, row = self._place(it)
         turn = it // self.q_tiles % 2
         high = extent_at(op.q_len, t.tq, it % self.q_tiles)
-        with k.when(it % self.q_tiles == 0):
-            for place, held, width in ((self.key, self.key_l1, d), (self.value, self.value_l1, op.values)):
-                k.load((s, width), _of_turn(held, turn), _head(place, b, h // group, 0))
+        if not t.streams:
+            with k.when(it % self.q_tiles == 0):
+                pairs = ((self.key, self.key_l1, d), (self.value, self.value_l1, op.values))
+                for place, held, width in pairs:
+                    k.load((s, width), _of_turn(held, turn), _head(place, b, h // group, 0))
         with k.loop(1, buffers=2):
             query = k.alloc(L1, (t.tq, d), dtype)
             a0 = k.alloc(L0A, (t.tq, d), dtype)
-            pitch = round_up(s, 8)
-            c = k.alloc(L0C, (t.tq, pitch), "float32")
+            c = None if t.streams else k.alloc(L0C, (t.tq, round_up(s, 8)), "float32")
             scores = k.alloc(UB, (t.tq, s), dtype)
+            tile = At(scores, lambda i, j: (i, j))
             peak = k.alloc(UB, (round_up(t.tq, 16),), dtype)
             k.load((high, d), At(query, lambda i, j: (i, j)), _head(self.q, b, h, row))
             k.move((high, d), At(a0, lambda i, j: (i, j)), At(query, lambda i, j: (i, j)))
             with k.loop(ceil_div(s, t.tn), buffers=2) as n:
                 wide = extent_at(s, t.tn, n)
                 b0 = k.alloc(L0B, (t.tn, d), dtype)
-                k.move(
-                    (wide, d), At(b0, lambda i, j: (i, j)),
-                    At(self.key_l1, lambda i, j: (turn, n * t.tn + i, j)),
-                )  # fmt: skip
+                if t.streams:
+                    keys = k.alloc(L1, (t.tn, d), dtype)
+                    k.load((wide, d), At(keys, lambda i, j: (i, j)), _head(self.key, b, h // group, n * t.tn))
+                    k.move((wide, d), At(b0, lambda i, j: (i, j)), At(keys, lambda i, j: (i, j)))
+                    part = k.alloc(L0C, (t.tq, round_up(t.tn, 8)), "float32")
+                    into = At(part, lambda i, j, r: (i, j))
+                else:
+                    k.move(
+                        (wide, d), At(b0, lambda i, j: (i, j)),
+                        At(self.key_l1, lambda i, j: (turn, n * t.tn + i, j)),
+                    )  # fmt: skip
+                    into = At(c, lambda i, j, r: (i, n * t.tn + j))
                 k.mmad(
-                    (high, wide, d), At(c, lambda i, j, r: (i, n * t.tn + j)),
-                    At(a0, lambda i, j, r: (i, r)), At(b0, lambda i, j, r: (j, r)), True,
+                    (high, wide, d), into, At(a0, lambda i, j, r: (i, r)), At(b0, lambda i, j, r: (j, r)),
+                    True,
                 )  # fmt: skip
-            tile = At(scores, lambda i, j: (i, j))
-            k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale)
+                if t.streams:
+                    columns = At(scores, lambda i, j: (i, n * t.tn + j))
+                    k.move_out((high, wide), columns, At(part, lambda i, j: (i, j)), scale=op.scale)
+            if not t.streams:
+                k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale)
             if op.softcap:
                 k.unary("tanh", (high, s), tile, tile, mul=1.0 / op.softcap)
                 k.unary("copy", (high, s), tile, tile, mul=op.softcap)
@@ -251,10 +280,14 @@ class _Emitter:
                     (high, depth), At(a0, lambda i, j: (i, j)),
                     At(self.weights_l1, lambda i, j: (even_turn, r, i, j)),
                 )  # fmt: skip
-                k.move(
-                    (depth, d), At(b0, lambda i, j: (i, j)),
-                    At(self.value_l1, lambda i, j: (turn, r * t.tk + i, j)),
-                )  # fmt: skip
+                if t.streams:
+                    values = k.alloc(L1, (t.tk, d), dtype)
+                    place = _head(self.value, b, h // (op.heads // op.kv_heads), r * t.tk)
+                    k.load((depth, d), At(values, lambda i, j: (i, j)), place)
+                    source = At(values, lambda i, j: (i, j))
+                else:
+                    source = At(self.value_l1, lambda i, j: (turn, r * t.tk + i, j))
+                k.move((depth, d), At(b0, lambda i, j: (i, j)), source)
                 k.mmad(
                     (high, d, depth), At(c, lambda i, j, q: (i, j)), At(a0, lambda i, j, q: (i, q)),
                     At(b0, lambda i, j, q: (q, j)), r == 0,

@@ -55,3 +55,18 @@ def test_a_query_that_sees_nothing_gives_zero_when_the_contract_says_so():
     arrays[-1] = np.zeros(op.mask, np.float32)
     arrays[-1][0, 0, 2] = -np.inf
     assert_close(SPACE, op, machine(), arrays)
+
+
+def test_keys_that_do_not_fit_pass_through_in_tiles():
+    """On the smallest machine; queries of several tiles, a mask, shared heads."""
+    op, mach = Attention(1, 2, 9, 600, 64, 0.125, 1, mask=(1, 1, 1, 600)), machine("edge")
+    point = SPACE.default(op, mach)
+    assert len(point["tiles"]) == 4
+    assert_close(SPACE, op, mach, masked(op))
+
+
+@pytest.mark.parametrize("preset", ["edge", "mobile", "datacenter"])
+def test_long_sequences_fit(preset):
+    for length, causal in ((2048, True), (4096, False)):
+        op = Attention(1, 12, length, length, 64, 0.125, 12, causal=causal)
+        assert SPACE.refuses(op, machine(preset)) is None
