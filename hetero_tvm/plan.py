@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hetero_tvm import cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.memory import Plan, Problem
 
 _DEFAULT_SECONDS = 60.0
 
@@ -21,7 +22,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hetero_tvm.plan",
         description="Give buffers with live ranges [lower, upper) offsets in one arena, as low as can be.",
-        epilog="exit status: 0 the plan fits; 1 no plan within the capacity was found; 2 usage error",
+        epilog="exit status: 0 the plan fits; 1 no plan within the capacity was found; 2 usage error; "
+        "130 ended by Ctrl-C, with the best plan until then",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="columns id,lower,upper,size[,alignment]")
@@ -60,14 +62,16 @@ def _run(options: argparse.Namespace) -> int:
         seconds=options.seconds,
         alignment=options.alignment,
         seed=options.seed,
+        keep_on_interrupt=True,
     )
     if options.verify:
         check_plan(problem, result.offsets, capacity=result.peak, alignment=options.alignment)
-    if options.out is not None and result.fits:
+    wanted = result.fits or result.interrupted  # who ends the search asks for what there is
+    if options.out is not None and wanted:
         write_csv(options.out, problem, result.offsets)
     if options.plot is not None:
         plot(problem, result.offsets, options.plot, title=options.file.name, capacity=options.capacity)
-    lines = _summary(options, len(problem), result)
+    lines = _summary(options, problem, result)
     cli_common.say(options, "\n".join(lines))
     if options.json:
         cli_common.print_json(
@@ -81,14 +85,25 @@ def _run(options: argparse.Namespace) -> int:
                 **result.to_dict(),
             }
         )
+    if result.interrupted:
+        return 130
     return 0 if result.fits else 1
 
 
-def _summary(options: argparse.Namespace, count: int, result) -> list[str]:
+def _why_impossible(problem: Problem, capacity: int) -> str:
+    """Why no plan can fit."""
+    time, live = problem.fullest()
+    needed = sum(b.size for b in live)
+    if needed > capacity:
+        return f"at time {time:,}, {len(live):,} live buffers take {needed:,} bytes"
+    return f"no more than {needed:,} bytes are live at any time, but no way to place them fits"
+
+
+def _summary(options: argparse.Namespace, problem: Problem, result: Plan) -> list[str]:
     """Lines for people, sizes in bytes."""
     proof = "optimal" if result.optimal else f"{result.gap:.2%} above the lower bound"
     lines = [
-        f"buffers      {count:,}",
+        f"buffers      {len(problem):,}",
         f"peak         {result.peak:,} bytes ({proof})",
         f"lower bound  {result.lower_bound:,} bytes",
     ]
@@ -96,19 +111,19 @@ def _summary(options: argparse.Namespace, count: int, result) -> list[str]:
         if result.fits:
             verdict = "fits"
         elif result.impossible:
-            verdict = "proven impossible: no plan fits"
+            verdict = f"proven impossible: {_why_impossible(problem, result.capacity)}"
         else:
             verdict = "no plan found within it; one may exist (try a larger --seconds)"
         lines.append(f"capacity     {result.capacity:,} bytes: {verdict}")
-    lines.append(f"time         {result.seconds:.3f} s, {result.method}")
+    ended = ", interrupted: the best plan until then" if result.interrupted else ""
+    lines.append(f"time         {result.seconds:.3f} s, {result.method}{ended}")
     if result.note:
         lines.append(f"note         {result.note}")
     if options.verify:
         lines.append("verified     no two live buffers overlap")
     if options.out is not None:
-        lines.append(
-            f"wrote        {options.out}" if result.fits else f"not written  {options.out} (does not fit)"
-        )
+        written = "wrote      " if result.fits or result.interrupted else "not written"
+        lines.append(f"{written}  {options.out}{'' if result.fits else ' (does not fit)'}")
     if options.plot is not None:
         lines.append(f"plot         {options.plot}")
     return lines

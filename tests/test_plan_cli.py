@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -43,6 +44,39 @@ def test_no_plan_can_fit(source, tmp_path, capsys):
     assert not out.exists()
 
 
+def test_why_no_plan_can_fit(tmp_path, capsys):
+    source = tmp_path / "in.csv"
+    source.write_text(TEXT)
+    assert command.main([str(source), "--capacity", "11"]) == 1
+    assert "at time 2, 3 live buffers take 12 bytes" in capsys.readouterr().out
+
+
+def test_ctrl_c_writes_the_best_plan_until_then(tmp_path, capsys, monkeypatch):
+    source, out = tmp_path / "hard.csv", tmp_path / "out.csv"
+    write_csv(source, generate.perfect(600, 1))
+    join, calls = threading.Thread.join, []
+
+    def interrupted(thread, timeout=None):
+        calls.append(timeout)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    options = ["--capacity", str(1 << 20), "--seconds", "600", "--out", str(out)]
+    assert command.main([str(source), *options]) == 130
+    assert "interrupted: the best plan until then" in capsys.readouterr().out
+    problem, offsets = read_csv(out)
+    check_plan(problem, offsets)
+
+
+def test_windows_line_ends_and_buffers_without_memory(tmp_path, capsys):
+    source, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_bytes(b"\xef\xbb\xbfid,lower,upper,size\r\na,0,3,4\r\nb,1,2,0\r\nc,2,2,9\r\n")
+    assert command.main([str(source), "--capacity", "4", "--out", str(out), "--verify"]) == 0
+    assert out.read_text() == "id,lower,upper,size,offset\na,0,3,4,0\nb,1,2,0,0\nc,2,2,9,0\n"
+
+
 def test_no_plan_found_in_time(tmp_path, capsys):
     source = tmp_path / "hard.csv"
     write_csv(source, generate.perfect(600, 1))
@@ -76,6 +110,11 @@ def test_plot(source, tmp_path):
     [
         ("id,lower\n", [], "no column upper, size"),
         ("id,lower,upper,size\na,0,3,x\n", [], "line 2: size 'x'"),
+        ("", [], "is empty"),
+        ("id,lower,upper,size,Size\na,0,3,4,4\n", [], "two columns size"),
+        ("id,lower,upper,size\na,0,3,4,9\n", [], "line 2: 5 cells"),
+        ("id,lower,upper,size\na,0,3,4\na,4,5,4\n", [], "id 'a' was used in line 2"),
+        (f"id,lower,upper,size\na,0,3,{2**62}\n", [], "beyond 2**62"),
         (TEXT, ["--seconds", "0"], "seconds must be"),
         (TEXT, ["--alignment", "3"], "power of two"),
         (TEXT, ["--plot", "x.txt"], "cannot plot"),

@@ -30,6 +30,8 @@ class Plan:
     alignment: int = 1
     note: str | None = None
     """What the reader should know, for instance that there was no compiler."""
+    interrupted: bool = False
+    """The search was ended by the user; the plan is the best one until then."""
 
     @property
     def fits(self) -> bool:
@@ -58,6 +60,7 @@ class Plan:
             "method": self.method,
             "seconds": round(self.seconds, 6),
             "note": self.note,
+            "interrupted": self.interrupted,
             "offsets": dict(self.offsets),
         }
 

@@ -33,6 +33,7 @@ def plan(
     seconds: float = DEFAULT_SECONDS,
     alignment: int = 1,
     seed: int = 0,
+    keep_on_interrupt: bool = False,
 ) -> Plan:
     """Give every buffer an offset.
 
@@ -42,7 +43,9 @@ def plan(
         none.  None: look for the lowest peak until it is proven lowest or the time is over.
     seconds : limit of the search, wall clock; the greedy start may take longer on huge problems.
     alignment : bytes, a power of two; every offset is a multiple of it, unless the buffer has its own.
-    seed : of the search.  The same seed gives the same plan as long as time does not run out.
+    seed : of the search.  The same seed gives the same plan as long as time does not run out, in
+        whatever order the buffers come.
+    keep_on_interrupt : Ctrl-C ends the search with the best plan so far, instead of an exception.
 
     The plan is always valid; whether it fits is ``Plan.fits``.  Raises :class:`UsageError` for
     arguments out of range.
@@ -64,9 +67,12 @@ def plan(
         note = f"{error.message}: only greedy orders in Python were tried"
     start = time.perf_counter()  # compiling, once per machine, is no planning
     if library is None:
+        interrupted = False
         offsets, peak, bound, method = _in_python(buffers, aligns)
     else:
-        offsets, peak, bound, method = _in_cpp(library, buffers, aligns, capacity, seconds, seed)
+        (offsets, peak, bound, method), interrupted = _in_cpp(
+            library, buffers, aligns, capacity, seconds, seed, keep_on_interrupt
+        )
     placed = {b.id: 0 for b in problem.buffers}
     placed.update({b.id: offset for b, offset in zip(buffers, offsets, strict=True)})
     return Plan(
@@ -79,6 +85,7 @@ def plan(
         capacity=capacity,
         alignment=alignment,
         note=note,
+        interrupted=interrupted,
     )
 
 
@@ -97,7 +104,9 @@ def _in_cpp(
     capacity: int | None,
     seconds: float,
     seed: int,
-) -> Outcome:
+    keep_on_interrupt: bool,
+) -> tuple[Outcome, bool]:
+    """What was found, and whether the user ended the search."""
     count = len(buffers)
     array = ctypes.c_int64 * count
     lower, upper = array(*(b.lower for b in buffers)), array(*(b.upper for b in buffers))
@@ -115,18 +124,21 @@ def _in_cpp(
 
     # In a thread of its own, so that Ctrl-C reaches Python while C++ is at work.
     thread = threading.Thread(target=work, name="hetero_tvm-planner", daemon=True)
+    interrupted = False
     thread.start()
     try:
         while thread.is_alive():
             thread.join(0.1)
-    except BaseException:
+    except BaseException as error:
         stop.value = 1
         thread.join()
-        raise
+        if not (keep_on_interrupt and isinstance(error, KeyboardInterrupt)):
+            raise
+        interrupted = True
     if failed:
         raise HeteroTVMError(f"not enough memory to plan {count} buffers")
     peak, bound, method, _ = result
-    return list(offsets), peak, bound, _METHODS[method]
+    return (list(offsets), peak, bound, _METHODS[method]), interrupted
 
 
 @functools.lru_cache(maxsize=1)

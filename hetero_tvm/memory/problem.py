@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ LIMIT = 2**62
 """Times and the sum of all sizes must stay under this in magnitude: the planner is 64 bits wide."""
 
 _REQUIRED = ("id", "lower", "upper", "size")
+_OPTIONAL = ("alignment", "offset")
 _MOST_PROBLEMS = 20
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 
@@ -79,6 +81,17 @@ class Problem:
         """The most bytes live at any one time: no plan has a lower peak."""
         return max_live((b.lower, b.upper, b.size) for b in self.buffers)
 
+    def fullest(self) -> tuple[int, list[Buffer]]:
+        """The first time at which most bytes are live, and the buffers that are; (0, []) without any."""
+        changes = [(b.lower, b.size) for b in self.buffers if b.upper > b.lower]
+        changes += [(b.upper, -b.size) for b in self.buffers if b.upper > b.lower]
+        most = live = at = 0
+        for time, group in itertools.groupby(sorted(changes), key=lambda change: change[0]):
+            live += sum(size for _, size in group)
+            if live > most:
+                most, at = live, time
+        return at, [b for b in self.buffers if b.lower <= at < b.upper and b.size] if most else []
+
 
 def is_alignment(value: int) -> bool:
     return 0 < value <= 2**32 and value & (value - 1) == 0
@@ -130,6 +143,8 @@ def parse_csv(text: str, name: str = "the CSV") -> tuple[Problem, dict[str, int]
     mistakes: list[str] = []
     for line, row in rows[1:]:
         found, buffer, offset = _buffer(row, columns)
+        if any(cell.strip() for cell in row[len(rows[0][1]) :]):
+            found.append(f"{len(row)} cells, but the first line names {len(rows[0][1])} columns")
         if buffer is not None and buffer.id in lines:
             found.append(f"id {buffer.id!r} was used in line {lines[buffer.id]}")
         mistakes += [f"line {line}: {text}" for text in found]
@@ -185,8 +200,12 @@ def _rows(text: str) -> Iterable[tuple[int, list[str]]]:
 
 def _columns(header: Sequence[str], name: str) -> dict[str, int]:
     columns: dict[str, int] = {}
+    twice = set()
     for index, cell in enumerate(header):
-        columns.setdefault(cell.strip().lower(), index)
+        if columns.setdefault(cell.strip().lower(), index) != index and cell.strip():
+            twice.add(cell.strip().lower())
+    if twice & {*_REQUIRED, *_OPTIONAL}:
+        raise UsageError(f"{name} has two columns {', '.join(sorted(twice))}", hint="remove one of the two")
     missing = [column for column in _REQUIRED if column not in columns]
     if missing:
         raise UsageError(

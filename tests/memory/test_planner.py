@@ -94,6 +94,41 @@ def test_same_seed_same_plan():
     assert first.offsets == second.offsets
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_plans_do_not_depend_on_the_order_or_the_names_of_buffers(seed):
+    problem = generate.perfect(70, seed)
+    rows = list(problem.buffers)
+    random.Random(seed).shuffle(rows)
+    renamed = Problem(Buffer(f"x{i}", b.lower, b.upper, b.size) for i, b in enumerate(rows))
+    first, second = (plan(p, capacity=1 << 20, seconds=30) for p in (problem, renamed))
+
+    def placed(p, result):
+        return sorted((b.lower, b.upper, b.size, result.offsets[b.id]) for b in p.buffers)
+
+    assert placed(problem, first) == placed(renamed, second) and first.fits
+
+
+@pytest.mark.parametrize("turn", ["time", "names", "larger", "halves"])
+def test_a_changed_problem_is_solved_as_well(turn):
+    """Time reversed, other units, buffers cut in two: no harder for a person, and no harder for the planner."""
+    buffers, capacity = list(generate.perfect(90, 11).buffers), 1 << 20
+    if turn == "time":
+        buffers = [Buffer(b.id, -b.upper, -b.lower, b.size) for b in buffers]
+    elif turn == "names":
+        buffers = [Buffer(f"{b.id}?", b.lower, b.upper, b.size) for b in reversed(buffers)]
+    elif turn == "larger":
+        buffers = [Buffer(b.id, 7 * b.lower, 7 * b.upper, 3 * b.size) for b in buffers]
+        capacity *= 3
+    else:
+        middles = [(b, (b.lower + b.upper) // 2) for b in buffers]
+        buffers = [Buffer(f"{b.id}-", b.lower, middle, b.size) for b, middle in middles[:40]]
+        buffers += [Buffer(f"{b.id}+", middle, b.upper, b.size) for b, middle in middles[:40]]
+        buffers += [b for b, _ in middles[40:]]
+    problem = Problem(buffers)
+    result = plan(problem, capacity=capacity, seconds=60)
+    check_plan(problem, result.offsets, capacity=capacity)
+
+
 def test_nothing_to_plan():
     for buffers in ([], [Buffer("a", 1, 1, 8), Buffer("b", 0, 5, 0)]):
         result = plan(Problem(buffers), capacity=0)
