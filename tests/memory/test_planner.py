@@ -110,7 +110,7 @@ def test_plans_do_not_depend_on_the_order_or_the_names_of_buffers(seed):
 
 @pytest.mark.parametrize("turn", ["time", "names", "larger", "halves"])
 def test_a_changed_problem_is_solved_as_well(turn):
-    """Time reversed, other units, buffers cut in two: no harder for a person, and no harder for the planner."""
+    """Time reversed, other units, buffers cut in two: no harder than before."""
     buffers, capacity = list(generate.perfect(90, 11).buffers), 1 << 20
     if turn == "time":
         buffers = [Buffer(b.id, -b.upper, -b.lower, b.size) for b in buffers]
