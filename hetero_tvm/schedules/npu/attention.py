@@ -114,13 +114,15 @@ def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
     masks = bool(op.mask) + op.causal
     full = (bool(op.mask) and op.mask[2] > 1) + op.causal
     ub = 2 * (2 * t.tq * s + 2 * t.tq * d + 32 * t.tq + 64) + masks * 4 * s + full * 4 * t.tq * s
-    held, scores = 8 * s * round_up(d, 16), s
+    held, scores, l0a, l0b = 8 * s * round_up(d, 16), s, t.tq * (d + t.tk) + 32, d * (t.tn + t.tk) + 32
     if t.streams:
         held, scores = 4 * (t.tn + t.tk) * round_up(d, 16) + 128, t.tn
+        # Where both products' operands do not fit side by side, they take turns.
+        l0a, l0b = t.tq * max(round_up(d, 16), t.tk), round_up(d, 16) * max(t.tn, t.tk)
     return (
         held + 4 * t.tq * d + 4 * slices * t.tq * t.tk <= spec.scratchpad("l1")
-        and 4 * t.tq * (d + t.tk) + 128 <= spec.scratchpad("l0a")
-        and 4 * d * (t.tn + t.tk) + 128 <= spec.scratchpad("l0b")
+        and 4 * l0a <= spec.scratchpad("l0a")
+        and 4 * l0b <= spec.scratchpad("l0b")
         and 8 * t.tq * (round_up(scores, 8) + d) + 128 <= spec.scratchpad("l0c")
         and ub <= spec.scratchpad("ub")
     )

@@ -62,6 +62,11 @@ class _Window:
                 tile = (even(self.out[0], min(rows, self.out[0])), min(channels, self.channels))
                 if self.bytes(tile, temporaries, accumulator) <= spec.scratchpad("ub"):
                     found.add(tile)
+        # Of wide images one row of a few channels, in short transfers, is better than none.
+        for channels in (8, 4, 2, 1):
+            tile = (1, min(channels, self.channels))
+            if not found and self.bytes(tile, temporaries, accumulator) <= spec.scratchpad("ub"):
+                found.add(tile)
         return sorted(found, key=lambda t: (self.cost(t, spec), t))
 
     def cost(self, tile: Tile, spec: Any) -> float:

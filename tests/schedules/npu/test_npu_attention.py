@@ -65,6 +65,13 @@ def test_keys_that_do_not_fit_pass_through_in_tiles():
     assert_close(SPACE, op, mach, masked(op))
 
 
+@pytest.mark.parametrize("dim", [128, 160, 256])
+def test_wide_heads_fit_the_smallest_machine(dim):
+    op, mach = Attention(1, 2, 20, 40, dim, 0.1, 1, causal=True), machine("edge")
+    assert SPACE.refuses(op, mach) is None
+    assert_close(SPACE, op, mach)
+
+
 @pytest.mark.parametrize("preset", ["edge", "mobile", "datacenter"])
 def test_long_sequences_fit(preset):
     for length, causal in ((2048, True), (4096, False)):

@@ -35,6 +35,7 @@ def test_depthwise_keeps_its_contract_with_any_tile(op):
         # Every window divides by the places that it covers.
         Pool2d(1, 8, 5, 5, (3, 3), (1, 1), SAME, (5, 5), "avg"),
         Pool2d(2, 5, 9, 70, (3, 2), (2, 2), (1, 0, 1, 1), (5, 35), "avg"),
+        Pool2d(1, 17, 4, 700, (3, 3), (2, 2), SAME, (2, 350), "max"),
     ],
     ids=lambda op: op.label,
 )
