@@ -129,7 +129,18 @@ def _fits(nest: Nest, near: Neighbours) -> bool:
     place = offset(nest.buffer, nest.indices)
     if near.step(lambda index: substitute(place, unflatten(nest.axes, index))) != 1:
         return False
-    for load, guarded in loads_of(_without_uniform(nest, nest.value, near)):
+    return _all_move_together(nest, nest.value, near)
+
+
+def _all_move_together(nest: Nest, expression: Any, near: Neighbours, depth: int = 0) -> bool:
+    """Whether every large operand is contiguous, or the same, on each side that a vector may take."""
+    if (node := _uniform_condition(nest, expression, near, depth)) is not None:
+        for side in (1, 2):
+            with near.assuming(_holds(nest, node, side, near)):
+                if not _all_move_together(nest, _chosen(expression, node, side), near, depth + 1):
+                    return False
+        return True
+    for load, guarded in loads_of(expression):
         small = _elements(load.source) * 4 <= nest.size  # it stays in L1 after the first touch
         if not small and (guarded or step_of(near, nest, load) is None):
             return False
@@ -147,15 +158,32 @@ def _at(nest: Nest) -> Any:
     return lambda expression, index: substitute(expression, unflatten(nest.axes, index))
 
 
-def _uniform_condition(nest: Nest, expression: Any, near: Neighbours) -> Any:
-    """A condition in the expression that is the same for a whole vector; None when there is none."""
+def _condition(node: Any) -> Any:
+    return node.args[0] if is_conditional(node) else node.condition
+
+
+def _side(node: Any, side: int) -> Any:
+    return node.args[side] if is_conditional(node) else (node.true_value, node.false_value)[side - 1]
+
+
+def _holds(nest: Nest, node: Any, side: int, near: Neighbours) -> Any:
+    """What is known of a vector that takes a side."""
+    condition = _at(nest)(_condition(node), near.at(0))
+    return condition if side == 1 else tirx.Not(condition)
+
+
+def _uniform_condition(nest: Nest, expression: Any, near: Neighbours, depth: int) -> Any:
+    """A conditional value that is the same side for a whole vector; None when there is none."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:
-        if not found and is_conditional(node) and near.uniform(node.args[0], _at(nest)):
+        if found or not (is_conditional(node) or isinstance(node, tirx.Select)):
+            return
+        if loads_of(node) and near.uniform(_condition(node), _at(nest)):
             found.append(node)
 
-    tvm_ffi.structural_walk(expression, (Call, visit), order="pre")
+    if near.width > 1 and depth < _MOST_SIDES:
+        tvm_ffi.structural_walk(expression, ((Call, tirx.Select), visit), order="pre")
     return found[0] if found else None
 
 
@@ -163,18 +191,9 @@ def _chosen(expression: Any, node: Any, side: int) -> Any:
     """The expression with one side of a condition."""
 
     def replace(call: Any) -> Any:
-        return node.args[side] if tvm_ffi.structural_equal(call, node) else call
+        return _side(node, side) if tvm_ffi.structural_equal(call, node) else call
 
-    return tvm_ffi.structural_map(expression, (Call, replace), order="pre")
-
-
-def _without_uniform(nest: Nest, expression: Any, near: Neighbours, depth: int = 0) -> Any:
-    """For analysis: the sum of all sides that can be chosen once for a vector, side by side."""
-    node = _uniform_condition(nest, expression, near) if depth < _MOST_SIDES else None
-    if node is None:
-        return expression
-    sides = [_without_uniform(nest, _chosen(expression, node, side), near, depth + 1) for side in (1, 2)]
-    return tirx.Select(tirx.const(True, "bool"), *sides)
+    return tvm_ffi.structural_map(expression, ((Call, tirx.Select), replace), order="pre")
 
 
 def _nest(kernel: PlainKernel, nest: Nest, width: int, threads: int) -> None:
@@ -205,13 +224,14 @@ def _vector(
     kernel: PlainKernel, nest: Nest, expression: Any, near: Neighbours, group: Any, depth: int = 0
 ) -> None:
     k, width = kernel.k, near.width
-    node = _uniform_condition(nest, expression, near) if width > 1 and depth < _MOST_SIDES else None
-    if node is not None:
-        condition = kernel.value(nest, node.args[0], group * width)
-        sides = [_chosen(expression, node, side) for side in (1, 2)]
-        k.branch(
-            condition, *((lambda s=side: _vector(kernel, nest, s, near, group, depth + 1)) for side in sides)
-        )
+    if (node := _uniform_condition(nest, expression, near, depth)) is not None:
+
+        def take(side: int) -> None:
+            with near.assuming(_holds(nest, node, side, near)):
+                _vector(kernel, nest, _chosen(expression, node, side), near, group, depth + 1)
+
+        condition = kernel.value(nest, _condition(node), group * width)
+        k.branch(condition, lambda: take(1), lambda: take(2))
         return
     target, dtype = kernel.flat(nest.buffer), str(nest.buffer.dtype)
     if width == 1:

@@ -1,0 +1,51 @@
+"""Contracts that the generic spaces of the GPU serve: rotary embeddings, activations, pooling, layouts."""
+
+import pytest
+
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.elementwise import Elementwise
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d, Relayout
+from hetero_tvm.ops.rope import Rope
+from hetero_tvm.schedules.cuda.nests import program_nests
+from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace, width_of
+from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
+from tests.schedules.cuda.running import MACHINE, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import check_numbers
+
+POINTWISE, REDUCE = CudaPointwiseSpace(), CudaReduceSpace()
+LLAMA = Rope((1, 4, 12, 16), 16, False, (1, 1, 12, 16), (1, 12, 128), (0, 1536, 16, 128))
+PARTIAL = Rope((1, 4, 12, 64), 32, False, (1, 1, 12, 16), (1, 12, 256), (0, 3072, 64, 256))
+ROPES = [
+    LLAMA, PARTIAL, Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
+    Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),
+]  # fmt: skip
+
+
+def test_rotary_embeddings(emulated):  # noqa: F811
+    check_numbers(POINTWISE, [(op, None, None) for op in ROPES], 1e-6)
+
+
+@pytest.mark.parametrize("op", [LLAMA, PARTIAL])
+def test_halves_of_a_head_are_read_as_vectors(op):
+    assert width_of(program_nests(op).nests[0]) == 4
+
+
+def test_activations(emulated):  # noqa: F811
+    check_numbers(POINTWISE, [(Elementwise((3, 21), name), None, None) for name in ACTIVATIONS], 3e-6)
+
+
+def test_pooling(emulated):  # noqa: F811
+    pools = [Pool2d(2, 5, 9, 8, (3, 3), (2, 2), (1, 1, 1, 1), (5, 4), mode) for mode in (MAX, AVERAGE)]
+    pools.append(Pool2d(2, 8, 7, 7, (7, 7), (1, 1), (0, 0, 0, 0), (1, 1), AVERAGE))
+    check_numbers(REDUCE, [(op, None, None) for op in pools], 1e-6)
+
+
+def test_layouts(emulated):  # noqa: F811
+    check_numbers(POINTWISE, [(Relayout(1, 6, 5, 7, "NCHW", "NCHW8c"), None, None)], 0)
+
+
+def test_products_are_left_to_tiles():
+    for op in (Matmul((8,), 32, 64), Conv2d(1, 8, 9, 9, 8, (3, 3), padding=(1, 1, 1, 1))):
+        assert REDUCE.refuses(op, MACHINE)
