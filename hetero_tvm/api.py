@@ -10,11 +10,11 @@ from typing import Any
 from hetero_tvm.build_steps import BuiltModel, build
 from hetero_tvm.plan_model import Plan, import_model, optimize_model
 from hetero_tvm.search.bench_client import BenchClient
-from hetero_tvm.search.choose import Choice, choose
+from hetero_tvm.search.choose import Choice, choose, choose_one
 from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, open_benches
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.records import RecordStore, Site, shipped_logs
+from hetero_tvm.search.records import VERIFIED, RecordStore, Site, new_record, shipped_logs
 
 __all__ = [
     "BuiltModel",
@@ -94,9 +94,34 @@ def tune_model(
         finally:
             if workers is not None:
                 workers.close()
+        if report.trials and not report.interrupted:
+            _reconsider(plan, store, report)
     first = plan.variants()[0]
     store = record_store(first, logs, use_shipped)
     return TunedPlan(plan, choose(first.tasks, first.machine, store), report)
+
+
+def _reconsider(plan: Plan, store: RecordStore, report: TuneReport) -> None:
+    """Take back what is faster alone and slower in the model: the default wins by a record of its own."""
+    choices = choose(plan.tasks, plan.machine, store)
+    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
+    known = {task.key: found[0] for task in plan.tasks if (found := store.best(task)) is not None}
+    gains = {
+        task.key: task.count * (record.default_seconds - record.seconds)
+        for task in plan.tasks
+        if (record := known.get(task.key)) is not None and record.default_seconds
+    }
+    for key in plan.target.reconsider(plan.module, plan.tasks, points, gains):
+        task = next(task for task in plan.tasks if task.key == key)
+        default = {"point": dict(task.space.default(task.op, plan.machine))}
+        seconds = known[key].default_seconds or known[key].seconds
+        store.append(
+            new_record(task, store.site, default, seconds=seconds, role=VERIFIED, default_seconds=seconds)
+        )
+        for row in report.tasks:
+            if row.name == task.name:
+                row.tuned_seconds, row.origin = seconds, choose_one(task, plan.machine, store).origin
+        report.notes.append(f"{task.name}: the default stays, the tuned kernel costs the whole model cycles")
 
 
 def tune_on_device(

@@ -188,6 +188,15 @@ class Target(ABC):
         """The tasks that can be tuned, and what measures their candidates (None: processes of this CPU)."""
         return tasks, None
 
+    def reconsider(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], gains: Mapping[str, float]
+    ) -> Sequence[str]:
+        """Keys of tasks whose default point serves the whole model better than the tuned one.
+
+        Asked once after a search, with the tuned points and the seconds per inference that each saves alone.
+        """
+        return ()
+
     def placement(self, module: Any, tasks: Sequence[Any]) -> str | None:
         """One line on what runs where; None when everything runs in one place."""
         return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hetero_tvm.schedules.base import Point  # noqa: E402
 from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
 from hetero_tvm.targets.npu import byoc  # noqa: E402
 from hetero_tvm.targets.npu.compile_region import RegionCompiler  # noqa: E402
+from hetero_tvm.targets.npu.driver import Device  # noqa: E402
 from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
 from hetero_tvm.targets.npu.partition import Placement, Regions, partition  # noqa: E402
 from hetero_tvm.targets.npu.region import (  # noqa: E402
@@ -75,28 +77,16 @@ def lower_regions(
         return module, [], placement
     cache = KernelCache(target.machine)
     main = module["main"]
-    results = set(_variables(main.body.body))
     compiled: list[CompiledRegion] = []
     builder = relax.BlockBuilder(module)
     bindings: list[Any] = []
-    users = _users(regions, results)
-    index = 0
-    while index < len(regions.order):
-        var, value = regions.order[index]
-        number = regions.region_of.get(var)
-        if number is None:
-            bindings.append(relax.VarBinding(var, value))
-            index += 1
+    for piece in _pieces(module, regions, of_variable, points, target.machine, cache):
+        if isinstance(piece, relax.VarBinding):
+            bindings.append(piece)
             continue
-        members = []
-        while index < len(regions.order) and regions.region_of.get(regions.order[index][0]) == number:
-            members.append(regions.order[index])
-            index += 1
-        name = f"hnpu_{len(compiled)}"
-        region = _Region(name, number, members, users, of_variable, points, target.machine, cache)
-        compiled.append(region.compile())
-        function = region.function()
-        bindings += region.call(builder.add_func(function, name), function)
+        compiled.append(piece.compile())
+        function = piece.function()
+        bindings += piece.call(builder.add_func(function, piece.name), function)
     result = _with_main(builder.get(), main, bindings)
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as folder:
         save(compiled, target.machine, Path(folder))
@@ -104,6 +94,46 @@ def lower_regions(
     if result.attrs is not None and "const_name_to_constant" in result.attrs:
         result = result.without_attr("const_name_to_constant")  # the regions hold their constants
     return relax.transform.DeadCodeElimination()(result), compiled, placement
+
+
+def _pieces(
+    module: Any, regions: Regions, of_variable: Mapping[Any, Task], points: Mapping[str, Point],
+    machine: NpuMachine, cache: KernelCache,
+) -> Iterator[Any]:  # fmt: skip
+    """``main`` in its order: bindings that stay on the host as they are, and regions."""
+    users = _users(regions, set(_variables(module["main"].body.body)))
+    count = 0
+    for number, group in itertools.groupby(regions.order, lambda pair: regions.region_of.get(pair[0])):
+        if number is None:
+            yield from (relax.VarBinding(var, value) for var, value in group)
+            continue
+        yield _Region(f"hnpu_{count}", number, list(group), users, of_variable, points, machine, cache)
+        count += 1
+
+
+class RegionTimer:
+    """Simulated cycles of all regions of a module, for one choice of points after another.
+
+    Kernels are generated once per point.
+    """
+
+    def __init__(self, module: Any, tasks: Sequence[Task], target: Any):
+        self._module, self._regions, _, self._of_variable = place(module, tasks, target)
+        self._machine = target.machine
+        self._cache = KernelCache(target.machine)
+
+    def cycles(self, points: Mapping[str, Point], device: Device) -> float:
+        """Raises :class:`BuildError` or :class:`DriverError`."""
+        total = 0.0
+        pieces = _pieces(
+            self._module, self._regions, self._of_variable, points, self._machine, self._cache
+        )
+        for piece in pieces:
+            if isinstance(piece, _Region):
+                program = device.load(piece.compile().stream)
+                total += device.time(program).counters.cycles
+                device.unload(program)
+        return total
 
 
 def _users(regions: Regions, results: set[Any]) -> dict[Any, set[Any]]:

@@ -149,6 +149,13 @@ class NpuTarget(Target):
         mine = [task for task in tasks if isinstance(task.space, NpuSpace)]
         return mine, SimulatedWorkers(mine, self.machine)
 
+    def reconsider(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], gains: Mapping[str, float]
+    ) -> Sequence[str]:
+        from hetero_tvm.targets.npu.whole_model import taken_back
+
+        return taken_back(module, tasks, points, gains, self)
+
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place
 

@@ -1,0 +1,93 @@
+"""What is faster alone must not make the model slower."""
+
+import pytest
+
+from hetero_tvm import api
+from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.search.choose import choose
+from hetero_tvm.targets.npu import whole_model
+from hetero_tvm.targets.npu.driver import open_device
+from hetero_tvm.targets.npu.lowering import RegionTimer, lower_regions
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "npu:edge")
+
+
+def points_of(plan, pick):
+    """A point for every task of the NPU: the default, or the last choice of every knob."""
+    result = {}
+    for task in plan.tasks:
+        if isinstance(task.space, NpuSpace):
+            result[task.key] = pick(task)
+    return result
+
+
+def default(plan):
+    return points_of(plan, lambda task: task.space.default(task.op, plan.machine))
+
+
+def other(plan):
+    def last(task):
+        return {knob.name: knob.choices[-1] for knob in task.space.knobs(task.op, plan.machine)}
+
+    return points_of(plan, last)
+
+
+def cycles(plan, points):
+    with open_device(plan.target.spec) as device:
+        return RegionTimer(plan.module, plan.tasks, plan.target).cycles(points, device)
+
+
+def test_the_timer_times_what_is_built(plan):
+    _, regions, _ = lower_regions(plan.module, plan.tasks, default(plan), plan.target)
+    with open_device(plan.target.spec) as device:
+        built = sum(device.time(device.load(region.stream)).counters.cycles for region in regions)
+    assert cycles(plan, default(plan)) == built
+
+
+def test_points_that_cost_the_model_cycles_are_taken_back(plan):
+    good, bad = default(plan), other(plan)
+    assert cycles(plan, bad) > cycles(plan, good)
+    back = whole_model.taken_back(plan.module, plan.tasks, bad, {}, plan.target)
+    kept = {key: good[key] if key in back else bad[key] for key in bad}
+    assert back and cycles(plan, kept) <= cycles(plan, good)
+    assert whole_model.taken_back(plan.module, plan.tasks, good, {}, plan.target) == []
+
+
+def test_a_tuned_model_is_never_slower_than_its_defaults(plan, tmp_path, monkeypatch):
+    """Also for whoever builds from the records later, and whatever the search found."""
+    searched = []
+    reconsider = type(plan.target).reconsider
+
+    def first_look(target, module, tasks, points, gains):
+        searched.append(points)
+        return reconsider(target, module, tasks, points, gains)
+
+    monkeypatch.setattr(type(plan.target), "reconsider", first_look)
+    # Every record is a bad one that claims to have won.
+    monkeypatch.setattr(api, "tune", lambda *args, **kwargs: pretend(plan, args[3]))
+    tuned = api.tune_model(plan, trials=1, logs=tmp_path, use_shipped=False)
+    limit = cycles(plan, default(plan))
+    assert cycles(plan, searched[0]) > limit
+    points = {key: choice.point for key, choice in tuned.choices.items() if choice.point is not None}
+    assert cycles(plan, points) <= limit
+    store = api.record_store(plan, tmp_path, use_shipped=False)
+    again = choose(plan.tasks, plan.machine, store)
+    assert {key: choice.point for key, choice in again.items()} == {
+        key: choice.point for key, choice in tuned.choices.items()
+    }
+    assert any("the default stays" in note for note in tuned.report.notes)
+
+
+def pretend(plan, store):
+    from hetero_tvm.search.outcome import TaskReport, TuneReport
+    from hetero_tvm.search.records import VERIFIED, new_record
+
+    bad = other(plan)
+    mine = [task for task in plan.tasks if task.key in bad]
+    for task in mine:
+        point = {"point": bad[task.key]}
+        store.append(new_record(task, store.site, point, seconds=1e-9, role=VERIFIED, default_seconds=2e-9))
+    return TuneReport([TaskReport(task.name, task.count, task.flops, task.nbytes) for task in mine], trials=1)
