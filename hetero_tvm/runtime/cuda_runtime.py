@@ -83,20 +83,26 @@ def start_standin() -> None:
     ------
     NativeBuildError : they are compiled on first use, and there is no C++ compiler.
     """
-    from hetero_tvm import native
-
-    source = "native_src/cuda/standin.cc"
-    # The loader compares symbol versions, and TVM's library asks for these.
-    versions = native.source_path("native_src/cuda/standin_versions.in")
-    for soname, flags in (
-        ("libcuda.so.1", ()),
-        ("libcudart.so.13", (f"-Wl,--version-script={versions}",)),
-    ):
-        library = native.compile_shared(
-            [source], flags=[f"-Wl,-soname,{soname}", *flags], name=f"standin-{soname.split('.')[0]}"
-        )
+    for library in standins().values():
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(Path(tvm_runtime.start().library._name).with_name("libtvm_runtime_cuda.so")))
+
+
+def standins() -> dict[str, Path]:
+    """The stand-ins by the names under which TVM's library asks for them, in the order of loading."""
+    from hetero_tvm import native
+
+    # The loader compares symbol versions, and TVM's library asks for these.
+    versions = native.source_path("native_src/cuda/standin_versions.in")
+    flags = {"libcuda.so.1": (), "libcudart.so.13": (f"-Wl,--version-script={versions}",)}
+    return {
+        soname: native.compile_shared(
+            ["native_src/cuda/standin.cc"],
+            flags=[f"-Wl,-soname,{soname}", *more],
+            name=f"standin-{soname.split('.')[0]}",
+        )
+        for soname, more in flags.items()
+    }
 
 
 def _load_cudart() -> None:

@@ -1,8 +1,13 @@
 """Libraries on a GPU: results that stay there, streams, and what is refused; on the emulated GPU."""
 
 import concurrent.futures
+import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,3 +208,36 @@ def test_the_current_stream_of_pytorch_is_taken(net, calls, monkeypatch):
     result = net(*tensors).tensor
     stream.synchronize()
     np.testing.assert_array_equal(host(result), calls[0][1])
+
+
+# --- without Python ------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    site = Path(importlib.util.find_spec("tvm").origin).parents[1]
+    tvm_lib, ffi = site / "tvm/lib", site / "tvm_ffi"
+    source = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp/cuda.cc"
+    binary = tmp_path_factory.mktemp("program") / "cuda"
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Werror", str(source), "-o", str(binary)]
+    command += [f"-I{ffi}/include", f"-L{tvm_lib}", f"-L{ffi}/lib", "-Wl,--no-as-needed", "-ltvm_runtime"]
+    command += ["-ltvm_runtime_extra", "-ltvm_ffi", "-ldl", f"-Wl,-rpath,{tvm_lib}:{ffi}/lib"]
+    subprocess.run(command, check=True)
+    return binary
+
+
+def test_from_cpp_with_the_runtime_only(program, path, net, tmp_path):
+    for soname, library in cuda_runtime.standins().items():  # in place of a driver
+        shutil.copyfile(library, tmp_path / soname)
+    shapes = [spec.shape for spec in net.signature.inputs]
+    texts = ["i64:" + "x".join(map(str, shape)) for shape in shapes]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PATH": "/nowhere"}
+    done = subprocess.run([program, path, *texts], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    ramps = [(np.arange(np.prod(shape)) % 2).reshape(shape) for shape in shapes]
+    assert done.stdout.startswith("sm_80: ")
+    assert float(done.stdout.split()[4]) == pytest.approx(float(net(*ramps).sum()), abs=1e-3)
+    environment["HETERO_TVM_CUDA_EMULATE_ARCH"] = "90"
+    done = subprocess.run([program, path, *texts], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and "machine code for sm_80; this GPU is sm_90" in done.stderr
+    del environment["LD_LIBRARY_PATH"]
+    done = subprocess.run([program, path, *texts], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1 and "needed: an NVIDIA driver" in done.stderr
