@@ -23,6 +23,8 @@ from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
+from hetero_tvm.schedules.cuda.conv2d import CudaConv2dSpace
+from hetero_tvm.schedules.cuda.depthwise import CudaDepthwiseSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
 from hetero_tvm.schedules.cuda.gemv import CudaGemvSpace
@@ -59,6 +61,8 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaMatmulSpace(),
     CudaGatedMatmulSpace(),
     CudaBatchMatmulSpace(),
+    CudaDepthwiseSpace(),
+    CudaConv2dSpace(),
     CudaAttentionSpace(),
     CudaFloatAttentionSpace(),
     CudaSoftmaxSpace(),

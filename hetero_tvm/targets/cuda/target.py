@@ -16,6 +16,7 @@ from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E40
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
+from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
 from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
@@ -29,6 +30,9 @@ from hetero_tvm.search.records import RecordStore  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
+
+_BLOCK = 8
+"""Channels of an image that lie together: 16 bytes of half precision."""
 
 # What rounding weights and activations (to 11 bits, 8 bits, or only as factors) may cost a whole model:
 # error relative to the largest output, cosine.
@@ -181,10 +185,14 @@ class CudaTarget(Target):
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
-        def claims(op: FusedOp) -> bool:
-            return isinstance(op, BatchMatmul) and self.space_for(op)[0] is not None
+        def serves(op: FusedOp) -> bool:
+            return self.space_for(op)[0] is not None
 
-        return fusions(claims)
+        def claims(op: FusedOp) -> bool:
+            return isinstance(op, BatchMatmul) and serves(op)
+
+        # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
+        return (*fusions(claims), BlockImages(_BLOCK, serves, halos=False))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
