@@ -294,6 +294,24 @@ static void multiply(std::vector<Acc*> d, std::vector<unsigned> a, std::vector<u
   __syncwarp();
   for (int i = 0; i < 4; ++i) *d[i] = result[i];
 }
+// wgmma.mma_async of one warp: 16 of the 64 rows, both factors in shared memory with K together and a
+// permutation of 128 bytes (bits 4 to 6 of an address are exclusive-or'ed with its bits 7 to 9).
+template <class T, int N, int K, class Acc>
+static void multiply_group(Acc* sums, unsigned long long x, unsigned long long w) {
+  int warp = current / 32, lane = current % 32;
+  if (x >> 62 != 1 || w >> 62 != 1) fault = "wgmma: a permutation that is not emulated";
+  auto at = [](unsigned long long form, int row, int k) {
+    unsigned address = unsigned(form & 0x3fff) * 16 + unsigned(form >> 32 & 0x3fff) * 16 * (row / 8) +
+                       row % 8 * 128 + k * unsigned(sizeof(T));
+    T value;
+    memcpy(&value, shared_memory + (address ^ ((address >> 7 & 7) << 4)), sizeof(T));
+    return Acc(value);
+  };
+  for (int i = 0; i < N / 2; ++i) {
+    int row = warp % 4 * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    for (int k = 0; k < K; ++k) sums[i] += at(x, row, k) * at(w, column, k);
+  }
+}
 namespace nvcuda {
 namespace wmma {
 struct row_major {};

@@ -16,6 +16,8 @@ tvm = import_tvm()
 from tvm.backend.cuda.op import cuda_func_call  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
+from hetero_tvm.schedules.cuda.tiles import WGMMA_COLUMNS  # noqa: E402
+
 _ADDRESS = "unsigned to = (unsigned)__cvta_generic_to_shared((char*)shared + at);"
 _MMA = """
 __forceinline__ __device__ void {name}({acc}* c, const unsigned* a, const unsigned* b) {{
@@ -28,6 +30,27 @@ __forceinline__ __device__ void {name}({acc}* c, const unsigned* a, const unsign
 
 def _mma(name: str, shape: str, types: str, acc: str = "float") -> str:
     return _MMA.format(name=name, shape=shape, types=types, acc=acc, r="f" if acc == "float" else "r")
+
+
+def _wgmma(types: str, depth: int, rest: str, columns: int, acc: str) -> str:
+    """64 x ``columns`` sums of four warps, both factors in shared memory in rows of 128 permuted bytes.
+
+    The descriptors (PTX ISA, "asynchronous warpgroup level matrix shared memory layout"): address / 16,
+    1024 bytes from 8 rows to the next 8, permutation of 128 bytes.
+    """
+    count, constraint = columns // 2, "f" if acc == "float" else "r"
+    registers = ", ".join(f"%{i}" for i in range(count))
+    sums = ", ".join(f'"+{constraint}"(c[{i}])' for i in range(count))
+    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{types}"
+    return f"""
+__forceinline__ __device__ void NAME({acc}* c, const void* shared, int x_at, int w_at) {{
+  unsigned x = (unsigned)__cvta_generic_to_shared((const char*)shared + x_at);
+  unsigned w = (unsigned)__cvta_generic_to_shared((const char*)shared + w_at);
+  unsigned long long form = (1ull << 62) | (64ull << 32) | (1ull << 16);
+  unsigned long long a = form | ((x & 0x3ffff) >> 4), b = form | ((w & 0x3ffff) >> 4);
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {name} {{{registers}}}, %{count}, %{count + 1}, p{rest}; }}"
+      : {sums} : "l"(a), "l"(b), "r"(1));
+}}"""  # noqa: E501
 
 
 _PACK = """
@@ -81,6 +104,28 @@ __forceinline__ __device__ void htvm_ldmatrix(unsigned* r, const void* shared, i
     "htvm_mma_bf16": _mma("htvm_mma_bf16", "m16n8k16", "f32.bf16.bf16.f32"),
     "htvm_mma_tf32": _mma("htvm_mma_tf32", "m16n8k8", "f32.tf32.tf32.f32"),
     "htvm_mma_s8": _mma("htvm_mma_s8", "m16n8k32", "s32.s8.s8.s32", "int"),
+    # Around warp-group products: registers are theirs from here; what was copied is seen by them; done.
+    "htvm_wgmma_begin": """
+__forceinline__ __device__ void htvm_wgmma_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}""",
+    "htvm_wgmma_end": """
+__forceinline__ __device__ void htvm_wgmma_end() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}""",
+    "htvm_wgmma_wait": """
+__forceinline__ __device__ void htvm_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}""",
+    "htvm_fence_async": """
+__forceinline__ __device__ void htvm_fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}""",
+    # The first multiple of 1024 in shared memory, from a base that has 1024 bytes to spare.
+    "htvm_align": """
+__forceinline__ __device__ void* htvm_align(void* shared) {
+  return (char*)shared + ((1024u - ((unsigned)__cvta_generic_to_shared(shared) & 1023u)) & 1023u);
+}""",
     # HIGH x WIDE sums over 4 steps of the reduction: x[row][step], w[column][step] or w[step][column].
     "htvm_fma": """
 template <int HIGH, int WIDE, bool ACROSS>
@@ -148,6 +193,16 @@ template <int N, class T, class V> __forceinline__ __device__ void htvm_store(T*
 }""",
 }
 
+for _columns in WGMMA_COLUMNS:
+    for _name, _form in {
+        "f16": ("f32.f16.f16", 16, ", 1, 1, 0, 0", _columns, "float"),
+        "bf16": ("f32.bf16.bf16", 16, ", 1, 1, 0, 0", _columns, "float"),
+        "tf32": ("f32.tf32.tf32", 8, ", 1, 1", _columns, "float"),
+        "s8": ("s32.s8.s8", 32, "", _columns, "int"),
+    }.items():
+        _full = f"htvm_wgmma_{_name}_{_columns}"
+        _SOURCES[_full] = _wgmma(*_form).replace("NAME", _full)
+
 
 def _guarded(name: str, source: str) -> str:
     """Once in a module, whatever template arguments the calls of it have."""
@@ -161,6 +216,11 @@ def call(name: str, *args: Any, template: str = "") -> None:
     """Emit a call of a device function; ``template`` are explicit template arguments."""
     full = f"{name}<{template}>" if template else name
     T.evaluate(cuda_func_call(full, *args, source_code=_GUARDED[name]))
+
+
+def value(name: str, *args: Any, dtype: str = "handle") -> Any:
+    """The result of a device function, as an expression."""
+    return cuda_func_call(name, *args, source_code=_GUARDED[name], return_type=dtype)
 
 
 def pointer(buffer: Any, offset: Any = 0) -> Any:

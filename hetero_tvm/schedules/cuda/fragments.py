@@ -109,6 +109,9 @@ class Warp:
         """Add the product of the tiles at these offsets of shared memory."""
         raise NotImplementedError
 
+    def finish(self) -> None:
+        """Wait for the products of :meth:`multiply`, where they run on their own."""
+
     def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
         """Sums of rows ``slab * 16`` and on to shared memory, ``pitch`` bytes a row."""
         raise NotImplementedError
@@ -185,6 +188,27 @@ class TensorCoreWarp(Warp):
                 device.call("htvm_put", shared, place, sums, template="2")
 
 
+class WarpGroup(TensorCoreWarp):
+    """``wgmma`` of sm_90a: four warps multiply 64 rows by all columns straight from shared memory.
+
+    The tile has 16 rows a warp, and 128 bytes of the reduction a step; sums lie as those of ``mma`` do.
+    """
+
+    def _begin(self) -> None:
+        self.group_row = device.fixed(self.k, self.down // 4 * 64)
+
+    def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
+        name = f"htvm_wgmma_{self.element.mma.removeprefix('htvm_mma_')}_{self.tile.columns}"
+        device.call("htvm_wgmma_begin")
+        for step in range(self.pitch // 32):
+            x = x_at + self.group_row * self.pitch + 32 * step
+            device.call(name, device.pointer(self.sums), shared, x, w_at + 32 * step)
+        device.call("htvm_wgmma_end")
+
+    def finish(self) -> None:
+        device.call("htvm_wgmma_wait")
+
+
 class FmaWarp(Warp):
     """float32 multiply-adds: lanes 8 x 4, each with every 8th row and every 4th column (or 4 of every 16).
 
@@ -244,5 +268,5 @@ class FmaWarp(Warp):
 
 def warp_of(k: Kernel, tile: Tile, element: Element, across: bool, rounded: bool) -> Warp:
     """The engine that multiplies ``element``."""
-    engine = TensorCoreWarp if element.mma else FmaWarp
+    engine = WarpGroup if tile.group else TensorCoreWarp if element.mma else FmaWarp
     return engine(k, tile, element, across, rounded)

@@ -111,6 +111,8 @@ def emit_tile(
     stages = tile.stages
     memory = T.alloc_buffer((tile.shared(element.size),), "uint8", scope="shared.dyn")
     shared = k.let(memory.access_ptr("rw"))
+    if tile.group:
+        shared = k.let(device.value("htvm_align", shared))
     x, w = sources()
     thread = device.fixed(k, warp * 32 + lane)
     for source in (x, w):
@@ -134,12 +136,18 @@ def emit_tile(
         device.call("htvm_commit")
     with k.serial(count) as step:
         device.call("htvm_wait", template=str(stages - 2))
+        if tile.group:
+            device.call("htvm_fence_async")
         T.evaluate(tirx.op.tvm_storage_sync("shared"))
+        at = device.fixed(k, step % stages * stage_bytes)
+        if tile.group:  # it multiplies while the copies are started
+            engine.multiply(shared, at, at + x_bytes)
         with k.when(step + (stages - 1) < count):
             copy(step + (stages - 1))
         device.call("htvm_commit")
-        at = device.fixed(k, step % stages * stage_bytes)
-        engine.multiply(shared, at, at + x_bytes)
+        if not tile.group:
+            engine.multiply(shared, at, at + x_bytes)
+        engine.finish()
     device.call("htvm_wait", template="0")
     T.evaluate(tirx.op.tvm_storage_sync("shared"))
     _finish(k, tile, element, engine, epilogue, shared, place, warp, lane)

@@ -23,6 +23,8 @@ class Tile:
     depth: int
     warps: tuple[int, int]
     stages: int
+    group: bool = False
+    """Groups of four warps multiply together, out of shared memory (``wgmma``)."""
 
     @property
     def threads(self) -> int:
@@ -47,17 +49,19 @@ class Tile:
 
     def shared(self, size: int) -> int:
         """Bytes of shared memory; results pass through that of the pipeline, 16 rows of a warp at a time."""
-        return max(self.stages * self.stage_bytes(size), self.threads // 32 * 16 * self.staging_pitch)
+        needed = max(self.stages * self.stage_bytes(size), self.threads // 32 * 16 * self.staging_pitch)
+        return needed + (1024 if self.group else 0)  # to begin at a multiple of 1024
 
     @property
     def choice(self) -> tuple[int, ...]:
-        """As a knob's choice."""
-        return (self.rows, self.columns, self.depth, *self.warps, self.stages)
+        """As a knob's choice; a seventh number stands for warp groups."""
+        plain = (self.rows, self.columns, self.depth, *self.warps, self.stages)
+        return (*plain, 4) if self.group else plain
 
     @classmethod
     def of(cls, choice: tuple[int, ...]) -> Tile:
-        rows, columns, depth, down, across, stages = choice
-        return cls(rows, columns, depth, (down, across), stages)
+        rows, columns, depth, down, across, stages, *group = choice
+        return cls(rows, columns, depth, (down, across), stages, bool(group))
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,9 @@ class Problem:
     batch: int = 1
     across: bool = False
 
+
+WGMMA_COLUMNS = (64, 128, 256)
+"""Columns of the warp-group products that are written in :mod:`.device`."""
 
 _TENSOR_TILES = (
     (128, 128, (2, 2)), (128, 256, (2, 4)), (256, 128, (4, 2)), (128, 64, (2, 2)), (64, 128, (2, 2)),
@@ -111,7 +118,20 @@ def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
     def order(tile: Tile) -> tuple[float, int]:
         return estimate(problem, tile, machine), -tile.stages * (tile.stages < 4)
 
-    return sorted(useful, key=order)
+    return [*sorted(useful, key=order), *sorted(_group_tiles(problem, machine), key=order)]
+
+
+def _group_tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
+    """Tiles of warp groups, where the GPU has them.  They stand behind the others: no one has timed them."""
+    if machine.arch != "sm_90a" or not problem.tensor_cores or problem.across:
+        return []
+    found = [
+        Tile(rows, columns, 128 // problem.size, (rows // 16, 1), stages, True)
+        for rows in (128, 64)
+        for columns in WGMMA_COLUMNS
+        for stages in _STAGES
+    ]
+    return [tile for tile in found if fits(tile, problem, machine)]
 
 
 def fits(tile: Tile, problem: Problem, machine: GpuModel) -> bool:
@@ -122,6 +142,8 @@ def fits(tile: Tile, problem: Problem, machine: GpuModel) -> bool:
     if tile.depth * problem.size not in (32, 64, 128):
         return False
     if problem.across and tile.columns * problem.size < 128:  # fewer chunks than the permutation needs
+        return False
+    if tile.group and (tile.rows % 64 or tile.warps != (tile.rows // 16, 1) or problem.across):
         return False
     sums = tile.warp_rows * tile.warp_columns // 32
     if sums > (128 if problem.tensor_cores else 64):

@@ -164,6 +164,12 @@ def _instruction(text: str) -> str:
         return f"load_matrices({len(outputs)}, {transposed}, {inputs[0]}, {{{addresses}}});"
     if "cvt.rna.tf32" in text:
         return f"{outputs[0]} = round_tf32({inputs[0]});"
+    if re.search(r"wgmma\.(fence|commit_group|wait_group)|fence\.proxy\.async", text):
+        return ";"  # products of warp groups are carried out at once
+    if found := re.search(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.\w+", text):
+        columns, depth, result, element = found.groups()
+        kinds = f"{_ELEMENT[element]}, {columns}, {depth}, {'int' if result == 's32' else 'float'}"
+        return f"multiply_group<{kinds}>(&({outputs[0]}), {inputs[0]}, {inputs[1]});"
     found = re.search(r"mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.(\w+)\.(\w+)\.\w+\.\w+", text)
     if found:
         return _mma(found, outputs, inputs)

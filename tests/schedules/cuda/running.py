@@ -38,7 +38,7 @@ def compiled(functions, target=TARGET) -> list:
     return [caller(f"f{i}") for i in range(len(module.functions))]
 
 
-def check_points(space, cases, machine, tolerance, given=None) -> list:
+def check_points(space, cases, machine, tolerance, given=None, target=TARGET) -> list:
     """Results of (op, point) pairs, compiled as one module, each compared with float64.
 
     Parameters
@@ -48,7 +48,7 @@ def check_points(space, cases, machine, tolerance, given=None) -> list:
     """
     functions = [space.emit(op, point, machine) for op, point in cases]
     results = []
-    for number, ((op, point), call) in enumerate(zip(cases, compiled(functions), strict=True)):
+    for number, ((op, point), call) in enumerate(zip(cases, compiled(functions, target), strict=True)):
         arrays = list(given[number]) if given else arrays_of(op)
         with np.errstate(all="ignore"):
             truth = op.reference(*(a.astype("float64") for a in arrays))

@@ -13,6 +13,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.activation import ACTIVATIONS
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace, problem_of, tf32
 from hetero_tvm.schedules.cuda.tiles import Problem, estimate, fits, tiles
+from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, TARGET, check_points, compiled_facts, emulated  # noqa: F401
 from tests.targets.cuda.conftest import compiler  # noqa: F401
@@ -187,3 +188,38 @@ def test_compiled_code_of_float32(features, compiler):  # noqa: F811
     ptx = compiled_facts(SPACE, cases, machine, compiler)
     assert "cp.async.cg.shared.global" in ptx and "st.global.v4" in ptx
     assert ("mma.sync.aligned.m16n8k8.row.col.f32.tf32" in ptx) == bool(features)
+
+
+def group_points(op, machine):
+    """The points whose tiles warp groups multiply."""
+    knobs = SPACE.knobs(op, machine)
+    return [{"tile": choice, "splits": 1} for choice in knobs[0].choices if len(choice) == 7]
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, "float32"])
+def test_warp_groups(dtype, emulated, monkeypatch):  # noqa: F811
+    """wgmma, by an emulation of its descriptors and its permutation of shared memory."""
+    monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "90")
+    machine = dataclasses.replace(MODELS["sm_90a"], features=("tf32",))
+    op = Matmul((70,), 72, 150, ("bias",), dtype)
+    points = group_points(op, machine)
+    assert points and SPACE.default(op, machine) not in points
+    wanted = [(64, 64, 3), (128, 64, 2)] if dtype == "float16" else [(64, 128, 2)]
+    cases = [(op, point) for point in points if (*point["tile"][:2], point["tile"][5]) in wanted]
+    assert len(cases) == len(wanted)
+    check_points(SPACE, cases, machine, lambda op: tolerance(op, TF32), target=parse_target("cuda:sm_90a"))
+
+
+def test_warp_groups_are_for_one_architecture():
+    op = Matmul((1024,), 1024, 1024, (), "float16")
+    assert not group_points(op, MODELS["sm_90"]) and not group_points(op, MODELS["sm_100"])
+
+
+def test_compiled_code_of_warp_groups(compiler):  # noqa: F811
+    machine = dataclasses.replace(MODELS["sm_90a"], features=("tf32",))
+    ops = [Matmul((4096,), 4096, 4096, ("bias",), dtype) for dtype in ("float16", "float32")]
+    cases = [(op, group_points(op, machine)[0]) for op in ops]
+    largest = [point for point in group_points(ops[0], machine) if point["tile"][:2] == (128, 256)]
+    ptx = compiled_facts(SPACE, [*cases, (ops[0], largest[0])], machine, compiler)
+    assert "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16" in ptx
+    assert "k8.f32.tf32.tf32" in ptx and "fence.proxy.async" in ptx
