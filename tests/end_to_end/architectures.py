@@ -206,3 +206,31 @@ ARCHITECTURES: dict[str, Architecture] = {
         encoder=True,
     ),
 }  # fmt: skip
+
+#: Architectures in which one thing is written as nowhere above, each by one exporter alone.
+FURTHER: dict[str, Architecture] = {
+    # Every product is an einsum, positions are scores of their own, shifted.
+    "xlnet": Architecture(
+        "XLNetConfig", "XLNetModel", _MASKED, {"attention": 2, "qkv": 2, "layer_norm": 4, "gelu": 2},
+        {"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layer": 2, "n_head": HEADS, "d_inner": INNER,
+         "use_mems_eval": False},
+    ),
+    # Norms in front of and behind each block, a soft cap, every second layer sees a window.
+    "gemma2": Architecture(
+        "Gemma2Config", "Gemma2ForCausalLM", _MASKED, {**_LLAMA, "silu": 0, "gelu": 2, "rms_norm": 9},
+        {**_GROUPED, "head_dim": 32, "sliding_window": 5, "query_pre_attn_scalar": 20}, _LOGITS,
+    ),
+    # One head of keys and values, gathered from the packed projection.
+    "falcon": Architecture(
+        "FalconConfig", "FalconForCausalLM", _MASKED,
+        {"attention": 2, "layer_norm": 3, "gelu": 2, "rope": 4},
+        {**{key: _COMMON[key] for key in _COMMON if "_size" not in key}, "vocab_size": VOCABULARY,
+         "hidden_size": HIDDEN, "bos_token_id": 1, "eos_token_id": 2},
+        _LOGITS,
+    ),
+    # The first norm is over the channels of an image.
+    "convnext": Architecture(
+        "ConvNextConfig", "ConvNextModel", ("pixel_values",), {"layer_norm": 5, "gelu": 3},
+        {"hidden_sizes": [8, 12], "depths": [2, 1], "num_stages": 2, "image_size": 32},
+    ),
+}  # fmt: skip

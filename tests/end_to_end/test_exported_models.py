@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from tests.end_to_end.architectures import ARCHITECTURES, EITHER, NAMES, torch
+from tests.end_to_end.architectures import ARCHITECTURES, EITHER, FURTHER, NAMES, torch
 
 _OPEN = {
     "input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence"),
@@ -26,6 +26,8 @@ def cases():
         yield name, "dynamo", kinds[1 - index % 2]
     for name in ("bert", "llama", "t5", "swin"):
         yield name, "program", "sdpa"
+    for name in FURTHER:
+        yield name, "torchscript", "eager"
 
 
 #: Dimensions left open by the exporter, and given other sizes than were traced.
@@ -34,7 +36,7 @@ OPEN = [("bert", "torchscript"), ("gpt2", "dynamo"), ("llama", "program"), ("t5"
 
 @pytest.mark.parametrize("name, exporter, attention", cases())
 def test_numbers_and_counts(name, exporter, attention, tmp_path):
-    architecture = ARCHITECTURES[name]
+    architecture = {**ARCHITECTURES, **FURTHER}[name]
     module, inputs = architecture.build(attention)
     model = import_model(export(module, inputs, exporter, tmp_path))
     plan = optimize_model(model)
