@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -103,6 +104,41 @@ def test_devices_do_not_share():
             assert np.allclose(run.outputs["c"], expected, atol=1e-4)
             runs.append(run)
     assert runs[0].counters == runs[2].counters != runs[1].counters
+
+
+def test_devices_in_threads_at_once():
+    """One device per thread, as the header allows: numbers and cycles are those of a thread alone, and
+    each thread hears of its own failure."""
+    stream = matmul(64, 64, 96, (32, 32, 32)).to_bytes()
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.standard_normal((64, 96)).astype("f2") for name in "ab"} | {"c": ((64, 64), "f4")}
+    specs = [programs.EDGE, programs.MOBILE] * 2
+    alone = []
+    for spec in specs:
+        with open_device(spec) as device:
+            alone.append(device.run(device.load(stream), arrays))
+    problems = []
+
+    def work(number):
+        for _ in range(15):
+            with open_device(specs[number]) as device:
+                run = device.run(device.load(stream), arrays)
+                if run.counters != alone[number].counters:
+                    problems.append("counters")
+                if not np.array_equal(run.outputs["c"], alone[number].outputs["c"]):
+                    problems.append("numbers")
+                try:
+                    device.free(1000 + number)
+                except DriverError as error:
+                    if str(1000 + number) not in str(error):
+                        problems.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(specs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
 
 
 # --- linking and other drivers -------------------------------------------------------------------
