@@ -5,7 +5,7 @@ C++ over ``emulated.h``, compiled by the host compiler, and run by the stand-in 
 (``native_src/cuda/standin.cc``).  Everything else is what a GPU would see: TVM's CUDA runtime,
 launches, device memory, streams, graphs.  It is for checking numbers, and slow: small shapes only.
 
-Not covered: wgmma, TMA and mbarrier; data races between barriers; reads out of bounds.
+Not covered: TMA and mbarrier; wgmma that is still running; data races between barriers; reads out of bounds.
 """
 
 from __future__ import annotations
