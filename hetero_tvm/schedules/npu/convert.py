@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
@@ -51,7 +51,9 @@ def cast(elements: int, source: str, target: str, spec: Any) -> Any:
     return k.function
 
 
-def permute(outer: int, rows: int, columns: int, source: str, target: str, spec: Any) -> Any:
+def permute(
+    outer: int, rows: int, columns: int, source: str, target: str, spec: Any, scope: str = DRAM
+) -> Any:
     """[outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
     channels-last (rows: channels, columns: pixels, or the other way round)."""
     each = 2 * (_BYTES[source] + _BYTES[target])
@@ -61,7 +63,7 @@ def permute(outer: int, rows: int, columns: int, source: str, target: str, spec:
     k = Kernel()
     with k:
         x = k.argument("X", (outer, rows, columns), source)
-        y = k.argument("Y", (outer, columns, rows), target)
+        y = k.argument("Y", (outer, columns, rows), target, scope)
         with k.loop(outer) as n, k.loop(ceil_div(rows, high)) as r, k.loop(
             ceil_div(columns, wide), buffers=2
         ) as t:  # fmt: skip

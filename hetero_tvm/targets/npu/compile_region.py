@@ -10,7 +10,7 @@ import numpy as np
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
 from hetero_tvm.schedules.npu.fetch import Fetch
-from hetero_tvm.targets.npu import residency, strips
+from hetero_tvm.targets.npu import residency, stems, strips
 from hetero_tvm.targets.npu.binding import L1Full
 from hetero_tvm.targets.npu.codegen import DTYPE, WIDTH
 from hetero_tvm.targets.npu.machine import NpuMachine
@@ -47,6 +47,7 @@ class RegionCompiler(ABC):
         steps, outputs = self.prepare(builder)
         leaving = [value for _, value in outputs]
         if share:
+            steps = stems.join(steps, leaving, self.machine)
             steps = strips.split(steps, leaving, self.machine, share)
         residency.settle(steps, leaving, self.machine, least_free)
         if share and len(thinned := strips.thin(steps)) > len(steps):

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.windows import NpuPoolSpace
 from hetero_tvm.targets.npu.compile_region import RegionCompiler
 from hetero_tvm.targets.npu.driver import Run, open_device
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.residency import Step
 
-SPACE = NpuConv2dSpace()
+SPACE, POOL = NpuConv2dSpace(), NpuPoolSpace()
 
 
 class Chain:
@@ -41,6 +43,16 @@ class Chain:
         weights = (self.rng.standard_normal((filters, c, kernel, kernel)) * scale).astype(np.float32)
         operands: list[Any] = [x, weights, self.rng.standard_normal(filters).astype(np.float32)]
         self.steps.append((op, operands + ([residual] if residual is not None else [])))
+        self.shapes.append(op.out_image)
+        return len(self.steps)
+
+    def max_pool(self, x: int, kernel: int = 3, stride: int = 2) -> int:
+        """Add a max pooling with the padding that keeps windows centred."""
+        n, c, h, w = self.shapes[x]
+        pad = kernel // 2
+        out = tuple((extent + 2 * pad - kernel) // stride + 1 for extent in (h, w))
+        op = Pool2d(n, c, h, w, (kernel, kernel), (stride, stride), (pad,) * 4, out, MAX)
+        self.steps.append((op, [x]))
         self.shapes.append(op.out_image)
         return len(self.steps)
 
@@ -76,10 +88,11 @@ class _Region(RegionCompiler):
         images = [builder.input("x", self.chain.shapes[0])]
         steps = []
         for n, (op, operands) in enumerate(self.chain.steps):
-            wanted, layout = SPACE.layouts(op)
+            space = SPACE if isinstance(op, Conv2d) else POOL
+            wanted, layout = space.layouts(op)
             values = [images[o] if isinstance(o, int) else None for o in operands]
             arrays = [None if isinstance(o, int) else o for o in operands]
             image = Value(op.out_image)
-            steps.append(Step(SPACE, op, None, values, wanted, image, layout, f"conv{n}", arrays))
+            steps.append(Step(space, op, None, values, wanted, image, layout, f"conv{n}", arrays))
             images.append(steps[-1].result)
         return steps, [("y", images[-1])]

@@ -1,0 +1,229 @@
+"""A convolution and the max pooling behind it as one kernel: the image between them never leaves the
+unified buffer.
+
+Loops: strips of some pooled rows.  The convolution's rows of a strip go from the accumulators to an image
+in the unified buffer; the rows that the next strip's windows need too are copied there::
+
+    L0B <- weights
+    for strip:                      (two images in turns)
+      for row of the convolution:   for part of the reduction: L0A <- patches; mmad;   UB <- L0C + bias
+      largest over rows, then over columns (vector);  L1 or DRAM <- UB
+
+Why it is fast: the image is the largest of many networks, and its way to DRAM and back costs more than
+the products; every row is computed once, and a window costs two passes per axis.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import PLAIN
+from hetero_tvm.ops.pool2d import MAX, Pool2d
+from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
+from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
+from hetero_tvm.schedules.npu.image import Image
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
+
+
+@dataclass(frozen=True)
+class ConvPool:
+    """``pool(conv(x))``; operands are those of the convolution."""
+
+    conv: Conv2d
+    pool: Pool2d
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.conv.inputs
+
+    @property
+    def k(self) -> int:
+        return self.conv.channels * math.prod(self.conv.kernel)
+
+
+class ConvPoolSpace(NpuSpace):
+    """Not for operators of a graph: the region builder joins two of them."""
+
+    name = "npu.conv_pool"
+
+    def refuses(self, op: Any, machine: Any) -> str | None:
+        conv, pool = op.conv, op.pool
+        layouts = {conv.x_layout, conv.y_layout, conv.residual_layout, pool.x_layout, pool.y_layout}
+        if conv.batch != 1 or conv.groups != 1 or layouts != {PLAIN}:
+            return "takes one image and no groups"
+        bias, _, rest = epilogue.split(conv.epilogue)
+        if not bias or rest:
+            return "takes a bias and a relu behind the convolution"
+        over = pool.kernel[0] - pool.strides[0]
+        if pool.mode != MAX or pool.padding[0] != over or over < 1 or min(pool.strides) < 1:
+            return "takes max pooling whose padding is what windows have in common"
+        if max(pool.kernel[0] - 1, pool.kernel[1] - 1) < 1 or pool.padding[1] >= pool.kernel[1]:
+            return "takes windows of two rows and columns at least"
+        if not self._rows(op, machine):
+            return "a strip does not fit the scratchpads"
+        return None
+
+    def knobs(self, op: Any, machine: Any) -> tuple[Any, ...]:
+        return ()
+
+    def default(self, op: Any, machine: Any) -> dict[str, Any]:
+        return {"rows": self._rows(op, machine)}
+
+    def layouts(self, op: Any) -> tuple[tuple[str, ...], str]:
+        return (CHANNELS_LAST, *(ROW_MAJOR,) * (len(op.inputs) - 1)), CHANNELS_LAST
+
+    def on_chip(self, op: Any) -> frozenset[int]:
+        return frozenset({0, len(op.inputs)})
+
+    def fitted(self, op: Any, point: Any, machine: Any, held: frozenset[int], l1: int) -> Any:
+        return self.default(op, machine) if 0 in held and 2 * op.k * op.conv.filters <= l1 else None
+
+    def _rows(self, op: ConvPool, machine: Any) -> int:
+        """Pooled rows per strip: as many as fit; 0 when none do."""
+        spec, n = machine.spec, op.conv.filters
+        if 2 * op.k * n > spec.scratchpad("l0b") or _tile(op, spec) is None:
+            return 0
+        wide = _width(op)
+        for rows in range(min(op.pool.out[0], 16), 0, -1):
+            high = (rows - 1) * op.pool.strides[0] + op.pool.kernel[0]
+            ub = 2 * n * (2 * high * wide + 2 * rows * wide + 2 * rows * op.pool.out[1]) + 4 * n + 256
+            if ub <= spec.scratchpad("ub"):
+                return rows
+        return 0
+
+    def pack(self, op: Any, point: Any, machine: Any) -> dict[int, Any]:
+        """Weights as [taps, channels] x filters."""
+        from hetero_tvm.targets.npu.numbers import numpy_dtype
+
+        dtype = numpy_dtype(machine.short)
+        n = op.conv.filters
+        return {1: lambda w: np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(-1, n)).astype(dtype)}
+
+    def emit(self, op: Any, point: Any, machine: Any) -> Any:
+        return self.emit_held(op, point, machine, frozenset({0}))
+
+    def emit_held(self, op: ConvPool, point: Any, machine: Any, held: frozenset[int]) -> Any:
+        return _Emitter(op, point["rows"], machine, len(op.inputs) in held).run()
+
+
+def _width(op: ConvPool) -> int:
+    """Columns of the image in the unified buffer, padding included."""
+    return (op.pool.out[1] - 1) * op.pool.strides[1] + op.pool.kernel[1]
+
+
+def _tile(op: ConvPool, spec: Any) -> tuple[int, int] | None:
+    """Pixels, and elements of the reduction, per product: whole rows of taps, so that patches are long
+    runs; None when nothing fits."""
+    wide, n = op.conv.out_width, op.conv.filters
+    tap_row = op.conv.kernel[1] * op.conv.channels
+    for parts in range(1, wide + 1):
+        pixels = ceil_div(wide, parts)
+        rows = min(op.conv.kernel[0], spec.scratchpad("l0a") // (4 * pixels * tap_row))
+        if rows >= 1 and 8 * pixels * n <= spec.scratchpad("l0c"):
+            rows = ceil_div(op.conv.kernel[0], ceil_div(op.conv.kernel[0], rows))
+            return pixels, rows * tap_row
+    return None
+
+
+class _Emitter:
+    def __init__(self, op: ConvPool, rows: int, machine: Any, y_held: bool):
+        self.op, self.rows, self.dtype, self.y_held = op, rows, machine.dtype, y_held
+        self.pixels, self.tk = _tile(op, machine.spec)
+        self.k = Kernel()
+
+    def run(self) -> Any:
+        op, k, dtype, p = self.op, self.k, self.dtype, self.rows
+        c, pool, n = op.conv, op.pool, op.conv.filters
+        (kh, _), (sh, _) = pool.kernel, pool.strides
+        high, wide, shared = (p - 1) * sh + kh, _width(op), kh - sh
+        with k:
+            x = k.argument("X", (1, c.height, c.width, c.channels), dtype, L1)
+            w = k.argument("W", (op.k, n), dtype)
+            bias = k.argument("bias", (n,), "float32")
+            y = k.argument("Y", (1, *pool.out, n), dtype, L1 if self.y_held else DRAM)
+            w1, b0 = k.alloc(L1, (op.k, n), dtype), k.alloc(L0B, (op.k, n), dtype)
+            self.bias = k.alloc(UB, (n,), "float32")
+            self.image = k.alloc(UB, (2, high, wide, n), dtype)
+            k.load((op.k, n), At(w1, lambda a, b: (a, b)), At(w, lambda a, b: (a, b)))
+            k.load((n,), At(self.bias, lambda b: (b,)), At(bias, lambda b: (b,)))
+            k.move((op.k, n), At(b0, lambda a, b: (a, b)), At(w1, lambda a, b: (a, b)))
+            left, right = pool.padding[1], wide - pool.padding[1] - c.out_width
+            for first, count in ((0, left), (wide - max(right, 0), max(right, 0))):
+                if count:
+                    self._lowest((2, high, count, n), lambda v, a, b, q, f=first: (v, a, f + b, q))
+            self._lowest((shared, wide, n), lambda a, b, q: (0, a, b, q))
+            with k.loop(ceil_div(pool.out[0], p)) as t:
+                turn = t % 2
+                with k.when(t > 0):
+                    box = (shared, wide, n)
+                    k.unary(
+                        "copy", box, At(self.image, lambda a, b, q: (turn, a, b, q)),
+                        At(self.image, lambda a, b, q: (1 - turn, high - shared + a, b, q)),
+                    )  # fmt: skip
+                with k.loop(p * sh) as r:
+                    row = t * (p * sh) + r
+                    with k.when(row < c.out_height):
+                        self._row(x, b0, row, turn, shared + r)
+                    with k.when(row >= c.out_height):
+                        self._lowest((wide, n), lambda b, q: (turn, shared + r, b, q))
+                self._pool(y, t, turn)
+        return k.function
+
+    def _lowest(self, box: tuple[Any, ...], index: Any) -> None:
+        self.k.fill(box, At(self.image, index), -math.inf)
+
+    def _row(self, x: Any, b0: Any, row: Any, turn: Any, at: Any) -> None:
+        """One row of the convolution into row ``at`` of the image."""
+        op, k, c, n = self.op, self.k, self.op.conv, self.op.conv.filters
+        image = Image(
+            c.height, c.width, c.channels, c.kernel, c.strides, c.dilation, c.padding[:2], c.out_width
+        )
+        relu = epilogue.split(c.epilogue)[1]
+        with k.loop(ceil_div(c.out_width, self.pixels), buffers=2) as j:
+            m = extent_at(c.out_width, self.pixels, j)
+            acc = k.alloc(L0C, (self.pixels, n), "float32")
+            with k.loop(ceil_div(op.k, self.tk), buffers=2) as r:
+                d = extent_at(op.k, self.tk, r)
+                a0 = k.alloc(L0A, (self.pixels, self.tk), self.dtype)
+                first = row * c.out_width + j * self.pixels
+                image.patches(k, a0, (m, d), first, r * self.tk, x)
+                k.mmad(
+                    (m, n, d), At(acc, lambda a, b, q: (a, b)), At(a0, lambda a, b, q: (a, q)),
+                    At(b0, lambda a, b, q: (r * self.tk + q, b)), r == 0,
+                )  # fmt: skip
+            column = op.pool.padding[1] + j * self.pixels
+            k.move_out(
+                (m, n), At(self.image, lambda a, b: (turn, at, column + a, b)), At(acc, lambda a, b: (a, b)),
+                bias=At(self.bias, lambda a, b: (b,)), relu=relu,
+            )  # fmt: skip
+
+    def _pool(self, y: Any, t: Any, turn: Any) -> None:
+        """Largest over the rows of every window, then over its columns."""
+        pool, k, n, p = self.op.pool, self.k, self.op.conv.filters, self.rows
+        (kh, kw), (sh, sw) = pool.kernel, pool.strides
+        count, wide = extent_at(pool.out[0], p, t), _width(self.op)
+        with k.loop(1, buffers=2):
+            tall = k.alloc(UB, (p, wide, n), self.dtype)
+            out = k.alloc(UB, (p, pool.out[1], n), self.dtype)
+
+            def row(i: int) -> At:
+                return At(self.image, lambda a, b, q: (turn, a * sh + i, b, q))
+
+            def column(j: int) -> At:
+                return At(tall, lambda a, b, q: (a, b * sw + j, q))
+
+            largest, result = At(tall, lambda a, b, q: (a, b, q)), At(out, lambda a, b, q: (a, b, q))
+            k.binary("max", (count, wide, n), largest, row(0), row(1))
+            for i in range(2, kh):
+                k.binary("max", (count, wide, n), largest, largest, row(i))
+            k.binary("max", (count, pool.out[1], n), result, column(0), column(1))
+            for j in range(2, kw):
+                k.binary("max", (count, pool.out[1], n), result, result, column(j))
+            k.store((count, pool.out[1], n), At(y, lambda a, b, q: (0, t * p + a, b, q)), result)
+
