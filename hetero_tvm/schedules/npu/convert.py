@@ -51,21 +51,27 @@ def cast(elements: int, source: str, target: str, spec: Any) -> Any:
     return k.function
 
 
+_VERSIONS = 4
+"""Of the buffers of a permutation: the DRAM's latency passes behind the pieces before."""
+
+
 def permute(
     outer: int, rows: int, columns: int, source: str, target: str, spec: Any, scope: str = DRAM
 ) -> Any:
     """[outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
     channels-last (rows: channels, columns: pixels, or the other way round)."""
-    each = 2 * (_BYTES[source] + _BYTES[target])
+    each = _VERSIONS * (_BYTES[source] + _BYTES[target])
     room = (spec.scratchpad("ub") - 4096) // each - 64
-    wide = min(columns, max(1, room // min(rows | 1, 65)), 512)
+    wide = min(columns, max(1, room // min(rows | 1, 65)), max(512, 8192 // rows))
+    if wide < columns and wide > 32:
+        wide = wide // 16 * 16  # pieces begin on whole banks
     high = min(rows, max(1, room // wide - 1))
     k = Kernel()
     with k:
         x = k.argument("X", (outer, rows, columns), source)
         y = k.argument("Y", (outer, columns, rows), target, scope)
         with k.loop(outer) as n, k.loop(ceil_div(rows, high)) as r, k.loop(
-            ceil_div(columns, wide), buffers=2
+            ceil_div(columns, wide), buffers=_VERSIONS
         ) as t:  # fmt: skip
             tall, broad = extent_at(rows, high, r), extent_at(columns, wide, t)
             # An odd pitch spreads a column over all banks; the copy runs along the source's rows.

@@ -43,6 +43,7 @@ from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up  
 STATIONARY = ("x", "w", "none")
 MOST = 48
 _ISSUE = 12
+_ISSUE_MATRIX = 24
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 
 
@@ -290,7 +291,7 @@ def queue_cycles(
     def column(rows: int) -> int:
         return (k_tiles - 1) * spec.matrix_cycles(rows, t.tn, t.tk) + spec.matrix_cycles(rows, t.tn, depth)
 
-    matrix = float(n_tiles * ((m_tiles - 1) * column(t.tm) + column(last)) + mmads * _ISSUE)
+    matrix = float(n_tiles * ((m_tiles - 1) * column(t.tm) + column(last)) + mmads * _ISSUE_MATRIX)
     if RESIDUAL in held:
         unit = unit_size(spec)
         each = spec.matrix_cycles(t.tm, unit, unit) + _ISSUE // 2
@@ -365,6 +366,7 @@ class Emitter:
             self.panels = tiles.ring
         self.unit_size, self.ub = unit_size(machine.spec), machine.spec.scratchpad("ub")
         self.biases: dict[int, Any] = {}
+        self.extra: list[Any] = []
         self.k = Kernel()
         self.first_weight = self.first_bias = 0
         """Where the weights and the bias begin in their operands."""
@@ -567,7 +569,7 @@ class Emitter:
         self.biases = {}
         order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
         for n, step in enumerate(order):
-            if step == BIAS and 64 * op.n * order.count(BIAS) <= self.ub:
+            if step == BIAS and n < len(self.extra) and 64 * op.n * order.count(BIAS) <= self.ub:
                 held = self.biases[n] = k.alloc(UB, (op.n,), "float32")
                 operand, first = self.extra[n], self.first_bias
                 k.load((op.n,), At(held, lambda b: (b,)), At(operand, lambda b: (first + b,)))  # noqa: B023

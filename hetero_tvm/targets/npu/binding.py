@@ -77,8 +77,9 @@ class L1Plan:
     """Every kernel's part is its own from the start of the kernel before: loads may run ahead."""
 
 
-def plan_l1(calls: Sequence[Call], spec: NPUSpec) -> L1Plan:
-    """Places in L1, by live ranges in steps of one kernel.
+def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
+    """Places in L1, by live ranges in steps of one kernel; ``ahead``: a kernel's part is its own one step
+    earlier if there is room.
 
     Raises
     ------
@@ -90,13 +91,13 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec) -> L1Plan:
     held = list(dict.fromkeys(held))
     capacity = spec.scratchpad("l1")
     align = spec.alignment
-    for ahead in (1, 0):
+    for steps in (1, 0) if ahead else (0,):
         buffers = [
             memory.Buffer(f"t{n}", t.first, t.last + 1, -(-t.bytes // align) * align)
             for n, t in enumerate(held)
         ]
         buffers += [
-            memory.Buffer(f"k{n}", max(0, n - ahead), n + 1, call.program.needs.get("l1", 0))
+            memory.Buffer(f"k{n}", max(0, n - steps), n + 1, call.program.needs.get("l1", 0))
             for n, call in enumerate(calls)
         ]
         plan = memory.plan(
@@ -105,7 +106,7 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec) -> L1Plan:
         if plan.fits:
             for n, tensor in enumerate(held):
                 tensor.offset = plan.offsets[f"t{n}"]
-            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, bool(ahead))
+            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, bool(steps))
     raise L1Full(
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",

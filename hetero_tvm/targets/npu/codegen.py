@@ -50,14 +50,15 @@ class Program:
     source: str = field(repr=False, default="")
 
 
-def generate(function: Any, spec: NPUSpec, high: bool = False) -> Program:
-    """Instructions of a scheduled PrimFunc; ``high``: see :func:`plan_scratchpads`.
+def generate(function: Any, spec: NPUSpec, high: bool = False, buffers: int | None = None) -> Program:
+    """Instructions of a scheduled PrimFunc; ``high``: see :func:`plan_scratchpads`; ``buffers``: so many
+    versions of every buffer at most.
 
     Raises
     ------
     BuildError : a scratchpad is too small for the kernel, or an access is not affine.
     """
-    translator = _Translator(function, spec, high)
+    translator = _Translator(function, spec, high, buffers)
     source = translator.run()
     scope: dict[str, Any] = dict(translator.scope)
     exec(compile(source, "<npu kernel>", "exec"), scope)
@@ -97,14 +98,15 @@ def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -
 
 
 class _Translator:
-    def __init__(self, function: Any, spec: NPUSpec, high: bool):
+    def __init__(self, function: Any, spec: NPUSpec, high: bool, buffers: int | None):
         self.function = function
         self.spec = spec
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"min": min, "max": max, "clip": _clip}
         self.names: Names = {}
         self.parameter = {buffer: i for i, buffer in enumerate(function.params)}
-        self.place, self.needs = plan_scratchpads(function.body, spec, high)
+        self.most = buffers or 1 << 30
+        self.place, self.needs = plan_scratchpads(function.body, spec, high, self.most)
         self._turn: dict[Any, str] = {}
         self._loop: tuple[str, int] = ("", 1)
         self.counters: list[str] = []
@@ -133,7 +135,7 @@ class _Translator:
         elif kind == "For":
             variable = self.names.setdefault(stmt.loop_var, f"v{len(self.names)}")
             self._line(depth, f"for {variable} in range({python(stmt.extent, self.names)}):")
-            outer, self._loop = self._loop, ("", int(stmt.annotations.get("npu.buffers", 1)))
+            outer, self._loop = self._loop, ("", min(self.most, int(stmt.annotations.get("npu.buffers", 1))))
             if self._loop[1] > 1:
                 # Versions take turns over all iterations, not per entry: a short loop inside another
                 # one overlaps with its own next run.

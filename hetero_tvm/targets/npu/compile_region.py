@@ -10,7 +10,7 @@ import numpy as np
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
 from hetero_tvm.schedules.npu.fetch import Fetch
-from hetero_tvm.targets.npu import residency, stems, strips
+from hetero_tvm.targets.npu import residency, stems, strips, unfused
 from hetero_tvm.targets.npu.binding import L1Full
 from hetero_tvm.targets.npu.codegen import DTYPE, WIDTH
 from hetero_tvm.targets.npu.machine import NpuMachine
@@ -46,10 +46,12 @@ class RegionCompiler(ABC):
         builder = RegionBuilder(self.name, self.machine, self.cache)
         steps, outputs = self.prepare(builder)
         leaving = [value for _, value in outputs]
+        if not self.cache.features.fusion:
+            steps, share = unfused.split(steps, self.machine), 0.0
         if share:
             steps = stems.join(steps, leaving, self.machine)
             steps = strips.split(steps, leaving, self.machine, share)
-        residency.settle(steps, leaving, self.machine, least_free)
+        residency.settle(steps, leaving, self.machine, least_free, self.cache.features.fusion)
         if share and len(thinned := strips.thin(steps)) > len(steps):
             steps = thinned
             residency.settle(steps, leaving, self.machine, least_free)

@@ -14,9 +14,9 @@ _SECONDS = 0.2
 
 
 def plan_scratchpads(
-    body: Any, spec: NPUSpec, high: bool = False
+    body: Any, spec: NPUSpec, high: bool = False, most: int = 1 << 30
 ) -> tuple[dict[Any, tuple[int, int]], dict[str, int]]:
-    """Buffer -> (bytes of one version, first byte), and bytes used by scratchpad.
+    """Buffer -> (bytes of one version, first byte), and bytes used by scratchpad; ``most`` versions.
 
     ``high`` : at the upper end of the unified buffer, so that kernels which alternate between the ends can
     work beside one another.  (In L1 the region gives every kernel its part.)
@@ -44,7 +44,7 @@ def plan_scratchpads(
         if kind == "For" and "npu.op" not in stmt.annotations:
             start = clock[0]
             clock[0] += 1
-            inner = walk(stmt.body, int(stmt.annotations.get("npu.buffers", 1)))
+            inner = walk(stmt.body, min(most, int(stmt.annotations.get("npu.buffers", 1))))
             clock[0] += 1
             for buffer, scope, size, count in inner:
                 found[scope].append((buffer, size, count, start, clock[0]))

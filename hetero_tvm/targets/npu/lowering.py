@@ -23,6 +23,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
 from hetero_tvm.targets.npu import byoc  # noqa: E402
 from hetero_tvm.targets.npu.compile_region import RegionCompiler  # noqa: E402
 from hetero_tvm.targets.npu.driver import Device  # noqa: E402
+from hetero_tvm.targets.npu.features import ALL, Features  # noqa: E402
 from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
 from hetero_tvm.targets.npu.partition import Placement, Regions, partition  # noqa: E402
 from hetero_tvm.targets.npu.region import (  # noqa: E402
@@ -134,6 +135,20 @@ class RegionTimer:
                 total += device.time(program).counters.cycles
                 device.unload(program)
         return total
+
+
+def compile_regions(
+    module: Any,
+    tasks: Sequence[Task],
+    points: Mapping[str, Point],
+    target: Any,
+    features: Features = ALL,
+) -> list[CompiledRegion]:
+    """The regions alone, without a library around them: what they cost."""
+    module, regions, _, of_variable = place(module, tasks, target)
+    cache = KernelCache(target.machine, features)
+    pieces = _pieces(module, regions, of_variable, points, target.machine, cache)
+    return [piece.compile() for piece in pieces if isinstance(piece, _Region)]
 
 
 def _users(regions: Regions, results: set[Any]) -> dict[Any, set[Any]]:

@@ -21,6 +21,7 @@ from hetero_tvm.schedules.npu import convert
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
 from hetero_tvm.targets.npu.binding import CONSTANTS, IN_L1, WORKSPACE, Call, Tensor, bind, plan_l1
 from hetero_tvm.targets.npu.codegen import WIDTH, Program, generate, hoist_loads
+from hetero_tvm.targets.npu.features import ALL, Features
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.stream import Slot, Stream
@@ -75,8 +76,8 @@ class CompiledRegion:
 class KernelCache:
     """Programs by what they were emitted from: equal kernels of a model are generated once."""
 
-    def __init__(self, machine: NpuMachine):
-        self.machine = machine
+    def __init__(self, machine: NpuMachine, features: Features = ALL):
+        self.machine, self.features = machine, features
         self._programs: dict[Any, Program] = {}
 
     def of_space(
@@ -90,7 +91,8 @@ class KernelCache:
 
     def get(self, key: Any, emit: Any, high: bool = False) -> Program:
         if (key, high) not in self._programs:
-            self._programs[key, high] = generate(emit(), self.machine.spec, high)
+            buffers = None if self.features.double_buffering else 1
+            self._programs[key, high] = generate(emit(), self.machine.spec, high, buffers)
         return self._programs[key, high]
 
 
@@ -229,6 +231,8 @@ class RegionBuilder:
     def high(self) -> bool:
         """Which end of the scratchpads the next kernel takes: they alternate, so that its first loads
         need not wait for the last kernel."""
+        if not self.cache.features.double_buffering:
+            return False
         return sum(1 for call in self._calls if call.program.needs.get("ub")) % 2 == 1
 
     # --- kernels -------------------------------------------------------------------------------
@@ -257,7 +261,7 @@ class RegionBuilder:
         slots[CONSTANTS] = Slot("constants", len(self._constants), "constant")
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
         constant = [("dram", n) for n, slot in enumerate(slots) if slot.kind in ("constant", "input")]
-        plan = plan_l1(self._calls, self.spec)
+        plan = plan_l1(self._calls, self.spec, self.cache.features.double_buffering)
         bound = bind(self._calls, plan, constant)
         needs = {
             name: max((call.program.needs.get(name, 0) for call in self._calls), default=0)

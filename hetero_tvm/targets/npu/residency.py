@@ -69,15 +69,23 @@ class _Candidate:
         return self.value.pinned, len(self.places) / (self.last - self.first + 1), self.bytes
 
 
-def settle(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, least_free: int) -> None:
-    """Choose what is held, and a point for every step; ``least_free`` bytes of L1 are left to tiles.
+def settle(
+    steps: Sequence[Step],
+    outputs: Sequence[Value],
+    machine: NpuMachine,
+    least_free: int,
+    hold: bool = True,
+) -> None:
+    """Choose what is held (nothing unless ``hold``), and a point for every step; ``least_free`` bytes of L1
+    are left to tiles.
 
     Raises
     ------
     L1Full : what is pinned does not fit.
     """
     capacity = machine.spec.scratchpad("l1")
-    candidates = sorted(_candidates(steps, outputs), key=lambda c: c.worth, reverse=True)
+    found = _candidates(steps, outputs) if hold else []
+    candidates = sorted(found, key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
     chosen: list[_Candidate] = []
     for c in candidates:

@@ -250,14 +250,19 @@ def _emit(group: list[Step], values: list[Value], ranges: dict[Value, _Ranges]) 
         fetch.packed_for = leaders[step.result]
         return fetch
 
-    result = [weights_of(group[0]), *input_of(0), *(weights_of(step) for step in group[1:]), rows_of[0][0]]
+    result = [weights_of(group[0]), *input_of(0), rows_of[0][0]]
     for i, (_, *middle, final_step) in enumerate(rows_of):
         more = i + 1 < count
-        # Piece by piece: the small loads of the kernels would wait behind the whole.
-        pieces = [input_of(i + 1, n, len(middle) + 1) if more else [] for n in range(len(middle) + 1)]
-        result += pieces[0]
-        for step, piece in zip(middle, pieces[1:], strict=True):
-            result += [step, *piece]
+        if i == 0:  # Weights in the order in which they are needed, and the next strip's input last.
+            for step, weights in zip(middle, group[1:], strict=False):
+                result += [weights_of(weights), step]
+            result += [weights_of(group[-1]), *(input_of(1) if more else [])]
+        else:
+            # Piece by piece: the small loads of the kernels would wait behind the whole.
+            pieces = [input_of(i + 1, n, len(middle) + 1) if more else [] for n in range(len(middle) + 1)]
+            result += pieces[0]
+            for step, piece in zip(middle, pieces[1:], strict=True):
+                result += [step, *piece]
         # The next strip's first kernel is ahead of this one's last, whose results queue up for DRAM.
         result += [rows_of[i + 1][0]] if more else []
         result.append(final_step)

@@ -1,0 +1,104 @@
+"""Simulated cycles of models on the NPU against their bound, and what single features are worth.
+
+    python benchmarks/npu.py [MODEL ...] [--target npu:mobile] [--without]
+
+The bound of a model is the largest of three: the fewest cycles of the matrix unit (whole blocks of every
+product), the fewest of the vector unit (what leaves the accumulators, one pass each), and compulsory
+bytes (weights, inputs and outputs of the NPU's regions, once each) over the DRAM bandwidth.  ``--without``
+compiles the model again without double buffering, and without fusion (every result through DRAM, every
+step behind a product a kernel of its own), with the same tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hetero_tvm import api
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.npu.conv2d import as_product
+from hetero_tvm.targets.npu.driver import open_device
+from hetero_tvm.targets.npu.features import ALL, Features
+from hetero_tvm.targets.npu.lowering import compile_regions, place
+from hetero_tvm.targets.npu.spec import NPUSpec
+
+MODELS = ("zoo:bert-base", "zoo:vit-b16", "zoo:resnet50", "zoo:mobilenetv2")
+
+
+def measure(plan: Any, features: Features = ALL) -> tuple[float, int]:
+    """Cycles of all regions, and their compulsory bytes."""
+    cycles, compulsory = 0.0, 0
+    with open_device(plan.target.spec) as device:
+        for region in compile_regions(plan.module, plan.tasks, {}, plan.target, features):
+            cycles += device.time(device.load(region.stream)).counters.cycles
+            compulsory += len(region.constants) + sum(region.inputs) + sum(region.outputs)
+    return cycles, compulsory
+
+
+def least(plan: Any) -> tuple[float, float]:
+    """Fewest cycles of the matrix unit and of the vector unit over the operators on the NPU."""
+    module, regions, _, of_variable = place(plan.module, plan.tasks, plan.target)
+    spec = plan.target.spec
+    matrix = vector = 0.0
+    for var, value in regions.order:
+        if var not in regions.region_of or not hasattr(value, "args"):
+            continue
+        task = of_variable.get(value.args[0])
+        if task is None:
+            continue
+        blocks, elements = _work(task.op, spec)
+        matrix += blocks
+        vector += elements * 4.0 / spec.l0c_to_ub
+    return matrix, vector
+
+
+def _work(op: Any, spec: NPUSpec) -> tuple[float, float]:
+    """Cycles of whole blocks, and elements that leave the accumulators."""
+    if isinstance(op, Conv2d):
+        if op.groups != 1:
+            return 0.0, 0.0
+        op = as_product(op)
+    if op.kind == "matmul":
+        return spec.matrix_cycles(op.m, op.n, op.k), op.m * op.n
+    if op.kind == "gated_matmul":
+        return 2 * spec.matrix_cycles(op.m, op.n, op.k), 2 * op.m * op.n
+    if op.kind == "attention":
+        heads, q, s = op.batch * op.heads, op.q_len, op.kv_len
+        blocks = spec.matrix_cycles(q, s, op.head_dim) + spec.matrix_cycles(q, op.values, s)
+        return heads * blocks, heads * q * (s + op.values)
+    return 0.0, 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--target", action="append", help="npu:mobile, npu:datacenter, ... (both of these)")
+    parser.add_argument("--without", action="store_true", help="also with features off")
+    options = parser.parse_args()
+    table = Table(title="simulated cycles", title_justify="left")
+    columns = ["model", "target", "cycles", "matrix", "vector", "DRAM", "x bound"]
+    if options.without:
+        columns += ["without double buffering", "without fusion"]
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("model", "target") else "right")
+    for model in options.models:
+        for target in options.target or ("npu:mobile", "npu:datacenter"):
+            plan = api.optimize_model(api.import_model(model), target)
+            cycles, compulsory = measure(plan)
+            matrix, vector = least(plan)
+            dram = compulsory / plan.target.spec.dram_bytes_per_cycle
+            row = [model, target, *(f"{x:,.0f}" for x in (cycles, matrix, vector, dram))]
+            row.append(f"{cycles / max(matrix, vector, dram):.3f}")
+            if options.without:
+                for features in (Features(double_buffering=False), Features(fusion=False)):
+                    row.append(f"{measure(plan, features)[0] / cycles:.2f} x")
+            table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+if __name__ == "__main__":
+    main()
