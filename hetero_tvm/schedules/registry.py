@@ -20,6 +20,7 @@ from hetero_tvm.schedules.cpu.normalize_axis import NormalizeAxisSpace
 from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
+from hetero_tvm.schedules.cuda.add_norm import CudaAddNormSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
@@ -67,6 +68,7 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaFloatAttentionSpace(),
     CudaSoftmaxSpace(),
     CudaNormalizeSpace(),
+    CudaAddNormSpace(),
     CudaGroupNormSpace(),
     CudaEmbeddingNormSpace(),
     CudaTransposeSpace(),  # before the pointwise kernels, which could do it, slowly

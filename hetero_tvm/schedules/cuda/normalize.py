@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,10 +32,12 @@ class CudaNormalizeSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
         if not isinstance(op, Normalize):
             return f"it serves normalize, not {op.kind}"
-        return op.special or ("an extent is zero" if 0 in (op.rows, op.n) else None)
+        if op.trail:
+            return op.special
+        return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def _shapes(self, op: Normalize, machine: GpuModel) -> list[rows.RowShape]:
-        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.dtype), machine)
+        return rows.shapes(op.rows, op.n, _vector(op), machine)
 
     def knobs(self, op: Normalize, machine: GpuModel) -> tuple[Knob, ...]:
         return rows.knobs(self._shapes(op, machine))
@@ -43,20 +46,37 @@ class CudaNormalizeSpace(DesignSpace):
         return rows.default(self._shapes(op, machine))
 
     def features(self, op: Normalize, point: Point, machine: GpuModel) -> list[float]:
-        return rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point).features
+        return rows.chosen(op.rows, op.n, _vector(op), point).features
 
     def emit(self, op: Normalize, point: Point, machine: GpuModel) -> Any:
         k = Kernel("normalize")
-        shape = rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point)
+        shape = rows.chosen(op.rows, op.n, _vector(op), point)
         with k:
             x, *vectors = (k.argument(o.name, o.shape, o.dtype) for o in op.inputs)
             y = k.argument("Y", op.output.shape, op.dtype)
-            x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
+            x, y = k.view(x, (math.prod(op.inputs[0].shape),)), k.view(y, (op.rows, op.n))
             kernel = rows.RowKernel(k, shape, op.dtype)
             with kernel.threads(reductions=2):
-                kernel.load(lambda c, lanes: k.load(x, [kernel.row, k.ramp(c, lanes)]), 0.0)
+                start = k.let(_start(op, kernel.row))
+                kernel.load(lambda c, lanes: k.load(x, [k.ramp(start + c, lanes)]), 0.0)
                 finish(k, kernel, op, vectors, y)
         return k.function
+
+
+def _vector(op: Normalize) -> int:
+    """Elements of a vector: rows that lie at strides of their own must start at whole ones."""
+    return math.gcd(rows.vector_of(op.n, op.dtype), *op.place)
+
+
+def _start(op: Normalize, row: Any) -> Any:
+    """Where row ``row`` of the result begins in the operand."""
+    if not op.place:
+        return row * op.n
+    start, rest = int32(op.place[0]), row
+    for extent, stride in zip(reversed(op.lead), reversed(op.place[1:]), strict=True):
+        start = start + tirx.floormod(rest, extent) * stride
+        rest = tirx.floordiv(rest, extent)
+    return start
 
 
 def finish(k: Kernel, kernel: rows.RowKernel, op: Any, vectors: Sequence[Any], y: Any) -> None:

@@ -5,16 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cuda import rows
+from hetero_tvm.schedules.cuda.add_norm import CudaAddNormSpace
 from hetero_tvm.schedules.cuda.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
 from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
-from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, compiled, compiler, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import (
     HALF,
     body_of,
@@ -26,7 +28,7 @@ from tests.schedules.cuda.spaces import (
 )
 
 SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizeSpace()
-GROUP, EMBEDDING = CudaGroupNormSpace(), CudaEmbeddingNormSpace()
+GROUP, EMBEDDING, SKIP = CudaGroupNormSpace(), CudaEmbeddingNormSpace(), CudaAddNormSpace()
 SINGLE = 4e-6
 """float32: sums of up to some thousand terms, exponentials of the hardware (2 units in the last place)."""
 
@@ -102,6 +104,28 @@ def test_norm_of_a_large_mean(emulated):  # noqa: F811
     arrays = random_arrays(op)
     arrays[0] += 1000  # one pass with sums of squares would lose all digits
     check_numbers(NORM, [(op, None, arrays)], 1e-3)
+
+
+def test_norm_of_rows_that_lie_at_strides(emulated):  # noqa: F811
+    heads = Normalize((2, 3, 4), 8, 1e-5, source=(2, 3, 60), place=(4, 180, 60, 12))
+    odd = Normalize((2, 3), 7, 1e-5, False, False, source=(2, 3, 9), place=(1, 27, 9))
+    check_numbers(NORM, [(op, None, None) for op in (heads, odd, half(heads))], HALF)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_residual_and_norm(kept, emulated):  # noqa: F811
+    ops = [
+        AddNorm((2, 5), 36, (2, 5, 36), 1e-5, kept=kept),
+        AddNorm((3, 4), 7, (4, 7), 1e-6, False, False, kept),
+        AddNorm((1, 3), 260, (3, 260), 1e-5, kept=kept),
+    ]
+    functions = [SKIP.emit(op, SKIP.default(op, MACHINE), MACHINE) for op in ops]
+    for op, call in zip(ops, compiled(functions), strict=True):
+        arrays = random_arrays(op)
+        results = call(arrays, [np.full(o.shape, np.nan, o.dtype) for o in op.outputs])
+        truth = op.reference(*(a.astype("float64") for a in arrays))
+        for result, expected in zip(results, truth if kept else [truth], strict=True):
+            assert np.abs(result - expected).max() <= SINGLE * np.abs(expected).max()
 
 
 def test_group_norms(emulated):  # noqa: F811
