@@ -18,7 +18,7 @@ from tvm import s_tir, tirx  # noqa: E402
 from tvm.s_tir import dlight  # noqa: E402
 
 from hetero_tvm.schedules.cuda import pointwise  # noqa: E402
-from hetero_tvm.schedules.cuda.nests import nests_of  # noqa: E402
+from hetero_tvm.schedules.cuda.nests import nests_of, without_empty  # noqa: E402
 from hetero_tvm.targets.cuda.codegen import is_bound  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
@@ -49,9 +49,11 @@ def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
 
 
 def _pointwise(function: Any, machine: GpuModel) -> Any:
-    """Several results without reductions (the parts of a split): a vectorised kernel each."""
+    """Several results without reductions (the parts of a split), or empty ones: a vectorised kernel each."""
     nests = nests_of(function)
-    if nests is None or nests.empty or pointwise.refuses(nests) is not None:
+    if nests is not None and nests.empty:
+        nests = without_empty(nests)
+    if nests is None or pointwise.refuses(nests) is not None:
         return None
     return pointwise.emit(nests, **pointwise.default(nests, machine))
 

@@ -7,6 +7,7 @@ can be proved whatever the shapes are.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -102,6 +103,29 @@ def nests_of(function: Any) -> Nests | None:
     if any(math.prod(map(int, buffer.shape)) > _MOST_ELEMENTS for buffer in temporary):
         return None
     return Nests(inlined, tuple(nests), temporary)
+
+
+def without_empty(nests: Nests) -> Nests:
+    """The same function without reductions over nothing, which give their first value."""
+    firsts: dict[Any, Any] = {}
+    kept = []
+    for nest in nests.nests:
+        if nest.reduced and nest.length == 0:
+            nest = dataclasses.replace(nest, reduced=(), value=nest.init, init=None)
+        if nest.buffer in nests.temporary and not nest.reduced and not loads_of(nest.value):
+            firsts[nest.buffer] = nest.value
+            continue
+
+        def first(load: Any) -> Any:
+            return firsts.get(load.source, load)
+
+        value = tvm_ffi.structural_map(nest.value, (TensorLoad, first), order="pre")
+        kept.append(dataclasses.replace(nest, value=value))
+    written = {nest.buffer for nest in kept}
+    temporary = tuple(buffer for buffer in nests.temporary if buffer in written)
+    if not any(math.prod(map(int, buffer.shape)) for buffer in nests.results):
+        kept, temporary = [dataclasses.replace(n, reduced=()) for n in kept if n.size == 0], ()
+    return Nests(nests.function, tuple(kept), temporary)
 
 
 def _is_static(parameter: Any) -> bool:

@@ -24,6 +24,7 @@ tvm = import_tvm()
 import tvm_ffi  # noqa: E402
 from tvm import tirx  # noqa: E402
 from tvm.ir import Call  # noqa: E402
+from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
@@ -85,7 +86,8 @@ class CudaPointwiseSpace(DesignSpace):
 
 def default(nests: Nests, machine: GpuModel) -> Point:
     """Widest vectors; smaller blocks, and then narrower vectors, where multiprocessors would be idle."""
-    width, size = max(width_of(nest) for nest in nests.nests), max(nest.size for nest in nests.nests)
+    full = [nest for nest in nests.nests if nest.size]
+    width, size = (max(map(of, full), default=1) for of in (width_of, lambda nest: nest.size))
     while width > 2 and size < width * machine.sms * 128:
         width //= 2
     return {"width": width, "threads": 256 if size >= width * 256 * machine.sms else 128}
@@ -109,8 +111,11 @@ def emit(nests: Nests, width: int, threads: int) -> Any:
     """
     kernel = PlainKernel(nests)
     with kernel.arguments():
-        for nest in nests.nests:
+        full = [nest for nest in nests.nests if nest.size]  # a launch of no threads is an error
+        for nest in full:
             _nest(kernel, nest, min(width, width_of(nest)), threads)
+        if not full:
+            T.evaluate(int32(0))
     return kernel.function
 
 

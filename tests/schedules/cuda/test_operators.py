@@ -63,7 +63,51 @@ OPERATORS = {
     "tile": lambda x: op.tile(x, (1, 2, 1, 1)),
     "pad": lambda x: op.nn.pad(x, (0, 0, 0, 0, 1, 1, 1, 1)),
     "resize2d": lambda x: op.image.resize2d(x, (16, 16)),
+    # integers and truth values
+    "argsort": lambda x: op.argsort(x),
+    "cumprod": lambda x: op.cumprod(x, axis=2),
+    "integers": lambda x: op.floor_divide(op.astype(x, "int64"), relax.const(3, "int64")),
+    "sum of integers": lambda x: op.sum(op.astype(x, "int64"), axis=[1, 3]),
+    "truth": lambda x: op.logical_and(op.less(x, x), op.greater(x, x)),
+    "as truth": lambda x: op.astype(x, "bool"),
+    "one_hot": lambda x: op.one_hot(
+        op.astype(x, "int64"), relax.prim_value(1.0), relax.prim_value(0.0), 5, axis=-1
+    ),
+    # places known at run time only
+    "scatter_elements": lambda x: op.scatter_elements(x, op.astype(x, "int64"), x, axis=1),
+    "scatter_nd": lambda x: op.scatter_nd(x, relax.const([[0], [0]], "int64"), op.concat([x, x], axis=0)),
+    "gather_nd": lambda x: op.gather_nd(x, relax.const([[0, 1], [0, 2]], "int64")),
+    # one element, and none
+    "one element": lambda x: op.exp(op.strided_slice(x, [0, 1, 2, 3], [0, 0, 0, 0], [1, 1, 1, 1])),
+    "sum of one element": lambda x: op.sum(op.strided_slice(x, [1, 2, 3], [0, 0, 0], [1, 1, 1])),
+    "no element": lambda x: op.exp(op.full((0, 4), relax.const(0.0), "float32")),
+    "sum of no element": lambda x: op.sum(op.full((5, 0), relax.const(0.0), "float32"), axis=1),
+    # more of everyday nets
+    "stack": lambda x: op.stack([x, x], axis=1),
+    "flip": lambda x: op.flip(x, axis=2),
+    "repeat": lambda x: op.repeat(x, 2, axis=3),
+    "einsum": lambda x: op.einsum((x, x), "abcd,abed->abce"),
+    "leakyrelu": lambda x: op.nn.leakyrelu(x, 0.1),
+    "layer_norm": lambda x: op.nn.layer_norm(
+        x, op.full((8,), relax.const(1.0), "float32"), op.full((8,), relax.const(0.0), "float32"), axes=[-1]
+    ),
+    "conv2d_transpose": lambda x: op.nn.conv2d_transpose(
+        x, op.full((3, 2, 3, 3), relax.const(1.0), "float32")
+    ),
+    "conv1d": lambda x: op.nn.conv1d(
+        op.reshape(x, (1, 3, 64)), op.full((2, 3, 3), relax.const(1.0), "float32")
+    ),
+    "adaptive_avg_pool2d": lambda x: op.nn.adaptive_avg_pool2d(x, (2, 2)),
 }
+
+
+def schedule(function, name):
+    """As a build does: the default of a space, or what there is for any kernel."""
+    contract = TARGET.contract_of(function, name, 1)
+    space = TARGET.space_for(contract)[0] if contract is not None else None
+    if space is None:
+        return TARGET.schedule_generic(function)
+    return space.emit(contract, space.default(contract, TARGET.machine), TARGET.machine)
 
 
 def kernels():
@@ -82,7 +126,7 @@ def kernels():
             for variable, function in one.functions.items():
                 if isinstance(function, tvm.tirx.PrimFunc):
                     name = f"op{number}_{variable.name_hint}"
-                    kernel = TARGET.stamp(TARGET.schedule_generic(function))
+                    kernel = TARGET.stamp(schedule(function, name))
                     module[name] = kernel.with_attr("global_symbol", name)
     return module
 
