@@ -313,7 +313,8 @@ def queue_cycles(
     lines = ("x" not in held) * t.tm + ("w" not in held) * t.tn
     first = lines * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency * (lines > 0)
     store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
-    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub) + t.rows * t.tn * 2.0 / store_rate
+    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    last += t.rows * t.tn * 2.0 / store_rate
     if t.stationary != "none" and t.stationary not in held:
         # A panel is loaded while less than usual can run.
         width = t.sub * (t.tn if t.stationary == "w" else t.tm)
