@@ -12,6 +12,7 @@ from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.windows import NpuPoolSpace
 from hetero_tvm.targets.npu.compile_region import RegionCompiler
 from hetero_tvm.targets.npu.driver import Run, open_device
+from hetero_tvm.targets.npu.features import ALL, Features
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.residency import Step
@@ -63,13 +64,11 @@ class Chain:
             images.append(op.reference(*(images[o] if isinstance(o, int) else o for o in operands)))
         return images[-1]
 
-    def compile(self, machine: NpuMachine) -> CompiledRegion:
-        values: dict[str, Value] = {}
-        region = _Region(machine, self, values)
-        return region.compile()
+    def compile(self, machine: NpuMachine, features: Features = ALL) -> CompiledRegion:
+        return ChainRegion(machine, self, features).compile()
 
-    def run(self, machine: NpuMachine) -> tuple[np.ndarray, Run]:
-        region = self.compile(machine)
+    def run(self, machine: NpuMachine, features: Features = ALL) -> tuple[np.ndarray, Run]:
+        region = self.compile(machine, features)
         bound = {"constants": np.frombuffer(region.constants, np.uint8), "x": self.x}
         bound["y"] = (self.shapes[-1], np.float32)
         with open_device(machine.spec) as device:
@@ -77,11 +76,11 @@ class Chain:
         return result.outputs["y"], result
 
 
-class _Region(RegionCompiler):
+class ChainRegion(RegionCompiler):
     """Steps from a chain instead of from bindings."""
 
-    def __init__(self, machine: NpuMachine, chain: Chain, values: dict[str, Value]):
-        super().__init__("chain", machine, KernelCache(machine))
+    def __init__(self, machine: NpuMachine, chain: Chain, features: Features = ALL):
+        super().__init__("chain", machine, KernelCache(machine, features))
         self.chain = chain
 
     def prepare(self, builder: Any) -> tuple[list[Step], list[tuple[str, Value]]]:

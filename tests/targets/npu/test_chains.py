@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hetero_tvm.targets.npu.features import Features
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.spec import NPUSpec
-from tests.targets.npu.chains import Chain, _Region
+from tests.targets.npu.chains import Chain, ChainRegion
 
 
 def machine(preset="edge"):
@@ -61,7 +62,7 @@ def steps_of(chain):
     from hetero_tvm.targets.npu.region import KernelCache, RegionBuilder
 
     mach = machine()
-    region = _Region(mach, chain, {})
+    region = ChainRegion(mach, chain)
     steps, outputs = region.prepare(RegionBuilder("chain", mach, KernelCache(mach)))
     return strips.split(steps, [value for _, value in outputs], mach, 0.95)
 
@@ -103,3 +104,13 @@ def test_a_convolution_and_the_pooling_behind_it(channels, height, width, filter
     image = 2 * np.prod(chain.shapes[1])
     # The image between the two is neither written to DRAM nor read from it.
     assert counters.dram_write_bytes < image + 6 * np.prod(chain.shapes[2])
+
+
+@pytest.mark.parametrize("features", [Features(double_buffering=False), Features(fusion=False)])
+def test_features_switched_off_cost_cycles_and_not_numbers(features):
+    chain = bottleneck(64, 28, 16)
+    expected = chain.expected()
+    whole = chain.run(machine())[1].counters.cycles
+    got, run = chain.run(machine(), features)
+    assert np.abs(got - expected).max() <= 8e-3 * np.abs(expected).max()  # unfused: more roundings
+    assert run.counters.cycles > whole
