@@ -37,6 +37,7 @@ class Restarts {
  private:
   static constexpr size_t kGuides = 3;
   static constexpr double kGuided = 0.9;
+  static constexpr int kAlone = 3;  // times through the cycle without a guide: easy problems need none
   static constexpr int kPatience = 40;
   struct Guide {
     std::vector<int64_t> offsets;
@@ -70,7 +71,7 @@ class Restarts {
     for (int turn = runs_ / kCount + 1; turn % 2 == 0; turn /= 2) budget *= 2;
     ++runs_;
     size_t at = guides_.size();
-    if (guides_.size() == kGuides && Uniform(*random) < kGuided) {
+    if (runs_ > kAlone * kCount && guides_.size() == kGuides && Uniform(*random) < kGuided) {
       at = std::min(static_cast<size_t>(Uniform(*random) * kGuides), kGuides - 1);
       strategy.guide = &guides_[at].offsets;
     }
