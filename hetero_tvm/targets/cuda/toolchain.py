@@ -25,6 +25,7 @@ from hetero_tvm.runtime import cuda_runtime
 COMPILER_VARIABLE = "HETERO_TVM_CUDA_COMPILER"
 WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 
+_BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")
 # Approximations that are only good near zero: sin of a large angle, powers of negative numbers.
 _ROUGH = re.compile(r"\b__(powf|sinf|cosf|tanf|logf|log2f|log10f)\(")
 
@@ -78,8 +79,12 @@ class Toolchain(ABC):
 
 
 def precise(source: str) -> str:
-    """The source with full-range mathematics where TVM's code generator takes approximations."""
-    return _ROUGH.sub(r"\1(", source)
+    """The source with full-range mathematics where TVM's code generator takes approximations.
+
+    One resident block is asked for as well: without that ptxas spills some values of large tiles to the
+    stack for an occupancy that shared memory does not allow anyway.
+    """
+    return _BOUNDS.sub(r"__launch_bounds__(\1, 1)", _ROUGH.sub(r"\1(", source))
 
 
 class Nvcc(Toolchain):
