@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Rope(FusedOp):
     source, place : extents of the operand that holds x, and where in it, taken as flat memory, x lies:
         offset, then the stride of each leading axis of y.  The last axis has stride 1.
 
+    dtype : of X and Y; cos and sin are float32, and so is all arithmetic.
+
     Operands: X, cos, sin.
     """
 
@@ -37,6 +39,7 @@ class Rope(FusedOp):
     table: tuple[int, ...]
     source: tuple[int, ...]
     place: tuple[int, ...]
+    dtype: str = "float32"
 
     @property
     def per_pair(self) -> bool:
@@ -45,11 +48,13 @@ class Rope(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return Operand("X", self.source), Operand("cos", self.table), Operand("sin", self.table)
+        return (
+            Operand("X", self.source, self.dtype), Operand("cos", self.table), Operand("sin", self.table),
+        )  # fmt: skip
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", self.shape)
+        return Operand("Y", self.shape, self.dtype)
 
     @property
     def flops(self) -> int:
@@ -63,7 +68,7 @@ class Rope(FusedOp):
     @property
     def label(self) -> str:
         name = f"rope_{'x'.join(map(str, self.shape))}r{self.rotary}"
-        return name + "_interleaved" * self.interleaved
+        return "_".join([name + "_interleaved" * self.interleaved, *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         source, cos, sin = arrays
@@ -86,14 +91,14 @@ class Rope(FusedOp):
     def workload(self):
         from tvm import te, tirx
 
-        from hetero_tvm.ops.te_workload import at_flat, prim_func
+        from hetero_tvm.ops.te_workload import at_flat, prim_func, wide
 
         half = self.rotary // 2
 
         def compute(source, cos, sin):
             def element(lead, d):
                 steps = sum(i * s for i, s in zip(lead, self.place[1:], strict=True))
-                return at_flat(source, self.place[0] + steps + d)
+                return wide(at_flat(source, self.place[0] + steps + d))
 
             def value(*index):
                 *lead, d = index
@@ -110,9 +115,9 @@ class Rope(FusedOp):
                 turned = element(lead, safe) * cos[(*at, column)] + (
                     tirx.Select(is_first, -other, other) * sin[(*at, column)]
                 )
-                if self.rotary == self.shape[-1]:
-                    return turned
-                return tirx.if_then_else(d < self.rotary, turned, element(lead, d))
+                if self.rotary != self.shape[-1]:
+                    turned = tirx.if_then_else(d < self.rotary, turned, element(lead, d))
+                return turned if self.dtype == "float32" else turned.astype(self.dtype)
 
             return te.compute(self.shape, value, name="Y")
 

@@ -1,5 +1,7 @@
 """Contracts that the generic spaces of the GPU serve: rotary embeddings, activations, pooling, layouts."""
 
+import dataclasses
+
 import pytest
 
 from hetero_tvm.ops.activations import ACTIVATIONS
@@ -12,7 +14,7 @@ from hetero_tvm.schedules.cuda.nests import program_nests
 from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace, width_of
 from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
 from tests.schedules.cuda.running import MACHINE, emulated  # noqa: F401
-from tests.schedules.cuda.spaces import check_numbers
+from tests.schedules.cuda.spaces import HALF, check_numbers
 
 POINTWISE, REDUCE = CudaPointwiseSpace(), CudaReduceSpace()
 LLAMA = Rope((1, 4, 12, 16), 16, False, (1, 1, 12, 16), (1, 12, 128), (0, 1536, 16, 128))
@@ -25,11 +27,15 @@ ROPES = [
 
 def test_rotary_embeddings(emulated):  # noqa: F811
     check_numbers(POINTWISE, [(op, None, None) for op in ROPES], 1e-6)
+    halves = [dataclasses.replace(op, dtype="float16") for op in ROPES]
+    check_numbers(POINTWISE, [(op, None, None) for op in halves], HALF)
 
 
 @pytest.mark.parametrize("op", [LLAMA, PARTIAL])
 def test_halves_of_a_head_are_read_as_vectors(op):
     assert width_of(program_nests(op).nests[0]) == 4
+    narrow = dataclasses.replace(op, dtype="float16")
+    assert width_of(program_nests(narrow).nests[0]) == 8
 
 
 def test_activations(emulated):  # noqa: F811
