@@ -178,7 +178,7 @@ class RowKernel:
 
         def fill() -> None:
             for e in range(width):
-                k.store(self._held, tirx.const(self._fill, self._held_dtype), [int32(slot * width + e)])
+                k.store(self._held, _constant(self._fill, self._held_dtype), [int32(slot * width + e)])
 
         if self._whole(piece):
             fetch()
@@ -290,6 +290,14 @@ def _within_warp(k: Kernel, sums: Any, at: list[Any], lanes: int, combine: Calla
         lanes //= 2
         other = k.let(shuffle_xor(k.load(sums, at), lanes))
         k.store(sums, combine(k.load(sums, at), other), at)
+
+
+_LOWEST_BFLOAT16 = -3.3895313892515355e38
+
+
+def _constant(value: float, dtype: str) -> Any:
+    """A constant; TVM's code generator writes no infinity of bfloat16, where the lowest value serves."""
+    return tirx.const(max(value, _LOWEST_BFLOAT16) if dtype == "bfloat16" else value, dtype)
 
 
 def bytes_of(dtype: str) -> int:

@@ -59,7 +59,7 @@ def check_numbers(space, cases, tolerance):
     for (op, point, arrays), call in zip(cases, compiled(functions), strict=True):
         (result,) = call(arrays, [np.full(op.output.shape, 7, op.output.dtype)])
         with np.errstate(invalid="ignore"):
-            wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays]
+            wide = [a.astype("float64") if a.dtype.kind in "fV" else a for a in arrays]
             truth = op.reference(*wide)
         assert np.array_equal(np.isnan(result), np.isnan(truth)), f"{op} at {point}"
         error = np.nanmax(np.abs(result.astype("float64") - truth), initial=0)

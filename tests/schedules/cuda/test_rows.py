@@ -138,6 +138,16 @@ def test_embeddings(emulated):  # noqa: F811
     check_numbers(EMBEDDING, [(half(op), None, some(half(op))) for op in EMBEDDINGS], HALF)
 
 
+def test_bfloat16(emulated):  # noqa: F811
+    for space, op in (
+        (SOFTMAX, Softmax((3,), 40)), (NORM, Normalize((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
+        (EMBEDDING, EMBEDDINGS[0]),
+    ):  # fmt: skip
+        op = dataclasses.replace(op, dtype="bfloat16")
+        arrays = some(op) if space is EMBEDDING else None
+        check_numbers(space, [(op, None, arrays)], 2.0**-7)  # two roundings to 8 bits
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_one_read_and_one_write_in_full_vectors(arch, compiler):  # noqa: F811
     rows_, n = 4096, 768
