@@ -17,21 +17,28 @@ from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
 
 
 class SliceOfTake(Rule):
-    """``take(x, [a, a + s, a + 2s, ...])`` -> ``strided_slice(x)``, or x itself when nothing is left out."""
+    """``take(x, [a, a + s, a + 2s, ...])`` -> ``strided_slice(x)``, or x itself when nothing is left out.
+
+    The same of ``gather_nd`` with places [N, 1], a lookup along the first axis.
+    """
 
     name = "slice_of_take"
     counted = False
-    anchors = ("relax.take",)
+    anchors = ("relax.take", "relax.gather_nd")
 
     def match(self, graph: Graph, var: Any) -> tuple[Any, int, int, int, int] | None:
         call = graph.value(var)
         x, places = call.args[0], array_of(graph.value(call.args[1]))
-        if places is None or places.ndim != 1 or not places.size or call.attrs.axis is None:
+        is_take = graph.op_name(var) == "relax.take"
+        along = call.attrs.axis if is_take else int(call.attrs.batch_dims)
+        if places is None or along is None or (not is_take and (along or places.shape[-1:] != (1,))):
+            return None
+        places = places.astype(np.int64) if is_take else places[..., 0].astype(np.int64)
+        if places.ndim != 1 or not places.size:
             return None
         shape = shape_of(x)
-        axis = int(call.attrs.axis) % len(shape)
-        places = places.astype(np.int64)
-        if str(call.attrs.mode) == "wrap":
+        axis = int(along) % len(shape)
+        if is_take and str(call.attrs.mode) == "wrap":
             places = np.mod(places, shape[axis])
         step = int(places[1] - places[0]) if places.size > 1 else 1
         inside = 0 <= places.min() and places.max() < shape[axis]

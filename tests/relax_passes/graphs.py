@@ -146,6 +146,8 @@ def _call(mod, call, value_of):
         return x.transpose(axes)
     if name in ("expand_dims", "squeeze", "flatten"):
         return x.reshape([int(e) for e in call.ty.shape])
+    if name == "gather_nd":
+        return x[tuple(np.moveaxis(arguments[1].astype("int64"), -1, 0))]
     if name == "einsum":
         return np.einsum(str(attrs.subscripts), *x)
     if name == "concat":

@@ -446,3 +446,17 @@ def test_lookups_that_are_slices(places, found):
         return emit(op.tanh(emit(op.take(x, index, 1, mode="wrap"))))
 
     assert simplified(body, SliceOfTake()) == {"tanh": 1, **found}
+
+
+@pytest.mark.parametrize(
+    "places, found",
+    [
+        ([[1]], {"strided_slice": 1}), ([[0], [1]], {}), ([[1], [0]], {"gather_nd": 1}),
+        ([[1, 2]], {"gather_nd": 1}), ([[[1]]], {"gather_nd": 1}),
+    ],
+)  # fmt: skip
+def test_lookups_along_the_first_axis(places, found):
+    def body(emit, x):
+        return emit(op.tanh(emit(op.gather_nd(x, relax.const(np.array(places), "int64")))))
+
+    assert simplified(body, SliceOfTake()) == {"tanh": 1, **found}
