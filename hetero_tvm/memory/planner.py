@@ -24,6 +24,8 @@ from hetero_tvm.memory.problem import LIMIT, Buffer, Problem, is_alignment
 DEFAULT_SECONDS = 5.0
 _METHODS = ("trivial", "greedy", "local search", "exact search")
 _MOST_BUFFERS = 2**31 - 1
+_GREEDY_CHECKED = 1000
+"""Up to so many buffers no plan is worse than greedy by size, however that orders buffers of equal size."""
 
 
 def plan(
@@ -44,7 +46,7 @@ def plan(
     seconds : limit of the search, wall clock; the greedy start may take longer on huge problems.
     alignment : bytes, a power of two; every offset is a multiple of it, unless the buffer has its own.
     seed : of the search.  The same seed gives the same plan as long as time does not run out, in
-        whatever order the buffers come.
+        whatever order the buffers come (but where greedy by size in just that order is better still).
     keep_on_interrupt : Ctrl-C ends the search with the best plan so far, instead of an exception.
 
     The plan is always valid; whether it fits is ``Plan.fits``.  Raises :class:`UsageError` for
@@ -73,6 +75,10 @@ def plan(
         (offsets, peak, bound, method), interrupted = _in_cpp(
             library, buffers, aligns, capacity, seconds, seed, keep_on_interrupt
         )
+    if bound < peak and (capacity is None or capacity < peak) and 0 < len(buffers) <= _GREEDY_CHECKED:
+        simple, simple_peak = greedy.best_of_ties(buffers, aligns)
+        if simple_peak < peak:
+            offsets, peak, method = simple, simple_peak, "greedy"
     placed = {b.id: 0 for b in problem.buffers}
     placed.update({b.id: offset for b, offset in zip(buffers, offsets, strict=True)})
     return Plan(

@@ -66,6 +66,22 @@ def test_never_worse_than_greedy_by_size(seed):
     assert result.lower_bound >= problem.max_live()
 
 
+def test_a_search_that_found_little_gives_way_to_greedy_in_any_order_of_equals(monkeypatch):
+    def stacked(_library, buffers, *_):
+        offsets = [sum(b.size for b in buffers[:i]) for i in range(len(buffers))]
+        return (offsets, offsets[-1] + buffers[-1].size, 1, "exact search"), False
+
+    monkeypatch.setattr(planner, "_in_cpp", stacked)
+    for seed in range(8):
+        problem = generate.scattered(60, seed, span=30)
+        result = plan(problem)
+        check_plan(problem, result.offsets, capacity=result.peak)
+        by_row = sorted(range(60), key=lambda i, p=problem: -p.buffers[i].size)
+        rows = greedy.first_fit(problem.buffers, [1] * 60, by_row)[1]
+        assert result.peak <= min(rows, greedy.by_size(problem.buffers))
+        assert result.method == "greedy"
+
+
 @pytest.mark.parametrize("count, seed", [(60, 0), (100, 1), (140, 2)])
 def test_perfect_plan_of_a_cut_rectangle(count, seed):
     problem = generate.perfect(count, seed)
