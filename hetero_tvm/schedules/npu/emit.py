@@ -126,13 +126,22 @@ class Kernel:
             T.buffer_store(dst.buffer, padded, list(dst.index(*i)))
 
     def gather(
-        self, extents: Sequence[Any], dst: At, indices: Any, table: Any, first: Any, pitch: int, rows: int
+        self,
+        extents: Sequence[Any],
+        dst: At,
+        indices: Any,
+        table: Any,
+        first: Any,
+        pitch: int,
+        rows: int,
+        skip: Any = 0,
     ) -> None:
         """Rows of a flat ``table`` in DRAM -> L1 or UB, loops (row, element): row r begins at element
-        ``first + indices[r] * pitch``; ``indices`` is an int32 buffer in UB, each from 0 to ``rows`` - 1."""
+        ``first + indices[skip + r] * pitch``; ``indices`` is an int32 buffer in UB, each from 0 to
+        ``rows`` - 1."""
         fields = {"first": first, "pitch": pitch, "rows": rows}
         with self._nest("gather", extents, fields) as (i, j):
-            value = table[(first + indices[(i,)] * pitch + j,)]
+            value = table[(first + indices[(skip + i,)] * pitch + j,)]
             T.buffer_store(dst.buffer, value, list(dst.index(i, j)))
 
     def fill(self, extents: Sequence[Any], dst: At, value: float) -> None:

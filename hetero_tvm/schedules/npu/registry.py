@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
 from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
@@ -18,6 +19,7 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuAttentionSpace(),
     NpuNormalizeSpace(),
     NpuSoftmaxSpace(),
+    NpuEmbeddingNormSpace(),
     NpuConv2dSpace(),
     NpuDepthwiseSpace(),
     NpuPoolSpace(),

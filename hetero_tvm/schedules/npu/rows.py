@@ -106,33 +106,9 @@ class NpuNormalizeSpace(_RowSpace):
                 box, whole = (high, n), lambda i, j: (i, j)
                 a = k.alloc(UB, (rows, n), dtype)
                 b = k.alloc(UB, (rows, n), dtype)
-                total = k.alloc(UB, (rows,), "float32")
-                inverse = k.alloc(UB, (rows,), "float32")
-                row = {name: At(buf, lambda i, *_: (i,)) for name, buf in (("s", total), ("r", inverse))}
                 tile, out = At(a, whole), At(b, whole)
                 k.load(box, tile, At(x, lambda i, j: (t * rows + i, j)))
-                k.reduce("sumsq", box, [1], row["r"], tile)
-                if op.centered:
-                    # Variance as mean of squares less square of the mean, in float32: the inputs have
-                    # 11 bits, so what cancels is below their own rounding; never below zero.
-                    square = At(k.alloc(UB, (rows,), "float32"), lambda i, *_: (i,))
-                    k.reduce("sum", box, [1], row["s"], tile)
-                    k.unary("copy", (high,), row["s"], row["s"], mul=1.0 / n)
-                    k.unary("square", (high,), square, row["s"])
-                    k.unary("copy", (high,), row["r"], row["r"], mul=1.0 / n)
-                    k.binary("sub", (high,), row["r"], row["r"], square)
-                    k.unary("relu", (high,), row["r"], row["r"])
-                    k.unary("rsqrt", (high,), row["r"], row["r"], add=op.eps)
-                else:
-                    k.unary("rsqrt", (high,), row["r"], row["r"], mul=1.0 / n, add=op.eps)
-                if op.centered:
-                    k.ternary("submul", box, out, tile, row["s"], row["r"])
-                else:
-                    k.binary("mul", box, out, tile, row["r"])
-                if shift:
-                    k.ternary("muladd", box, out, out, scale, shift[0])
-                else:
-                    k.binary("mul", box, out, out, scale)
+                normalise(k, op, rows, box, out, tile, scale, *shift)
                 k.store(box, At(y, lambda i, j: (t * rows + i, j)), out)
         return k.function
 
@@ -164,6 +140,42 @@ class NpuSoftmaxSpace(_RowSpace):
                 k.binary("mul", (high, n), tile, tile, At(total, lambda i, j: (i,)))
                 k.store((high, n), At(y, lambda i, j: (t * rows + i, j)), tile)
         return k.function
+
+
+def normalise(
+    k: Kernel,
+    op: Normalize,
+    rows: int,
+    box: Sequence[Any],
+    out: At,
+    tile: At,
+    scale: At,
+    shift: At | None = None,
+) -> None:
+    """``out = norm(tile) * scale + shift`` by rows, at most ``rows``; ``out`` may be the tile."""
+    n, high = op.n, box[0]
+    mean = At(k.alloc(UB, (rows,), "float32"), lambda i, *_: (i,))
+    inverse = At(k.alloc(UB, (rows,), "float32"), lambda i, *_: (i,))
+    k.reduce("sumsq", box, [1], inverse, tile)
+    if op.centered:
+        # Variance as mean of squares less square of the mean, in float32: the inputs have
+        # 11 bits, so what cancels is below their own rounding; never below zero.
+        square = At(k.alloc(UB, (rows,), "float32"), lambda i, *_: (i,))
+        k.reduce("sum", box, [1], mean, tile)
+        k.unary("copy", (high,), mean, mean, mul=1.0 / n)
+        k.unary("square", (high,), square, mean)
+        k.unary("copy", (high,), inverse, inverse, mul=1.0 / n)
+        k.binary("sub", (high,), inverse, inverse, square)
+        k.unary("relu", (high,), inverse, inverse)
+        k.unary("rsqrt", (high,), inverse, inverse, add=op.eps)
+        k.ternary("submul", box, out, tile, mean, inverse)
+    else:
+        k.unary("rsqrt", (high,), inverse, inverse, mul=1.0 / n, add=op.eps)
+        k.binary("mul", box, out, tile, inverse)
+    if shift is not None:
+        k.ternary("muladd", box, out, out, scale, shift)
+    else:
+        k.binary("mul", box, out, out, scale)
 
 
 def weights(k: Kernel, box: Sequence[Any], tile: At, peak: At, total: At) -> None:

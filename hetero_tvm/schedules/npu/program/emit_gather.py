@@ -42,12 +42,7 @@ class GatherStage:
             below = k.alloc(UB, (rows,), "int32")
             held = k.alloc(UB, (rows, stage.run), dtype)
             k.load((count,), At(raw, lambda i: (i,)), At(indices, lambda i: (stage.first + t * rows + i,)))
-            value, sign = At(index, lambda i: (i,)), At(below, lambda i: (i,))
-            k.binary("lt", (count,), sign, At(raw, lambda i: (i,)), 0.0)
-            k.binary("mul", (count,), sign, sign, float(stage.rows))
-            k.binary("add", (count,), value, At(raw, lambda i: (i,)), sign)
-            k.binary("max", (count,), value, value, 0.0)
-            k.binary("min", (count,), value, value, float(stage.rows - 1))
+            wrap(k, count, raw, index, below, stage.rows)
             k.gather(
                 (count, stage.run),
                 At(held, lambda i, j: (i, j)),
@@ -61,3 +56,15 @@ class GatherStage:
                 (count, stage.run), At(out, lambda i, j: (to + (t * rows + i) * stage.out_pitch + j,)),
                 At(held, lambda i, j: (i, j)),
             )  # fmt: skip
+
+
+def wrap(k: Kernel, count: Any, raw: Any, index: Any, below: Any, rows: int) -> None:
+    """``index = raw``, counted from the end where negative and kept inside of a table of ``rows`` rows;
+    ``below`` is a temporary.  Buffers in UB, ``index`` and ``below`` int32."""
+    box = (count,)
+    value, sign, given = (At(buffer, lambda i: (i,)) for buffer in (index, below, raw))
+    k.binary("lt", box, sign, given, 0.0)
+    k.binary("mul", box, sign, sign, float(rows))
+    k.binary("add", box, value, given, sign)
+    k.binary("max", box, value, value, 0.0)
+    k.binary("min", box, value, value, float(rows - 1))
