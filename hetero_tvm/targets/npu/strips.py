@@ -13,6 +13,8 @@ once: the kernel that makes them stores them into both segments::
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,13 +37,46 @@ def split(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, 
     """The steps with groups cut into strips that take up to ``share`` of L1."""
     room = int(machine.spec.scratchpad("l1") * share)
     result: list[Step] = []
-    at = 0
+    at, before = 0, False
     for start, end in _groups(steps, outputs):
         result += steps[at:start]
         group = list(steps[start:end])
-        result += _strips(group, machine, room) or group
-        at = end
+        strips = _strips(group, machine, room)
+        follows = before and at == start and strips is not None
+        result = _joined(result, strips, room) if follows and strips else result + (strips or group)
+        at, before = end, strips is not None
     return [*result, *steps[at:]]
+
+
+def _joined(done: list[Step], strips: list[Step], room: int) -> list[Step]:
+    """The next group's strips behind those of the group before: its first kernel, and what that needs,
+    come ahead of the last kernel of ``done``, as within a group, if the first input rows are made by
+    then and L1 has room."""
+    (weights, image, first, *rest), (*front, middle, final) = strips, done
+    rows = image.operands[0]
+    assert rows is not None and rows.shift is not None and final.result.shift is not None
+    made = rows.root is not final.result.root or rows.shift + _bytes(rows) <= final.result.shift
+    plain = [*done, *strips]
+    ahead = [*front, weights, middle, image, first, final, *rest]
+    return ahead if made and _pinned(ahead) <= max(room, _pinned(plain)) else plain
+
+
+def _bytes(value: Value) -> int:
+    return 2 * math.prod(value.shape)
+
+
+def _pinned(steps: Sequence[Step]) -> int:
+    """Bytes of L1 that pinned values take, at the worst step."""
+    spans: dict[Value, tuple[int, int]] = {}
+    for n, step in enumerate(steps):
+        for value in (*step.operands, step.result, step.copy):
+            if value is not None and value.root.pinned:
+                spans[value.root] = (spans.get(value.root, (n, n))[0], n)
+    live = [0] * (len(steps) + 1)
+    for value, (a, z) in spans.items():
+        live[a] += _bytes(value)
+        live[z + 1] -= _bytes(value)
+    return max(itertools.accumulate(live))
 
 
 def thin(steps: Sequence[Step]) -> list[Step]:
