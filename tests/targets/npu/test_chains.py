@@ -77,6 +77,19 @@ def test_two_blocks_one_behind_the_other():
     check(chain)
 
 
+def test_strips_of_two_blocks_run_into_each_other():
+    chain = Chain((1, 64, 48, 48), seed=4)
+    x = 0
+    for _ in range(2):
+        a = chain.conv(x, 16)
+        b = chain.conv(a, 16, 3)
+        x = chain.conv(b, 64, residual=x)
+    names = [step.name for step in steps_of(chain)]
+    last = max(n for n, name in enumerate(names) if name == "conv2")
+    assert names[last - 4 : last + 1] == ["conv3 input", "conv1", "conv3 input", "conv3", "conv2"]
+    check(chain)
+
+
 def test_residual_of_another_width_than_the_unit():
     chain = Chain((1, 24, 9, 11), seed=5)
     a = chain.conv(0, 40)
