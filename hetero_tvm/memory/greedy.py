@@ -28,25 +28,6 @@ def best_of_orders(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[li
     return best
 
 
-# Greedy by size leaves open which of two equal buffers goes first; None: the one that came first.
-_TIES: tuple[Callable[[Buffer], int] | None, ...] = (
-    lambda b: b.lower,
-    lambda b: -b.upper,
-    lambda b: b.lower - b.upper,
-    lambda b: b.upper - b.lower,
-    None,
-)
-
-
-def best_of_ties(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[list[int], int]:
-    """The offsets with the lowest peak among greedy plans by falling size, and that peak, in bytes."""
-    orders = (
-        sorted(range(len(buffers)), key=lambda i, tie=tie: (-buffers[i].size, tie(buffers[i]) if tie else i))
-        for tie in _TIES
-    )
-    return min((first_fit(buffers, aligns, order) for order in orders), key=lambda found: found[1])
-
-
 def by_size(buffers: Sequence[Buffer], alignment: int = 1) -> int:
     """The peak, in bytes, of first fit by falling size."""
     live = [b for b in buffers if b.size > 0 and b.upper > b.lower]

@@ -24,8 +24,6 @@ from hetero_tvm.memory.problem import LIMIT, Buffer, Problem, is_alignment
 DEFAULT_SECONDS = 5.0
 _METHODS = ("trivial", "greedy", "local search", "exact search")
 _MOST_BUFFERS = 2**31 - 1
-_GREEDY_CHECKED = 1000
-"""Up to so many buffers no plan is worse than greedy by size, however that orders buffers of equal size."""
 
 
 def plan(
@@ -75,10 +73,6 @@ def plan(
         (offsets, peak, bound, method), interrupted = _in_cpp(
             library, buffers, aligns, capacity, seconds, seed, keep_on_interrupt
         )
-    if bound < peak and (capacity is None or capacity < peak) and 0 < len(buffers) <= _GREEDY_CHECKED:
-        simple, simple_peak = greedy.best_of_ties(buffers, aligns)
-        if simple_peak < peak:
-            offsets, peak, method = simple, simple_peak, "greedy"
     placed = {b.id: 0 for b in problem.buffers}
     placed.update({b.id: offset for b, offset in zip(buffers, offsets, strict=True)})
     return Plan(

@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "planner_leaf.h"
+#include "planner_ties.h"
 
 namespace planner {
 namespace {
+
+// Up to so many buffers no plan is worse than greedy by size, however that orders equal ones: each takes
+// time in the square of their number, and the clock has stopped by then.
+constexpr int64_t kTiesChecked = 5000;
 
 struct Group {
   std::vector<Item> items;
@@ -122,6 +127,11 @@ void PlanMemory(int64_t count, const int64_t* lower, const int64_t* upper, const
     method = std::max<int>(method, leaf.method());
   }
   for (int64_t i = 0; i < count; ++i) peak = std::max(peak, offsets[i] + size[i]);
+  if (peak > floor && peak > capacity && count <= kTiesChecked) {
+    const int64_t lower_peak = TakeBestOfTies(items, peak, offsets);
+    if (lower_peak < peak) method = kGreedy;
+    peak = lower_peak;
+  }
   result[0] = peak;
   result[1] = floor;
   result[2] = method;
