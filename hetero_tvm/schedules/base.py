@@ -79,6 +79,13 @@ class DesignSpace(ABC):
         """Numbers that let the cost model rank points across shapes of this space."""
         return []
 
+    def canonical(self, op: FusedOp, point: Point, machine: Any) -> Point:
+        """The one among the points with ``point``'s kernel that the search knows it by.
+
+        Where one choice makes another one idle, as many points stand for one kernel; it is timed once.
+        """
+        return point
+
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """Raise ``ValueError`` when ``point`` is not one of this space (a foreign or stale record)."""
         for knob in self.knobs(op, machine):

@@ -119,6 +119,7 @@ class PointProposer(_Proposer):
         """Number of points in the space."""
         self._features: dict[tuple[int, ...], list[float]] = {}
         self._known: dict[tuple[int, ...], float | None] = {}
+        self._kernels: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._random = random.Random(seed)
         self._noise = np.random.default_rng(seed)
         if self._knobs:
@@ -144,10 +145,17 @@ class PointProposer(_Proposer):
         return {**self._fixed, **chosen}
 
     def _decisions(self, point: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Those of the canonical point with the same kernel; None for a point of another space."""
         try:
+            point = self._task.space.canonical(self._task.op, point, self._machine)
             return tuple(knob.choices.index(point[knob.name]) for knob in self._knobs)
         except (ValueError, KeyError):
             return None
+
+    def _canonical(self, decisions: tuple[int, ...]) -> tuple[int, ...]:
+        if decisions not in self._kernels:
+            self._kernels[decisions] = self._decisions(self._point(decisions)) or decisions
+        return self._kernels[decisions]
 
     @staticmethod
     def _read(trace: Any) -> tuple[int, ...]:
@@ -198,10 +206,10 @@ class PointProposer(_Proposer):
             generated = self._generate()
             if generated is None:
                 break
-            decisions = [self._read(candidate.sch.trace) for candidate in generated]
+            decisions = [self._canonical(self._read(candidate.sch.trace)) for candidate in generated]
             # MetaSchedule only wants to know that they were measured; results reach it by learn().
             self._answer(self._known.get(d) for d in decisions)
-            new = [d for d in decisions if d not in self._known]
+            new = [d for d in dict.fromkeys(decisions) if d not in self._known]
             fresh += [{"point": self._point(d)} for d in new]
             if new:
                 break
@@ -213,8 +221,8 @@ class PointProposer(_Proposer):
         """MetaSchedule gives up a little before the last points of a small space: list those."""
         if self.size > 4096 or len(self._known) >= self.size:
             return []
-        every = np.ndindex(*(len(knob.choices) for knob in self._knobs))
-        rest = [tuple(map(int, d)) for d in every if tuple(d) not in self._known]
+        every = (tuple(map(int, d)) for d in np.ndindex(*(len(knob.choices) for knob in self._knobs)))
+        rest = [d for d in dict.fromkeys(map(self._canonical, every)) if d not in self._known]
         return [{"point": self._point(d)} for d in rest[:most]]
 
 

@@ -34,6 +34,22 @@ def test_every_point_once():
     assert len(explore(proposer(SinglePoint()))) == 1
 
 
+class IdleKnob(ScaleSpace):
+    """``pieces`` means nothing when the work is done once."""
+
+    def canonical(self, op, point, machine):
+        return {**point, "pieces": 1} if point["repeat"] == 1 else point
+
+
+def test_one_kernel_under_several_points_is_proposed_once():
+    keys = explore(proposer(IdleKnob()))
+    assert len(keys) == len(set(keys)) == 10
+    assert sum('"repeat": 1' in key for key in keys) == 1
+    known = proposer(IdleKnob())
+    known.learn({"point": {"repeat": 1, "pieces": 4}}, 1e-3)
+    assert not any('"repeat": 1' in key for key in explore(known))
+
+
 def test_the_same_seed_proposes_the_same():
     assert explore(proposer(seed=5)) == explore(proposer(seed=5))
 

@@ -178,6 +178,9 @@ class MatmulSpace(DesignSpace):
         """Pieces of K; a kernel whose threads share out columns does not cut it."""
         return point.get("k_blocks", 1) if point["row_blocks"] > 1 else 1
 
+    def canonical(self, op: Matmul, point: Point, machine: CpuModel) -> Point:
+        return {**point, "k_blocks": self._cuts(point)}
+
     def default(self, op: Matmul, machine: CpuModel) -> Point:
         product = self.product(op)
         points = [
