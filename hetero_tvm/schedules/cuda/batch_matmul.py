@@ -10,8 +10,6 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-from tvm.tirx.script.builder import ir as T  # noqa: E402
-
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
@@ -21,7 +19,7 @@ from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat  # noqa: E4
 from hetero_tvm.schedules.cuda.fragments import Element, element_for  # noqa: E402
 from hetero_tvm.schedules.cuda.matmul import INDEX_LIMIT, features_of, unflatten  # noqa: E402
 from hetero_tvm.schedules.cuda.operands import Columns, Rows, Source  # noqa: E402
-from hetero_tvm.schedules.cuda.product import emit_tile, place_of, tiles_of  # noqa: E402
+from hetero_tvm.schedules.cuda.product import blocks, emit_tile  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import CHUNK, Problem, Tile, choices, tiles  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
@@ -91,16 +89,8 @@ def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
     with k:
         arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
         a, b, y = (flat(k, argument) for argument in arguments)
-        down, across = tiles_of(op.m, op.n, tile)
-        with (
-            T.launch_thread("blockIdx.z", op.batch) as matrix,
-            T.launch_thread("blockIdx.x", down * across) as block,
-            T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
-            T.launch_thread("threadIdx.x", 32) as lane,
-        ):
-            i, j = place_of(k, block, down, across)
-            row, column = device.fixed(k, i * tile.rows), device.fixed(k, j * tile.columns)
-            index = unflatten(matrix, op.lead) if op.lead else ()
+        with blocks(k, op.m, op.n, tile, op.batch) as block:
+            index = unflatten(block.product, op.lead) if op.lead else ()
 
             def first(place: Sequence[int]) -> Any:
                 """Where the matrix of this block begins."""
@@ -109,13 +99,13 @@ def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
 
             def sources() -> tuple[Source, Source]:
                 left = Rows(
-                    k, a, first(op.left_at), op.left_at[-2], row, op.m, tile.rows, op.k, tile.depth, size,
-                    aligned[0],
+                    k, a, first(op.left_at), op.left_at[-2], block.row, op.m, tile.rows, op.k, tile.depth,
+                    size, aligned[0],
                 )  # fmt: skip
                 kind, stride = (Rows, op.right_at[-1]) if along else (Columns, op.right_at[-2])
                 right = kind(
-                    k, b, first(op.right_at), stride, column, op.n, tile.columns, op.k, tile.depth, size,
-                    aligned[1],
+                    k, b, first(op.right_at), stride, block.column, op.n, tile.columns, op.k, tile.depth,
+                    size, aligned[1],
                 )  # fmt: skip
                 return left, right
 
@@ -124,7 +114,7 @@ def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
                 y, op.output.dtype, op.m, op.n, Steps((), ()), first((0, *lead)), y_strides[-2], lead
             )
             steps = (int32(0), -(-op.k // tile.depth))
-            emit_tile(k, tile, element, sources, steps, epilogue, (row, column), warp, lane, across=not along)
+            emit_tile(k, tile, element, sources, steps, epilogue, block, across=not along)
     return k.function
 
 

@@ -9,7 +9,6 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from tvm import tirx  # noqa: E402
-from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
 from hetero_tvm.ops.layout import Layout  # noqa: E402
@@ -21,7 +20,7 @@ from hetero_tvm.schedules.cuda.epilogue import Steps, flat, vector_of  # noqa: E
 from hetero_tvm.schedules.cuda.fragments import Element  # noqa: E402
 from hetero_tvm.schedules.cuda.matmul import whole  # noqa: E402
 from hetero_tvm.schedules.cuda.operands import Rows, Source  # noqa: E402
-from hetero_tvm.schedules.cuda.product import Epilogue, emit_tile, place_of, tiles_of  # noqa: E402
+from hetero_tvm.schedules.cuda.product import Epilogue, blocks, emit_tile  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import CHUNK, Tile  # noqa: E402
 
 
@@ -183,24 +182,16 @@ def conv2d(op: Conv2d, tile: Tile, element: Element) -> Any:
         operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
         operands.append(k.argument("Y", op.output.shape, op.dtype))
         x, w, *extra, y = (flat(k, operand) for operand in operands)
-        down, across = tiles_of(pixels(op), columns(op), tile)
-        with (
-            T.launch_thread("blockIdx.z", op.groups) as group,
-            T.launch_thread("blockIdx.x", down * across) as block,
-            T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
-            T.launch_thread("threadIdx.x", 32) as lane,
-        ):
-            i, j = place_of(k, block, down, across)
-            row, column = device.fixed(k, i * tile.rows), device.fixed(k, j * tile.columns)
+        with blocks(k, pixels(op), columns(op), tile, op.groups) as block:
 
             def sources() -> tuple[Source, Source]:
-                matrix = group * (filters * depth)
+                matrix = block.product * (filters * depth)
                 return (
-                    Windows(k, x, op, row, group, tile, size),
-                    Rows(k, w, matrix, depth, column, None, tile.columns, depth, tile.depth, size),
+                    Windows(k, x, op, block.row, block.product, tile, size),
+                    Rows(k, w, matrix, depth, block.column, None, tile.columns, depth, tile.depth, size),
                 )
 
-            result = ImageResult(op, y, extra, group)
+            result = ImageResult(op, y, extra, block.product)
             steps = (int32(0), depth // tile.depth)
-            emit_tile(k, tile, element, sources, steps, result, (row, column), warp, lane, rounded=True)
+            emit_tile(k, tile, element, sources, steps, result, block, rounded=True)
     return k.function

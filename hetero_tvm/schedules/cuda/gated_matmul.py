@@ -12,7 +12,6 @@ from hetero_tvm._bootstrap import import_tvm
 tvm = import_tvm()
 
 from tvm import tirx  # noqa: E402
-from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.gated_matmul import GatedMatmul  # noqa: E402
@@ -23,8 +22,7 @@ from hetero_tvm.schedules.cuda.activation import ACTIVATIONS  # noqa: E402
 from hetero_tvm.schedules.cuda.epilogue import flat, vector_of  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element, element_for  # noqa: E402
 from hetero_tvm.schedules.cuda.matmul import INDEX_LIMIT, features_of, packed, whole  # noqa: E402
-from hetero_tvm.schedules.cuda.operands import Rows  # noqa: E402
-from hetero_tvm.schedules.cuda.product import Epilogue, emit_tile, place_of, tiles_of  # noqa: E402
+from hetero_tvm.schedules.cuda.product import Epilogue, blocks, emit_tile, packed_sources  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Problem, Tile, choices, tiles  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
@@ -96,7 +94,7 @@ class _Gate(Epilogue):
         self.op, self.out, self.bias = op, out, bias
         self.vector = vector_of(op.dtype, op.n)
 
-    def width(self, columns: int) -> int:
+    def width(self, columns: Any) -> Any:
         return columns // 2
 
     def take(self, k: Kernel, shared: Any, at: Any, column: Any, dtype: str) -> Any:
@@ -132,23 +130,9 @@ def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> Any:
         operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
         operands.append(k.argument("Y", op.output.shape, op.dtype))
         x, w, *bias, y = (flat(k, operand) for operand in operands)
-        down, across = tiles_of(op.m, columns, tile)
-        with (
-            T.launch_thread("blockIdx.x", down * across) as block,
-            T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
-            T.launch_thread("threadIdx.x", 32) as lane,
-        ):
-            i, j = place_of(k, block, down, across)
-            row, column = k.let(i * tile.rows), k.let(j * tile.columns)
-
-            def sources() -> tuple[Rows, Rows]:
-                return (
-                    Rows(k, x, 0, op.k, row, op.m, tile.rows, op.k, tile.depth, element.size),
-                    Rows(k, w, 0, depth, column, None, tile.columns, depth, tile.depth, element.size),
-                )
-
+        with blocks(k, op.m, columns, tile) as block:
             gate = _Gate(op, y, bias[0] if bias else None)
-            place = (row, k.let(j * (tile.columns // 2)))
+            sources = packed_sources(k, x, w, op.m, op.k, block, tile, element.size)
             steps = (int32(0), depth // tile.depth)
-            emit_tile(k, tile, element, sources, steps, gate, place, warp, lane, rounded=True)
+            emit_tile(k, tile, element, sources, steps, gate, block, rounded=True)
     return k.function

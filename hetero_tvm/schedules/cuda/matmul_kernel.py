@@ -18,8 +18,7 @@ from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat, vector_of  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element  # noqa: E402
 from hetero_tvm.schedules.cuda.matmul import whole  # noqa: E402
-from hetero_tvm.schedules.cuda.operands import Rows  # noqa: E402
-from hetero_tvm.schedules.cuda.product import Epilogue, emit_tile, place_of, tiles_of  # noqa: E402
+from hetero_tvm.schedules.cuda.product import Epilogue, blocks, emit_tile, packed_sources  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
 _THREADS = 128
@@ -54,31 +53,15 @@ def _tiles(
     k: Kernel, op: Matmul, tile: Tile, element: Element, x: Any, w: Any, splits: int, epilogue: Any
 ) -> None:
     """Blocks over tiles, and over parts of the reduction."""
-    down, across = tiles_of(op.m, op.n, tile)
-    depth = whole(op.k, tile.depth)
-    steps = depth // tile.depth
+    steps = whole(op.k, tile.depth) // tile.depth
     each = -(-steps // splits)
-    with (
-        T.launch_thread("blockIdx.z", splits) as part,
-        T.launch_thread("blockIdx.x", down * across) as block,
-        T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
-        T.launch_thread("threadIdx.x", 32) as lane,
-    ):
-        i, j = place_of(k, block, down, across)
-        row, column = k.let(i * tile.rows), k.let(j * tile.columns)
-
-        def sources() -> tuple[Rows, Rows]:
-            return (
-                Rows(k, x, 0, op.k, row, op.m, tile.rows, op.k, tile.depth, element.size),
-                Rows(k, w, 0, depth, column, None, tile.columns, depth, tile.depth, element.size),
-            )
-
-        first, count = (int32(0), steps) if splits == 1 else (k.let(part * each), each)
+    with blocks(k, op.m, op.n, tile, splits) as block:
+        first, count = (int32(0), steps) if splits == 1 else (k.let(block.product * each), each)
         if steps % splits:  # the last parts may be shorter, or empty
             count = k.let(tirx.max(tirx.min(int32(each), steps - first), int32(0)))
-        emit_tile(
-            k, tile, element, sources, (first, count), epilogue(part), (row, column), warp, lane, rounded=True
-        )
+        sources = packed_sources(k, x, w, op.m, op.k, block, tile, element.size)
+        result = epilogue(block.product)
+        emit_tile(k, tile, element, sources, (first, count), result, block, rounded=True)
 
 
 def _add_parts(k: Kernel, op: Matmul, parts: Any, splits: int, result: RowMajor) -> None:

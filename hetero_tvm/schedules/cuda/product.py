@@ -19,8 +19,9 @@ two lanes meet in a bank, and because results leave once, in whole vectors, with
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -33,7 +34,7 @@ from tvm.tirx.script.builder import ir as T  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
 from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import SLAB, Element, warp_of  # noqa: E402
-from hetero_tvm.schedules.cuda.operands import Source  # noqa: E402
+from hetero_tvm.schedules.cuda.operands import Rows, Source  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
 _GROUP = 8
@@ -52,8 +53,8 @@ class Epilogue(ABC):
     vector: int
     along_rows = False
 
-    def width(self, columns: int) -> int:
-        """Results that ``columns`` columns of the product make."""
+    def width(self, columns: Any) -> Any:
+        """Results that ``columns`` columns of the product make; a number or an expression."""
         return columns
 
     def take(self, k: Kernel, shared: Any, at: Any, column: Any, dtype: str) -> Any:
@@ -67,12 +68,33 @@ class Epilogue(ABC):
         """Finish and store ``vector`` results from ``column`` of ``row``; both may lie beyond the end."""
 
 
-def tiles_of(m: int, n: int, tile: Tile) -> tuple[int, int]:
-    """Tiles down and across."""
-    return -(-m // tile.rows), -(-n // tile.columns)
+@dataclass(frozen=True)
+class Block:
+    """Where a block works: its product, first row and column of its tile; a thread's warp and lane."""
+
+    product: Any
+    row: Any
+    column: Any
+    warp: Any
+    lane: Any
 
 
-def place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
+@contextmanager
+def blocks(k: Kernel, m: int, n: int, tile: Tile, products: int = 1) -> Iterator[Block]:
+    """A launch of one block a tile, for ``products`` products of ``m`` rows and ``n`` columns."""
+    down, across = -(-m // tile.rows), -(-n // tile.columns)
+    with (
+        T.launch_thread("blockIdx.z", products) as product,
+        T.launch_thread("blockIdx.x", down * across) as block,
+        T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
+        T.launch_thread("threadIdx.x", 32) as lane,
+    ):
+        i, j = _place_of(k, block, down, across)
+        row, column = device.fixed(k, i * tile.rows), device.fixed(k, j * tile.columns)
+        yield Block(product, row, column, warp, lane)
+
+
+def _place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
     """Row and column of the tile that a block of a flat grid works on, groups of rows after each other."""
     if down == 1 or across == 1:
         return (int32(0), block) if down == 1 else (block, int32(0))
@@ -84,6 +106,21 @@ def place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
     return device.fixed(k, number * group + within % height), device.fixed(k, within // height)
 
 
+def packed_sources(
+    k: Kernel, x: Any, w: Any, m: int, length: int, block: Block, tile: Tile, size: int
+) -> Callable[[], tuple[Source, Source]]:
+    """X [m, length] as it lies, and W packed [columns, length], both in whole tiles."""
+    depth = -(-length // tile.depth) * tile.depth
+
+    def sources() -> tuple[Source, Source]:
+        return (
+            Rows(k, x, 0, length, block.row, m, tile.rows, length, tile.depth, size),
+            Rows(k, w, 0, depth, block.column, None, tile.columns, depth, tile.depth, size),
+        )
+
+    return sources
+
+
 def emit_tile(
     k: Kernel,
     tile: Tile,
@@ -91,9 +128,7 @@ def emit_tile(
     sources: Callable[[], tuple[Source, Source]],
     steps: tuple[Any, Any],
     epilogue: Epilogue,
-    place: tuple[Any, Any],
-    warp: Any,
-    lane: Any,
+    block: Block,
     across: bool = False,
     rounded: bool = False,
 ) -> None:
@@ -103,7 +138,6 @@ def emit_tile(
     ----------
     sources : makes the operands (called once shared memory exists).
     steps : first step of the reduction, and how many; ints or expressions.
-    place : first row and first column (of the result) of the tile.
     across : W's tile is [depth, columns].
     rounded : W's values need no rounding (tf32).
     """
@@ -114,13 +148,13 @@ def emit_tile(
     if tile.group:
         shared = k.let(device.value("htvm_align", shared))
     x, w = sources()
-    thread = device.fixed(k, warp * 32 + lane)
+    thread = device.fixed(k, block.warp * 32 + block.lane)
     for source in (x, w):
         source.begin(thread, tile.threads)
     x_bytes = tile.rows * tile.depth * element.size
     stage_bytes = tile.stage_bytes(element.size)
     engine = warp_of(k, tile, element, across, rounded)
-    engine.begin(warp, lane)
+    engine.begin(block.warp, block.lane)
 
     def copy(step: Any) -> None:
         at = device.fixed(k, step % stages * stage_bytes)
@@ -150,20 +184,20 @@ def emit_tile(
         engine.finish()
     device.call("htvm_wait", template="0")
     T.evaluate(tirx.op.tvm_storage_sync("shared"))
-    _finish(k, tile, element, engine, epilogue, shared, place, warp, lane)
+    _finish(k, tile, element, engine, epilogue, shared, block)
 
 
 def _finish(
-    k: Kernel, tile: Tile, element: Element, engine: Any, epilogue: Epilogue, shared: Any,
-    place: tuple[Any, Any], warp: Any, lane: Any,
-) -> None:  # fmt: skip
+    k: Kernel, tile: Tile, element: Element, engine: Any, epilogue: Epilogue, shared: Any, block: Block
+) -> None:
     """Each warp stages its own rows and needs no barrier with the others."""
+    lane = block.lane
     pitch = tile.staging_pitch
-    area = device.fixed(k, warp * (SLAB * pitch))
+    area = device.fixed(k, block.warp * (SLAB * pitch))
     width = epilogue.width(tile.warp_columns)
     across = width // epilogue.vector
-    first_row = device.fixed(k, place[0] + engine.down * tile.warp_rows)
-    first_column = device.fixed(k, place[1] + engine.right * width)
+    first_row = device.fixed(k, block.row + engine.down * tile.warp_rows)
+    first_column = device.fixed(k, epilogue.width(block.column) + engine.right * width)
     for slab in range(tile.warp_rows // SLAB):
         engine.put(slab, shared, area, pitch)
         device.call("htvm_sync_warp")
