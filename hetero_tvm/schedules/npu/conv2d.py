@@ -4,7 +4,7 @@ A convolution is a product of patches [pixels, taps x channels] with the weights
 on the way from L1 to L0A (``im2col``), so an image is read from DRAM once per panel and never
 unfolded in memory.  Rows of the product are whole rows of output pixels.
 
-Loops as in :mod:`hetero_tvm.schedules.npu.matmul`, where the stationary operand is either a block of
+Loops as in :mod:`hetero_tvm.schedules.npu.matmul.kernel`, where the stationary operand is either a block of
 the image (weights stream: deep layers) or a panel of the weights (the image streams: early layers).
 With one tap, no stride and no padding it *is* that product.
 """
@@ -28,11 +28,15 @@ from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
 from hetero_tvm.ops.layout import PLAIN  # noqa: E402
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
 from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
-from hetero_tvm.schedules.npu import epilogue, matmul  # noqa: E402
+from hetero_tvm.schedules.npu import epilogue  # noqa: E402
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace  # noqa: E402
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At  # noqa: E402
 from hetero_tvm.schedules.npu.image import Image  # noqa: E402
-from hetero_tvm.schedules.npu.matmul import Tiles  # noqa: E402
+from hetero_tvm.schedules.npu.matmul import choices, cost  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.kernel import Emitter  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles, tables  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits, piece_rows  # noqa: E402
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at  # noqa: E402
 
 
@@ -73,38 +77,38 @@ class NpuConv2dSpace(NpuSpace):
 
     def _candidates(self, op: Conv2d, machine: Any) -> Iterator[Tiles]:
         if is_plain(op):
-            return matmul.candidates(as_product(op), machine.spec)
+            return choices.candidates(as_product(op), machine.spec)
         return candidates(op, machine.spec)
 
     def _cost(self, op: Conv2d, t: Tiles, machine: Any) -> float:
         if is_plain(op):
-            return matmul.estimate(as_product(op), t, machine.spec)
+            return cost.estimate(as_product(op), t, machine.spec)
         return estimate(op, t, machine.spec)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         ranked = sorted(self._candidates(op, machine), key=lambda t: self._cost(op, t, machine))
-        return (Knob("tiles", tuple(t.point() for t in ranked[: matmul.MOST])),)
+        return (Knob("tiles", tuple(t.point() for t in ranked[: choices.MOST])),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
         return {"tiles": min(self._candidates(op, machine), key=lambda t: self._cost(op, t, machine)).point()}
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         value = point.get("tiles")
-        fits = isinstance(value, tuple) and len(value) == 8 and (
-            matmul.fits(as_product(op), Tiles(*value), machine.spec)
+        possible = isinstance(value, tuple) and len(value) == 8 and (
+            fits(as_product(op), Tiles(*value), machine.spec)
             if is_plain(op) else _fits(op, Tiles(*value), machine.spec)
         )  # fmt: skip
-        if not fits:
+        if not possible:
             raise ValueError(f"{self.name}: tiles={value!r} do not fit {machine.spec.name}")
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         tiles = Tiles(*point["tiles"])
-        return [self._cost(op, tiles, machine), *matmul.queue_cycles(as_product(op), tiles, machine.spec),
+        return [self._cost(op, tiles, machine), *cost.queue_cycles(as_product(op), tiles, machine.spec),
                 *map(float, point["tiles"][1:])]  # fmt: skip
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Weights as [taps, channels, filters], then as the product packs them."""
-        panels = matmul.NpuMatmulSpace().pack(as_product(op), point, machine)[1]
+        panels = NpuMatmulSpace().pack(as_product(op), point, machine)[1]
 
         def packed(w: np.ndarray) -> np.ndarray:
             return panels(w.transpose(2, 3, 1, 0).reshape(-1, op.filters))
@@ -115,43 +119,43 @@ class NpuConv2dSpace(NpuSpace):
         return self.emit_held(op, point, machine, frozenset())
 
     def on_chip(self, op: FusedOp) -> frozenset[int]:
-        found = matmul.on_chip(op)
+        found = on_chip(op)
         # Patches of several images are no rows of one.
         return found if op.batch == 1 or is_plain(op) else found - {0}
 
     def tables(
         self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
     ) -> list[np.ndarray]:
-        return matmul.tables(matmul.roles(op, held), machine)
+        return tables(roles(op, held), machine)
 
     def fitted(
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:
-        roles, spec = matmul.roles(op, held), machine.spec
-        if is_plain(op) or "x" in roles:
-            return matmul.fitted(as_product(op), point, spec, roles, l1)
-        if roles - {"y"}:
+        held_roles, spec = roles(op, held), machine.spec
+        if is_plain(op) or "x" in held_roles:
+            return choices.fitted(as_product(op), point, spec, held_roles, l1)
+        if held_roles - {"y"}:
             return None
         given = Tiles(*point["tiles"]) if point is not None else None
         if given is None or not _fits(op, given, spec, l1):
-            choices = [t for t in candidates(op, spec) if _fits(op, t, spec, l1)]
-            if not choices:
+            fitting = [t for t in candidates(op, spec) if _fits(op, t, spec, l1)]
+            if not fitting:
                 return None
-            given = min(choices, key=lambda t: estimate(op, t, spec))
+            given = min(fitting, key=lambda t: estimate(op, t, spec))
         return {"tiles": given.point(), "panels": 2 if _l1_bytes(op, given, 2) + 256 <= l1 else 1}
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
-        tiles, roles, panels = Tiles(*point["tiles"]), matmul.roles(op, held), point.get("panels")
+        tiles, held_roles, panels = Tiles(*point["tiles"]), roles(op, held), point.get("panels")
         copied = point.get("copied", 0)
         if is_plain(op):
-            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, copied=copied).run()
-        if "x" in roles:
+            return Emitter(as_product(op), tiles, machine, held_roles, panels, copied=copied).run()
+        if "x" in held_roles:
             image = Image(
                 op.height, op.width, op.channels, op.kernel, op.strides, op.dilation, op.padding[:2],
                 op.out_width,
             )  # fmt: skip
-            return matmul.Emitter(as_product(op), tiles, machine, roles, panels, image, copied).run()
-        return _Emitter(op, tiles, machine, roles, panels).run()
+            return Emitter(as_product(op), tiles, machine, held_roles, panels, image, copied).run()
+        return _Emitter(op, tiles, machine, held_roles, panels).run()
 
 
 def candidates(op: Conv2d, spec: Any) -> Iterator[Tiles]:
@@ -180,7 +184,7 @@ def candidates(op: Conv2d, spec: Any) -> Iterator[Tiles]:
                         for slices in (1, 4):
                             if slices > 1 and (slices - 1) * tk >= product.k:
                                 continue
-                            rows = matmul.piece_rows(product, tm, tn, spec)
+                            rows = piece_rows(product, tm, tn, spec)
                             tiles = Tiles(stationary, tm, tn, tk, slices, sub, 2, rows)
                             if _fits(op, tiles, spec):
                                 yield tiles
@@ -220,7 +224,7 @@ def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
 def estimate(op: Conv2d, t: Tiles, spec: Any) -> float:
     """The product's estimate, with the image's bytes in place of the patches'."""
     product = as_product(op)
-    dma, move, matrix, vector, ends = matmul.queue_cycles(product, t, spec)
+    dma, move, matrix, vector, ends = cost.queue_cycles(product, t, spec)
     rows = t.tm // op.out_width
     blocks = op.batch * ceil_div(op.out_height, rows * (t.sub if t.stationary == "x" else 1))
     panels = ceil_div(ceil_div(op.filters, t.tn), t.sub) if t.stationary == "w" else 1
@@ -235,11 +239,11 @@ def estimate(op: Conv2d, t: Tiles, spec: Any) -> float:
     return busiest + ends + 0.02 * (sum(queues) - busiest)
 
 
-class _Emitter(matmul.Emitter):
+class _Emitter(Emitter):
     """The product's loops over images: ``self.op`` is the product, ``self.conv`` the convolution."""
 
     def __init__(
-        self, op: Conv2d, tiles: Tiles, machine: Any, held: matmul.Roles, panels: int | None = None
+        self, op: Conv2d, tiles: Tiles, machine: Any, held: Roles, panels: int | None = None
     ):
         pixels = op.out_height * op.out_width
         super().__init__(replace(as_product(op), lead=(pixels,)), tiles, machine, held, panels)

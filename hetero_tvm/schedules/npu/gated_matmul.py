@@ -1,6 +1,6 @@
 """The gated half of an MLP: ``activation(X @ G) * (X @ U)``.
 
-Loops: the loops of :mod:`hetero_tvm.schedules.npu.matmul` twice in one kernel.  The first product goes
+Loops: the loops of :mod:`hetero_tvm.schedules.npu.matmul.kernel` twice in one kernel.  The first product goes
 through the activation to the result's place in DRAM; the second one reads it back tile by tile in its
 epilogue and multiplies.  Nothing waits in between: the second product starts while the first one's last
 tiles are on their way out.
@@ -16,9 +16,11 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu import epilogue, matmul
+from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.matmul import Tiles
+from hetero_tvm.schedules.npu.matmul.kernel import Emitter
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles
 from hetero_tvm.schedules.npu.tiles import round_up
 
 
@@ -46,27 +48,27 @@ class NpuGatedMatmulSpace(NpuSpace):
         return epilogue.supported((op.activation,))
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        return matmul.NpuMatmulSpace().knobs(_model(op), machine)
+        return NpuMatmulSpace().knobs(_model(op), machine)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
-        return matmul.NpuMatmulSpace().default(_model(op), machine)
+        return NpuMatmulSpace().default(_model(op), machine)
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
-        matmul.NpuMatmulSpace().check(_model(op), point, machine)
+        NpuMatmulSpace().check(_model(op), point, machine)
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return matmul.NpuMatmulSpace().features(_model(op), point, machine)
+        return NpuMatmulSpace().features(_model(op), point, machine)
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """G's column panels, then U's."""
-        panels = matmul.NpuMatmulSpace().pack(_model(op), point, machine)[1]
+        panels = NpuMatmulSpace().pack(_model(op), point, machine)[1]
         return {1: lambda w: np.concatenate([panels(w[:, : op.n]), panels(w[:, op.n :])])}
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
         return _Emitter(op, Tiles(*point["tiles"]), machine).run()
 
 
-class _Emitter(matmul.Emitter):
+class _Emitter(Emitter):
     def __init__(self, op: GatedMatmul, tiles: Tiles, machine: Any):
         super().__init__(_model(op), tiles, machine)
         self.gated = op

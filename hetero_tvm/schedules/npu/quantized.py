@@ -1,7 +1,8 @@
 """Products and convolutions of 8-bit integers on the matrix unit.
 
-Loops: those of :mod:`hetero_tvm.schedules.npu.matmul` and :mod:`hetero_tvm.schedules.npu.conv2d`, with int32
-accumulators; their way out adds the bias, scales by column, rounds and saturates in one instruction::
+Loops: those of :mod:`hetero_tvm.schedules.npu.matmul.kernel` and
+:mod:`hetero_tvm.schedules.npu.conv2d`, with int32 accumulators; their way out adds the bias, scales by
+column, rounds and saturates in one instruction::
 
     for s in sub, rows of the tile: UB <- requantised(L0C + bias);  DRAM <- UB
 
@@ -20,10 +21,14 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu import conv2d, matmul
+from hetero_tvm.schedules.npu import conv2d
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace, stored_as
 from hetero_tvm.schedules.npu.emit import UB, At
-from hetero_tvm.schedules.npu.matmul import Tiles
+from hetero_tvm.schedules.npu.matmul.finish import least
+from hetero_tvm.schedules.npu.matmul.kernel import Emitter
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles
 from hetero_tvm.schedules.npu.tiles import extent_at, round_up
 
 _STEPS = (BIAS, "silu")
@@ -75,7 +80,7 @@ class NpuQuantMatmulSpace(_QuantSpace):
     name = "npu.quant_matmul"
 
     def _floats(self) -> NpuSpace:
-        return matmul.NpuMatmulSpace()
+        return NpuMatmulSpace()
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         return None if isinstance(op, QuantMatmul) else f"is for quant_matmul, not {op.kind}"
@@ -105,10 +110,10 @@ class NpuQuantConv2dSpace(_QuantSpace):
         if conv2d.is_plain(model):
             product = conv2d.as_product(model)
             return _Matmul(product, tiles, machine, panels=point.get("panels")).set(op).run()
-        return _Conv2d(model, tiles, machine, matmul.NOTHING, point.get("panels")).set(op).run()
+        return _Conv2d(model, tiles, machine, NOTHING, point.get("panels")).set(op).run()
 
 
-class _Integers(matmul.Emitter):
+class _Integers(Emitter):
     """What both emitters change of those of floats."""
 
     quantized: Any
@@ -144,7 +149,7 @@ class _Integers(matmul.Emitter):
                     k.load((width,), At(tile, lambda b: (b,)), source)
                     rows[name] = At(tile, lambda a, b: (b,))
             with k.loop((high + t.rows - 1) // t.rows, buffers=2) as e:
-                part = extent_at(high, t.rows, e) if isinstance(high, int) else matmul._least(
+                part = extent_at(high, t.rows, e) if isinstance(high, int) else least(
                     t.rows, high - e * t.rows
                 )  # fmt: skip
                 y = k.alloc(UB, (t.rows, t.tn), self.into)

@@ -7,7 +7,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
-from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
 from hetero_tvm.schedules.npu.quantized import NpuQuantConv2dSpace, NpuQuantMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace

@@ -13,7 +13,7 @@ from hetero_tvm.schedules.npu.base import ROW_MAJOR
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.fetch import FetchSpace
-from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value

@@ -3,7 +3,8 @@ import random
 import pytest
 
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace, candidates
+from hetero_tvm.schedules.npu.matmul.choices import candidates
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.targets.npu.driver import open_device
 from hetero_tvm.targets.npu.measure import kernel_region
 from tests.schedules.npu.running import assert_close, machine

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.npu.matmul import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.targets.npu.driver import DriverError, open_device
 from hetero_tvm.targets.npu.stream import Builder, Stream
 from hetero_tvm.targets.npu.sync import Synchronizer

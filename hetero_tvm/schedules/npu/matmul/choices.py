@@ -1,0 +1,74 @@
+"""The tiles to choose from, and the best of them beside what is held in L1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.npu.matmul.cost import estimate
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
+from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits, l1_bytes, piece_rows
+from hetero_tvm.schedules.npu.tiles import ceil_div, even
+
+MOST = 48
+"""Tiles that a space offers: the first ones by estimate."""
+
+
+def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> Iterator[Tiles]:
+    """Tiles that fit every scratchpad, over a grid of sensible sizes."""
+    bm, bn, bk = spec.matrix_block
+    l0c = spec.scratchpad("l0c") // 4
+    for parts_m in (2, 4, 8, 16, 32):
+        tm = even(op.m, bm * parts_m, bm) if op.m > bm else op.m
+        for parts_n in (2, 4, 8, 16, 32):
+            tn = even(op.n, bn * parts_n, bn) if op.n > bn else op.n
+            if tm * tn > l0c:
+                continue
+            room = min(spec.scratchpad("l0a") // (4 * tm), spec.scratchpad("l0b") // (4 * tn))
+            for limit in {room, 128, 64, 32}:
+                if limit > room or limit < bk:
+                    continue
+                tk = even(op.k, limit // bk * bk, bk)
+                for stationary in STATIONARY:
+                    span = ceil_div(op.n, tn) if stationary == "w" else ceil_div(op.m, tm)
+                    for sub in {1, 2, 3, 4, span}:
+                        if sub > span or sub * tm * tn > l0c:
+                            continue
+                        for slices in (1, 2, 4):
+                            if slices > 1 and (slices - 1) * tk >= op.k:
+                                continue
+                            for ring in (1, 2, 4) if held and stationary == "w" else (2, 4):
+                                tiles = Tiles(
+                                    stationary, tm, tn, tk, slices, sub, ring, piece_rows(op, tm, tn, spec)
+                                )
+                                if fits(op, tiles, spec, held, l1):
+                                    yield tiles
+
+
+def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> Point | None:
+    """The given tiles if they fit, else the best that do; with as deep a ring as there is room for."""
+    given = Tiles(*point["tiles"]) if point is not None else None
+    if given is None or not fits(op, given, spec, held, l1):
+        choices = [t for t in candidates(op, spec, held, l1)]
+        if not choices:
+            return None
+        given = min(choices, key=lambda t: estimate(op, t, spec, held))
+    tiles = deepen(op, given, held, lambda t: fits(op, t, spec, held, l1))
+    return {"tiles": tiles.point(), "panels": 2 if l1_bytes(op, tiles, 2, held) <= l1 else 1}
+
+
+def deepen(op: Matmul, t: Tiles, held: Roles, fit: Any) -> Tiles:
+    """With as deep a ring as has room, up to the whole stream: what the next kernel streams arrives while
+    this one computes."""
+    whole = ceil_div(op.k, t.tk * t.slices) * ceil_div(op.n, t.tn)
+    if t.stationary == "w":
+        whole = ceil_div(ceil_div(op.n, t.tn), t.sub) if "x" in held else 2
+    while t.ring < min(whole, 64):
+        deeper = replace(t, ring=t.ring * 2)
+        if not fit(deeper):
+            break
+        t = deeper
+    return t

@@ -1,0 +1,79 @@
+"""What a product costs, estimated from its tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.ops.matmul import RESIDUAL, Matmul
+from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles
+from hetero_tvm.schedules.npu.tiles import ceil_div
+
+_ISSUE = 12
+_ISSUE_MATRIX = 24
+"""Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
+
+
+def queue_cycles(
+    op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING
+) -> tuple[float, float, float, float, float]:
+    """Estimated work of the queues: DMA of both directions together, moves, matrix, vector; and the start
+    and end that nothing overlaps."""
+    m_tiles, n_tiles, k_tiles = ceil_div(op.m, t.tm), ceil_div(op.n, t.tn), ceil_div(op.k, t.tk)
+    inner, outer = (n_tiles, m_tiles) if t.stationary == "w" else (m_tiles, n_tiles)
+    panels, blocks = ceil_div(inner, t.sub), outer
+    x, w = ("x" not in held) * 2.0 * op.m * op.k, ("w" not in held) * 2.0 * op.k * op.n
+    moved = {"x": x + w * panels, "w": w + x * panels, "none": x * blocks + w * panels}[t.stationary]
+    residuals = steps_of(op, held).count(RESIDUAL)
+    out = 2.0 * op.m * op.n
+    dma = (moved + out * (("y" not in held) + residuals)) / spec.dram_bytes_per_cycle
+    mmads = m_tiles * n_tiles * k_tiles
+    depth = op.k - (k_tiles - 1) * t.tk
+    last = op.m - (m_tiles - 1) * t.tm
+
+    def column(rows: int) -> int:
+        return (k_tiles - 1) * spec.matrix_cycles(rows, t.tn, t.tk) + spec.matrix_cycles(rows, t.tn, depth)
+
+    matrix = float(n_tiles * ((m_tiles - 1) * column(t.tm) + column(last)) + mmads * _ISSUE_MATRIX)
+    if RESIDUAL in held:
+        unit = unit_size(spec)
+        each = spec.matrix_cycles(t.tm, unit, unit) + _ISSUE // 2
+        matrix += m_tiles * n_tiles * ceil_div(t.tn, unit) * each
+    a_moves, b_moves = (mmads // max(1, min(t.sub, inner)), mmads) if t.stationary == "w" else (
+        mmads, mmads // max(1, min(t.sub, inner)))  # fmt: skip
+    move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + _ISSUE)
+    move += b_moves * (2.0 * t.tn * t.tk / spec.l1_to_l0b + _ISSUE)
+    divisor = spec.transcendental_divisor
+    rest = epilogue.split(steps_of(op, held))[2]
+    pieces = m_tiles * n_tiles * ceil_div(t.tm, t.rows)
+    vector = op.m * op.n * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    vector += pieces * _ISSUE * (1 + len(rest))
+    versions = 2 if 8 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c") else 1
+    if versions == 1:  # the next block's products wait until the accumulators are out
+        store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
+        out_rate = max(4.0 / spec.l0c_to_ub, 2.0 / store_rate)
+        matrix += 1.2 * panels * blocks * t.sub * t.tm * t.tn * out_rate
+    lines = ("x" not in held) * t.tm + ("w" not in held) * t.tn
+    first = lines * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency * (lines > 0)
+    store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
+    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    last += t.rows * t.tn * 2.0 / store_rate
+    if t.stationary != "none" and t.stationary not in held:
+        # A panel is loaded while less than usual can run.
+        width = t.sub * (t.tn if t.stationary == "w" else t.tm)
+        first += 0.25 * panels * width * op.k * 2.0 / spec.dram_bytes_per_cycle
+    return dma, move, matrix, vector, first + last
+
+
+def estimate(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING) -> float:
+    """Cycles of the kernel: the busiest queue, some of the others' work, and what does not overlap."""
+    *queues, ends = queue_cycles(op, t, spec, held)
+    if "w" in held:
+        # What is loaded and stored in a chain overlaps with the kernels around.
+        dma, *rest = queues
+        return max(rest) + 0.2 * sum(rest) + 0.02 * dma + ends
+    busiest = max(queues)
+    # The nearer the DMA is to the busiest queue, the more a deep ring is worth.
+    jitter = 0.3 * busiest * (queues[0] / busiest) ** 3 / (t.ring * t.slices)
+    return busiest + ends + 0.02 * (sum(queues) - busiest) + jitter

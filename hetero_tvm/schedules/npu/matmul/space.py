@@ -1,0 +1,86 @@
+"""The design space of products with constant weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.schedules.npu.matmul.choices import MOST, candidates, fitted
+from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
+from hetero_tvm.schedules.npu.matmul.kernel import Emitter
+from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles, tables
+from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits
+from hetero_tvm.schedules.npu.tiles import round_up
+
+
+class NpuMatmulSpace(NpuSpace):
+    """``ops.Matmul`` on the NPU."""
+
+    name = "npu.matmul"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: Any) -> str | None:
+        if not isinstance(op, Matmul):
+            return f"is for matmul, not {op.kind}"
+        return epilogue.supported(op.epilogue)
+
+    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
+        ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
+        return (Knob("tiles", tuple(t.point() for t in ranked[:MOST])),)
+
+    def default(self, op: FusedOp, machine: Any) -> Point:
+        best = min(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
+        return {"tiles": best.point()}
+
+    def check(self, op: FusedOp, point: Point, machine: Any) -> None:
+        """A record may name any tiles that fit, also ones that today's ranking leaves out."""
+        value = point.get("tiles")
+        if not isinstance(value, tuple) or len(value) != 8 or not fits(op, Tiles(*value), machine.spec):
+            raise ValueError(f"{self.name}: tiles={value!r} do not fit {machine.spec.name}")
+
+    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
+        tiles = Tiles(*point["tiles"])
+        parts = queue_cycles(op, tiles, machine.spec)
+        return [estimate(op, tiles, machine.spec), *parts, float(STATIONARY.index(tiles.stationary)),
+                *map(float, point["tiles"][1:])]  # fmt: skip
+
+    def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
+        """Column panels of the weights one after the other, each contiguous: a tile of a stream is one run.
+        The last panel is as wide as the others."""
+        from hetero_tvm.targets.npu.numbers import numpy_dtype
+
+        tn = Tiles(*point["tiles"]).tn
+        dtype = numpy_dtype(machine.short)
+
+        def panels(w: np.ndarray) -> np.ndarray:
+            wide = np.zeros((w.shape[0], round_up(w.shape[1], tn)), dtype)
+            wide[:, : w.shape[1]] = w
+            return wide.reshape(w.shape[0], -1, tn).transpose(1, 0, 2).reshape(-1)
+
+        return {1: panels}
+
+    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+        return self.emit_held(op, point, machine, frozenset())
+
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        return on_chip(op)
+
+    def tables(
+        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
+    ) -> list[np.ndarray]:
+        return tables(roles(op, held), machine)
+
+    def fitted(
+        self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
+    ) -> Point | None:
+        return fitted(op, point, machine.spec, roles(op, held), l1)
+
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
+        tiles, copied = Tiles(*point["tiles"]), point.get("copied", 0)
+        return Emitter(op, tiles, machine, roles(op, held), point.get("panels"), copied=copied).run()

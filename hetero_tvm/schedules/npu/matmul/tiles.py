@@ -1,0 +1,68 @@
+"""Tiles of products, and whether they fit the scratchpads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.ops.matmul import RESIDUAL, Matmul
+from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.tiles import round_up
+
+STATIONARY = ("x", "w", "none")
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """One choice: sizes in elements."""
+
+    stationary: str
+    tm: int
+    tn: int
+    tk: int
+    slices: int
+    """L0 steps of the reduction per streamed tile in L1."""
+    sub: int
+    """Tiles of the stationary operand per panel."""
+    ring: int
+    rows: int
+    """Rows per piece of the epilogue."""
+
+    def point(self) -> tuple[Any, ...]:
+        """As the choice of a knob."""
+        return (self.stationary, self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
+
+
+def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
+    """Rows per piece of the epilogue: some thousand elements, so that issue costs little and the last
+    piece is short."""
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
+    room = spec.scratchpad("ub") * 7 // 8 // (2 * tiles * tn)
+    wanted = max(1, 64 * spec.vector_lanes // tn)
+    return max(1, min(tm, room, wanted))
+
+
+def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
+    """Of L1, with so many versions of the panel; without what is there anyway."""
+    if t.stationary == "w" and "x" in held:
+        panels = t.ring  # nothing streams: the ring is one of panels
+    part_x, part_w = t.tm * 2, t.tn * 2
+    streamed, panel = (part_x, part_w) if t.stationary == "w" else (part_w, part_x)
+    names = ("x", "w") if t.stationary == "w" else ("w", "x")
+    depth = t.tk * t.slices * t.ring if t.stationary == "none" else panels * round_up(op.k, t.tk)
+    total = 0 if names[0] in held else streamed * t.tk * t.slices * t.ring
+    total += 0 if names[1] in held else panel * t.sub * depth
+    return total + (RESIDUAL in held) * 4096
+
+
+def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> bool:
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(steps_of(op, held))[2]))
+    return (
+        l1_bytes(op, t, 1, held) <= (spec.scratchpad("l1") if l1 is None else l1)
+        and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
+        and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
+        and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
+        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
+        and (RESIDUAL not in held or t.tk >= unit_size(spec))
+    )
