@@ -25,6 +25,7 @@ from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError  # noqa:
 from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
 from hetero_tvm.plan_model import Plan  # noqa: E402
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs  # noqa: E402
+from hetero_tvm.relax_passes.finalize import apply_choices  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.runtime.manifest import (  # noqa: E402
     Manifest,
@@ -34,7 +35,6 @@ from hetero_tvm.runtime.manifest import (  # noqa: E402
     write_sidecar,
 )
 from hetero_tvm.runtime.quiet import quiet_fd2  # noqa: E402
-from hetero_tvm.search.candidates import apply_trace  # noqa: E402
 from hetero_tvm.search.choose import Choice  # noqa: E402
 
 
@@ -221,16 +221,10 @@ def plan_memory(plan: Plan, choices: Mapping[str, Choice]) -> MemoryPlan:
 
 def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[Any, MemoryPlan]:
     """One variant with scheduled kernels, and its planned memory."""
-    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
-    scheduled = {
-        task.key: apply_trace(task.workload, choices[task.key].trace)
-        for task in plan.tasks
-        if choices[task.key].trace is not None
-    }
     target = plan.target
     suffix = target.entry.removeprefix("main") if several else ""
-    module = target.apply_schedules(plan.module, plan.tasks, points, scheduled, suffix)
-    return lower(target.finalize(module), plan.sources, target.in_place, target.device_passes)
+    module = apply_choices(plan.module, plan.tasks, choices, target, suffix)
+    return lower(module, plan.sources, target.in_place, target.device_passes)
 
 
 def _merged(modules: Sequence[Any], entries: Sequence[str]) -> Any:

@@ -15,10 +15,10 @@ from tvm import relax  # noqa: E402
 
 from hetero_tvm.ops.layout import Layout  # noqa: E402
 from hetero_tvm.reference import intermediate, tensors_of_nodes  # noqa: E402
+from hetero_tvm.relax_passes.finalize import apply_choices  # noqa: E402
 from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.graph import is_tensor  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
-from hetero_tvm.search.candidates import apply_trace  # noqa: E402
 
 _SUSPICIOUS = 10.0
 """Error at which an intermediate result counts as wrong, in the target's tolerances: float32 kernels
@@ -135,13 +135,7 @@ def _run_returning(
         module.get_global_var("main"),
         relax.Function(main.params, body, returns, main.is_pure, main.attrs),
     )
-    points = {key: choice.point for key, choice in built.choices.items() if choice.point is not None}
-    scheduled = {
-        task.key: apply_trace(task.workload, built.choices[task.key].trace)
-        for task in plan.tasks
-        if built.choices[task.key].trace is not None
-    }
-    lowered, _ = lower(plan.target.apply_schedules(module, plan.tasks, points, scheduled))
+    lowered, _ = lower(apply_choices(module, plan.tasks, built.choices, plan.target))
     vm = relax.VirtualMachine(plan.target.compile(lowered), tvm.cpu())
     arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in plan.model.signature.inputs]
     return [tensor.numpy() for tensor in vm["main"](*arguments)]

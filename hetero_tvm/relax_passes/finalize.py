@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,31 @@ from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
 from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
 from hetero_tvm.schedules.base import Packer, Point  # noqa: E402
+from hetero_tvm.search.candidates import apply_trace  # noqa: E402
+from hetero_tvm.search.choose import Choice  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
 
 
+def apply_choices(
+    module: Any, tasks: Sequence[Task], choices: Mapping[str, Choice], target: Target, suffix: str = ""
+) -> Any:
+    """The module with a kernel, or the region of an offloading target, for every workload.
+
+    ``choices``: task key -> what its kernel is built from; ``suffix`` as in :func:`apply_schedules`.
+    """
+    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
+    traces = {key: choice.trace for key, choice in choices.items() if choice.trace is not None}
+    scheduled = {
+        task.key: apply_trace(task.workload, traces[task.key]) for task in tasks if task.key in traces
+    }
+    module, tasks, points = target.offload_regions(module, tasks, points)
+    return target.finalize(apply_schedules(module, tasks, points, scheduled, target, suffix))
+
+
 def apply_schedules(
     module: Any,
-    tasks: tuple[Task, ...],
+    tasks: Sequence[Task],
     points: Mapping[str, Point],
     scheduled: Mapping[str, Any],
     target: Target,

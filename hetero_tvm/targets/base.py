@@ -168,18 +168,15 @@ class Target(ABC):
     def describe(self) -> dict[str, Any]:
         """For the manifest: kind, cpu (or device), isa (features that must be present), threads."""
 
-    def apply_schedules(
-        self,
-        module: Any,
-        tasks: Sequence[Any],
-        points: Mapping[str, Point],
-        scheduled: Mapping[str, Any],
-        suffix: str = "",
-    ) -> Any:
-        """Replace the workloads that ``main`` calls by kernels (see ``relax_passes.finalize``)."""
-        from hetero_tvm.relax_passes.finalize import apply_schedules
+    def offload_regions(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Point]]:
+        """Compile whole groups of calls for hardware with memory of its own.
 
-        return apply_schedules(module, tuple(tasks), points, scheduled, self, suffix)
+        Gives the module with one call in the place of each group, and the tasks and points for what is
+        left in it, which ``relax_passes.finalize`` replaces by kernels one by one.
+        """
+        return module, tasks, points
 
     measured_here: bool = True
     """Whether the search times candidates on this machine's CPU."""

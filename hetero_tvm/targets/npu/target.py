@@ -119,14 +119,9 @@ class NpuTarget(Target):
     def schedule_generic(self, function: Any) -> Any:
         return self._cpu.schedule_generic(function)
 
-    def apply_schedules(
-        self,
-        module: Any,
-        tasks: Sequence[Any],
-        points: Mapping[str, Point],
-        scheduled: Mapping[str, Any],
-        suffix: str = "",
-    ) -> Any:
+    def offload_regions(
+        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point]
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Point]]:
         from hetero_tvm.targets.npu.lowering import lower_regions
 
         module, _, _ = lower_regions(module, tasks, points, self)
@@ -134,7 +129,7 @@ class NpuTarget(Target):
         mine = {task.key for task in tasks if isinstance(task.space, NpuSpace)}
         tasks = [self._on_host(task) if task.key in mine else task for task in tasks]
         points = {key: point for key, point in points.items() if key not in mine}
-        return super().apply_schedules(module, tasks, points, scheduled, suffix)
+        return module, tasks, points
 
     def _on_host(self, task: Any) -> Any:
         hosts = (space for space in self.spaces if not isinstance(space, NpuSpace))
