@@ -20,7 +20,7 @@ import threading
 import types
 from collections.abc import Iterator
 
-from hetero_tvm import host
+from hetero_tvm.host.cores import available_cores
 
 _lock = threading.RLock()
 _tvm: types.ModuleType | None = None
@@ -46,7 +46,7 @@ def import_tvm() -> types.ModuleType:
         return _tvm
     with _lock:
         if _tvm is None:
-            os.environ.setdefault("TVM_NUM_THREADS", str(len(host.available_cores())))
+            os.environ.setdefault("TVM_NUM_THREADS", str(len(available_cores())))
             os.environ.setdefault("TVM_BIND_THREADS", "0")
             with without_torch():
                 tvm = importlib.import_module("tvm")

@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hetero_tvm import host
 from hetero_tvm.errors import NativeBuildError
+from hetero_tvm.host.cpu import cpu_features
 
 CACHE_VARIABLE = "HETERO_TVM_CACHE"
 DEFAULT_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread")
@@ -172,7 +172,7 @@ def _key(files: list[Path], folders: list[Path], flags: Sequence[str], compiler:
     for file in _with_headers(files, folders):
         add(file.name, file.read_bytes())
     if any(flag.startswith(("-march=native", "-mcpu=native", "-mtune=native")) for flag in flags):
-        add(*sorted(host.cpu_features()))
+        add(*sorted(cpu_features()))
     return digest.hexdigest()
 
 

@@ -1,12 +1,14 @@
 import dataclasses
 import json
 import os
+import platform
 import sys
 
 import pytest
 
 from hetero_tvm import host
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host import cores, cpu, machine
 
 
 def fake_machine(tmp_path, cgroup, mountinfo, limits):
@@ -63,50 +65,50 @@ def test_no_proc_at_all(tmp_path):
 @pytest.mark.parametrize(("quota", "count"), [(None, 4), (9.0, 4), (2.7, 2), (0.3, 1)])
 def test_cores_are_the_mask_cut_to_the_quota(monkeypatch, quota, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {8, 9, 10, 11})
-    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(host, "_read", lambda path: None)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(cores, "read_text", lambda path: None)
     assert host.available_cores() == (8, 9, 10, 11)[:count]
 
 
 def test_a_quota_takes_hyperthreads_first(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(host, "cpu_quota", lambda: 2.0)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: 2.0)
     siblings = {"cpu0": "0-1", "cpu1": "0-1", "cpu2": "2,3", "cpu3": "2,3"}
-    monkeypatch.setattr(host, "_read", lambda path: siblings.get(path.parts[-3]))
+    monkeypatch.setattr(cores, "read_text", lambda path: siblings.get(path.parts[-3]))
     assert host.available_cores() == (0, 2)
     assert host.physical_cores((0, 1, 2, 3)) == 2
 
 
 def test_detect_is_json_and_complete():
-    machine = host.detect()
-    assert host.Host.from_json(json.loads(json.dumps(machine.to_json()))) == machine
-    assert machine.cores == host.available_cores()
-    assert machine.simd_bits in (128, 256, 512) and machine.registers in (16, 32)
-    assert 4096 < machine.l1d <= machine.l2 <= machine.l3
-    assert machine.microarchitecture and machine.model_name
+    here = host.detect()
+    assert host.Host.from_json(json.loads(json.dumps(here.to_json()))) == here
+    assert here.cores == host.available_cores()
+    assert here.simd_bits in (128, 256, 512) and here.registers in (16, 32)
+    assert 4096 < here.l1d <= here.l2 <= here.l3
+    assert here.microarchitecture and here.model_name
     with pytest.raises(dataclasses.FrozenInstanceError):
-        machine.l1d = 1
+        here.l1d = 1
 
 
 def test_names_without_llvm():
     v3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
-    assert host._level(frozenset(v3), "x86_64") == "x86-64-v3"
-    assert host._level(frozenset({"sse2"}), "x86_64") == "x86-64"
-    assert host._level(frozenset({"asimd"}), "aarch64") == "generic"
+    assert cpu.psabi_level(frozenset(v3), "x86_64") == "x86-64-v3"
+    assert cpu.psabi_level(frozenset({"sse2"}), "x86_64") == "x86-64"
+    assert cpu.psabi_level(frozenset({"asimd"}), "aarch64") == "generic"
 
 
 def test_an_arm_machine_does_not_crash(monkeypatch):
     text = "processor : 0\nFeatures\t: fp asimd aes\nCPU part\t: 0xd40\n"
-    monkeypatch.setattr(host, "_cpuinfo", lambda: text)
-    monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(host, "_llvm_cpu_name", lambda: None)
-    host.cpu_features.cache_clear()
+    monkeypatch.setattr(cpu, "_cpuinfo", lambda: text)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(machine, "_llvm_cpu_name", lambda: None)
+    cpu.cpu_features.cache_clear()
     try:
-        machine = host.detect.__wrapped__()
-        assert (machine.simd_bits, machine.registers, machine.microarchitecture) == (128, 32, "generic")
-        assert "asimd" in machine.features
+        arm = host.detect.__wrapped__()
+        assert (arm.simd_bits, arm.registers, arm.microarchitecture) == (128, 32, "generic")
+        assert "asimd" in arm.features
     finally:
-        host.cpu_features.cache_clear()
+        cpu.cpu_features.cache_clear()
 
 
 def test_peak_and_bandwidth_are_plausible():

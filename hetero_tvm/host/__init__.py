@@ -1,0 +1,20 @@
+"""Facts about this machine: cores, instruction set, caches, measured peaks.
+
+Imports neither TVM nor NumPy, so that the command lines and the runtime may ask cheaply.
+"""
+
+from hetero_tvm.host.cores import available_cores, cpu_quota, physical_cores
+from hetero_tvm.host.cpu import cpu_features
+from hetero_tvm.host.machine import Host, detect
+from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
+
+__all__ = [
+    "Host",
+    "available_cores",
+    "cpu_features",
+    "cpu_quota",
+    "detect",
+    "measure_bandwidth",
+    "measure_peak",
+    "physical_cores",
+]

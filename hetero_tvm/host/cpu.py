@@ -1,0 +1,76 @@
+"""What the kernel says of the CPU: instruction set, vector unit, caches."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+from pathlib import Path
+
+from hetero_tvm.host.cores import read_text
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# (level, flags in /proc/cpuinfo naming): the psABI levels, best first, for when LLVM is absent.
+_X86_LEVELS = (
+    ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("x86-64-v3", {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}),
+    ("x86-64-v2", {"sse4_2", "ssse3", "popcnt", "cx16"}),
+)
+
+# One 512-bit FMA per cycle: these split or share the unit (everything else is taken to have two).
+_ONE_FMA_UNIT_AT_512 = {"znver4", "icelake-client", "tigerlake", "rocketlake", "cannonlake"}
+
+
+@functools.lru_cache(maxsize=1)
+def cpu_features() -> frozenset[str]:
+    """Feature flags as the kernel names them (``avx2``, ``fma``, ``avx512f``, ``avx512_vnni``)."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
+def psabi_level(features: frozenset[str], architecture: str) -> str:
+    for level, needed in _X86_LEVELS:
+        if needed <= features:
+            return level
+    return "x86-64" if architecture in ("x86_64", "AMD64") else "generic"
+
+
+def vector_unit(features: frozenset[str], architecture: str) -> tuple[int, int]:
+    """(bits, registers)."""
+    if architecture in ("aarch64", "arm64"):
+        return 128, 32
+    if "avx512f" in features:
+        return 512, 32
+    return (256, 16) if "avx2" in features else (128, 16)
+
+
+def fma_units_of(microarchitecture: str, simd_bits: int) -> int:
+    if simd_bits == 512:
+        return 1 if microarchitecture in _ONE_FMA_UNIT_AT_512 else 2
+    return 1 if microarchitecture in ("znver1", "btver2") else 2
+
+
+def model_name() -> str:
+    match = re.search(r"^(?:model name|Hardware)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
+    return match.group(1).strip() if match else platform.processor() or "unknown"
+
+
+def caches() -> dict[str, int]:
+    """``l1d``, ``l2``, ``l3`` as the first core sees them; common sizes where sysfs is silent."""
+    sizes = {"l1d": 32 * KIB, "l2": 512 * KIB, "l3": 8 * MIB}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind = read_text(index / "level"), read_text(index / "type")
+        size = re.match(r"(\d+)([KMG]?)", read_text(index / "size") or "")
+        if not (level and kind and size) or kind.strip() == "Instruction":
+            continue
+        key = "l1d" if level.strip() == "1" else f"l{level.strip()}"
+        if key in sizes:
+            sizes[key] = int(size.group(1)) * {"": 1, "K": KIB, "M": MIB, "G": KIB * MIB}[size.group(2)]
+    return sizes
+
+
+@functools.lru_cache(maxsize=1)
+def _cpuinfo() -> str:
+    return read_text(Path("/proc/cpuinfo")) or ""

@@ -1,0 +1,57 @@
+"""Measured peaks: arithmetic and memory bandwidth, the roofs of every comparison."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.host.cores import available_cores
+from hetero_tvm.host.cpu import MIB, caches
+
+
+def measure_peak(threads: int | None = None) -> float:
+    """Measured f32 FMA peak of ``threads`` pinned threads together, in GFLOP/s.
+
+    ``threads`` defaults to one per available core.  Takes about 0.1 s (the first call also
+    compiles a small C++ source).  Raises ``NativeBuildError`` without a C++ compiler.
+    """
+    cores = _cores_for(threads)
+    return _peak_library().hetero_peak_gflops(len(cores), _c_ints(cores), 0.012, 6)
+
+
+def measure_bandwidth(threads: int | None = None) -> float:
+    """Measured rate at which ``threads`` pinned threads read main memory together, in GB/s.
+
+    Reads a buffer of four times the last-level cache (64 to 1024 MiB in all).
+    """
+    cores = _cores_for(threads)
+    total = min(max(4 * caches()["l3"], 64 * MIB), 1024 * MIB)
+    return _peak_library().hetero_read_gbytes(len(cores), _c_ints(cores), total // len(cores), 5)
+
+
+def _cores_for(threads: int | None) -> list[int]:
+    cores = available_cores()
+    count = len(cores) if threads is None else threads
+    if count < 1:
+        raise UsageError(f"threads must be at least 1, got {count}")
+    return [cores[i % len(cores)] for i in range(count)]
+
+
+def _c_ints(values: Sequence[int]):
+    return (ctypes.c_int * len(values))(*values)
+
+
+@functools.lru_cache(maxsize=1)
+def _peak_library():
+    from hetero_tvm import native  # brings much that facts alone do not need
+
+    path = native.compile_shared(["native_src/peak.cc"], flags=["-O3", "-march=native"], name="peak")
+    library = ctypes.CDLL(str(path))
+    ints = ctypes.POINTER(ctypes.c_int)
+    library.hetero_peak_gflops.restype = ctypes.c_double
+    library.hetero_peak_gflops.argtypes = [ctypes.c_int, ints, ctypes.c_double, ctypes.c_int]
+    library.hetero_read_gbytes.restype = ctypes.c_double
+    library.hetero_read_gbytes.argtypes = [ctypes.c_int, ints, ctypes.c_size_t, ctypes.c_int]
+    return library
