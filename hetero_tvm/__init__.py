@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name == "load":
-        from hetero_tvm.runtime.library import load
+        from hetero_tvm.runtime.opening import load
 
         return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

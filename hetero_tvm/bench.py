@@ -117,7 +117,7 @@ def _as_library(text: str) -> Path | None:
     if path.suffix == ".so":
         return path.absolute()
     if path.is_dir():
-        from hetero_tvm.runtime.library import resolve
+        from hetero_tvm.runtime.opening import resolve
 
         return resolve(path)
     return None

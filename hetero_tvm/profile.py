@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     import hetero_tvm
-    from hetero_tvm.runtime.library import resolve
+    from hetero_tvm.runtime.opening import resolve
     from hetero_tvm.targets.npu.profile import profile, totals, write_trace
 
     path = resolve(options.library.expanduser())

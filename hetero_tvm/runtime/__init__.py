@@ -1,6 +1,6 @@
 """Load and run exported libraries.  Imports no compiler: TVM's small runtime library is enough."""
 
-from hetero_tvm.runtime.library import Library, load
+from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import (
     Manifest,
     TargetInfo,
@@ -10,6 +10,7 @@ from hetero_tvm.runtime.manifest import (
     write_sidecar,
 )
 from hetero_tvm.runtime.npu_use import NpuUse, npu_use
+from hetero_tvm.runtime.opening import load
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 

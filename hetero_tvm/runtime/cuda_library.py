@@ -36,7 +36,7 @@ class CudaLibrary(Library):
     Parameters
     ----------
     device : number of the GPU.
-    cuda_graph : see :func:`hetero_tvm.runtime.library.load`.
+    cuda_graph : see :func:`hetero_tvm.runtime.opening.load`.
     """
 
     def __init__(

@@ -1,0 +1,93 @@
+"""Open an exported library: find it, see that it can run here, and start what runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from hetero_tvm import host
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.runtime import elf, tvm_runtime
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
+from hetero_tvm.runtime.threads import plan
+
+VERIFY_VARIABLE = "HETERO_TVM_VERIFY"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    pin: bool | Iterable[int] | None = None,
+    verify: bool = False,
+    device: int = 0,
+    cuda_graph: bool | None = None,
+) -> Library:
+    """Load an exported library; needs no compiler.
+
+    Parameters
+    ----------
+    path : the ``.so``, or its folder (``model.so`` there, or the only ``.so``).
+    threads : size of the thread pool; default ``$HETERO_TVM_THREADS``, else the available cores.
+    pin : keep each thread on a core of its own (True), on these cores (a list of ids), or let
+        the scheduler decide (False); default ``$HETERO_TVM_PIN``, else see
+        :func:`hetero_tvm.runtime.threads.plan`.
+    verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
+        ``$HETERO_TVM_VERIFY=1``).
+    device : number of the GPU, for a library that runs on one.
+    cuda_graph : whether such a library runs its kernels as CUDA graphs; default
+        ``$HETERO_TVM_CUDA_GRAPH``, else yes, where the device can capture them.
+
+    Raises
+    ------
+    LibraryError : missing, damaged, not ours, for another CPU or version; before any of its code
+        runs.
+    UsageError : ``threads`` or ``pin`` cannot be had.
+    """
+    so_path = resolve(Path(path).expanduser())
+    elf.check_machine(so_path)
+    manifest = read_manifest(so_path)
+    _check_cpu(so_path, manifest)
+    if verify or os.environ.get(VERIFY_VARIABLE, "") not in ("", "0"):
+        verify_sidecar(so_path)
+    placement = plan(threads, pin)
+    tvm_runtime.check_versions(manifest.versions)
+    if manifest.target.kind == "cuda":
+        from hetero_tvm.runtime.cuda_library import CudaLibrary, check_can_run
+
+        check_can_run(manifest, device)
+        return CudaLibrary(so_path, manifest, placement, device, cuda_graph)
+    return Library(so_path, manifest, placement)
+
+
+def resolve(path: Path) -> Path:
+    """The library that ``path`` means, absolute (the loader needs a slash in it)."""
+    if path.is_file():
+        return path.resolve()
+    if not path.exists():
+        raise LibraryError(f"{path} does not exist", hint="name the exported .so or its folder")
+    found = sorted(path.glob("*.so")) if path.is_dir() else []
+    for candidate in found:
+        if candidate.name == "model.so" or len(found) == 1:
+            return candidate.resolve()
+    if not found:
+        raise LibraryError(f"no .so in {path}", hint="name the exported .so")
+    raise LibraryError(
+        f"{path} holds {len(found)} libraries and none is called model.so",
+        problems=[candidate.name for candidate in found],
+        hint="name one of them",
+    )
+
+
+def _check_cpu(path: Path, manifest: Manifest) -> None:
+    features = host.cpu_features()
+    missing = [flag for flag in manifest.target.isa if flag not in features]
+    if missing and features:
+        raise LibraryError(
+            f"{path} was built for {manifest.target.cpu or 'another CPU'}; this CPU cannot run it",
+            problems=[f"missing CPU feature: {flag}" for flag in missing],
+            hint="build it on this machine, or with --target cpu:NAME for the oldest CPU that must run it "
+            "(cpu:x86-64-v3 needs AVX2)",
+        )
