@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from hetero_tvm.search import comparison, roofs, scheduler
-from hetero_tvm.search.candidates import Candidate
+from hetero_tvm.search import comparison, points, roofs, scheduler
+from hetero_tvm.search.candidates import Candidate, point_key
 from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.records import BASELINE, TRIAL, VERIFIED, RecordStore, new_record
@@ -194,12 +194,11 @@ class _Run:
 
     def _complete(self, state: TaskState) -> bool:
         """Whether records already hold every point of a task's space."""
-        if state.task.space is None:
+        task = state.task
+        if task.space is None:
             return False
-        size = 1
-        for knob in state.task.space.knobs(state.task.op, self.machine):
-            size *= len(knob.choices)
-        return len(state.known) >= size
+        every = points.every_kernel(task.space, task.op, self.machine)
+        return every is not None and all(point_key(point) in state.known for point in every)
 
     def _default_of(self, state: TaskState) -> Candidate | None:
         task = state.task

@@ -9,6 +9,7 @@ the kernel is emitted from the decisions by the worker.  For other tasks it is t
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import random
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.search import points
 from hetero_tvm.search.candidates import Candidate
 from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.metaschedule import load_metaschedule
@@ -115,7 +117,7 @@ class PointProposer(_Proposer):
         knobs = task.space.knobs(task.op, machine)
         self._fixed = {knob.name: knob.choices[0] for knob in knobs if len(knob.choices) == 1}
         self._knobs = [knob for knob in knobs if len(knob.choices) > 1]
-        self.size = int(np.prod([len(knob.choices) for knob in self._knobs], dtype=np.float64))
+        self.size = points.size(task.space, task.op, machine)
         """Number of points in the space."""
         self._features: dict[tuple[int, ...], list[float]] = {}
         self._known: dict[tuple[int, ...], float | None] = {}
@@ -219,11 +221,11 @@ class PointProposer(_Proposer):
 
     def _leftovers(self, most: int) -> list[Candidate]:
         """MetaSchedule gives up a little before the last points of a small space: list those."""
-        if self.size > 4096 or len(self._known) >= self.size:
+        if len(self._known) >= self.size:
             return []
-        every = (tuple(map(int, d)) for d in np.ndindex(*(len(knob.choices) for knob in self._knobs)))
-        rest = [d for d in dict.fromkeys(map(self._canonical, every)) if d not in self._known]
-        return [{"point": self._point(d)} for d in rest[:most]]
+        every = points.every_kernel(self._task.space, self._task.op, self._machine) or ()
+        rest = (point for point in every if self._decisions(point) not in self._known)
+        return [{"point": dict(point)} for point in itertools.islice(rest, most)]
 
 
 class StockProposer(_Proposer):

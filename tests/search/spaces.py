@@ -111,6 +111,15 @@ class TinySpace(ScaleSpace):
         return (Knob("repeat", (8, 1, 2)), Knob("pieces", (1,)))
 
 
+class IdleKnob(ScaleSpace):
+    """Ten kernels under twelve points: ``pieces`` means nothing when the work is done once."""
+
+    name = "test.idle"
+
+    def canonical(self, op, point, machine):
+        return {**point, "pieces": 1} if point["repeat"] == 1 else point
+
+
 class SinglePoint(ScaleSpace):
     name = "test.single"
 

@@ -4,7 +4,7 @@ from hetero_tvm.search.candidates import candidate_key
 from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.search.proposer import PointProposer, StockProposer
 from hetero_tvm.search.workers import target_for
-from tests.search.spaces import MACHINE, ScaleSpace, SinglePoint, TinySpace, generic_matmul, task
+from tests.search.spaces import MACHINE, IdleKnob, ScaleSpace, SinglePoint, TinySpace, generic_matmul, task
 
 TARGET = target_for(MACHINE)
 
@@ -32,13 +32,6 @@ def test_every_point_once():
     assert len(keys) == len(set(keys)) == 12
     assert len(explore(proposer(TinySpace()))) == 3
     assert len(explore(proposer(SinglePoint()))) == 1
-
-
-class IdleKnob(ScaleSpace):
-    """``pieces`` means nothing when the work is done once."""
-
-    def canonical(self, op, point, machine):
-        return {**point, "pieces": 1} if point["repeat"] == 1 else point
 
 
 def test_one_kernel_under_several_points_is_proposed_once():

@@ -1,0 +1,31 @@
+"""The points of a design space, one for each kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.search.candidates import point_key
+
+MOST = 4096
+"""Larger spaces are not listed."""
+
+
+def size(space: DesignSpace, op: Any, machine: Any) -> int:
+    """Combinations of all choices; several may stand for one kernel."""
+    return math.prod(len(knob.choices) for knob in space.knobs(op, machine))
+
+
+def every_kernel(space: DesignSpace, op: Any, machine: Any) -> list[Point] | None:
+    """The canonical points, each once; None for a space too large to list."""
+    if size(space, op, machine) > MOST:
+        return None
+    knobs = space.knobs(op, machine)
+    names = [knob.name for knob in knobs]
+    points = (
+        space.canonical(op, dict(zip(names, choices, strict=True)), machine)
+        for choices in itertools.product(*(knob.choices for knob in knobs))
+    )
+    return list({point_key(point): point for point in points}.values())
