@@ -12,24 +12,22 @@ baseline again.  A candidate only counts as better once the comparison confirms 
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
 from hetero_tvm.search import comparison, points, roofs, scheduler
 from hetero_tvm.search.candidates import Candidate, point_key
-from hetero_tvm.search.choose import choose_one
-from hetero_tvm.search.outcome import TaskReport, TuneReport
-from hetero_tvm.search.records import BASELINE, TRIAL, VERIFIED, RecordStore, new_record
+from hetero_tvm.search.interrupt import interrupt_flag
+from hetero_tvm.search.ledger import Ledger, OnEvent
+from hetero_tvm.search.options import TuneOptions
+from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.records import BASELINE, VERIFIED, RecordStore
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
 from hetero_tvm.search.workers import (
     OK,
     Job,
-    Limits,
     Result,
     Workers,
     contract_spec,
@@ -45,33 +43,6 @@ _VERIFY_BUDGET = 0.045
 """Seconds of timing per candidate in the comparison."""
 _HOPELESS = 16
 """Failed candidates after which a task without any valid one is given up."""
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How much to search.
-
-    Parameters
-    ----------
-    trials : candidates in all, over the whole model; finished records of its tasks count.  None: no
-        such limit.
-    minutes : wall time of the search.  None: no such limit.
-    seed : of every random choice.
-    batch : candidates proposed at once for a task; None chooses 4 to 8 from the budget.
-    generic_share : generic kernels that take less than this share of the model's estimated time are
-        not tuned.
-    limits : what one candidate may use.
-    """
-
-    trials: int | None = 64
-    minutes: float | None = None
-    seed: int = 0
-    batch: int | None = None
-    generic_share: float = 0.01
-    limits: Limits = field(default_factory=Limits)
-
-
-OnEvent = Callable[[dict[str, Any]], None]
 
 
 def tune(
@@ -96,46 +67,20 @@ def tune(
     Raises :class:`TuningError` when candidates cannot be measured at all.
     """
     run = _Run(tasks, machine, options, store, on_event or (lambda event: None))
-    with _interrupt_flag() as interrupted:
+    with interrupt_flag() as interrupted:
         return run.go(workers, interrupted)
-
-
-@contextmanager
-def _interrupt_flag() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one raises KeyboardInterrupt as usual."""
-    flag = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-    previous = signal.getsignal(signal.SIGINT)
-
-    def on_interrupt(number: int, frame: Any) -> None:
-        if flag.is_set():
-            raise KeyboardInterrupt
-        flag.set()
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 class _Run:
     def __init__(
         self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
     ):
-        self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
+        self.machine, self.options = machine, options
         self.target = target_for(machine)
-        self.states = [
-            TaskState(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
-        ]
-        self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
+        self.ledger = Ledger(tasks, machine, options, store, on_event)
+        self.states, self.report = self.ledger.states, self.ledger.report
         self.models: dict[str, Any] = {}
-        self.counted = sum(len(store.trials(task)) for task in tasks)
-        """Trials of these tasks that were recorded by this or earlier runs."""
         self.batch = options.batch or self._default_batch()
-        self.roofs = roofs.Roofs(None, None)
         self.propose_seconds = 0.0
         self.baseline: TaskState | None = None
         self.baseline_seconds: float | None = None
@@ -146,10 +91,8 @@ class _Run:
 
     # the run -----------------------------------------------------------------------------------
     def go(self, workers: Workers | None, interrupted: threading.Event) -> TuneReport:
-        self.started = monotonic()
         self.interrupted = interrupted
         self.workers = workers
-        self._read_records()
         if not self._anything_to_do():
             self.report.stopped = "nothing to do"
             self._measure_roofs()
@@ -165,7 +108,7 @@ class _Run:
             self._search()
             if not interrupted.is_set():
                 self._verify()
-                if self._beyond_peak():
+                if self.ledger.beyond_peak():
                     self._measure_roofs()  # something must have disturbed the first measurement
             for phase, seconds in self.workers.spent.items():
                 self.report.spent[phase] = seconds
@@ -174,23 +117,14 @@ class _Run:
                 self.workers.close()
         return self._finish()
 
-    def _read_records(self) -> None:
-        for state in self.states:
-            known = self.store.measured(state.task)
-            state.known = known
-            for key, record in known.items():
-                candidate = candidate_of(record)
-                state.note_result(key, candidate, record.seconds if record.ok else None)
-            default = self._default_of(state)
-            if default is not None and (key := key_of(default)) in known and known[key].ok:
-                state.report.default_seconds = known[key].seconds
-            state.report.reused = len(known)
-            self.report.reused += len(known)
+    def _finish(self) -> TuneReport:
+        self.report.spent["propose"] = self.propose_seconds
+        return self.ledger.close()
 
     def _anything_to_do(self) -> bool:
-        if self._left() > 0 and any(not self._complete(state) for state in self.states):
+        if self.ledger.left() > 0 and any(not self._complete(state) for state in self.states):
             return True
-        return bool(self._unverified())
+        return bool(self.ledger.unverified())
 
     def _complete(self, state: TaskState) -> bool:
         """Whether records already hold every point of a task's space."""
@@ -200,21 +134,12 @@ class _Run:
         every = points.every_kernel(task.space, task.op, self.machine)
         return every is not None and all(point_key(point) in state.known for point in every)
 
-    def _default_of(self, state: TaskState) -> Candidate | None:
-        task = state.task
-        if task.space is None:
-            return {"generic": True}
-        return {"point": dict(task.space.default(task.op, self.machine))}
-
-    def _left(self) -> float:
-        return float("inf") if self.options.trials is None else self.options.trials - self.counted
-
     def _time_over(self) -> bool:
         """Whether the time budget is used up, but for what the final comparisons need."""
         if self.options.minutes is None:
             return False
-        reserve = min(0.25 * len(self._unverified()), 0.2 * 60 * self.options.minutes)
-        return monotonic() - self.started + reserve > 60 * self.options.minutes
+        reserve = min(0.25 * len(self.ledger.unverified()), 0.2 * 60 * self.options.minutes)
+        return monotonic() - self.ledger.started + reserve > 60 * self.options.minutes
 
     def _stop(self) -> bool:
         return self.interrupted.is_set()
@@ -245,21 +170,11 @@ class _Run:
         self.workers.wait_ready()
         self.report.start_up = monotonic() - before
         self._measure_roofs()
-        self.on_event({"event": "start", "tasks": len(self.states), **self._totals()})
+        self.ledger.tell("start", tasks=len(self.states))
 
     def _measure_roofs(self) -> None:
         known = getattr(self.workers, "roofs", None) or getattr(self.machine, "roofs", None)
-        found = known() if known is not None else roofs.measure(self.machine.threads)
-        self.roofs = self.roofs.or_higher(found)
-        self.report.peak_gflops = self.roofs.peak_gflops
-        self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
-        for state in self.states:
-            state.report.roof_seconds = self.roofs.least_seconds(state.task)
-            state.progress.floor = state.report.roof_seconds or 0.0
-
-    def _beyond_peak(self) -> bool:
-        peak = (self.roofs.peak_gflops or float("inf")) * 1e9
-        return any(s.best is not None and s.task.flops / s.best > peak for s in self.states)
+        self.ledger.note_roofs(known() if known is not None else roofs.measure(self.machine.threads))
 
     def _first_round(self) -> None:
         """The default of every task, all in one go, so that the search proper knows what matters.
@@ -269,14 +184,15 @@ class _Run:
         """
         groups: list[tuple[TaskState, list[Candidate]]] = []
         for state in self.states:
-            if state.task.space is not None and key_of(default := self._default_of(state)) not in state.known:
+            default = self.ledger.default_of(state)
+            if state.task.space is not None and key_of(default) not in state.known:
                 groups.append((state, [default]))
         with_space = [state for state in self.states if state.task.space is not None]
         self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.count, default=None)
         if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
             self.baseline_seconds = self._time_baseline(self.baseline)
-        groups = groups[: int(min(self._left(), len(groups)))]
-        spare = int(min(self.batch, self._left())) - len(groups)
+        groups = groups[: int(min(self.ledger.left(), len(groups)))]
+        spare = int(min(self.batch, self.ledger.left())) - len(groups)
         if groups and spare > 0 and len(groups) < len(self.states) + 1:
             heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.count)
             default = heaviest[1][0]
@@ -289,9 +205,9 @@ class _Run:
             self.baseline_seconds = self.baseline.report.default_seconds
 
     def _time_baseline(self, state: TaskState) -> float | None:
-        default = self._default_of(state)
+        default = self.ledger.default_of(state)
         for _, (result,) in self.workers.measure([Job(state.task.key, (default,))], self._stop):
-            self._record(state, default, result, BASELINE)
+            self.ledger.record(state, default, result, BASELINE)
             return result.seconds
         return None
 
@@ -338,7 +254,7 @@ class _Run:
 
     def _search(self) -> None:
         self.report.stopped = "trials"
-        while self._left() > 0:
+        while self.ledger.left() > 0:
             if self._stop():
                 self.report.stopped = "interrupted"
                 return
@@ -350,7 +266,7 @@ class _Run:
                 self.report.stopped = "exhausted"
                 return
             state = self.states[index]
-            most = int(min(self.batch, self._left()))
+            most = int(min(self.batch, self.ledger.left()))
             proposed = self._propose(state, most)
             if not proposed:
                 state.progress.exhausted = True
@@ -380,37 +296,7 @@ class _Run:
                 owners.append((state, candidate))
         for index, (result,) in self.workers.measure(jobs, self._stop_trials):
             state, candidate = owners[index]
-            self._record(state, candidate, result, TRIAL)
-            self._count(state, candidate, result)
-
-    def _count(self, state: TaskState, candidate: Candidate, result: Result) -> None:
-        key = key_of(candidate)
-        seconds = result.seconds if result.ok else None
-        state.note_result(key, candidate, seconds)
-        if state.proposer is not None:
-            state.proposer.learn(candidate, seconds)
-        if state.report.default_seconds is None and key == key_of(self._default_of(state)):
-            state.report.default_seconds = seconds
-        self.counted += 1
-        self.report.trials += 1
-        state.report.trials += 1
-        if not result.ok:
-            state.report.failures[result.status] += 1
-        total = self._known_total()
-        if total is not None:
-            self.report.curve.append((round(monotonic() - self.started, 4), self.report.trials, total))
-        self.on_event(
-            {
-                "event": "trial",
-                "task": state.name,
-                "status": result.status,
-                "seconds": seconds,
-                "best_seconds": state.best,
-                "flops": state.task.flops,
-                "text": result.text,
-                **self._totals(),
-            }
-        )
+            self.ledger.note_trial(state, candidate, result)
 
     def _verify(self) -> None:
         """Compare each task's best candidates with its default, side by side, and record the winner.
@@ -419,85 +305,25 @@ class _Run:
         """
         jobs: list[Job] = []
         owners: list[tuple[TaskState, list[Candidate]]] = []
-        for state in self._unverified():
-            contenders = comparison.contenders(state, self._default_of(state), self.store)
+        for state in self.ledger.unverified():
+            contenders = comparison.contenders(state, self.ledger.default_of(state), self.ledger.store)
             if len(contenders) > 1 or state is self.baseline:
                 jobs.append(Job(state.task.key, tuple(contenders), budget=_VERIFY_BUDGET))
                 owners.append((state, contenders))
             else:  # the default is the best
                 seconds = state.times[key_of(contenders[0])][0]
-                self._record(state, contenders[0], Result(OK, seconds), VERIFIED, default_seconds=seconds)
+                self.ledger.record(state, contenders[0], Result(OK, seconds), VERIFIED, seconds)
         for index, results in self.workers.measure(jobs, self._stop):
             state, contenders = owners[index]
             if state is self.baseline:
                 self._note_drift(results[0].seconds)
             self._settle(state, contenders, results)
-            self.on_event({"event": "verify", "task": state.name, **self._totals()})
+            self.ledger.tell("verify", task=state.name)
 
     def _settle(self, state: TaskState, contenders: list[Candidate], results: list[Result]) -> None:
         default, winner = results[0], comparison.winner(results)
         if winner is None:
             return
-        self._record(state, contenders[winner], results[winner], VERIFIED, default_seconds=default.seconds)
+        self.ledger.record(state, contenders[winner], results[winner], VERIFIED, default.seconds)
         if default.ok:
             state.report.default_seconds = default.seconds
-
-    def _unverified(self) -> list[TaskState]:
-        """Tasks with trials of this user that no comparison has followed."""
-        return [
-            state
-            for state in self.states
-            if state.times and self.store.trials(state.task) and not self.store.verified(state.task)
-        ]
-
-    def _finish(self) -> TuneReport:
-        for state in self.states:
-            choice = choose_one(state.task, self.machine, self.store)
-            state.report.origin = choice.origin
-            state.report.tuned_seconds = choice.seconds or state.report.default_seconds
-            found = self.store.best(state.task)
-            if found is not None and found[0].role == VERIFIED and found[0].default_seconds:
-                state.report.default_seconds = found[0].default_seconds
-        report = self.report
-        if report.interrupted:
-            report.warnings.append("interrupted: finished trials are kept, winners were not verified")
-        report.elapsed = monotonic() - self.started
-        report.spent["propose"] = self.propose_seconds
-        self.on_event({"event": "done", **self._totals()})
-        return report
-
-    # helpers -----------------------------------------------------------------------------------
-    def _record(
-        self,
-        state: TaskState,
-        candidate: Candidate,
-        result: Result,
-        role: str,
-        default_seconds: float | None = None,
-    ) -> None:
-        record = new_record(
-            state.task,
-            self.store.site,
-            {"point": {}} if "generic" in candidate else candidate,
-            seconds=result.seconds if result.ok else None,
-            status=result.status,
-            error=result.text,
-            role=role,
-            default_seconds=default_seconds,
-        )
-        self.store.append(record)
-
-    def _known_total(self) -> float | None:
-        """Best known seconds of all kernels together, once each has a time."""
-        timed = [s for s in self.states if s.task.space is not None or s.best is not None]
-        return None if any(s.best is None for s in timed) else sum(s.task.count * s.best for s in timed)
-
-    def _totals(self) -> dict[str, Any]:
-        return {
-            "trials": self.report.trials,
-            "of": None if self.options.trials is None else int(self._left()) + self.report.trials,
-            "elapsed": monotonic() - self.started,
-            "minutes": self.options.minutes,
-            "total_seconds": self._known_total(),
-            "peak_gflops": self.roofs.peak_gflops,
-        }

@@ -1,0 +1,176 @@
+"""The books of one search: what each task is known to take, what was recorded, what is left to spend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from hetero_tvm.search.candidates import Candidate
+from hetero_tvm.search.choose import choose_one
+from hetero_tvm.search.options import TuneOptions
+from hetero_tvm.search.outcome import TaskReport, TuneReport
+from hetero_tvm.search.records import TRIAL, VERIFIED, RecordStore, new_record
+from hetero_tvm.search.roofs import Roofs
+from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
+from hetero_tvm.search.workers import Result
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class Ledger:
+    """Tasks with their results, the records behind them, and the report that comes of it.
+
+    Parameters
+    ----------
+    tasks : of the model.
+    machine : whose default points the tasks start from.
+    store : every measurement is appended to it the moment it is known.
+    on_event : is told of every trial.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
+    ):
+        self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
+        self.started = monotonic()
+        self.states = [
+            TaskState(task, TaskReport(task.name, task.count, task.flops, task.nbytes)) for task in tasks
+        ]
+        self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
+        self.roofs = Roofs(None, None)
+        self.counted = sum(len(store.trials(task)) for task in tasks)
+        """Trials of these tasks that were recorded by this or earlier runs."""
+        self._read_records()
+
+    def _read_records(self) -> None:
+        for state in self.states:
+            known = self.store.measured(state.task)
+            state.known = known
+            for key, record in known.items():
+                candidate = candidate_of(record)
+                state.note_result(key, candidate, record.seconds if record.ok else None)
+            if (key := key_of(self.default_of(state))) in known and known[key].ok:
+                state.report.default_seconds = known[key].seconds
+            state.report.reused = len(known)
+            self.report.reused += len(known)
+
+    def default_of(self, state: TaskState) -> Candidate:
+        """What a task is compiled to without a search."""
+        task = state.task
+        if task.space is None:
+            return {"generic": True}
+        return {"point": dict(task.space.default(task.op, self.machine))}
+
+    # what is left ------------------------------------------------------------------------------
+    def left(self) -> float:
+        """Trials that may still be spent."""
+        return float("inf") if self.options.trials is None else self.options.trials - self.counted
+
+    def unverified(self) -> list[TaskState]:
+        """Tasks with trials of this user that no comparison has followed."""
+        return [
+            state
+            for state in self.states
+            if state.times and self.store.trials(state.task) and not self.store.verified(state.task)
+        ]
+
+    def beyond_peak(self) -> bool:
+        """Whether a kernel is faster than what was measured as the machine's peak."""
+        peak = (self.roofs.peak_gflops or float("inf")) * 1e9
+        return any(s.best is not None and s.task.flops / s.best > peak for s in self.states)
+
+    # entries -----------------------------------------------------------------------------------
+    def note_roofs(self, found: Roofs) -> None:
+        """Peaks of the machine; the higher of several measurements counts."""
+        self.roofs = self.roofs.or_higher(found)
+        self.report.peak_gflops = self.roofs.peak_gflops
+        self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
+        for state in self.states:
+            state.report.roof_seconds = self.roofs.least_seconds(state.task)
+            state.progress.floor = state.report.roof_seconds or 0.0
+
+    def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
+        """A measured candidate: recorded, counted, learned from, and told."""
+        self.record(state, candidate, result, TRIAL)
+        key = key_of(candidate)
+        seconds = result.seconds if result.ok else None
+        state.note_result(key, candidate, seconds)
+        if state.proposer is not None:
+            state.proposer.learn(candidate, seconds)
+        if state.report.default_seconds is None and key == key_of(self.default_of(state)):
+            state.report.default_seconds = seconds
+        self.counted += 1
+        self.report.trials += 1
+        state.report.trials += 1
+        if not result.ok:
+            state.report.failures[result.status] += 1
+        total = self._known_total()
+        if total is not None:
+            self.report.curve.append((round(monotonic() - self.started, 4), self.report.trials, total))
+        self.tell(
+            "trial",
+            task=state.name,
+            status=result.status,
+            seconds=seconds,
+            best_seconds=state.best,
+            flops=state.task.flops,
+            text=result.text,
+        )
+
+    def record(
+        self,
+        state: TaskState,
+        candidate: Candidate,
+        result: Result,
+        role: str,
+        default_seconds: float | None = None,
+    ) -> None:
+        """Append a measurement to the store."""
+        record = new_record(
+            state.task,
+            self.store.site,
+            {"point": {}} if "generic" in candidate else candidate,
+            seconds=result.seconds if result.ok else None,
+            status=result.status,
+            error=result.text,
+            role=role,
+            default_seconds=default_seconds,
+        )
+        self.store.append(record)
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """Pass an event on, with the totals of the run so far."""
+        self.on_event(
+            {
+                "event": event,
+                **facts,
+                "trials": self.report.trials,
+                "of": None if self.options.trials is None else int(self.left()) + self.report.trials,
+                "elapsed": monotonic() - self.started,
+                "minutes": self.options.minutes,
+                "total_seconds": self._known_total(),
+                "peak_gflops": self.roofs.peak_gflops,
+            }
+        )
+
+    def _known_total(self) -> float | None:
+        """Best known seconds of all kernels together, once each has a time."""
+        timed = [s for s in self.states if s.task.space is not None or s.best is not None]
+        return None if any(s.best is None for s in timed) else sum(s.task.count * s.best for s in timed)
+
+    def close(self) -> TuneReport:
+        """The report, with what each task will be built from."""
+        for state in self.states:
+            choice = choose_one(state.task, self.machine, self.store)
+            state.report.origin = choice.origin
+            state.report.tuned_seconds = choice.seconds or state.report.default_seconds
+            found = self.store.best(state.task)
+            if found is not None and found[0].role == VERIFIED and found[0].default_seconds:
+                state.report.default_seconds = found[0].default_seconds
+        report = self.report
+        if report.interrupted:
+            report.warnings.append("interrupted: finished trials are kept, winners were not verified")
+        report.elapsed = monotonic() - self.started
+        self.tell("done")
+        return report

@@ -1,0 +1,31 @@
+"""How much to search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hetero_tvm.search.workers import Limits
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How much to search.
+
+    Parameters
+    ----------
+    trials : candidates in all, over the whole model; finished records of its tasks count.  None: no
+        such limit.
+    minutes : wall time of the search.  None: no such limit.
+    seed : of every random choice.
+    batch : candidates proposed at once for a task; None chooses 4 to 8 from the budget.
+    generic_share : generic kernels that take less than this share of the model's estimated time are
+        not tuned.
+    limits : what one candidate may use.
+    """
+
+    trials: int | None = 64
+    minutes: float | None = None
+    seed: int = 0
+    batch: int | None = None
+    generic_share: float = 0.01
+    limits: Limits = field(default_factory=Limits)
