@@ -127,9 +127,9 @@ def test_convolutions_and_pools(op, attributes, weight):
         add_weight(source, "w", generator.standard_normal(weight).astype(np.float32))
         add_weight(source, "b", generator.standard_normal(weight[0]).astype(np.float32))
     x = generator.standard_normal((2, 4, 9, 8)).astype(np.float32)
-    from hetero_tvm.reference import _run_double
+    from hetero_tvm.reference.running import run_double
 
-    double = _run_double(source, {"x": x}, ["y"])["y"]
+    double = run_double(source, {"x": x}, ["y"])["y"]
     single = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
     assert double.dtype == np.float64 and double.shape == single.shape
     np.testing.assert_allclose(double, single, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,129 @@
+"""The verdict on outputs: their distance from float64, next to that of a float32 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.reference.running import Reference, is_float
+
+#: Tolerance: this many times the float32 reference's own error, ...
+OWN_ERROR_FACTOR = 2.0
+#: ... or this fraction of the largest output, whichever is larger.
+RELATIVE_FLOOR = 1e-5
+
+
+@dataclass(frozen=True)
+class OutputAccuracy:
+    """Errors of one output against the float64 reference.
+
+    ``relative_error`` is the largest error by the largest value; integer outputs have tolerance 0.
+    """
+
+    max_error: float
+    reference_error: float
+    relative_error: float
+    tolerance: float
+    largest: float
+    ok: bool
+    note: str = ""
+
+    def __str__(self) -> str:
+        text = (
+            f"max error {self.max_error:.3g} (relative {self.relative_error:.3g}), "
+            f"float32 reference {self.reference_error:.3g}, tolerance {self.tolerance:.3g}"
+        )
+        verdict = "ok" if self.ok else "BEYOND TOLERANCE"
+        return f"{text}: {verdict}" + (f" ({self.note})" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of all outputs; ``ok`` when every one is within its tolerance."""
+
+    outputs: tuple[OutputAccuracy, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(output.ok for output in self.outputs)
+
+    def __str__(self) -> str:
+        return "\n".join(f"output {index}: {output}" for index, output in enumerate(self.outputs))
+
+
+def compare(
+    outputs: np.ndarray | Sequence[np.ndarray],
+    reference: Reference,
+    *,
+    floor: float = RELATIVE_FLOOR,
+    least_cosine: float = -1.0,
+) -> Accuracy:
+    """Judge outputs: error <= max(2 x the float32 reference's own, ``floor`` x the largest output).
+
+    ``least_cosine`` : of the angle between an output and the reference (for coarser dtypes).
+
+    Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
+    Integer and boolean outputs must be equal.
+    """
+    outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
+    if len(outputs) != len(reference.float64):
+        raise UsageError(f"{len(outputs)} outputs given, the reference has {len(reference.float64)}.")
+    pairs = zip(outputs, reference.float32, reference.float64, strict=True)
+    return Accuracy(
+        tuple(
+            _compare_one(np.asarray(y), np.asarray(f32), np.asarray(f64), floor, least_cosine)
+            for y, f32, f64 in pairs
+        )
+    )
+
+
+def _compare_one(
+    y: np.ndarray, float32: np.ndarray, float64: np.ndarray, floor: float, least_cosine: float
+) -> OutputAccuracy:
+    def failed(note: str) -> OutputAccuracy:
+        return OutputAccuracy(np.inf, np.nan, np.inf, 0.0, np.nan, False, note)
+
+    if y.shape != float64.shape:
+        return failed(f"shape {list(y.shape)} instead of {list(float64.shape)}")
+    if not is_float(float64.dtype):
+        if is_float(y.dtype):
+            return failed(f"dtype {y.dtype} instead of {float64.dtype}")
+        wrong = int(np.count_nonzero(y != float64))
+        largest = float(np.abs(float64.astype(np.float64)).max(initial=0))
+        error = float(np.abs(y.astype(np.float64) - float64.astype(np.float64)).max(initial=0))
+        note = f"{wrong} of {y.size} integers differ" if wrong else "exact"
+        return OutputAccuracy(
+            error, 0.0, error / largest if largest else error, 0.0, largest, wrong == 0, note
+        )
+    y64, own = y.astype(np.float64), float32.astype(np.float64)
+    # Where float32 overflows and float64 does not, the float32 reference's view is as good.
+    with np.errstate(over="ignore"):
+        special = ~np.isfinite(float64) | ~np.isfinite(own)
+    misplaced = (~np.isfinite(y64) & ~special) | (special & ~_same(y64, float64) & ~_same(y64, own))
+    if misplaced.any():
+        return failed(f"{int(misplaced.sum())} NaN or infinite values differ from the reference")
+    finite = ~special
+    largest = float(np.abs(float64[finite]).max(initial=0))
+    error = float(np.abs(y64[finite] - float64[finite]).max(initial=0))
+    own_error = float(np.abs(own[finite] - float64[finite]).max(initial=0))
+    tolerance = max(OWN_ERROR_FACTOR * own_error, floor * largest)
+    ok, note = error <= tolerance, ""
+    if least_cosine > -1.0:
+        angle = _cosine(y64[finite], float64[finite])
+        ok, note = ok and angle >= least_cosine, f"cosine {angle:.6f}"
+    return OutputAccuracy(
+        error, own_error, error / largest if largest else error, tolerance, largest, ok, note
+    )
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.vdot(a, b)) / length if length else float(np.array_equal(a, b))
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Equal, with NaN equal to NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,0 +1,113 @@
+"""Realistic inputs for a model that was not delivered with any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.signature import ImportedModel
+
+
+def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict[str, np.ndarray]:
+    """Realistic inputs by name, equal for equal seeds.
+
+    Integers that index a table stay inside it, masks are ones with a few trailing zeros, floats
+    are standard normal, booleans random.
+
+    Raises
+    ------
+    ModelError : an input has no fixed shape (import the model first).
+    """
+    proto = model.onnx_model if isinstance(model, ImportedModel) else model
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    consumers = _consumers(proto.graph)
+    inputs = {}
+    for value in proto.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value for dim in tensor.shape.dim]
+        if any(dim < 1 for dim in dims):
+            raise ModelError(
+                f"Input {value.name!r} has no fixed shape.", hint="Import the model with shapes first."
+            )
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        # One generator per input: adding an input does not change the others.
+        generator = np.random.default_rng([seed, *value.name.encode()])
+        inputs[value.name] = _sample(value.name, dims, dtype, generator, consumers, weights)
+    return inputs
+
+
+def _sample(name, dims, dtype, generator, consumers, weights) -> np.ndarray:
+    if dtype.kind not in "iu":
+        if _is_mask(name, consumers):
+            return _mask(dims, dtype)
+        if dtype.kind == "b":
+            return generator.integers(0, 2, dims).astype(bool)
+        return np.asarray(generator.standard_normal(dims)).astype(dtype)
+    rows = _table_rows(name, consumers, weights)
+    if rows is None and _is_mask(name, consumers):
+        return _mask(dims, dtype)
+    if rows is None and "position" in name.lower() and dims:
+        return np.broadcast_to(np.arange(dims[-1]), dims).astype(dtype)
+    return np.asarray(generator.integers(0, rows or 8, dims)).astype(dtype)
+
+
+def _mask(dims: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Ones with a few zeros at the end of each row, as padding gives."""
+    mask = np.ones(dims, dtype)
+    if dims and dims[-1] >= 4:
+        mask[..., -max(1, dims[-1] // 16) :] = 0
+    return mask
+
+
+def _consumers(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+    consumers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            consumers.setdefault(name, []).append(node)
+    return consumers
+
+
+_KEEPS_VALUES = frozenset(
+    {"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Expand", "Flatten", "Transpose"}
+)
+
+
+def _reached(name: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> list[tuple[onnx.NodeProto, str]]:
+    """Nodes that compute with an input's values, behind casts and reshapes; with the name they read."""
+    found, stack, seen = [], [name], set()
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node in consumers.get(current, ()):
+            if node.op_type in _KEEPS_VALUES and node.input[0] == current:
+                stack.append(node.output[0])
+            elif node.op_type != "Shape":
+                found.append((node, current))
+    return found
+
+
+def _table_rows(name, consumers, weights) -> int | None:
+    """The number of rows of the smallest table that an integer input indexes."""
+    rows = []
+    for node, read in _reached(name, consumers):
+        if node.op_type in ("Gather", "GatherElements") and len(node.input) > 1 and node.input[1] == read:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if node.input[0] in weights:
+                rows.append(weights[node.input[0]].dims[axis])
+    return min(rows, default=None)
+
+
+def _is_mask(name, consumers) -> bool:
+    if "mask" in name.lower():
+        return True
+    users = {node.op_type for node, _ in _reached(name, consumers)}
+    cast = any(node.op_type in ("Cast", "Unsqueeze") for node in consumers.get(name, ()))
+    return cast and bool(users) and users <= {"Sub", "Equal", "Where", "Not", "And"}
