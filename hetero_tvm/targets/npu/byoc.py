@@ -25,7 +25,8 @@ from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
 
 CODEGEN = "hnpu"
 """Name of the code generator, as in ``relax.ext.hnpu``."""
-_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c"]
+_RUN = "native_src/npu_region.cc"
+_FLAGS = ("-O2", "-fvisibility=hidden")
 
 
 def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
@@ -34,14 +35,14 @@ def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
         folder = Path(name)
         source = folder / "regions.cc"
         source.write_text(_source(regions, spec, folder))
-        objects = [folder / "regions.o", folder / "run.o"]
-        run = native.source_path("native_src/npu_region.cc")
-        _compile([str(source), "-o", str(objects[0])], run.parent)
-        _compile([str(run), "-o", str(objects[1])], run.parent)
+        entries, merged = folder / "regions.o", folder / "hnpu.o"
+        includes = [f"-I{native.source_path(_RUN).parent}", *(f"-I{path}" for path in _headers())]
+        _run(["-std=c++17", "-fPIC", *_FLAGS, "-c", *includes, str(source), "-o", str(entries)])
         from hetero_tvm.targets.npu import simulator
 
-        merged = folder / "hnpu.o"
-        _run(["-r", "-nostdlib", "-o", str(merged), *map(str, objects), str(simulator.object_file())])
+        # What is the same in every library is compiled once and cached.
+        run = native.compile_object([_RUN], flags=_FLAGS, include=_headers(), name="hnpu-region")
+        _run(["-r", "-nostdlib", "-o", *map(str, (merged, entries, run, simulator.object_file()))])
         return tvm.runtime.load_static_library(str(merged), [region.name for region in regions])
 
 
@@ -79,11 +80,6 @@ def _embedded(symbol: str, path: Path) -> str:
         f'.incbin \\"{path}\\"\\n.byte 0\\n.previous\\n");\n'
         f'extern "C" {{ extern const unsigned char {symbol}[] __attribute__((visibility("hidden"))); }}'
     )
-
-
-def _compile(arguments: list[str], folder: Path) -> None:
-    includes = [f"-I{folder}", *(f"-I{path}" for path in _headers())]
-    _run([*_FLAGS, *includes, *arguments])
 
 
 def _headers() -> list[str]:
