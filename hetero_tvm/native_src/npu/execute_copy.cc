@@ -58,7 +58,8 @@ void copy_box(const Copy& v, const uint8_t* src, uint8_t* dst) {
 
 void execute_copy(const Load& v, Machine& m) {
   uint8_t target = v.dst_mem == Load::DstMem::k_l1 ? HNPU_L1 : HNPU_UB;
-  copy_box(v, m.slots[v.src_slot].data + v.src, m.at(target, v.dst));
+  // Where all is padding there is no source, and its slot need not be one of the program's.
+  copy_box(v, empty(read_box(v)) ? nullptr : m.slots[v.src_slot].data + v.src, m.at(target, v.dst));
 }
 
 void execute_copy(const Store& v, Machine& m) {

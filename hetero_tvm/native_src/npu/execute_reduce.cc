@@ -86,15 +86,18 @@ void reduce(const Vreduce& v, Machine& m) {
     const int32_t* s = v.dst_strides;
     uint8_t* target = m.at(HNPU_UB, v.dst + i * s[0] + j * s[1] + k * s[2] + l * s[3]);
     if (v.accumulate == Vreduce::Accumulate::k_yes) {
-      float before;
-      int32_t integer;
-      if (std::is_same<T, int32_t>::value && (dst_dtype == Dtype::k_i8 || dst_dtype == Dtype::k_i32)) {
-        widen(dst_dtype, target, &integer, 1);
-        value = accumulator.combine(static_cast<T>(integer), value);
-      } else {
+      bool integer_target = dst_dtype == Dtype::k_i8 || dst_dtype == Dtype::k_i32;
+      if (std::is_same<T, int32_t>::value && !integer_target) {
+        // What the destination holds is no integer: the reduced ones join it as floats.
+        float before;
         widen(dst_dtype, target, &before, 1);
-        value = accumulator.combine(static_cast<T>(before), value);
+        before = Accumulator<float>(v.op).combine(before, static_cast<float>(value));
+        narrow(dst_dtype, &before, target, 1);
+        return;
       }
+      T before;
+      widen(dst_dtype, target, &before, 1);
+      value = accumulator.combine(before, value);
     }
     narrow(dst_dtype, &value, target, 1);
   });

@@ -1,7 +1,7 @@
 #include "spec.h"
 
 #include <cmath>
-#include <cstdlib>
+#include <locale>
 #include <map>
 #include <sstream>
 
@@ -30,9 +30,10 @@ Values split(const char* config) {
 double take(Values& values, const char* key, double least, double greatest) {
   auto found = values.find(key);
   if (found == values.end()) fail(HNPU_ERROR_ARGUMENT, "device configuration: ", key, " is missing");
-  char* end = nullptr;
-  double value = std::strtod(found->second.c_str(), &end);
-  bool number = end != found->second.c_str() && *end == 0 && std::isfinite(value);
+  std::istringstream text(found->second);
+  text.imbue(std::locale::classic());  // a point, whatever the program's locale
+  double value = 0;
+  bool number = text >> value && text.peek() == std::istringstream::traits_type::eof() && std::isfinite(value);
   if (!number || value < least || value > greatest)
     fail(HNPU_ERROR_ARGUMENT, "device configuration: ", key, "=", found->second, " is out of range");
   values.erase(found);

@@ -1,7 +1,8 @@
 """Text to binary: the inverse of the disassembler.
 
 Directives: ``.slot KIND BYTES "NAME"``, ``.tag "NAME"`` (numbered from 1), ``.need MEMORY BYTES``,
-``.events COUNT``.  ``;`` begins a comment.  Fields that are left out take their defaults.
+``.events COUNT``.  ``;`` begins a comment.  ``#N`` behind an instruction's name is its tag.  Fields that
+are left out take their defaults.
 """
 
 from __future__ import annotations
@@ -36,20 +37,30 @@ def _line(line: str, builder: Builder, needs: dict[str, int], events: int | None
         return events
     word, _, rest = line.partition(" ")
     if word == ".slot":
-        kind, size, name = rest.split(" ", 2)
-        builder.slot(_string(name), int(size, 0), kind)
+        kind, size, name = (*rest.split(None, 2), "", "", "")[:3]
+        builder.slot(_string(name), _count(size), kind)
     elif word == ".tag":
         builder.add_tag(_string(rest))
     elif word == ".need":
-        memory, size = rest.split()
+        memory, size = (*rest.partition(";")[0].split(None, 1), "", "")[:2]
         if memory not in SCRATCHPADS:
             raise StreamError(f"there is no scratchpad {memory!r}")
-        needs[memory] = int(size, 0)
+        needs[memory] = _count(size, 32)
     elif word == ".events":
-        return int(rest, 0)
+        return _count(rest.partition(";")[0], 32)
     else:
         _instruction(word, rest.partition(";")[0].split(), builder)
     return events
+
+
+def _count(text: str, bits: int = 64) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise StreamError(f"{text.strip()!r} is not a whole number") from None
+    if not 0 <= value < 1 << bits:
+        raise StreamError(f"{value} is not a number of {bits} bits")
+    return value
 
 
 def _instruction(name: str, words: list[str], builder: Builder) -> None:
@@ -61,7 +72,9 @@ def _instruction(name: str, words: list[str], builder: Builder) -> None:
     for word in words:
         key, equals, value = word.partition("=")
         if word.startswith("#"):
-            builder.tag = int(word[1:], 0)
+            builder.tag = _count(word[1:], 16)
+            if builder.tag >= len(builder.tags):
+                raise StreamError(f"{name}: there is no .tag {builder.tag} before this line")
         elif not equals or key not in fields:
             raise StreamError(f"{name} has no field {key!r}")
         elif key in values:
@@ -72,7 +85,12 @@ def _instruction(name: str, words: list[str], builder: Builder) -> None:
 
 
 def _string(text: str) -> str:
-    value = json.loads(text)
-    if not isinstance(value, str):
-        raise StreamError(f"{text} is not a quoted name")
+    """A quoted name, and perhaps a comment behind it."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        value, end = None, 0
+    rest = text[end:].strip()
+    if not isinstance(value, str) or (rest and not rest.startswith(";")):
+        raise StreamError(f"{text.strip()!r} is not a name in double quotes")
     return value

@@ -314,13 +314,15 @@ def _reduce(v: Values, machine: Any) -> None:
         if v["accumulate"] == "yes":
             before = machine.read("ub", 0, v["dst"], shape, dst_strides, numpy_dtype(v["dst_dtype"]))
             combine = {"min": np.minimum, "max": np.maximum, "absmax": np.maximum}.get(op, np.add)
-            result = combine(before.astype(result.dtype), result)
+            wide = result.dtype if before.dtype.kind == "i" else np.dtype(np.float32)
+            result = combine(before.astype(wide), result.astype(wide))
     machine.write("ub", 0, v["dst"], dst_strides, cast(result, v["dst_dtype"]))
 
 
 VREDUCE = Instruction(
     "vreduce", 0x33, "vector",
-    "Reduce the axes of the mask (bit i: dimension i of extents) into dst, or onto what dst holds.  "
+    "Reduce the axes of the mask (bit i: dimension i of extents) into dst, or onto what dst holds (in f32 "
+    "when that or the source is no integer).  "
     "sumsq sums squares; absmax is the greatest magnitude; NaN wins in max and min.  Sums run over the "
     "reduced elements in order in 16 interleaved partial sums, folded by halves.",
     (

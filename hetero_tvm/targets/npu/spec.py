@@ -28,6 +28,8 @@ MIB = 1024 * KIB
 BANK_BYTES = 32
 """Width of one scratchpad bank, and the granule in which strided accesses are counted."""
 SCRATCHPADS = ("l1", "l0a", "l0b", "l0c", "ub")
+MOST_ENERGY = 1e12
+"""Picojoules of one event."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class NPUSpec:
     energy_pj: Energy = field(default_factory=Energy)
 
     def __post_init__(self) -> None:
-        if self.ub_bytes_per_cycle == 0 and isinstance(self.vector_lanes, int):
+        if self.ub_bytes_per_cycle == 0 and type(self.vector_lanes) is int:
             object.__setattr__(self, "ub_bytes_per_cycle", 8 * self.vector_lanes)
         if problems := list(_problems(self)):
             raise TargetError(
@@ -151,9 +153,9 @@ class NPUSpec:
         costs = {f.name for f in dataclasses.fields(Energy)}
         problems += [f"unknown key 'energy_pj.{key}'" for key in energy if key not in costs]
         problems += [
-            f"energy_pj.{key} must be a number of 0 or more, got {value!r}"
+            f"energy_pj.{key} must be a number from 0 to {MOST_ENERGY:g}, got {value!r}"
             for key, value in energy.items()
-            if not _is_number(value) or value < 0
+            if not _is_number(value) or not 0 <= value <= MOST_ENERGY
         ]
         rest = {"name": name, **{key: value for key, value in values.items() if key != "energy_pj"}}
         if isinstance(rest.get("matrix_block"), list):
@@ -204,9 +206,12 @@ def _has_no_default(f: dataclasses.Field[Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # A comparison, because an integer may be beyond what a float holds.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_HUGE < value < _HUGE
 
 
+_HUGE = 1e300
+_LEAST_RATE = 1e-9
 # name -> least, greatest.  The greatest keep every quantity of the simulator within 53 bits.
 _INTEGERS = {
     "vector_lanes": (8, 4096), "l1_kib": (1, 65536), "l0a_kib": (1, 16384), "l0b_kib": (1, 16384),
@@ -223,14 +228,17 @@ def _problems(spec: NPUSpec):
         yield f"name must be a printable text without '=', got {spec.name!r}"
     for key, (least, greatest) in _INTEGERS.items():
         value = getattr(spec, key)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
+        if key == "ub_bytes_per_cycle" and value == 0:
+            continue  # follows from the lanes, which have a problem of their own
+        if type(value) is not int or not least <= value <= greatest:
             yield f"{key} must be an integer from {least} to {greatest}, got {value!r}"
         elif key in _MULTIPLE_OF_BANK and value % BANK_BYTES:
-            yield f"{key} must be a multiple of the bank width {BANK_BYTES}, got {value}"
+            rule = " (when not given: 8 times vector_lanes)" if key == "ub_bytes_per_cycle" else ""
+            yield f"{key} must be a multiple of the bank width {BANK_BYTES}{rule}, got {value}"
     for key, greatest in (("clock_ghz", 100), ("dram_bytes_per_cycle", 65536)):
         value = getattr(spec, key)
-        if not _is_number(value) or not 0 < value <= greatest:
-            yield f"{key} must be a number above 0 and up to {greatest}, got {value!r}"
+        if not _is_number(value) or not _LEAST_RATE <= value <= greatest:
+            yield f"{key} must be a number from {_LEAST_RATE:g} to {greatest}, got {value!r}"
     alignment = spec.alignment
     if isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1):
         yield f"alignment must be a power of two, got {alignment}"

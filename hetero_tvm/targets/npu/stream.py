@@ -72,7 +72,7 @@ class Stream:
         for name in [*self.tags, *(slot.name for slot in self.slots)]:
             if name not in where:
                 where[name] = len(text)
-                text += name.encode() + b"\0"
+                text += _encoded(name)
         text += b"\0" * (-len(text) % 8)
         slots = b"".join(
             _SLOT.pack(slot.bytes, where[slot.name], SLOT_KINDS.index(slot.kind)) for slot in self.slots
@@ -228,6 +228,17 @@ class Builder:
             needs = found if needs is None else needs
             events = used if events is None else events
         return Stream(stream.slots, stream.tags, stream.code, stream.instructions, dict(needs), events)
+
+
+def _encoded(name: str) -> bytes:
+    """NUL-terminated UTF-8."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise StreamError(f"the name {name!r} has no place in a stream: it is not UTF-8 without NUL")
+    return encoded + b"\0"
 
 
 def footprint(stream: Stream) -> tuple[dict[str, int], int]:

@@ -110,6 +110,15 @@ def builder_with_slots():
     return builder
 
 
+def at_load(device, data):
+    """Loads a stream: "ok" or the name of the status."""
+    try:
+        device.unload(device.load(data))
+    except DriverError as error:
+        return error.status
+    return "ok"
+
+
 def outcome(device, data):
     """Loads a stream, times it and runs it on zeros: "ok" or the name of the status."""
     try:

@@ -16,8 +16,8 @@ from hetero_tvm.schedules.npu.registry import NPU_SPACES
 from hetero_tvm.targets.npu.driver import DriverError, open_device
 from hetero_tvm.targets.npu.stream import Stream
 from tests.schedules.npu.running import compile_kernel, machine, sample
-from tests.targets.npu.flag_mutants import judge, mutants
-from tests.targets.npu.programs import outcome
+from tests.targets.npu.flag_mutants import Judge, mutants
+from tests.targets.npu.programs import at_load
 
 ROOT = Path(__file__).parents[3]
 MACHINE = machine("edge")
@@ -43,9 +43,10 @@ def test_flags_removed_or_moved(op):
     """What the simulator says is what an independent judge of all pairs of accesses says."""
     stream = Stream.from_bytes(compiled(op))
     made = mutants(stream, np.random.default_rng(len(op.label)), MUTANTS)
+    judge = Judge(stream)
     with open_device(MACHINE.spec) as device:
-        verdicts = [outcome(device, mutant.to_bytes()) for mutant in made]
-    assert verdicts == [judge(mutant) for mutant in made]
+        verdicts = [at_load(device, mutant.to_bytes()) for mutant in made]
+    assert verdicts == [judge.verdict(mutant) for mutant in made]
     assert verdicts.count("data race") >= MUTANTS // 4 and "deadlock" in verdicts
 
 

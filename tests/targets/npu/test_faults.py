@@ -186,6 +186,21 @@ def test_a_barrier_that_one_queue_cannot_reach_is_a_deadlock():
         run(builder)
 
 
+def test_a_fill_has_no_source():
+    """All padding: no slot is read, so it need not be there."""
+    builder = builder_with_slots()
+    builder.emit("load", **LOAD | {"src_slot": 65535, "src": 1 << 40, "pad_high": (64,), "fill": 7})
+    builder.emit("barrier")
+    builder.emit("store", **STORE)
+    arrays = {"x": np.zeros(4096, "u1"), "y": ((4096,), "u1")}
+    stream = builder.finish()
+    with open_device(programs.EDGE) as device:
+        addresses = [(device.alloc(4096), 4096) for _ in range(2)]
+        device.execute(device.load(stream.to_bytes()), addresses)
+        assert (device.read(addresses[1][0], (64,), "u2") == 7).all()
+    assert (programs.reference(stream, arrays)["y"][:128].view("u2") == 7).all()
+
+
 # --- damage ----------------------------------------------------------------------------------------
 
 

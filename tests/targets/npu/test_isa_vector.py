@@ -139,6 +139,17 @@ def test_nan_and_infinity(dtype):
         compare("vreduce", unary | fields | {"src_strides": (32, 4)}, image)
 
 
+@pytest.mark.parametrize("op", REDUCE)
+def test_integers_reduced_onto_floats(op):
+    """Whatever lies there, what no int32 holds among it."""
+    image = np.zeros(programs.UB, np.uint8)
+    image[:24] = np.array([5, -7, 2**31 - 1, 3, -(2**31), 9], "i4").view(np.uint8)
+    image[DST : DST + 24] = np.array([np.nan, np.inf, -np.inf, 3e38, 0.25, -4.5e9], "f4").view(np.uint8)
+    fields = {"src": 0, "src_dtype": "i32", "src_strides": (4, 4), "dst": DST, "dst_dtype": "f32"}
+    fields |= {"extents": (6, 1), "dst_strides": (4, 0), "axes": 8, "accumulate": "yes"}
+    compare("vreduce", fields | {"op": op}, image)
+
+
 def test_all_f16_values_survive_and_round():
     every = np.arange(1 << 15, dtype=np.uint16)  # the other half differs by the sign
     image = np.zeros(programs.UB, np.uint8)

@@ -9,9 +9,9 @@ from hetero_tvm.targets.npu import regions
 from hetero_tvm.targets.npu.driver import DriverError, open_device
 from hetero_tvm.targets.npu.encoding import Access
 from tests.targets.npu import programs
-from tests.targets.npu.flag_mutants import judge, mutants
+from tests.targets.npu.flag_mutants import Judge, mutants, without
 from tests.targets.npu.matmul import matmul
-from tests.targets.npu.programs import COPY, FLAG, LOAD, STORE, builder_with_slots, outcome
+from tests.targets.npu.programs import COPY, FLAG, LOAD, STORE, at_load, builder_with_slots
 
 
 def two_queues(load_fields, copy_fields, ordered):
@@ -98,11 +98,24 @@ def test_flags_removed_or_reordered():
     made = mutants(stream, np.random.default_rng(7), 200)
     slow = dataclasses.replace(programs.EDGE, name="slow", dram_latency=5000, dram_bytes_per_cycle=1)
     quick = dataclasses.replace(programs.MOBILE, name="quick", dram_latency=0, issue_cycles=0)
-    verdicts = []
+    judge = Judge(stream)
+    expected = [judge.verdict(mutant) for mutant in made]
     for spec in (programs.EDGE, slow, quick):
         with open_device(spec) as device:
-            verdicts.append([outcome(device, mutant.to_bytes()) for mutant in made])
-    assert verdicts[0] == verdicts[1] == verdicts[2]
-    for mutant, verdict in zip(made, verdicts[0], strict=True):
-        assert verdict == judge(mutant)
-    assert len(made) == 200 and verdicts[0].count("data race") >= 50
+            assert [at_load(device, mutant.to_bytes()) for mutant in made] == expected
+    assert len(made) == 200 and expected.count("data race") >= 50
+
+
+def test_barriers_removed():
+    builder = builder_with_slots()
+    builder.emit("load", **LOAD)
+    builder.emit("barrier")
+    builder.emit("vunary", **COPY)
+    builder.emit("barrier")
+    builder.emit("store", **STORE | {"src": 4096})
+    stream = builder.finish()
+    at = [at for at, ins, _, _ in stream.decode() if ins.name == "barrier"]
+    with open_device(programs.EDGE) as device:
+        assert at_load(device, stream.to_bytes()) == Judge(stream).verdict(stream) == "ok"
+        for mutant in (without(stream, offset, 4) for offset in at):
+            assert at_load(device, mutant.to_bytes()) == Judge(stream).verdict(mutant) == "data race"

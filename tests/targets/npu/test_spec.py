@@ -90,8 +90,24 @@ def test_files_that_are_not_specs(tmp_path):
 
 @pytest.mark.parametrize(
     "key,value", [("alignment", 24), ("dma_outstanding", 0), ("events", 1000), ("clock_ghz", float("nan")),
-                  ("name", "a\nb"), ("name", "")],
+                  ("name", "a\nb"), ("name", ""), ("clock_ghz", 10**400), ("clock_ghz", 1e-300),
+                  ("dram_bytes_per_cycle", 1e-30), ("ub_bytes_per_cycle", 72)],
 )  # fmt: skip
 def test_single_values(key, value):
     with pytest.raises(TargetError, match=key):
         dataclasses.replace(NPUSpec.preset("edge"), **{key: value})
+
+
+@pytest.mark.parametrize("cost", [True, "3", -1, 1e13, 10**400, float("inf")])
+def test_energies(cost):
+    values = NPUSpec.preset("edge").to_json()
+    with pytest.raises(TargetError, match="energy_pj.dram_byte must be a number from 0 to 1e.12"):
+        NPUSpec.from_dict(values | {"energy_pj": {"dram_byte": cost}}, "mine")
+
+
+def test_what_follows_from_a_wrong_value_is_not_a_second_problem(tmp_path):
+    with pytest.raises(TargetError) as error:
+        NPUSpec.from_toml(write(tmp_path, TOML.replace("vector_lanes = 64", 'vector_lanes = "64"')))
+    assert len(error.value.problems) == 1
+    with pytest.raises(TargetError, match="8 times vector_lanes.*, got 72"):
+        NPUSpec.from_toml(write(tmp_path, TOML.replace("vector_lanes = 64", "vector_lanes = 9")))

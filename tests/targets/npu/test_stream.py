@@ -120,6 +120,25 @@ def test_every_wrong_line_of_a_text_is_named():
     for part in ("line 1: ", "line 3: there is no instruction 'fly'", "line 4: set_flag needs target",
                  "line 5: barrier has no field 'level'", "line 6: there is no scratchpad 'l9'"):  # fmt: skip
         assert part in text
+    for wrong, reason in [
+        ('.slot input -5 "x"', "-5 is not a number of 64 bits"),
+        ('.slot input 1 x', "'x' is not a name in double quotes"),
+        ('.slot input', "'' is not a name"),
+        ('.tag "a" b', "is not a name"),
+        (".need l1 0x100000000", "4294967296 is not a number of 32 bits"),
+        (".need l1", "'' is not a whole number"),
+        (".events -1", "-1 is not a number of 32 bits"),
+        ("barrier #5", "line 1: barrier: there is no .tag 5"),
+        ('.tag "a\\u0000b"', "no place in a stream"),
+        ('.tag "\\ud800"', "no place in a stream"),
+    ]:
+        with pytest.raises(StreamError, match=reason):
+            assemble(wrong)
+
+
+def test_comments_may_follow_anything():
+    plain = '.need l1 8\n.events 2\n.slot input 8 "a ; b"\n.tag "t"\nbarrier #1\n'
+    assert assemble(plain.replace("\n", " ; why\n")) == assemble(plain)
 
 
 def test_the_command(tmp_path, capsys):
