@@ -32,4 +32,4 @@ def test_notebook_runs(path, monkeypatch, tmp_path):
         for output in cell.get("outputs", ())
         if "image/png" in output.get("data", {})
     ]
-    assert plots, "the search curve is missing"
+    assert plots, "a tutorial shows what it measures"
