@@ -11,7 +11,7 @@ from hetero_tvm.build_steps import BuiltModel, build
 from hetero_tvm.plan_model import Plan, import_model, optimize_model
 from hetero_tvm.search.bench_client import BenchClient
 from hetero_tvm.search.choose import Choice, choose, choose_one
-from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, open_benches
+from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, batch_size, open_benches
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.records import VERIFIED, RecordStore, Site, new_record, shipped_logs
@@ -143,6 +143,7 @@ def tune_on_device(
         store = record_store(variant, logs, use_shipped, product)
         compiler, limits = target.offload[0], options.limits
         workers = DeviceWorkers(benches, variant.machine, compiler, limits, seed=options.seed)
+        options = replace(options, batch=batch_size(options.trials, len(tasks), workers.slots))
     except BaseException:
         for bench in benches:
             bench.close()

@@ -32,6 +32,16 @@ _WAITING = 8
 """Compiled candidates that may wait for the device: bounds the age of what the search knows."""
 
 
+def batch_size(trials: int | None, tasks: int, slots: int) -> int | None:
+    """Candidates to propose at once: as many as keep all compilers at work while the device measures.
+
+    No more than a quarter of a task's trials, so that the search learns on the way; None leaves the number
+    to the search, where fewer are enough.
+    """
+    wanted = 2 * slots if trials is None else min(2 * slots, trials // (4 * max(1, tasks)))
+    return wanted if wanted > 8 else None
+
+
 def open_benches(target: Any, rpc: str | None) -> list[BenchClient]:
     """Devices that candidates for a target can be measured on, opened; [] when it measures by itself.
 
@@ -116,6 +126,15 @@ class DeviceWorkers:
             process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def slots(self) -> int:
+        """Candidates compiled at once."""
+        return len(self._compilers)
+
+    def use(self, machine: Any) -> None:
+        """Compile tasks that are added from now on for another variant of the same device."""
+        self._machine = machine
+
     def wait_ready(self) -> None:
         """Start the compiling processes, all at once."""
         starting = [threading.Thread(target=self._start, args=(peer,)) for peer in self._compilers]
@@ -155,6 +174,36 @@ class DeviceWorkers:
             yield from run.results(stop)
         finally:
             run.cancel()
+
+    def compile_all(self, jobs: Sequence[Job]) -> list[list[Result | None]]:
+        """Compile candidates on all cores without running them: None for each that compiles.
+
+        What they leave in the compiler's cache makes compiling them again, anywhere, cheap.
+        """
+        found: list[list[Result | None]] = [[] for _ in jobs]
+        todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for index in range(len(jobs)):
+            todo.put(index)
+
+        def work(peer: Peer) -> None:
+            while True:
+                try:
+                    index = todo.get_nowait()
+                except queue.Empty:
+                    return
+                for candidate in jobs[index].candidates:
+                    made = self.compile(peer, jobs[index], candidate)
+                    if isinstance(made, Path):
+                        made.unlink(missing_ok=True)
+                        made = None
+                    found[index].append(made)
+
+        threads = [threading.Thread(target=work, args=(peer,)) for peer in self._compilers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
 
     # one job -----------------------------------------------------------------------------------
     def compile(self, peer: Peer, job: Job, candidate: Any) -> Path | Result:

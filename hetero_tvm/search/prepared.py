@@ -10,11 +10,13 @@ import hashlib
 import json
 import mmap
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm import host
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.search import candidates
@@ -25,6 +27,8 @@ TOLERANCE = 1e-4
 """Largest error of a float32 kernel against the float64 reference, relative to its largest value."""
 _TOLERANCES = {"float16": 3 * 2.0**-11, "bfloat16": 3 * 2.0**-8, "tf32": 3 * 2.0**-11}
 """The same for others: rounding of the factors, of the result, and of what is kept between two products."""
+_LARGE = 1 << 24
+"""Values of a result that are compared by several threads."""
 _HEAVY = 2e10
 """Operations from which the reference of a kernel in half precision is computed in float32: its error
 is then some hundred times smaller than the tolerance, and it takes half the time."""
@@ -62,11 +66,31 @@ def fault_of(
 ) -> str | None:
     """What is wrong with a kernel's result; None when it is within the tolerance."""
     scale = float(np.abs(reference).max(initial=0.0)) if largest is None else largest
-    difference = np.subtract(result, reference)
-    error = float(np.abs(difference, out=difference).max(initial=0.0))
+    error = _largest_difference(result, reference)
     if error <= tolerance * max(scale, 1e-30):  # false too when the error is NaN
         return None
     return f"largest error {error:.3g} where values reach {scale:.3g}"
+
+
+def _largest_difference(result: np.ndarray, reference: np.ndarray) -> float:
+    """NaN where anything is NaN.  Large arrays, slower to compare than to compute, on all cores."""
+
+    def of(pair: tuple[np.ndarray, np.ndarray]) -> float:
+        difference = np.subtract(*pair)
+        return float(np.abs(difference, out=difference).max(initial=0.0))
+
+    if result.size < _LARGE:
+        return of((result, reference))
+    count = -(-result.size // _LARGE) * 4
+    pieces = zip(*(np.array_split(array.reshape(-1), count) for array in (result, reference)), strict=True)
+    with ThreadPoolExecutor(len(host.available_cores())) as pool:
+        return float(np.max(list(pool.map(of, pieces))))
+
+
+def tolerance_of(op: Any, machine: Any) -> float:
+    """Largest error of a kernel of ``op``, relative to the largest value of the reference."""
+    rounded = "tf32" if "tf32" in machine.features else op.output.dtype
+    return float(getattr(op, "tolerance", None) or _TOLERANCES.get(rounded, TOLERANCE))
 
 
 def _import_contract(kind: str) -> None:
@@ -155,9 +179,7 @@ class Prepared(Described):
             if kept is not None:
                 np.save(kept, self.reference)
         self.largest = float(np.abs(self.reference).max(initial=0.0))
-        rounded = "tf32" if "tf32" in self.machine.features else self.op.output.dtype
-        usual = _TOLERANCES.get(rounded, TOLERANCE)
-        self.tolerance = float(getattr(self.op, "tolerance", None) or usual)
+        self.tolerance = tolerance_of(self.op, self.machine)
 
     def _reference(self) -> np.ndarray:
         half = self.op.output.dtype in _TOLERANCES
