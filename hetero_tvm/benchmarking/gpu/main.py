@@ -119,7 +119,6 @@ def _steps(options: argparse.Namespace, bench: Any, book: Any, scratch: Path) ->
                     _BEFORE_ROW,
                 )
 
-    bench.workers.wait_ready()
     if wanted("smoke"):
         begin("smoke")
         smoke.smoke(SECTIONS, bench, book, more=not bench.small)

@@ -19,9 +19,9 @@ _MODULE = "hetero_tvm.benchmarking.gpu.worker"
 class Worker:
     """The starter's end: every request is answered, whatever it does to the process."""
 
-    def __init__(self, arch: str, environment: Mapping[str, str] | None = None):
+    def __init__(self, arch: str, environment: Mapping[str, str] | None = None, module: str = _MODULE):
         paths = [path for path in sys.path if path]
-        self._peer = Peer(_MODULE, {"arch": arch, "sys_path": paths}, environment, start_seconds=240.0)
+        self._peer = Peer(module, {"arch": arch, "sys_path": paths}, environment, start_seconds=240.0)
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """An answer; where there is none ``status`` is ``crash``, ``timeout`` or ``failed``, and ``why``."""
