@@ -1,4 +1,5 @@
-"""Products of two computed tensors -> ``ops.BatchMatmul``, which reads transposed operands where they lie."""
+"""Products of two computed tensors, or with several constant matrices -> ``ops.BatchMatmul``, which reads
+transposed operands where they lie."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ class FuseBatchMatmul(Rule):
         args = graph.value(var).args
         if min(len(shape_of(arg)) for arg in args) < 2 or any(dtype_of(x) != "float32" for x in (*args, var)):
             return None
-        if 0 in shape_of(var) or array_of(graph.value(args[1])) is not None:
-            return None
+        weight = array_of(graph.value(args[1]))
+        if 0 in shape_of(var) or (weight is not None and weight.ndim == 2):
+            return None  # one constant matrix is the matter of the matmul epilogue
         shape = shape_of(var)
         lead, depth = shape[:-2], shape_of(args[0])[-1]
         left, right = (_furthest(graph, arg, lead) for arg in args)

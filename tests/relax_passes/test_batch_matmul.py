@@ -54,6 +54,18 @@ def test_broadcasts(x, y):
     assert calls(after) == {"batch_matmul": 1}
 
 
+def test_constant_matrices_of_experts():
+    """One constant matrix is a matmul's weight; several are a batched product."""
+
+    def product(*shape):
+        after = run({"x": (7, 4)}, lambda e, x: e(op.matmul(x, constant(weights(*shape)))))
+        return contracts(after, "batch_matmul")
+
+    assert not product(4, 5)
+    (found,) = product(3, 4, 5)
+    assert found.lead == (3,) and found.left_at[1] == 0
+
+
 def test_slices_and_a_repeat():
     def body(emit, x, y):
         part = emit(op.strided_slice(x, [2], [4], [8], [1]))
