@@ -10,6 +10,7 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.conv_forms import FORMS  # noqa: E402
+from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
 from hetero_tvm.relax_passes.rule import Report, run_rules  # noqa: E402
 
@@ -61,17 +62,65 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
-def test_the_numbers_stay(shape, build):
+def check(shape, build, rules):
+    """The convolution is a plain one behind the rules, and computes the same; the operators."""
     before = module_of(shape, build)
     graph, report = Graph(before), Report()
-    run_rules(graph, FORMS, report)
+    run_rules(graph, rules, report)
     after = graph.rebuild()[0]
     assert report.misses == []
     assert "relax.nn.conv2d" in operators(after)
-    assert not {"relax.nn.conv1d", "relax.nn.conv2d_transpose"} & set(operators(after))
+    gone = {"relax.nn.conv1d", "relax.nn.conv2d_transpose", "relax.nn.conv1d_transpose"}
+    assert not gone & set(operators(after))
     x = RNG.standard_normal(shape).astype(np.float32)
     np.testing.assert_allclose(result(after, x), result(before, x), rtol=1e-5, atol=1e-5)
+    return operators(after)
+
+
+@pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
+def test_the_numbers_stay(shape, build):
+    check(shape, build, FORMS)
+
+
+PHASES = {
+    **{name: case for name, case in CASES.items() if name.startswith("transposed")},
+    "one tap a phase": (
+        (2, 4, 3, 5), lambda x: relax.op.nn.conv2d_transpose(x, weights(4, 3, 2, 2), strides=(2, 2))
+    ),
+    "gaps, and cut beyond the filter": (
+        (1, 2, 5, 4),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, weights(2, 3, 2, 5), strides=(3, 2), padding=(4, 3, 1, 5)
+        ),
+    ),
+    "groups, dilated": (
+        (1, 4, 4, 3),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, weights(4, 3, 3, 2), strides=(2, 1), dilation=(2, 3), groups=2, padding=(1, 1)
+        ),
+    ),
+    "one dimension": (
+        (2, 3, 7),
+        lambda x: relax.op.nn.conv1d_transpose(x, weights(3, 2, 5), strides=3, padding=2, output_padding=1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape, build", PHASES.values(), ids=PHASES.keys())
+def test_transposed_convolutions_as_phases(shape, build):
+    assert "relax.nn.pad" not in check(shape, build, [ConvTransposeAsPhases()])
+
+
+def test_a_bias_behind_a_transposed_convolution_is_of_the_convolution():
+    bias = weights(1, 4, 1, 1)
+
+    def build(x):
+        return relax.op.add(
+            relax.op.nn.conv2d_transpose(x, weights(6, 2, 4, 4), strides=(2, 2), groups=2), bias
+        )
+
+    found = check((1, 6, 3, 4), build, [ConvTransposeAsPhases()])
+    assert found.index("relax.add") == found.index("relax.nn.conv2d") + 1
 
 
 def test_a_bias_behind_a_conv1d_stays_behind_the_convolution():
@@ -87,9 +136,7 @@ def test_a_bias_behind_a_conv1d_stays_behind_the_convolution():
 
 
 def test_groups_of_a_transposed_convolution_are_refused_by_name():
-    module = module_of(
-        (1, 4, 4, 6), lambda x: relax.op.nn.conv2d_transpose(x, weights(4, 2, 3, 3), groups=2)
-    )
+    module = module_of((1, 4, 4, 6), lambda x: relax.op.nn.conv2d_transpose(x, weights(4, 2, 3, 3), groups=2))
     graph, report = Graph(module), Report()
     run_rules(graph, FORMS, report)
     assert [miss["reason"] for miss in report.misses] == ["a transposed convolution of 2 groups"]

@@ -16,6 +16,8 @@ from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E40
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
+from hetero_tvm.relax_passes.conv_forms import Conv1dAsConv2d  # noqa: E402
+from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
 from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
@@ -191,8 +193,9 @@ class CudaTarget(Target):
         def claims(op: FusedOp) -> bool:
             return isinstance(op, BatchMatmul) and serves(op)
 
+        forms = (Conv1dAsConv2d(), ConvTransposeAsPhases())
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
-        return (*fusions(claims), BlockImages(_BLOCK, serves, halos=False))
+        return (*forms, *fusions(claims), BlockImages(_BLOCK, serves, halos=False))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
