@@ -92,13 +92,14 @@ class NpuAttentionSpace(NpuSpace):
 
 def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
     seen = set()
+    step = max(16, spec.alignment // 4)  # products lie side by side in the accumulators
     for most in (256, 128, 64, 32, 16, 8, 4, 2, 1):
         tq = even(op.q_len, most, min(most, spec.matrix_block[0])) if op.q_len > most else op.q_len
         for keys in (1024, 512, 256, 128, 64, 32, 16):
-            tn = even(op.kv_len, keys, 16) if op.kv_len > keys else op.kv_len
+            tn = even(op.kv_len, keys, step) if op.kv_len > keys else op.kv_len
             tk = tn
-            while tk > 16 and 4 * tq * (op.head_dim + tk) > spec.scratchpad("l0a"):
-                tk = even(op.kv_len, tk // 2, 16)
+            while tk > step and 4 * tq * (op.head_dim + tk) > spec.scratchpad("l0a"):
+                tk = even(op.kv_len, tk // 2, step)
             # What holds a head's keys and values is better than what loads them again, where it fits.
             for tiles in (Tiles(tq, tn, tk), Tiles(tq, tn, tk, 1)):
                 if tiles in seen or _fits(op, tiles, spec):

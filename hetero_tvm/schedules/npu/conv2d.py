@@ -37,7 +37,7 @@ from hetero_tvm.schedules.npu.matmul.kernel import Emitter  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles, tables  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits, piece_rows  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, even, extent_at  # noqa: E402
 
 
 def as_product(op: Conv2d) -> Matmul:
@@ -216,7 +216,7 @@ def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
         _l1_bytes(op, t, 1) + 256 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
-        and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
+        and 4 * t.sub * aligned_rows(t.tm, 4 * t.tn, spec.alignment) * t.tn <= spec.scratchpad("l0c")
         and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
     )
 
@@ -284,7 +284,7 @@ class _Emitter(Emitter):
                 if by_weights:
                     image = self._load_image(o * rows, rows)
                 with k.loop(1, buffers=self.versions):
-                    acc = k.alloc(L0C, (t.sub, t.tm, t.tn), self.accumulator)
+                    acc = k.alloc(L0C, (t.sub, self.tile_rows, t.tn), self.accumulator)
                     self._products(p, o, count, panel, image, acc)
                     with k.loop(count) as s:
                         i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)

@@ -45,7 +45,7 @@ class NpuGatedMatmulSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, GatedMatmul):
             return f"is for gated_matmul, not {op.kind}"
-        return epilogue.supported((op.activation,))
+        return NpuMatmulSpace().refuses(_model(op), machine)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         return NpuMatmulSpace().knobs(_model(op), machine)

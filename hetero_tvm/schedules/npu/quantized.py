@@ -83,7 +83,9 @@ class NpuQuantMatmulSpace(_QuantSpace):
         return NpuMatmulSpace()
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
-        return None if isinstance(op, QuantMatmul) else f"is for quant_matmul, not {op.kind}"
+        if not isinstance(op, QuantMatmul):
+            return f"is for quant_matmul, not {op.kind}"
+        return self._floats().refuses(_model(op), machine)
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
         return _Matmul(_model(op), Tiles(*point["tiles"]), machine, panels=point.get("panels")).set(op).run()

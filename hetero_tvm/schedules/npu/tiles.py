@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -26,6 +27,11 @@ def extent_at(total: int, size: int, index: Any) -> Any:
     if total < size:
         return total
     return tirx.min(size, total - index * size)
+
+
+def aligned_rows(rows: int, row_bytes: int, alignment: int) -> int:
+    """At least so many rows: as many as make a tile end where another may begin."""
+    return round_up(rows, alignment // math.gcd(alignment, row_bytes))
 
 
 def even(total: int, most: int, step: int = 1) -> int:

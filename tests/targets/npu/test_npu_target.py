@@ -17,9 +17,32 @@ def built(name, target):
     return api.build_model(plan, use_shipped=False)
 
 
-@pytest.mark.parametrize("target", ["npu:edge", "npu:mobile", "npu:datacenter"])
-def test_a_whole_model_keeps_its_numbers(target):
-    model = built("minilm-l6-tiny", target)
+ODD = """
+matrix_block = [4, 12, 8]
+vector_lanes = 24
+clock_ghz = 0.7
+l1_kib = 96
+l0a_kib = 8
+l0b_kib = 12
+l0c_kib = 20
+ub_kib = 48
+l1_to_l0a = 96
+l1_to_l0b = 32
+l0c_to_ub = 64
+dram_bytes_per_cycle = 6.4
+dram_latency = 333
+issue_cycles = 7
+events = 1
+alignment = 64
+dma_outstanding = 2
+"""
+
+
+@pytest.mark.parametrize("name", ["odd.toml", "mobile", "datacenter"])
+def test_a_whole_model_keeps_its_numbers(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.toml").write_text(ODD)
+    model = built("minilm-l6-tiny", f"npu:{name}")
     assert model.check().ok
     placement = model.plan.target.placement(model.plan.module, model.plan.tasks)
     assert float(re.search(r"([0-9.]+)% of FLOPs on npu", placement)[1]) >= 98

@@ -48,6 +48,11 @@ def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = No
                                     yield tiles
 
 
+def too_large(op: Matmul, spec: Any) -> str | None:
+    """Why there are no tiles to choose from; None: there are."""
+    return None if any(True for _ in candidates(op, spec)) else f"no tile fits the scratchpads of {spec.name}"
+
+
 def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> Point | None:
     """The given tiles if they fit, else the best that do; with as deep a ring as there is room for."""
     given = Tiles(*point["tiles"]) if point is not None else None

@@ -53,7 +53,7 @@ class Emitter(Finish):
                 held = (t.sub, steps, tk, t.tn) if by_weights else (t.sub, steps, t.tm, tk)
                 panel = k.alloc(L1, held, self.dtype)
             with k.loop(outer, buffers=self.versions) as o:
-                c = k.alloc(L0C, (t.sub, t.tm, t.tn), self.accumulator)
+                c = k.alloc(L0C, (t.sub, self.tile_rows, t.tn), self.accumulator)
                 if self.residual is not None:
                     with k.loop(count, buffers=2) as s:
                         i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)

@@ -10,7 +10,7 @@ from hetero_tvm.schedules.npu.emit import DRAM, L1, At, Kernel
 from hetero_tvm.schedules.npu.image import Image
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, l1_bytes
-from hetero_tvm.schedules.npu.tiles import extent_at, round_up
+from hetero_tvm.schedules.npu.tiles import aligned_rows, extent_at, round_up
 
 
 class Operands:
@@ -33,7 +33,8 @@ class Operands:
         self.residual: Any = None
         self.copied = copied
         """So many of the last rows of the result are stored a second time, into a tensor of their own."""
-        both = 8 * tiles.sub * tiles.tm * tiles.tn <= machine.spec.scratchpad("l0c")
+        self.tile_rows = aligned_rows(tiles.tm, 4 * tiles.tn, machine.spec.alignment)
+        both = 8 * tiles.sub * self.tile_rows * tiles.tn <= machine.spec.scratchpad("l0c")
         self.versions = 2 if both else 1
         piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(self.steps)[2]))
         # Results on their way to DRAM, and residuals from it, should not hold up the kernels around.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.npu.tiles import round_up
 
 Roles = frozenset[str]
 """Of operands that lie in L1: "x", "w", "residual", "y"."""
@@ -39,7 +40,7 @@ def steps_of(op: Any, held: Roles) -> tuple[str, ...]:
 
 def unit_size(spec: Any) -> int:
     """Of the unit matrix that residuals in L1 are multiplied with."""
-    return max(spec.matrix_block[1:])
+    return round_up(max(spec.matrix_block[1:]), spec.alignment // 2)
 
 
 def tables(held: Roles, machine: Any) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.matmul.choices import MOST, candidates, fitted
+from hetero_tvm.schedules.npu.matmul.choices import MOST, candidates, fitted, too_large
 from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles, tables
@@ -28,7 +28,7 @@ class NpuMatmulSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Matmul):
             return f"is for matmul, not {op.kind}"
-        return epilogue.supported(op.epilogue)
+        return epilogue.supported(op.epilogue) or too_large(op, machine.spec)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))

@@ -8,7 +8,7 @@ from typing import Any
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
-from hetero_tvm.schedules.npu.tiles import round_up
+from hetero_tvm.schedules.npu.tiles import aligned_rows, round_up
 
 STATIONARY = ("x", "w", "none")
 
@@ -62,7 +62,7 @@ def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None 
         l1_bytes(op, t, 1, held) <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
-        and 4 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c")
+        and 4 * t.sub * aligned_rows(t.tm, 4 * t.tn, spec.alignment) * t.tn <= spec.scratchpad("l0c")
         and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
-        and (RESIDUAL not in held or t.tk >= unit_size(spec))
+        and (RESIDUAL not in held or unit_size(spec) <= min(t.tk, 32))
     )
