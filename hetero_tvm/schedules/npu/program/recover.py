@@ -42,6 +42,8 @@ from hetero_tvm.schedules.npu.program.stages import (
 from hetero_tvm.schedules.npu.program.values import binary, constant, is_integer
 
 _MOST_BOXES = 64
+_MOST_PLACES = 4
+"""At which a step is computed again rather than kept."""
 _DTYPES = ("float32", "int32", "int64", "int8", "uint8", "bool")
 
 
@@ -123,6 +125,7 @@ class _Recovery(Positions):
         while pending:
             self.box = box = pending.pop()
             self._memo: dict[Any, Expr] = {}
+            self._places: dict[Any, int] = {}
             self._seen = []
             gathers = len(self._stages)
             try:
@@ -200,6 +203,9 @@ class _Recovery(Positions):
             self._seen.append(source)
             key = (source, tuple((i.base, tuple(sorted(i.terms.items()))) for i in indices))
             if key not in self._memo:
+                self._places[source] = self._places.get(source, 0) + 1
+                if self._places[source] > _MOST_PLACES:  # a chain of such would grow without end
+                    raise _MaterializeError([source])
                 at = {
                     variable_of(i): x
                     for i, x in zip(raw.indices, indices, strict=True)
