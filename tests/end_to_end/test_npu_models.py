@@ -40,7 +40,7 @@ class MobileBlocks(torch.nn.Module):
 
 
 class Decoder(torch.nn.Module):
-    """Group norms, transposed convolutions, concatenation, enlarging by neighbours."""
+    """Group norms, transposed convolutions, concatenation, enlarging by neighbours and between them."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,9 @@ class Decoder(torch.nn.Module):
     def forward(self, x):
         wide = self.first(x)
         both = torch.cat([self.up(functional.gelu(self.down(wide))), wide], 1)
-        return functional.interpolate(self.last(both), scale_factor=2, mode="nearest")
+        last = self.last(both)
+        wider = functional.interpolate(last, (21, 37), mode="bilinear")
+        return functional.interpolate(last, scale_factor=2, mode="nearest"), wider
 
 
 class Mixer(torch.nn.Module):

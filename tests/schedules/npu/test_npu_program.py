@@ -1,5 +1,7 @@
 """Whatever has no space of its own, as a program of affine stages."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,15 @@ def program(placeholders, result):
 F = "float32"
 
 
+def sums_along(x):
+    """Steps that each read the one before at two places: computed in place they would double each time."""
+
+    def step(x, by):
+        return te.compute(x.shape, lambda i, j: te.if_then_else(j >= by, x[i, j] + x[i, j - by], x[i, j]))
+
+    return functools.reduce(step, (1, 2, 4, 8, 16), x)
+
+
 def expressions():
     """Name, operands, expression."""
 
@@ -114,6 +125,7 @@ def expressions():
     yield of(
         "truth", [((9,), "bool"), ((2, 9), "bool")], lambda x, y: topi.logical_and(x, topi.logical_not(y))
     )
+    yield of("sums along", [((3, 21), "int64")], sums_along)
     yield of("to integers", [((9, 7), F)], lambda x: (x * 3.0).astype("int32"))
     yield of("lookup", [((11, 9), F), ((2, 7), "int64")], lambda t, i: topi.take(t, i, 0, mode="wrap"))
     yield of(
