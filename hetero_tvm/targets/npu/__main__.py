@@ -9,15 +9,15 @@ from pathlib import Path
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.targets.npu.assembler import assemble
-from hetero_tvm.targets.npu.disassembler import disassemble
+from hetero_tvm.targets.npu.disassembler import disassemble_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 when the file cannot be read or is malformed."""
     parser = argparse.ArgumentParser(prog="python -m hetero_tvm.targets.npu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    disasm = commands.add_parser("disasm", help="command stream to text")
-    disasm.add_argument("file", type=Path)
+    disasm = commands.add_parser("disasm", help="command stream, or those in an exported library, to text")
+    disasm.add_argument("file", type=Path, help="a command stream or an exported .so")
     disasm.add_argument("--offsets", action="store_true", help="end lines with the index and byte offset")
     asm = commands.add_parser("asm", help="text to command stream")
     asm.add_argument("file", type=Path)
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.command == "disasm":
-            sys.stdout.write(disassemble(options.file.read_bytes(), options.offsets))
+            sys.stdout.write(disassemble_file(options.file.read_bytes(), options.offsets))
         else:
             options.output.write_bytes(assemble(options.file.read_text()))
     except (HeteroTVMError, UnicodeDecodeError) as error:

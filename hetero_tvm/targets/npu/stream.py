@@ -29,6 +29,9 @@ MAGIC = b"HNPU"
 _HEADER = struct.Struct("<4sHHIIQIIIIQ5II6I")
 _SLOT = struct.Struct("<QII")
 _CRC_OFFSET = 8
+TOTAL_OFFSET = 16
+SIGNATURE = struct.pack("<4sHH", MAGIC, isa.ISA_VERSION, _HEADER.size)
+"""How every stream of this version begins."""
 SLOT_KINDS = ("input", "output", "constant", "scratch")
 MAX_SLOTS = MAX_TAGS = 1 << 16
 MAX_INSTRUCTIONS = 1 << 24

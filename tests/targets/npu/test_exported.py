@@ -17,6 +17,8 @@ import hetero_tvm
 from hetero_tvm import api, native
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.targets.npu import simulator
+from hetero_tvm.targets.npu.__main__ import main as disassembler
+from hetero_tvm.targets.npu.assembler import assemble
 from hetero_tvm.targets.npu.spec import NPUSpec
 from tests.targets.npu.matmul import matmul
 
@@ -243,6 +245,25 @@ def test_the_library_knows_nothing_but_the_header(bert, tmp_path):
     subprocess.run([*command, *includes, "-o", str(unit)], check=True)
     wanted = [name for name in symbols(unit, "--undefined-only") if "hnpu" in name]
     assert wanted == ["hnpu_driver"]
+
+
+def test_the_disassembler_reads_a_library(bert, tmp_path, capsys):
+    library, _, _ = bert
+    assert disassembler(["disasm", str(library)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("; stream 0: ") and "mmad #" in text and ".tag " in text
+    stream = assemble(text)
+    data = library.read_bytes()
+    at = data.index(stream)  # the very bytes
+    damaged = f"the stream at offset {at} of the library: offset 8: damaged"
+    for bad, reason in [
+        (data[: at + 50] + b"!" + data[at + 51 :], damaged),
+        (data[: at + len(stream) - 4], damaged),
+        (data[:at], "the library holds no command stream"),
+    ]:
+        (tmp_path / "bad.so").write_bytes(bad)
+        assert disassembler(["disasm", str(tmp_path / "bad.so")]) == 1
+        assert reason in capsys.readouterr().err
 
 
 # --- one process --------------------------------------------------------------------------------
