@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -216,6 +218,38 @@ def build(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(build):
     return build("model", MODEL, str(simulator.object_file()), "-ldl", "-Wl,--no-undefined")
+
+
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{simulator.folder()}"]
+
+
+@pytest.mark.parametrize("dialect", ["gcc -x c -std=c99", "g++ -x c++ -std=c++17"])
+@pytest.mark.parametrize("header", ["hnpu.h", "hnpu_loader.h"])
+def test_the_headers_are_plain_c_and_cpp(dialect, header):
+    if not shutil.which(dialect.split()[0]):
+        pytest.skip(f"needs {dialect.split()[0]}")
+    command = [*dialect.split(), *STRICT, "-fsyntax-only", str(simulator.folder() / header)]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_from_plain_c(tmp_path):
+    builder = programs.builder_with_slots()
+    builder.emit("load", **programs.LOAD)
+    builder.emit("barrier")
+    builder.emit("vunary", **programs.COPY | {"op": "exp"})
+    builder.emit("barrier")
+    builder.emit("store", **programs.STORE | {"src": 4096})
+    config, stream, binary = (tmp_path / name for name in ("config", "stream", "program"))
+    config.write_text(programs.EDGE.to_config())
+    stream.write_bytes(builder.finish().to_bytes())
+    library = simulator.shared_library()
+    source = Path(__file__).with_name("plain_c.c")
+    link = [str(library), f"-Wl,-rpath,{library.parent}", "-o", str(binary)]
+    subprocess.run(["gcc", "-std=c99", *STRICT, str(source), *link], check=True)
+    done = subprocess.run([binary, config, stream], capture_output=True, text=True)
+    # e = 0x4170 in float16.  Load 4 + 100 + 8, barrier 4, exp 4 + 8, barrier 4, store 4 + 8 + 100.
+    assert (done.stdout, done.returncode) == ("32 lanes, 4170, 244 cycles, 3 entries\n", 0)
 
 
 DESCRIBE = """
