@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <type_traits>
 #include <vector>
 #if !defined(__x86_64__)
@@ -135,6 +136,8 @@ struct Fiber {
   Dim3 index;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
+  std::vector<std::function<void()>> open_products;
+  std::deque<std::vector<std::function<void()>>> products;
 };
 constexpr size_t kStack = 128 << 10;
 alignas(1024) static unsigned char shared_memory[256 << 10];
@@ -297,7 +300,7 @@ static void multiply(std::vector<Acc*> d, std::vector<unsigned> a, std::vector<u
 // wgmma.mma_async of one warp: 16 of the 64 rows, both factors in shared memory with K together and a
 // permutation of 128 bytes (bits 4 to 6 of an address are exclusive-or'ed with its bits 7 to 9).
 template <class T, int N, int K, class Acc>
-static void multiply_group(Acc* sums, unsigned long long x, unsigned long long w) {
+static void multiply_group_now(Acc* sums, unsigned long long x, unsigned long long w) {
   int warp = current / 32, lane = current % 32;
   if (x >> 62 != 1 || w >> 62 != 1) fault = "wgmma: a permutation that is not emulated";
   auto at = [](unsigned long long form, int row, int k) {
@@ -311,6 +314,20 @@ static void multiply_group(Acc* sums, unsigned long long x, unsigned long long w
     int row = warp % 4 * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
     for (int k = 0; k < K; ++k) sums[i] += at(x, row, k) * at(w, column, k);
   }
+}
+// As late as its wait allows: whoever reads the sums before, or fills the tiles again, sees wrong numbers.
+template <class T, int N, int K, class Acc>
+static void multiply_group(Acc* sums, unsigned long long x, unsigned long long w) {
+  fibers[current].open_products.push_back([=] { multiply_group_now<T, N, K, Acc>(sums, x, w); });
+}
+static void products_commit() {
+  fibers[current].products.push_back(std::move(fibers[current].open_products));
+  fibers[current].open_products.clear();
+}
+static void products_wait(unsigned most) {
+  auto& products = fibers[current].products;
+  for (; products.size() > most; products.pop_front())
+    for (auto& product : products.front()) product();
 }
 namespace nvcuda {
 namespace wmma {

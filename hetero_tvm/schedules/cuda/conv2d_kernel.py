@@ -42,9 +42,12 @@ class Windows(Source):
         # Whether any tap of any pixel lies beyond the image.
         self.border = any(op.padding)
 
-    def _prepare(self, line: Any, chunk: Any) -> Any:
-        k, op = self.k, self.op
-        pixel = device.fixed(k, tirx.min(self.first + line, int32(pixels(op) - 1)))
+    def _base(self, line: Any, chunk: Any) -> Any:
+        return chunk
+
+    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+        k, op, chunk = self.k, self.op, base
+        pixel = device.fixed(k, tirx.min(self.first + line + further, int32(pixels(op) - 1)))
         area = op.out_height * op.out_width
         image, place = device.fixed(k, pixel // area), device.fixed(k, pixel % area)
         y = device.fixed(k, place // op.out_width * op.strides[0] - op.padding[0])
@@ -55,7 +58,11 @@ class Windows(Source):
         base = device.fixed(k, (at * self.row_pixels + (x + left)) * self.layout.block)
         return base, y, x, chunk
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    @property
+    def predicated(self) -> bool:
+        return False  # one branch around all the arithmetic of a copy
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
         if self.layout.blocked:
             self._copy_channels(shared, at, prepared, step)
         else:
@@ -79,7 +86,7 @@ class Windows(Source):
         if inside:
             valid = device.fixed(k, tirx.Select(tirx.all(*inside), int32(CHUNK), int32(0)))
             offset = tirx.Select(valid > 0, offset, int32(0))
-        self._chunk(shared, at, self.x, offset, valid, CHUNK)
+        self._chunk(shared, at, self.x, offset, valid, CHUNK, None)
 
     def _gather(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
         """Values of a plain image, each from its own plane or row."""

@@ -35,40 +35,39 @@ def _mma(name: str, shape: str, types: str, acc: str = "float") -> str:
 def _wgmma(types: str, depth: int, rest: str, columns: int, acc: str) -> str:
     """64 x ``columns`` sums of four warps, both factors in shared memory in rows of 128 permuted bytes.
 
-    The descriptors (PTX ISA, "asynchronous warpgroup level matrix shared memory layout"): address / 16,
-    1024 bytes from 8 rows to the next 8, permutation of 128 bytes.
+    ``x`` and ``w`` are the lower halves of their descriptors (see ``htvm_wgmma_form``); the upper halves are
+    alike: 1024 bytes from 8 rows to the next 8, permutation of 128 bytes.
     """
     count, constraint = columns // 2, "f" if acc == "float" else "r"
     registers = ", ".join(f"%{i}" for i in range(count))
     sums = ", ".join(f'"+{constraint}"(c[{i}])' for i in range(count))
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{types}"
     return f"""
-__forceinline__ __device__ void NAME({acc}* c, const void* shared, int x_at, int w_at) {{
-  unsigned x = (unsigned)__cvta_generic_to_shared((const char*)shared + x_at);
-  unsigned w = (unsigned)__cvta_generic_to_shared((const char*)shared + w_at);
-  unsigned long long form = (1ull << 62) | (64ull << 32) | (1ull << 16);
-  unsigned long long a = form | ((x & 0x3ffff) >> 4), b = form | ((w & 0x3ffff) >> 4);
+__forceinline__ __device__ void NAME({acc}* c, int x, int w) {{
+  unsigned long long rest = 0x4000004000000000ull, a = rest | (unsigned)x, b = rest | (unsigned)w;
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; {name} {{{registers}}}, %{count}, %{count + 1}, p{rest}; }}"
       : {sums} : "l"(a), "l"(b), "r"(1));
 }}"""  # noqa: E501
+
+
+def _copy_async(cache: str, size: int) -> str:
+    return (
+        f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.{cache}.shared.global [%0], [%1], '
+        f'%2, %3; }}" :: "r"(to), "l"(from), "n"({size}), "r"(valid), "r"(when));'
+    )
 
 
 _PACK = """
 template <class T, int N> struct alignas(sizeof(T) * N) HtvmPack { T v[N]; };"""
 
 _SOURCES = {
-    # A copy of BYTES to shared memory behind the arithmetic; beyond `valid` bytes: zeros.
-    "htvm_copy_async": f"""
-template <int BYTES, class T>
-__forceinline__ __device__ void htvm_copy_async(void* shared, int at, const T* from, int valid) {{
-  {_ADDRESS}
-  if (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(16), "r"(valid));
-  else if (BYTES == 8)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(8), "r"(valid));
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(4), "r"(valid));
-}}""",
+    # A copy of BYTES to shared memory behind the arithmetic, if `when`; beyond `valid` bytes: zeros.
+    "htvm_copy_async": "\ntemplate <int BYTES, class T>\n__forceinline__ __device__ "
+    "void htvm_copy_async(void* shared, int at, const T* from, int valid, int when) {\n"
+    f"  {_ADDRESS}\n"
+    f"  if (BYTES == 16)\n    {_copy_async('cg', 16)}\n"
+    f"  else if (BYTES == 8)\n    {_copy_async('ca', 8)}\n"
+    f"  else\n    {_copy_async('ca', 4)}\n}}",
     "htvm_commit": """
 __forceinline__ __device__ void htvm_commit() { asm volatile("cp.async.commit_group;"); }""",
     "htvm_wait": """
@@ -114,8 +113,13 @@ __forceinline__ __device__ void htvm_wgmma_end() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }""",
     "htvm_wgmma_wait": """
-__forceinline__ __device__ void htvm_wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+template <int N> __forceinline__ __device__ void htvm_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}""",
+    # The lower half of a descriptor (PTX ISA, "asynchronous warpgroup level matrix shared memory layout").
+    "htvm_wgmma_form": """
+__forceinline__ __device__ int htvm_wgmma_form(const void* shared) {
+  return (int)(((unsigned)__cvta_generic_to_shared(shared) >> 4) | (1u << 16));
 }""",
     "htvm_fence_async": """
 __forceinline__ __device__ void htvm_fence_async() {

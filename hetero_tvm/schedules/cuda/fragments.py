@@ -93,7 +93,7 @@ class Warp:
         self.rows, self.columns = tile.warp_rows, tile.warp_columns
         self.pitch = tile.depth * element.size
 
-    def begin(self, warp: Any, lane: Any) -> None:
+    def begin(self, warp: Any, lane: Any, shared: Any) -> None:
         """Registers, and what does not change from step to step."""
         self.down, self.right = warp // self.tile.warps[1], warp % self.tile.warps[1]
         self.lane = lane
@@ -101,16 +101,9 @@ class Warp:
         self.sums = self.k.scratch((count,), self.element.accumulator)
         with self.k.unroll(count) as i:
             self.k.store(self.sums, tirx.const(0, self.element.accumulator), [i])
-        self._begin()
+        self._begin(shared)
 
-    def _begin(self) -> None: ...
-
-    def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
-        """Add the product of the tiles at these offsets of shared memory."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Wait for the products of :meth:`multiply`, where they run on their own."""
+    def _begin(self, shared: Any) -> None: ...
 
     def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
         """Sums of rows ``slab * 16`` and on to shared memory, ``pitch`` bytes a row."""
@@ -120,63 +113,70 @@ class Warp:
 class TensorCoreWarp(Warp):
     """``ldmatrix`` and ``mma.sync``: fragments of 32 bytes along the reduction."""
 
-    def _begin(self) -> None:
+    def _begin(self, shared: Any) -> None:
         k, lane = self.k, self.lane
-        self.x_row = device.fixed(k, self.down * self.rows + lane % 16)
-        self.x_key = device.fixed(k, row_key(self.x_row, self.pitch))
+        self.steps = self.pitch // 32
+        row = device.fixed(k, self.down * self.rows + lane % 16)
+        self.x_at = self._places(row, lane // 16)
         if self.across:
             row = lane % 16 if self.element.size == 2 else lane % 4
             self.w_row, self.w_key = device.fixed(k, row), device.fixed(k, depth_key(row, self.element.size))
         else:
-            self.w_row = device.fixed(k, self.right * self.columns + lane // 16 * 8 + lane % 8)
-            self.w_key = device.fixed(k, row_key(self.w_row, self.pitch))
-        self.x_regs = k.scratch((self.rows // 16 * 4,), "uint32")
-        self.w_regs = k.scratch((4,), "uint32")
+            row = device.fixed(k, self.right * self.columns + lane // 16 * 8 + lane % 8)
+            self.w_at = self._places(row, lane // 8 % 2)
+        self.x_regs = [k.scratch((self.rows // 16 * 4,), "uint32") for _ in range(2)]
+        self.w_regs = [k.scratch((self.columns // 16 * 4,), "uint32") for _ in range(2)]
 
-    def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
-        k, lane = self.k, self.lane
-        for step in range(self.pitch // 32):
-            chunk = device.fixed(k, (lane // 16 + 2 * step) ^ self.x_key)
-            at = device.fixed(k, x_at + self.x_row * self.pitch + chunk * CHUNK)
-            for i in range(self.rows // 16):
-                x = device.pointer(self.x_regs, 4 * i)
-                device.call("htvm_ldmatrix", x, shared, at + i * 16 * self.pitch, template="false")
-                if self.element.rounds:
-                    device.call("htvm_round_tf32", x, template="4")
-            if not self.across:
-                chunk = device.fixed(k, (lane // 8 % 2 + 2 * step) ^ self.w_key)
-                at = device.fixed(k, w_at + self.w_row * self.pitch + chunk * CHUNK)
-            for j in range(self.columns // 16):
-                if self.across:
-                    self._across(shared, w_at, step, j)
-                else:
-                    w = device.pointer(self.w_regs)
-                    device.call("htvm_ldmatrix", w, shared, at + j * 16 * self.pitch, template="false")
-                if self.element.rounds and not self.rounded:
-                    device.call("htvm_round_tf32", device.pointer(self.w_regs), template="4")
-                for i in range(self.rows // 16):
-                    for half in range(2):
-                        self._mma(i, 2 * j + half, half)
+    def _places(self, row: Any, half: Any) -> list[Any]:
+        """Of one row, for each fragment along the reduction: where its 16 bytes lie in the tile."""
+        first = device.fixed(self.k, row * self.pitch + (half ^ row_key(row, self.pitch)) * CHUNK)
+        return [first, *(device.fixed(self.k, first ^ (32 * step)) for step in range(1, self.steps))]
 
-    def _mma(self, i: int, j: int, half: int) -> None:
-        sums = device.pointer(self.sums, (i * (self.columns // 8) + j) * 4)
-        x, w = device.pointer(self.x_regs, 4 * i), device.pointer(self.w_regs, 2 * half)
-        device.call(self.element.mma, sums, x, w)
+    def load(self, shared: Any, x_at: Any, w_at: Any, step: int) -> None:
+        """The fragments of one step along the reduction, from the tiles at these offsets, to registers."""
+        k, bank = self.k, step % 2
+        at = device.fixed(k, x_at + self.x_at[step])
+        for i in range(self.rows // 16):
+            x = device.pointer(self.x_regs[bank], 4 * i)
+            device.call("htvm_ldmatrix", x, shared, at + i * 16 * self.pitch, template="false")
+        if not self.across:
+            at = device.fixed(k, w_at + self.w_at[step])
+        for j in range(self.columns // 16):
+            if self.across:
+                self._across(shared, w_at, step, j)
+            else:
+                w = device.pointer(self.w_regs[bank], 4 * j)
+                device.call("htvm_ldmatrix", w, shared, at + j * 16 * self.pitch, template="false")
+
+    def products(self, step: int) -> None:
+        """Multiply what :meth:`load` fetched for this step."""
+        bank = step % 2
+        if self.element.rounds:
+            regs = [self.x_regs[bank]] if self.rounded else [self.x_regs[bank], self.w_regs[bank]]
+            for buffer in regs:
+                count = str(int(buffer.shape[0]))
+                device.call("htvm_round_tf32", device.pointer(buffer), template=count)
+        for i in range(self.rows // 16):
+            for j in range(self.columns // 8):
+                sums = device.pointer(self.sums, (i * (self.columns // 8) + j) * 4)
+                x, w = device.pointer(self.x_regs[bank], 4 * i), device.pointer(self.w_regs[bank], 2 * j)
+                device.call(self.element.mma, sums, x, w)
 
     def _across(self, shared: Any, w_at: Any, step: int, j: int) -> None:
         """16 columns of W from a tile [depth, columns]."""
         k, lane, pitch = self.k, self.lane, self.tile.columns * self.element.size
+        regs = self.w_regs[step % 2]
         if self.element.size == 2:
             first = self.right * (self.columns // 8) + 2 * j + lane // 16
             at = w_at + (self.w_row + 16 * step) * pitch + (first ^ self.w_key) * CHUNK
-            device.call("htvm_ldmatrix", device.pointer(self.w_regs), shared, at, template="true")
+            device.call("htvm_ldmatrix", device.pointer(regs, 4 * j), shared, at, template="true")
             return
         for half in range(2):  # 32-bit values: ldmatrix cannot transpose them
             column = self.right * self.columns + (2 * j + half) * 8 + lane // 4
             at = device.fixed(k, (column // 4 ^ self.w_key) * CHUNK + column % 4 * 4)
             for part in range(2):
                 row = self.w_row + step * 8 + part * 4
-                to = device.pointer(self.w_regs, 2 * half + part)
+                to = device.pointer(regs, 4 * j + 2 * half + part)
                 device.call("htvm_take", shared, w_at + row * pitch + at, to, template="1")
 
     def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
@@ -194,19 +194,25 @@ class WarpGroup(TensorCoreWarp):
     The tile has 16 rows a warp, and 128 bytes of the reduction a step; sums lie as those of ``mma`` do.
     """
 
-    def _begin(self) -> None:
-        self.group_row = device.fixed(self.k, self.down // 4 * 64)
+    def _begin(self, shared: Any) -> None:
+        # What a product is told of a tile: its address in units of 16 bytes, and the tile's form.
+        self.form = device.fixed(self.k, device.value("htvm_wgmma_form", shared, dtype="int32"))
+        self.x_form = device.fixed(self.k, self.form + self.down // 4 * (64 * self.pitch // CHUNK))
 
-    def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
+    def start(self, at: Any, w_at: int) -> None:
+        """Start the products of the tiles at these offsets; :meth:`wait` waits for them."""
         name = f"htvm_wgmma_{self.element.mma.removeprefix('htvm_mma_')}_{self.tile.columns}"
+        at = device.fixed(self.k, at // CHUNK)
         device.call("htvm_wgmma_begin")
         for step in range(self.pitch // 32):
-            x = x_at + self.group_row * self.pitch + 32 * step
-            device.call(name, device.pointer(self.sums), shared, x, w_at + 32 * step)
+            more = at + 32 * step // CHUNK
+            x, w = self.x_form + more, self.form + more + w_at // CHUNK
+            device.call(name, device.pointer(self.sums), x, w)
         device.call("htvm_wgmma_end")
 
-    def finish(self) -> None:
-        device.call("htvm_wgmma_wait")
+    def wait(self, groups: int) -> None:
+        """Until all but the last ``groups`` calls of :meth:`start` are complete."""
+        device.call("htvm_wgmma_wait", template=str(groups))
 
 
 class FmaWarp(Warp):
@@ -215,7 +221,7 @@ class FmaWarp(Warp):
     Of each tile a lane reads 16 bytes along the reduction at a time: 16 loads serve 256 multiply-adds.
     """
 
-    def _begin(self) -> None:
+    def _begin(self, shared: Any) -> None:
         k = self.k
         self.high, self.wide = self.rows // 8, self.columns // 4
         self.x_row = device.fixed(k, self.down * self.rows + self.lane // 4)
@@ -228,6 +234,7 @@ class FmaWarp(Warp):
         self.w_regs = k.scratch((self.wide * 4,))
 
     def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
+        """Add the product of the tiles at these offsets of shared memory."""
         k, x, w = self.k, self.x_regs, self.w_regs
         # A loop, not unrolled: registers for more than one step's values would cost resident warps.
         with k.serial(self.pitch // CHUNK) as step:

@@ -23,57 +23,83 @@ from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import depth_key, swizzled  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import CHUNK  # noqa: E402
 
+_PERIOD = 8
+"""Lines after which every permutation of chunks repeats."""
+
 
 class Source:
     """One operand of a product: fills ``lines`` rows of ``pitch`` bytes in shared memory at each step."""
 
     lines: int
     pitch: int
+    width = CHUNK
+    """Bytes of one copy."""
 
     def __init__(self, k: Kernel, size: int):
         self.k, self.size = k, size
 
     def begin(self, thread: Any, threads: int) -> None:
         """Everything that stays the same from step to step."""
-        self.threads = threads
-        self.per_line = self.pitch // CHUNK
-        count = self.lines * self.per_line
+        k = self.k
+        per_line = self.pitch // CHUNK
+        count = self.lines * per_line
+        apart = threads // per_line  # lines from one copy of a thread to its next
+        regular = threads % per_line == 0 and apart % _PERIOD == 0
         self.parts = []
         for i in range(-(-count // threads)):
-            index = device.fixed(self.k, thread + i * threads)
-            line, chunk = (
-                device.fixed(self.k, index // self.per_line),
-                device.fixed(self.k, index % self.per_line),
-            )
-            to = device.fixed(self.k, line * self.pitch + self._place(line, chunk) * CHUNK)
-            inside = index < count if (i + 1) * threads > count else None
-            self.parts.append((to, self._prepare(line, chunk), inside))
+            inside = thread + i * threads < count if (i + 1) * threads > count else None
+            if not regular or i == 0:
+                index = device.fixed(k, thread + i * threads)
+                line, chunk = device.fixed(k, index // per_line), device.fixed(k, index % per_line)
+                to = device.fixed(k, line * self.pitch + self._place(line, chunk) * CHUNK)
+                base = self._base(line, chunk)
+            further = i * apart if regular else 0
+            self.parts.append((to + further * self.pitch, self._prepare(line, chunk, base, further), inside))
 
-    def copy(self, shared: Any, at: Any, step: Any) -> None:
-        """Start the copies of one step to offset ``at`` of shared memory."""
+    def copy(self, shared: Any, at: Any, step: Any, when: Any = None) -> None:
+        """Start the copies of one step to offset ``at`` of shared memory, where ``when`` holds."""
         for to, prepared, inside in self.parts:
-            if inside is None:
-                self._copy(shared, at + to, prepared, step)
+            if inside is not None and when is not None:
+                inside = tirx.all(inside, when)
+            elif inside is None:
+                inside = when
+            if inside is None or self.predicated:
+                self._copy(shared, at + to, prepared, step, inside)
             else:
                 with self.k.when(inside):
-                    self._copy(shared, at + to, prepared, step)
+                    self._copy(shared, at + to, prepared, step, None)
+
+    @property
+    def predicated(self) -> bool:
+        """Whether a copy is one instruction that takes its condition: no branch cuts the loop in two."""
+        return self.width >= 4
 
     def _place(self, line: Any, chunk: Any) -> Any:
         return swizzled(line, chunk, self.pitch)
 
-    def _prepare(self, line: Any, chunk: Any) -> Any:
+    def _base(self, line: Any, chunk: Any) -> Any:
+        """What the copies of a thread share when they are whole numbers of lines apart."""
+        return None
+
+    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+        """What the copy of a chunk needs, ``further`` lines below ``line``, of which ``base`` is known."""
         raise NotImplementedError
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
         raise NotImplementedError
 
-    def _chunk(self, shared: Any, at: Any, buffer: Any, offset: Any, valid: Any, width: int) -> None:
+    def _chunk(
+        self, shared: Any, at: Any, buffer: Any, offset: Any, valid: Any, width: int, when: Any
+    ) -> None:
         """16 bytes from element ``offset``, of which ``valid`` exist, in copies of ``width`` bytes."""
         for part in range(0, CHUNK, width):
             left = valid if width == CHUNK else clamp(valid - part, width)
-            name = "htvm_copy_async" if width >= 4 else "htvm_copy"
             source = device.pointer(buffer, offset + part // self.size)
-            device.call(name, shared, at + part, source, left, template=str(width))
+            if width < 4:
+                device.call("htvm_copy", shared, at + part, source, left, template=str(width))
+                continue
+            condition = int32(1) if when is None else when
+            device.call("htvm_copy_async", shared, at + part, source, left, condition, template=str(width))
 
 
 class Rows(Source):
@@ -96,14 +122,18 @@ class Rows(Source):
         self.length, self.depth, self.pitch = length, depth, depth * size
         self.width = math.gcd(stride * size, aligned, CHUNK)
 
-    def _prepare(self, line: Any, chunk: Any) -> Any:
-        row = self.first + line
-        if self.extent is not None and self.extent % self.lines:
-            row = tirx.min(row, int32(self.extent - 1))
+    def _base(self, line: Any, chunk: Any) -> Any:
         column = device.fixed(self.k, chunk * (CHUNK // self.size))
-        return device.fixed(self.k, self.offset + row * self.stride + column), column
+        return column, device.fixed(self.k, self.offset + (self.first + line) * self.stride + column)
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+        column, offset = base
+        if self.extent is not None and self.extent % self.lines:
+            row = tirx.min(self.first + line + further, int32(self.extent - 1))
+            return device.fixed(self.k, self.offset + row * self.stride + column), column
+        return offset + further * self.stride, column
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
         offset, column = prepared
         valid: Any = int32(CHUNK)
         if self.length % self.depth:
@@ -111,7 +141,7 @@ class Rows(Source):
             offset = tirx.Select(valid > 0, offset + step * self.depth, int32(0))
         else:
             offset = offset + step * self.depth
-        self._chunk(shared, at, self.buffer, offset, valid, self.width)
+        self._chunk(shared, at, self.buffer, offset, valid, self.width, when)
 
 
 class Columns(Source):
@@ -130,21 +160,25 @@ class Columns(Source):
     def _place(self, line: Any, chunk: Any) -> Any:
         return chunk ^ depth_key(line, self.size)
 
-    def _prepare(self, line: Any, chunk: Any) -> Any:
+    def _base(self, line: Any, chunk: Any) -> Any:
         column = device.fixed(self.k, self.first + chunk * (CHUNK // self.size))
         valid: Any = int32(CHUNK)
         if self.extent % self.columns:
             valid = device.fixed(self.k, clamp((self.extent - column) * self.size, CHUNK))
-        return device.fixed(self.k, self.offset + line * self.stride + column), line, valid
+        return device.fixed(self.k, self.offset + line * self.stride + column), valid
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+        offset, valid = base
+        return offset + further * self.stride, line + further, valid
+
+    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
         offset, line, valid = prepared
         offset = offset + step * self.lines * self.stride
         if self.length % self.lines:
             valid = device.fixed(self.k, tirx.Select(step * self.lines + line < self.length, valid, int32(0)))
         if not isinstance(valid, tirx.IntImm):
             offset = tirx.Select(valid > 0, offset, int32(0))
-        self._chunk(shared, at, self.buffer, offset, valid, self.width)
+        self._chunk(shared, at, self.buffer, offset, valid, self.width, when)
 
 
 def clamp(value: Any, most: int) -> Any:

@@ -5,10 +5,10 @@ Loop structure, for a tile of rows x columns of the product and depth of its red
     blockIdx.z over independent products, and parts of the reduction
       blockIdx.x over tiles, in groups of rows that share columns of W in L2
         threadIdx.y over warps, threadIdx.x over lanes
-          steps of the reduction, as a pipeline of S stages in shared memory
-            wait for this step's tiles; one barrier
+          steps of the reduction, as a pipeline of S stages in shared memory (see :mod:`.pipeline`)
             start copying the tiles of step + S - 1   # cp.async, 16 bytes a thread, permuted chunks
             fragments to registers, multiply          # ldmatrix and mma.sync, or float32 FMA
+            wait for the next step's tiles; one barrier
           16 rows at a time: sums to shared memory, the epilogue on whole vectors, 16-byte stores
 
 It is fast because copies run S - 1 steps ahead of the arithmetic and never pass through registers,
@@ -35,6 +35,7 @@ from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
 from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import SLAB, Element, warp_of  # noqa: E402
 from hetero_tvm.schedules.cuda.operands import Rows, Source  # noqa: E402
+from hetero_tvm.schedules.cuda.pipeline import Stages, run  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
 _GROUP = 8
@@ -141,49 +142,19 @@ def emit_tile(
     across : W's tile is [depth, columns].
     rounded : W's values need no rounding (tf32).
     """
-    first, count = steps
-    stages = tile.stages
     memory = T.alloc_buffer((tile.shared(element.size),), "uint8", scope="shared.dyn")
     shared = k.let(memory.access_ptr("rw"))
     if tile.group:
         shared = k.let(device.value("htvm_align", shared))
-    x, w = sources()
+    operands = sources()
     thread = device.fixed(k, block.warp * 32 + block.lane)
-    for source in (x, w):
+    for source in operands:
         source.begin(thread, tile.threads)
-    x_bytes = tile.rows * tile.depth * element.size
-    stage_bytes = tile.stage_bytes(element.size)
     engine = warp_of(k, tile, element, across, rounded)
-    engine.begin(block.warp, block.lane)
-
-    def copy(step: Any) -> None:
-        at = device.fixed(k, step % stages * stage_bytes)
-        x.copy(shared, at, first + step)
-        w.copy(shared, at + x_bytes, first + step)
-
-    for step in range(stages - 1):
-        if not isinstance(count, int):
-            with k.when(int32(step) < count):
-                copy(int32(step))
-        elif step < count:
-            copy(int32(step))
-        device.call("htvm_commit")
-    with k.serial(count) as step:
-        device.call("htvm_wait", template=str(stages - 2))
-        if tile.group:
-            device.call("htvm_fence_async")
-        T.evaluate(tirx.op.tvm_storage_sync("shared"))
-        at = device.fixed(k, step % stages * stage_bytes)
-        if tile.group:  # it multiplies while the copies are started
-            engine.multiply(shared, at, at + x_bytes)
-        with k.when(step + (stages - 1) < count):
-            copy(step + (stages - 1))
-        device.call("htvm_commit")
-        if not tile.group:
-            engine.multiply(shared, at, at + x_bytes)
-        engine.finish()
-    device.call("htvm_wait", template="0")
-    T.evaluate(tirx.op.tvm_storage_sync("shared"))
+    engine.begin(block.warp, block.lane, shared)
+    x_bytes = tile.rows * tile.depth * element.size
+    stages = Stages(k, shared, operands, steps, tile.stages, tile.stage_bytes(element.size), x_bytes)
+    run(k, stages, engine)
     _finish(k, tile, element, engine, epilogue, shared, block)
 
 

@@ -99,6 +99,8 @@ _FMA_TILES = (
     (16, 32, (1, 1)),
 )  # fmt: skip
 _STAGES = (3, 4, 2)
+_GROUP_STAGES = (4, 3, 6)
+"""One is being multiplied, one may still be, the others are on their way."""
 
 
 def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
@@ -116,7 +118,7 @@ def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
     useful = [tile for tile in useful if fits(tile, problem, machine)]
 
     def order(tile: Tile) -> tuple[float, int]:
-        return estimate(problem, tile, machine), -tile.stages * (tile.stages < 4)
+        return estimate(problem, tile, machine), -tile.stages
 
     return [*sorted(useful, key=order), *sorted(_group_tiles(problem, machine), key=order)]
 
@@ -129,7 +131,7 @@ def _group_tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
         Tile(rows, columns, 128 // problem.size, (rows // 16, 1), stages, True)
         for rows in (128, 64)
         for columns in WGMMA_COLUMNS
-        for stages in _STAGES
+        for stages in _GROUP_STAGES
     ]
     return [tile for tile in found if fits(tile, problem, machine)]
 

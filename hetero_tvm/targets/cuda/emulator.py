@@ -5,7 +5,7 @@ C++ over ``emulated.h``, compiled by the host compiler, and run by the stand-in 
 (``native_src/cuda/standin.cc``).  Everything else is what a GPU would see: TVM's CUDA runtime,
 launches, device memory, streams, graphs.  It is for checking numbers, and slow: small shapes only.
 
-Not covered: TMA and mbarrier; wgmma that is still running; data races between barriers; reads out of bounds.
+Not covered: TMA and mbarrier; data races between barriers; reads out of bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Emulator(Toolchain):
     """Host code behind the magic that ``standin.cc`` knows, in place of a cubin."""
 
     name = "emulator"
-    version = "2"
+    version = "3"
 
     def _compile(self, source: str, arch: str, kind: str) -> bytes:
         raise BuildError("the emulation of a GPU makes no PTX")
@@ -164,8 +164,12 @@ def _instruction(text: str) -> str:
         return f"load_matrices({len(outputs)}, {transposed}, {inputs[0]}, {{{addresses}}});"
     if "cvt.rna.tf32" in text:
         return f"{outputs[0]} = round_tf32({inputs[0]});"
-    if re.search(r"wgmma\.(fence|commit_group|wait_group)|fence\.proxy\.async", text):
-        return ";"  # products of warp groups are carried out at once
+    if "wgmma.wait_group" in text:
+        return f"products_wait({inputs[0]});"
+    if "wgmma.commit_group" in text:
+        return "products_commit();"
+    if re.search(r"wgmma\.fence|fence\.proxy\.async", text):
+        return ";"
     if found := re.search(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.\w+", text):
         columns, depth, result, element = found.groups()
         kinds = f"{_ELEMENT[element]}, {columns}, {depth}, {'int' if result == 's32' else 'float'}"
@@ -182,9 +186,10 @@ def _async_copy(text: str, inputs: list[str]) -> str:
     size = inputs[2] if len(inputs) > 2 else re.search(r"], (\d+)", text).group(1)
     if found := re.search(r"setp\.\w+\.\w+ \w+, %(\d+)", text):
         # Where the predicate is false: zeros, where the statement stores them, else nothing.
-        call = f"if ({inputs[int(found.group(1))]}) copy_async({inputs[0]}, {inputs[1]}, {size}, {size});"
+        valid = inputs[3] if len(inputs) > 4 else size
+        call = f"if ({inputs[int(found.group(1))]}) copy_async({inputs[0]}, {inputs[1]}, {size}, {valid});"
         zero = f" else memset(shared_memory + ({inputs[0]}), 0, {size});"
-        return call + (zero if "st.shared" in text else "")
+        return "{ " + call + (zero if "st.shared" in text else "") + " }"
     valid = inputs[3] if len(inputs) > 3 else size
     return f"copy_async({inputs[0]}, {inputs[1]}, {size}, {valid});"
 
