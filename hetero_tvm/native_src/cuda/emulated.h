@@ -227,6 +227,10 @@ template <class T> static T __shfl_up_sync(unsigned, T v, int d, int w = 32) {
   return shuffle(v, lane % w >= d ? lane - d : lane);
 }
 template <class T> static T __shfl_sync(unsigned, T v, int s, int w = 32) { return shuffle(v, current % 32 / w * w + s % w); }
+static int __any_sync(unsigned, int x) {
+  for (int lanes = 1; lanes < 32; lanes *= 2) x |= __shfl_xor_sync(0xffffffffu, x, lanes);
+  return x;
+}
 static inline unsigned __activemask() { return 0xffffffffu; }
 template <class T> static T atomicAdd(T* p, T v) { T old = *p; *p = T(old + v); return old; }
 template <class T> static T atomicMax(T* p, T v) { T old = *p; *p = max(old, v); return old; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -19,8 +20,9 @@ from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import int32  # noqa: E402
 from hetero_tvm.schedules.cuda import attention_shapes as shapes  # noqa: E402
+from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.attention_kernel import AttentionKernel  # noqa: E402
-from hetero_tvm.schedules.cuda.attention_tile import SharedRows, barrier, shared_rows  # noqa: E402
+from hetero_tvm.schedules.cuda.attention_tile import SharedRows, barrier  # noqa: E402
 from hetero_tvm.schedules.cuda.rows import const  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
@@ -69,7 +71,7 @@ class CudaAttentionSpace(DesignSpace):
             (warps, keys)
             for keys in _KEYS
             for warps in _WARPS
-            if keys <= most and _shared(op, 16 * warps, keys) <= machine.shared_per_block
+            if keys <= most and _shared(op, 16 * warps, keys, 1) <= machine.shared_per_block
         ]
 
     def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
@@ -91,14 +93,15 @@ class CudaAttentionSpace(DesignSpace):
         return {"tile": (warps, keys, shapes.default_splits(op, 16 * warps, keys, machine))}
 
     def emit(self, op: Attention, point: Point, machine: GpuModel) -> Any:
-        return _Emitter(op, *point["tile"]).function()
+        warps, keys, splits = point["tile"]
+        return _Emitter(op, warps, keys, splits, _stages(op, warps, keys, machine)).function()
 
     def features(self, op: Attention, point: Point, machine: GpuModel) -> list[float]:
         warps, keys, splits = point["tile"]
         return [
             math.log2(warps), math.log2(keys), math.log2(splits), math.log2(op.head_dim), float(op.causal),
             shapes.blocks_of(op, 16 * warps) * splits / machine.sms, math.log2(op.kv_len),
-            _shared(op, 16 * warps, keys) / 1024,
+            _shared(op, 16 * warps, keys, _stages(op, warps, keys, machine)) / 1024,
         ]  # fmt: skip
 
 
@@ -107,17 +110,42 @@ def _whole(extent: int) -> int:
     return -(-extent // 16) * 16
 
 
-def _shared(op: Attention, rows: int, keys: int) -> int:
-    dim, values = _whole(op.head_dim) + _PAD, _whole(op.values) + _PAD
-    return ((rows + keys) * dim + keys * values) * 2
+def _stage(op: Attention, keys: int) -> int:
+    """Elements of one stage: rows of K, then rows of V."""
+    return keys * (_whole(op.head_dim) + _whole(op.values) + 2 * _PAD)
+
+
+def _query_place(op: Attention, keys: int, stages: int) -> int:
+    """Element at which the rows of Q begin.
+
+    Once their fragments are in registers the second stage takes their place, unless its padding is
+    cleared while they are still there.
+    """
+    padded = op.head_dim % 16 or op.values % 16
+    held = _whole(op.head_dim) <= _HELD_DIM
+    return _stage(op, keys) * (1 if held and not padded else stages)
+
+
+def _shared(op: Attention, rows: int, keys: int, stages: int) -> int:
+    """Bytes of shared memory."""
+    queries = _query_place(op, keys, stages) + rows * (_whole(op.head_dim) + _PAD)
+    return 2 * max(stages * _stage(op, keys), queries)
+
+
+def _stages(op: Attention, warps: int, keys: int, machine: GpuModel) -> int:
+    """Two, where there are blocks to fetch ahead and a multiprocessor still holds 8 warps."""
+    shared = _shared(op, 16 * warps, keys, 2)
+    resident = machine.shared_per_sm // (shared + 1024) * warps
+    fits = shared <= machine.shared_per_block and (resident >= 8 or warps < 4)
+    return 2 if fits and op.kv_len > keys else 1
 
 
 class _Emitter(AttentionKernel):
     lanes = (1, 2)
 
-    def __init__(self, op: Attention, warps: int, keys: int, splits: int):
+    def __init__(self, op: Attention, warps: int, keys: int, splits: int, stages: int):
         super().__init__(op, 16 * warps, keys, 32 * warps, splits)
-        self.dim, self.dtype = _whole(op.head_dim), op.dtype
+        self.dim, self.dtype, self.stages = _whole(op.head_dim), op.dtype, stages
 
     held_rows = 2
 
@@ -125,15 +153,19 @@ class _Emitter(AttentionKernel):
     def padded_values(self) -> int:
         return _whole(self.op.values)
 
-    def buffers(self) -> tuple[SharedRows, ...]:
-        op, values = self.op, self.padded_values
-        return tuple(
-            shared_rows(rows, extent, padded, padded + _PAD, self.dtype)
-            for rows, extent, padded in (
-                (self.rows, op.head_dim, self.dim),
-                (self.keys, op.head_dim, self.dim),
-                (self.keys, op.values, values),
-            )
+    def buffers(self) -> tuple[SharedRows, SharedRows, SharedRows]:
+        nbytes = _shared(self.op, self.rows, self.keys, self.stages)
+        self.memory = T.alloc_buffer((nbytes // 2,), self.dtype, scope="shared.dyn")
+        place = _query_place(self.op, self.keys, self.stages)
+        query = SharedRows(self.memory, self.op.head_dim, self.dim, self.dim + _PAD, place)
+        return query, *self.stage(int32(0))
+
+    def stage(self, number: Any) -> tuple[SharedRows, SharedRows]:
+        op, values, pitch = self.op, self.padded_values, self.dim + _PAD
+        first = number * _stage(op, self.keys)
+        return (
+            SharedRows(self.memory, op.head_dim, self.dim, pitch, first),
+            SharedRows(self.memory, op.values, values, values + _PAD, first + self.keys * pitch),
         )
 
     def allocate(self) -> None:
@@ -151,6 +183,11 @@ class _Emitter(AttentionKernel):
 
     def first_of_row(self) -> Any:
         return self.lane % 4 == 0
+
+    def when_scaled(self) -> AbstractContextManager[None]:
+        """Maxima change rarely after the first blocks; a warp whose rows' did not skips the products."""
+        scales = [self.k.load(self.scale, [int32(r)]) for r in range(2)]
+        return self.k.when(device.value("htvm_any_changes", *scales, dtype="int32") != 0)
 
     def cells(self, body: Callable[[int, Any, Any], None]) -> None:
         with self.k.unroll(self.keys // 8) as part:
@@ -177,7 +214,7 @@ class _Emitter(AttentionKernel):
 
     def _query_fragment(self, step: Any, to_at: Any) -> None:
         row, column = self.warp * 16 + self.lane % 16, step * 16 + self.lane // 16 * 8
-        self._ldmatrix(False, self.q_reg, to_at, self.shared_q, row * self.shared_q.pitch + column)
+        self._ldmatrix(False, self.q_reg, to_at, self.shared_q, self.shared_q.at(row, column))
 
     def queries_ready(self) -> None:
         if self.held:
@@ -197,7 +234,7 @@ class _Emitter(AttentionKernel):
             with k.unroll(self.keys // 16) as pair:
                 row = pair * 16 + lane // 16 * 8 + lane % 8
                 column = step * 16 + lane // 8 % 2 * 8
-                self._ldmatrix(False, self.b_reg, int32(0), self.shared_k, row * self.shared_k.pitch + column)
+                self._ldmatrix(False, self.b_reg, int32(0), self.shared_k, self.shared_k.at(row, column))
                 for half in range(2):
                     at = step * 8 if self.held else int32(0)
                     self._mma(self.q_reg, at, 4 * half, self.s_reg, (pair * 2 + half) * 4)
@@ -210,6 +247,6 @@ class _Emitter(AttentionKernel):
         k, lane = self.k, self.lane
         with k.unroll(self.keys // 16) as step, k.unroll(self.padded_values // 16) as pair:
             row, column = step * 16 + lane % 16, pair * 16 + lane // 16 * 8
-            self._ldmatrix(True, self.b_reg, int32(0), self.shared_v, row * self.shared_v.pitch + column)
+            self._ldmatrix(True, self.b_reg, int32(0), self.shared_v, self.shared_v.at(row, column))
             for half in range(2):
                 self._mma(self.p_reg, step * 8, 4 * half, self.o_reg, (pair * 2 + half) * 4)

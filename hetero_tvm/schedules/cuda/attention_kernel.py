@@ -5,8 +5,8 @@ Loop structure, for ``rows`` rows (queries of one head; for few queries, of all 
     blockIdx.x over batch, heads, blocks of rows, splits of the keys
       rows of Q to registers or shared memory
       blocks of ``keys`` keys that any of the rows may see
-        V block on its way (cp.async)     | S = Q K^T
-        next K block on its way (cp.async)| mask, running maximum and sum, O = O * correction + P V
+        next K and V block on their way (cp.async)
+        S = Q K^T; mask, running maximum and sum; O = O * correction + P V
       O / sum; or, of one of several splits, O, maximum and sum to a workspace
     blockIdx.x over results                # several splits only: flash-decoding
       the splits' results, weighted by their maxima
@@ -82,6 +82,42 @@ class AttentionKernel(Results):
             k.store(self.total, const(0), [int32(r)])
             self.outputs(r, lambda at, column, width: self.each(at, width, self._zero))
         start, end = self.key_blocks()
+        (self._in_turn if self.stages == 1 else self._ahead)(start, end)
+        self.store()
+
+    def _ahead(self, start: Any, end: Any) -> None:
+        """Two stages: K and V of the next block arrive during the whole step; one barrier a step."""
+        k = self.k
+
+        def fill(block: Any, stage: Any) -> None:
+            for tensor, to in zip((self.key, self.value), self.stage(stage), strict=True):
+                self.to_shared(tensor, to, block * self.keys)
+
+        self.copy_queries()
+        with k.when(start < end):
+            fill(start, int32(0))
+        commit()
+        wait(0)
+        barrier()
+        self.queries_ready()
+        with k.serial(end - start) as step:
+            block = start + step
+            with k.when(block + 1 < end):
+                fill(block + 1, (step + 1) % 2)
+            commit()
+            first = k.let(block * self.keys)
+            self.shared_k, self.shared_v = self.stage(step % 2)
+            self.scores()
+            self.scale_scores(first)
+            self.hide(first)
+            self.update()
+            self.accumulate()
+            wait(0)
+            barrier()
+
+    def _in_turn(self, start: Any, end: Any) -> None:
+        """One stage: V arrives during the scores, the next K during the rest."""
+        k = self.k
         self.copy_queries()
         with k.when(start < end):
             self.copy_keys(start * self.keys)
@@ -108,7 +144,6 @@ class AttentionKernel(Results):
             barrier()
             self.accumulate()
             barrier()
-        self.store()
 
     def _zero(self, at: Any) -> None:
         self.k.store(self.o_reg, const(0), at)

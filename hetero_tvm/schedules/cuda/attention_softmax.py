@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hetero_tvm._bootstrap import import_tvm
@@ -13,8 +14,14 @@ tvm = import_tvm()
 from tvm import tirx  # noqa: E402
 
 from hetero_tvm.schedules.cpu.emit import int32  # noqa: E402
+from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.attention_tile import AttentionTile  # noqa: E402
 from hetero_tvm.schedules.cuda.rows import const, shuffle_xor  # noqa: E402
+
+
+def exp2(value: Any) -> Any:
+    return device.value("htvm_exp2", value, dtype="float32")
+
 
 LOWEST = -1e30
 """Below every score (in powers of two) that is not masked, and finite: differences stay defined."""
@@ -122,7 +129,7 @@ class OnlineSoftmax(AttentionTile):
             here = [int32(r)]
             # peak * factor is the same for all cells of a row: the compiler makes this one multiply-add.
             exponent = k.load(self.s_reg, [at]) * const(self.factor) - k.load(self.fresh, here)
-            k.store(self.s_reg, tirx.exp2(exponent), [at])
+            k.store(self.s_reg, exp2(exponent), [at])
             weight = k.load(self.s_reg, [at])
             k.store(self.total, k.load(self.total, here) + weight, here)
             self.put_weight(at, r, key, weight)
@@ -132,17 +139,22 @@ class OnlineSoftmax(AttentionTile):
             at = [int32(r)]
             self.over_row(self.fresh, r, tirx.max)
             change = (k.load(self.peak, at) - k.load(self.fresh, at)) * const(self.factor)
-            k.store(self.scale, tirx.exp2(change), at)
+            k.store(self.scale, exp2(change), at)
             k.store(self.peak, k.load(self.fresh, at), at)
             k.store(self.fresh, k.load(self.fresh, at) * const(self.factor), at)
             k.store(self.total, k.load(self.total, at) * k.load(self.scale, at), at)
         self.cells(weigh)
-        for r in range(self.held_rows):
+        with self.when_scaled():
+            for r in range(self.held_rows):
 
-            def correct(at: Any, r: int = r) -> None:
-                k.store(self.o_reg, k.load(self.o_reg, at) * k.load(self.scale, [int32(r)]), at)
+                def correct(at: Any, r: int = r) -> None:
+                    k.store(self.o_reg, k.load(self.o_reg, at) * k.load(self.scale, [int32(r)]), at)
 
-            self.outputs(r, lambda at, column, width, f=correct: self.each(at, width, f))
+                self.outputs(r, lambda at, column, width, f=correct: self.each(at, width, f))
+
+    def when_scaled(self) -> AbstractContextManager[None]:
+        """Around the correction of the results: a subclass may skip it where all factors are one."""
+        return nullcontext()
 
     def each(self, at: Any, width: int, body: Callable[[Any], None]) -> None:
         for e in range(width):

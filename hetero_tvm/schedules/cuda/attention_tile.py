@@ -21,12 +21,19 @@ from hetero_tvm.schedules.cuda.attention_shapes import is_grouped, rows_of, widt
 
 
 class SharedRows(NamedTuple):
-    """Rows of ``extent`` elements in shared memory, ``pitch`` apart; products read ``padded`` of each."""
+    """Rows of ``extent`` elements in shared memory, ``pitch`` apart; products read ``padded`` of each.
+
+    They begin at element ``first`` of the buffer.
+    """
 
     buffer: Any
     extent: int
     padded: int
     pitch: int
+    first: Any = 0
+
+    def at(self, row: Any, column: Any) -> Any:
+        return self.first + row * self.pitch + column
 
 
 def shared_rows(rows: int, extent: int, padded: int, pitch: int, dtype: str) -> SharedRows:
@@ -46,6 +53,8 @@ class AttentionTile(ABC):
 
     lanes: tuple[int, ...] = ()
     """Bits of a lane in which the threads that share a row differ."""
+    stages = 1
+    """Blocks of keys in shared memory at once: with two, the next one arrives during all of a step."""
 
     def __init__(self, op: Attention, rows: int, keys: int, threads: int, splits: int):
         self.op, self.rows, self.keys, self.threads, self.splits = op, rows, keys, threads, splits
@@ -133,8 +142,10 @@ class AttentionTile(ABC):
     def copy_queries(self) -> None:
         """Rows of Q to shared memory (past the last row, that row again), zeros to all padding."""
         k, op, (source, place), to = self.k, self.op, self.query, self.shared_q
-        for shared, rows in ((to, self.rows), (self.shared_k, self.keys), (self.shared_v, self.keys)):
-            self._clear_padding(shared, rows)
+        self._clear_padding(to, self.rows)
+        for stage in range(self.stages):
+            for shared in self.stage(int32(stage)):
+                self._clear_padding(shared, self.keys)
         width = width_of(place, op.head_dim, op.dtype)
         vectors = op.head_dim // width
 
@@ -142,17 +153,21 @@ class AttentionTile(ABC):
             row, column = i // vectors, i % vectors * width
             known = k.let(tirx.min(self.first_row + row, int32(self.all_rows - 1)))
             origin = self.at(place, self.head_of(known), self.query_of(known), column)
-            copy(k, to.buffer, row * to.pitch + column, source, origin, width, op.dtype)
+            copy(k, to.buffer, to.at(row, column), source, origin, width, op.dtype)
 
         self.spread(self.rows * vectors, move)
 
+    def stage(self, number: Any) -> tuple[SharedRows, SharedRows]:
+        """K and V of a stage; with one stage, those of :meth:`buffers`."""
+        return self.shared_k, self.shared_v
+
     def copy_keys(self, first: Any) -> None:
-        self._to_shared(self.key, self.shared_k, first)
+        self.to_shared(self.key, self.shared_k, first)
 
     def copy_values(self, first: Any) -> None:
-        self._to_shared(self.value, self.shared_v, first)
+        self.to_shared(self.value, self.shared_v, first)
 
-    def _to_shared(self, tensor: tuple[Any, Heads], to: SharedRows, first: Any) -> None:
+    def to_shared(self, tensor: tuple[Any, Heads], to: SharedRows, first: Any) -> None:
         """Keys or values from row ``first`` on; zero past the last.
 
         What no key stands for must not be NaN: zero times NaN is NaN.
@@ -163,7 +178,7 @@ class AttentionTile(ABC):
 
         def move(i: Any) -> None:
             row, column = i // vectors, i % vectors * width
-            at = row * to.pitch + column
+            at = to.at(row, column)
 
             def load() -> None:
                 origin = self.at(place, self.kv_head, first + row, column)
@@ -186,7 +201,7 @@ class AttentionTile(ABC):
         if more:
 
             def clear(i: Any) -> None:
-                at = i // more * to.pitch + to.extent + i % more
+                at = to.at(i // more, to.extent + i % more)
                 self.k.store(to.buffer, tirx.const(0, self.op.dtype), [at])
 
             self.spread(rows * more, clear)

@@ -87,6 +87,18 @@ __forceinline__ __device__ void htvm_copy(void* shared, int at, const T* from, i
 }""",
     "htvm_sync_warp": """
 __forceinline__ __device__ void htvm_sync_warp() { __syncwarp(); }""",
+    # Powers of two in one instruction: relative error 2^-22, zero below 2^-126 (exp2f spends four on those).
+    "htvm_exp2": """
+__forceinline__ __device__ float htvm_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}""",
+    # Whether `x` or `y` is not one in any lane of the warp.
+    "htvm_any_changes": """
+__forceinline__ __device__ int htvm_any_changes(float x, float y) {
+  return __any_sync(0xffffffffu, x != 1.0f || y != 1.0f);
+}""",
     # Four 8 x 8 matrices of 16-bit values (or 8 rows of 16 bytes) to fragments; TRANS swaps rows and columns.
     "htvm_ldmatrix": f"""
 template <bool TRANS>

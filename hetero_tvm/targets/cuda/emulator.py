@@ -59,8 +59,8 @@ def translate(source: str) -> str:
     marker = source.index("#define ushort unsigned short")
     body = source[source.index("#endif", marker) + len("#endif") :]
     body = _static_shared(_replace_asm(body))
-    size = r"extern __shared__ (?:__align__\(\d+\) )?(?:uchar|unsigned char) (\w+)\[\];"
-    body = re.sub(size, r"unsigned char* \1 = shared_memory;", body)
+    size = r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];"
+    body = re.sub(size, r"\1* \2 = (\1*)shared_memory;", body)
     parts = ['#include "emulated.h"\n', body]
     bodies = _functions(body)
     for name, parameters in re.findall(_KERNEL, body):
@@ -162,6 +162,8 @@ def _instruction(text: str) -> str:
     if "ldmatrix" in text:
         transposed = "true" if ".trans" in text else "false"
         return f"load_matrices({len(outputs)}, {transposed}, {inputs[0]}, {{{addresses}}});"
+    if "ex2.approx" in text:
+        return f"{outputs[0]} = exp2f({inputs[0]});"
     if "cvt.rna.tf32" in text:
         return f"{outputs[0]} = round_tf32({inputs[0]});"
     if "wgmma.wait_group" in text:

@@ -28,6 +28,9 @@ WHEELS = "nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
 _BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")
 # Approximations that are only good near zero: sin of a large angle, powers of negative numbers.
 _ROUGH = re.compile(r"\b__(powf|sinf|cosf|tanf|logf|log2f|log10f)\(")
+_DYNAMIC_SHARED = re.compile(
+    r"extern __shared__ (__align__\(\d+\)) (?!uchar|unsigned char)([\w ]+?) (\w+)\[\];"
+)
 
 
 class Toolchain(ABC):
@@ -82,9 +85,13 @@ def precise(source: str) -> str:
     """The source with full-range mathematics where TVM's code generator takes approximations.
 
     One resident block is asked for as well: without that ptxas spills some values of large tiles to the
-    stack for an occupancy that shared memory does not allow anyway.
+    stack for an occupancy that shared memory does not allow anyway.  Dynamic shared memory becomes bytes:
+    kernels that name it alike must give it one type.
     """
-    return _BOUNDS.sub(r"__launch_bounds__(\1, 1)", _ROUGH.sub(r"\1(", source))
+    source = _BOUNDS.sub(r"__launch_bounds__(\1, 1)", _ROUGH.sub(r"\1(", source))
+    return _DYNAMIC_SHARED.sub(
+        r"extern __shared__ \1 unsigned char \3_bytes[]; \2* \3 = (\2*)\3_bytes;", source
+    )
 
 
 class Nvcc(Toolchain):
