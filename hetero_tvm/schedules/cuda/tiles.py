@@ -156,11 +156,10 @@ def fits(tile: Tile, problem: Problem, machine: GpuModel) -> bool:
 def estimate(problem: Problem, tile: Tile, machine: GpuModel) -> float:
     """Relative time of a product: whole waves of blocks, each bound by arithmetic or by its copies.
 
-    A multiprocessor does about 2048 / size multiply-adds a cycle on tensor cores, 64 to 128 without; it
-    takes about 48 bytes a cycle from L2, and 128 from shared memory; with fewer than 8 warps resident
-    part of that is lost.
+    A multiprocessor takes about 48 bytes a cycle from L2, and 128 from shared memory; with fewer than 8
+    warps resident part of that is lost.
     """
-    rate = 2048 / problem.size if problem.tensor_cores else 128 if machine.capability in (86, 89, 120) else 64
+    rate = _rate(problem, tile, machine)
     shared = tile.shared(problem.size)
     registers = tile.warp_rows * tile.warp_columns // 32 + 72  # of a thread: sums, fragments, addresses
     room = machine.registers_per_sm // (registers * tile.threads)
@@ -178,8 +177,26 @@ def estimate(problem: Problem, tile: Tile, machine: GpuModel) -> float:
     return waves * (steps * step + 600 + resident * tile.rows * tile.columns / 64)
 
 
+def _rate(problem: Problem, tile: Tile, machine: GpuModel) -> float:
+    """Multiply-adds of a multiprocessor in a cycle, with sums in 32 bits (the products' data sheets).
+
+    The tensor cores of sm_90 do 4096 / size for warp groups; ``mma.sync`` was seen to reach 62% of that (Luo
+    et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024).
+    """
+    small = machine.capability in (86, 89, 120)
+    if not problem.tensor_cores:
+        return 128 if small or machine.capability >= 90 else 64
+    if small:
+        return 1024 / problem.size
+    if machine.capability >= 90:
+        return 4096 / problem.size * (1.0 if tile.group else 0.62)
+    return 2048 / problem.size
+
+
 def _reads(problem: Problem, tile: Tile) -> float:
     """Cycles in which shared memory serves one warp for one step."""
+    if tile.group:  # by the tensor cores themselves, beside their work
+        return 0.0
     pitch = tile.depth * problem.size
     if problem.tensor_cores:  # 16 rows of 32 bytes in 4 cycles
         return pitch / 32 * (tile.warp_rows + tile.warp_columns) / 16 * 4
