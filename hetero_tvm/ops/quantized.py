@@ -167,8 +167,8 @@ class QuantConv2d(_Quantized):
     ----------
     fill : what lies outside of X, in the numbers of this file (X's zero point, for uint8 less 128).
 
-    Operands: X, W [filters, channels, *kernel] int8, bias [filters] int32, and scale [filters] float32 unless
-    ``out`` is int32; all but X constant.
+    Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
+    float32 unless ``out`` is int32; all but X constant.
     """
 
     kind: ClassVar[str] = "quant_conv2d"
@@ -183,6 +183,7 @@ class QuantConv2d(_Quantized):
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     fill: int = 0
+    groups: int = 1
 
     @property
     def plain(self) -> Any:
@@ -191,7 +192,7 @@ class QuantConv2d(_Quantized):
 
         return Conv2d(
             self.batch, self.channels, self.height, self.width, self.filters, self.kernel, self.strides,
-            self.padding, self.dilation,
+            self.padding, self.dilation, groups=self.groups,
         )  # fmt: skip
 
     @property
@@ -201,7 +202,7 @@ class QuantConv2d(_Quantized):
     @property
     def inputs(self) -> tuple[Operand, ...]:
         image = (self.batch, self.channels, self.height, self.width)
-        weights = (self.filters, self.channels, *self.kernel)
+        weights = (self.filters, self.channels // self.groups, *self.kernel)
         return (
             Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True), *self._vectors()
         )  # fmt: skip
@@ -225,12 +226,15 @@ class QuantConv2d(_Quantized):
         x = np.pad(x.astype(np.int64) - OFFSET[self.x_dtype], pads, constant_values=self.fill)
         plain = self.plain
         (sh, sw), (dh, dw) = self.strides, self.dilation
+        x = x.reshape(self.batch, self.groups, -1, *x.shape[2:])
+        w = w.reshape(self.groups, -1, *w.shape[1:]).astype(np.int64)
         total = np.zeros(plain.out_image, np.int64)
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 rows = slice(i * dh, i * dh + (plain.out_height - 1) * sh + 1, sh)
                 columns = slice(j * dw, j * dw + (plain.out_width - 1) * sw + 1, sw)
-                total += np.einsum("nchw,oc->nohw", x[:, :, rows, columns], w[:, :, i, j].astype(np.int64))
+                taps = np.einsum("ngchw,goc->ngohw", x[..., rows, columns], w[..., i, j])
+                total += taps.reshape(total.shape)
         return self._finished(total, vectors, (-1, 1, 1))
 
     def workload(self) -> Any:
@@ -238,21 +242,33 @@ class QuantConv2d(_Quantized):
 
         from hetero_tvm.ops.te_workload import prim_func
 
-        top, left, _, _ = self.padding
+        top, left, bottom, right = self.padding
         (sh, sw), (dh, dw) = self.strides, self.dilation
-        offset, fill = tirx.const(OFFSET[self.x_dtype], "int32"), tirx.const(self.fill, "int32")
+        offset, fill = tirx.const(OFFSET[self.x_dtype], "int32"), tirx.const(self.fill, "int8")
+        per, filters = self.channels // self.groups, self.filters // self.groups
 
         def compute(x, w, bias, scale=None):
-            c, i, j = (te.reduce_axis((0, e)) for e in (self.channels, *self.kernel))
+            c, i, j = (te.reduce_axis((0, e)) for e in (per, *self.kernel))
 
-            def tap(n, y, z):
-                row, column = y * sh + i * dh - top, z * sw + j * dw - left
+            def number(*at):
+                return x(*at).astype("int32") - offset
+
+            def bordered(n, c, y, z):
+                row, column = y - top, z - left
                 inside = te.all(row >= 0, row < self.height, column >= 0, column < self.width)
-                return te.if_then_else(inside, x[n, c, row, column].astype("int32") - offset, fill)
+                return te.if_then_else(inside, number(n, c, row, column).astype("int8"), fill)
 
+            image = number
+            if any(self.padding):
+                shape = (self.batch, self.channels, self.height + top + bottom, self.width + left + right)
+                image = te.compute(shape, bordered, name="padded")
             total = te.compute(
                 self.plain.out_image,
-                lambda n, o, y, z: te.sum(tap(n, y, z) * w[o, c, i, j].astype("int32"), axis=[c, i, j]),
+                lambda n, o, y, z: te.sum(
+                    image(n, o // filters * per + c, y * sh + i * dh, z * sw + j * dw).astype("int32")
+                    * w[o, c, i, j].astype("int32"),
+                    axis=[c, i, j],
+                ),
                 name="product",
             )
             return te.compute(

@@ -122,13 +122,13 @@ class Quantized(Rule):
             _need(len(shape) >= 1 and w.ndim == 2, "the weights are no matrix")
             return QuantMatmul(x_dtype=dtype_of(x), lead=shape[:-1], n=w.shape[1], k=w.shape[0], **more)
         attrs = call.attrs
-        _need(int(attrs.groups) == 1, f"{attrs.groups} groups")
         _need(str(attrs.data_layout) == "NCHW" and str(attrs.kernel_layout) == "OIHW", "not NCHW")
         _need(-128 <= fill <= 127, "the zero point is not of the input's type")
         return QuantConv2d(
             x_dtype=dtype_of(x), batch=shape[0], channels=shape[1], height=shape[2], width=shape[3],
             filters=w.shape[0], kernel=tuple(w.shape[2:]), strides=tuple(int(s) for s in attrs.strides),
-            padding=_paddings(call), dilation=tuple(int(d) for d in attrs.dilation), fill=fill, **more,
+            padding=_paddings(call), dilation=tuple(int(d) for d in attrs.dilation), fill=fill,
+            groups=int(attrs.groups), **more,
         )  # fmt: skip
 
     @staticmethod

@@ -71,6 +71,22 @@ def qlinear_conv():
     )  # fmt: skip
 
 
+def grouped(groups):
+    """Each filter sees 8 / groups channels; with 8 groups a depthwise convolution."""
+
+    def build():
+        filters = 8 if groups == 8 else 24
+        attributes = {"pads": [1, 1, 1, 1], "strides": [1, 2], "group": groups}
+        return model(
+            [("QLinearConv", "x xs xz w ws wz ys yz b", "y", attributes)], (U8, (1, 8, 17, 16)),
+            (U8, (1, filters, 17, 8)), w=FILTERS[:filters, : 8 // groups], xs=scale(0.02), xz=np.uint8(117),
+            ws=STEPS[:filters], wz=np.zeros(filters, np.int8), ys=scale(0.02), yz=np.uint8(130),
+            b=BIAS[:filters],
+        )  # fmt: skip
+
+    return build
+
+
 def quantizers_around_a_convolution():
     nodes = [
         ("QuantizeLinear", "x xs xz", "xq", {}),
@@ -129,7 +145,7 @@ def drawn(source):
 
 EXACT = [
     matmul_integer, qlinear_matmul, conv_integer, qlinear_conv, quantizers_around_a_convolution,
-    quantizers_around_a_linear_layer,
+    quantizers_around_a_linear_layer, grouped(2), grouped(8),
 ]  # fmt: skip
 
 

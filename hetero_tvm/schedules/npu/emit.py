@@ -286,7 +286,9 @@ def _with_immediates(fields: dict[str, Any], sources: Sequence[Source]) -> dict[
 
 
 def _bits(value: float, dtype: str) -> int:
-    """A float of 2 bytes as the DMA engine fills it in."""
+    """A value as the DMA engine fills it in."""
+    if dtype == "int8":
+        return int(value) & 0xFF
     as_float32 = int(np.float32(value).view(np.uint32))
     return as_float32 >> 16 if dtype == "bfloat16" else int(np.float16(value).view(np.uint16))
 

@@ -9,6 +9,7 @@ from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
+from hetero_tvm.schedules.npu.quant_depthwise import NpuQuantDepthwiseSpace
 from hetero_tvm.schedules.npu.quantized import NpuQuantConv2dSpace, NpuQuantMatmulSpace
 from hetero_tvm.schedules.npu.rows import NpuNormalizeSpace, NpuSoftmaxSpace
 from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, NpuPoolSpace
@@ -25,5 +26,6 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuPoolSpace(),
     NpuQuantMatmulSpace(),
     NpuQuantConv2dSpace(),
+    NpuQuantDepthwiseSpace(),
     NpuProgramSpace(),  # last: it takes what it can read
 )

@@ -32,7 +32,7 @@ Tile = tuple[int, int]
 """Output rows, channels."""
 
 
-class _Window:
+class Window:
     """The geometry that both operators have."""
 
     def __init__(self, op: Any):
@@ -103,7 +103,7 @@ class _Window:
         return ((i, j) for i in range(self.kernel[0]) for j in range(self.kernel[1]))
 
 
-class _WindowSpace(NpuSpace):
+class WindowSpace(NpuSpace):
     """What both spaces share: one knob, the tile."""
 
     version = 1
@@ -124,7 +124,7 @@ class _WindowSpace(NpuSpace):
         return self.emit_held(op, point, machine, frozenset())
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [_Window(op).cost(point["tile"], machine.spec), *map(float, point["tile"])]
+        return [Window(op).cost(point["tile"], machine.spec), *map(float, point["tile"])]
 
     def _fits(self, op: Any, machine: Any) -> str | None:
         if not self._tiles(op, machine):
@@ -132,7 +132,7 @@ class _WindowSpace(NpuSpace):
         return None
 
 
-class NpuDepthwiseSpace(_WindowSpace):
+class NpuDepthwiseSpace(WindowSpace):
     """Depthwise ``ops.Conv2d`` on the vector unit."""
 
     name = "npu.depthwise"
@@ -150,7 +150,7 @@ class NpuDepthwiseSpace(_WindowSpace):
         return tuple(names), CHANNELS_LAST
 
     def _tiles(self, op: Any, machine: Any) -> list[Tile]:
-        return _Window(op).tiles(machine.spec, epilogue.temporaries(op.epilogue), 0)
+        return Window(op).tiles(machine.spec, epilogue.temporaries(op.epilogue), 0)
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Weights as [taps, channels]."""
@@ -160,7 +160,7 @@ class NpuDepthwiseSpace(_WindowSpace):
         return {1: lambda w: np.ascontiguousarray(w.reshape(op.channels, -1).T).astype(dtype)}
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
-        (rows, ct), dtype, w = point["tile"], machine.dtype, _Window(op)
+        (rows, ct), dtype, w = point["tile"], machine.dtype, Window(op)
         out_h, out_w, taps = op.out_height, op.out_width, math.prod(op.kernel)
         k = Kernel()
         with k:
@@ -216,7 +216,7 @@ class NpuDepthwiseSpace(_WindowSpace):
         return k.function
 
 
-class NpuPoolSpace(_WindowSpace):
+class NpuPoolSpace(WindowSpace):
     """``ops.Pool2d`` on the vector unit."""
 
     name = "npu.pool2d"
@@ -244,10 +244,10 @@ class NpuPoolSpace(_WindowSpace):
 
     def _tiles(self, op: Any, machine: Any) -> list[Tile]:
         accumulator = 0 if op.mode == MAX else 4 if _one_count(op) else 8
-        return _Window(op).tiles(machine.spec, 0, accumulator)
+        return Window(op).tiles(machine.spec, 0, accumulator)
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
-        (rows, ct), dtype, w = point["tile"], machine.dtype, _Window(op)
+        (rows, ct), dtype, w = point["tile"], machine.dtype, Window(op)
         fill = -math.inf if op.mode == MAX else 0.0
         k = Kernel()
         with k:

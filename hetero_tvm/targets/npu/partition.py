@@ -7,9 +7,12 @@ through the host, and each stage is one region: intermediate results stay in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
 
@@ -18,7 +21,7 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
-from hetero_tvm.relax_passes.graph import _variables, is_tensor, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.graph import _variables, dtype_of, is_tensor, shape_of  # noqa: E402
 
 LEAST_INTENSITY = 4.0
 """FLOPs per byte that crosses the border below which a region is not worth the transfer."""
@@ -125,18 +128,16 @@ def _not_worth(bindings, stage, on_npu, tasks, main) -> dict[Any, str]:
         flops = sum(task.flops for _, value in members if (task := _task(value, tasks)) is not None)
         border = {v for _, value in members for v in _variables(value)} - inside
         border |= {v for v in inside if any(u not in inside for u in users.get(v, ()))}
-        crossing = sum(4 * _elements(v) for v in border if is_tensor(v))
+        crossing = sum(_bytes(v) for v in border if is_tensor(v))
         if flops < LEAST_INTENSITY * crossing:
             reason = f"not worth the transfer: {flops / 1e6:.2g} MFLOP for {crossing / 1e3:.3g} kB"
             result.update(dict.fromkeys(inside, reason))
     return result
 
 
-def _elements(var: Any) -> int:
-    count = 1
-    for extent in shape_of(var):
-        count *= extent
-    return count
+def _bytes(var: Any) -> int:
+    """Of a tensor on its way: floats as the host has them, integers of at most 4 bytes."""
+    return math.prod(shape_of(var)) * min(4, np.dtype(dtype_of(var)).itemsize)
 
 
 def _report(bindings, on_npu, tasks, refusals, rejected) -> Placement:

@@ -5,7 +5,8 @@ import pytest
 
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.ops.quantized import QuantConv2d, QuantMatmul
-from hetero_tvm.schedules.npu.quantized import NpuQuantConv2dSpace, NpuQuantMatmulSpace
+from hetero_tvm.schedules.npu.quantized import NpuQuantMatmulSpace
+from hetero_tvm.schedules.npu.registry import NPU_SPACES
 from tests.schedules.npu.running import machine, run
 
 tvm = import_tvm()
@@ -20,11 +21,15 @@ OPS = [
     QuantConv2d("int8", "int32", 0, False, 2, 5, 8, 8, 9, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 7),
     QuantConv2d("int8", "int8", 9, False, 1, 16, 7, 7, 24, (1, 1)),
     QuantConv2d("int8", "uint8", 9, False, 1, 3, 33, 33, 24, (7, 7), (2, 2), (3, 3, 3, 3), (1, 1), -128),
+    QuantConv2d("uint8", "uint8", 3, True, 2, 40, 9, 11, 40, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20, 40),
+    QuantConv2d("int8", "int32", 0, True, 1, 3, 8, 8, 3, (5, 2), (1, 2), (2, 2, 2, 2), (2, 2), 7, 3),
+    QuantConv2d("uint8", "int8", 9, False, 1, 8, 7, 9, 12, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 4),
+    QuantConv2d("int8", "int32", 0, True, 1, 3, 5, 5, 6, (2, 2), groups=3),
 ]
 
 
 def space_of(op):
-    return NpuQuantMatmulSpace() if op.kind == "quant_matmul" else NpuQuantConv2dSpace()
+    return next(space for space in NPU_SPACES if space.refuses(op, machine()) is None)
 
 
 def drawn(op, saturating=False):

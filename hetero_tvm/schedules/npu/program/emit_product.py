@@ -1,4 +1,5 @@
-"""Products of two tensors that are known at run time only.
+"""Products of two tensors that are known at run time only, or that no space of their own takes; of int8 in
+int32.
 
 Loops: tiles of rows, columns and the reduction; operands are loaded as they lie in DRAM, whichever way
 round, since the matrix unit takes either transposed::
@@ -34,7 +35,7 @@ class ProductStage:
     def __init__(self, stage: Product, dtypes: tuple[str, ...], spec: Any):
         self.stage, self._dtypes = stage, dtypes
         self._dtype = dtypes[stage.a.buffer]
-        if dtypes[stage.b.buffer] != self._dtype or self._dtype not in ("float16", "bfloat16"):
+        if dtypes[stage.b.buffer] != self._dtype or self._dtype not in ("float16", "bfloat16", "int8"):
             raise NotAffineError(f"a product of {self._dtype} and {dtypes[stage.b.buffer]}")
         kept = len(stage.extents) - stage.reduced
         extents = stage.extents
@@ -91,7 +92,7 @@ class ProductStage:
             i = stack.enter_context(k.loop(ceil_div(m, tm)))
             j = stack.enter_context(k.loop(ceil_div(n, tn), buffers=2))
             high, wide = extent_at(m, tm, i), extent_at(n, tn, j)
-            c = k.alloc(L0C, (tm, tn), "float32")
+            c = k.alloc(L0C, (tm, tn), "int32" if self._dtype == "int8" else "float32")
             y = k.alloc(UB, (tm, tn), into)
             with ExitStack() as inner:
                 sums = {axis: inner.enter_context(k.loop(stage.extents[axis])) for axis in self.sums}

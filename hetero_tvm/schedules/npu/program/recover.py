@@ -85,7 +85,8 @@ class _Recovery(Positions):
             if str(buffer.dtype) not in _DTYPES:
                 raise NotAffineError(f"the vector unit has no {buffer.dtype}")
         # What is rounded to 8 bits is read as it came: float16 would move many values to a neighbour.
-        exact = str(self._params[-1].dtype) in ("int8", "uint8")
+        # So are the steps of what comes from 8 bits, which may be below float16's least number.
+        exact = any(str(p.dtype) in ("int8", "uint8") for p in self._params)
         self._buffers = [_buffer(p, exact and str(p.dtype) == "float32" or None) for p in self._params[:-1]]
         self._inputs = len(self._buffers)
         self._number = {p: n for n, p in enumerate(self._params[:-1])}

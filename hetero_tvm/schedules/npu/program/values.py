@@ -50,6 +50,13 @@ def unary(op: str, x: Expr, mul: float = 1.0, add: float = 0.0) -> Expr:
 def binary(op: str, a: Expr, b: Expr, integer: bool) -> Expr:
     if a[0] == b[0] == "const" and op in _FOLD:
         return constant(_FOLD[op](a[1], b[1]))
+    if integer and op in ("add", "sub") and b[0] == "const":
+        more = b[1] if op == "add" else -b[1]
+        if a[0] == "binary" and a[1] == "add" and a[3][0] == "const":
+            a, more = a[2], more + a[3][1]
+        if more == 0.0:
+            return a
+        op, b = "add", constant(more)
     for side in (a, b):
         if integer and side[0] == "const" and abs(side[1]) >= _INTEGERS:
             raise NotAffineError(f"the integer {side[1]:.0f} is no immediate of the vector unit")
