@@ -9,6 +9,9 @@ next one, so while the vector unit works on one softmax the matrix unit has the 
       front(it):    L1 <- Q, K, V;  L0C = Q K^T;  UB <- scale * L0C (+ mask);  exp(x - max);  L1 <- UB
       back(it - 1): L0C = P V;  UB <- L0C;  times 1 / sum;  DRAM <- UB
 
+What lies in L1 already (projections whose kernel left them there) is not loaded, and the result may stay.
+A mask that is the same for all queries costs nothing: the way out of the accumulators adds it as a bias.
+
 Scores are kept in 2 bytes after the scale, sums in float32.  A masked score is -30000 at least: in
 float16 that is still zero weight, and sums of mask and score cannot overflow.
 """
@@ -26,7 +29,7 @@ from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import Knob, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows import weights
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
 
@@ -86,8 +89,25 @@ class NpuAttentionSpace(NpuSpace):
         hidden = (j > last) | (j <= last - op.window) if op.window else j > last
         return [np.where(hidden, MASKED, 0.0).astype(numpy_dtype(machine.short))]
 
+    def on_chip(self, op: FusedOp) -> frozenset[int]:
+        """All but the mask."""
+        return frozenset({*range(len(op.shapes)), len(op.inputs)})
+
+    def fitted(
+        self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
+    ) -> Point | None:
+        spec = machine.spec
+        if point is not None and _fits(op, Tiles(*point["tiles"]), spec, held, l1):
+            return point
+        fitting = (t for t in candidates(op, spec) if _fits(op, t, spec, held, l1))
+        best = min(fitting, key=lambda t: estimate(op, t, spec), default=None)
+        return None if best is None else {"tiles": best.point()}
+
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
-        return _Emitter(op, Tiles(*point["tiles"]), machine).run()
+        return self.emit_held(op, point, machine, frozenset())
+
+    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
+        return _Emitter(op, Tiles(*point["tiles"]), machine, held).run()
 
 
 def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
@@ -109,19 +129,25 @@ def candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
                     break
 
 
-def _fits(op: Attention, t: Tiles, spec: Any) -> bool:
+def _fits(
+    op: Attention, t: Tiles, spec: Any, held: frozenset[int] = frozenset(), l1: int | None = None
+) -> bool:
+    """Whether the tiles fit every scratchpad, and ``l1`` bytes of L1 beside the operands ``held`` there."""
     d, s = max(op.head_dim, op.values), op.kv_len
     slices = ceil_div(s, t.tk)
     masks = bool(op.mask) + op.causal
     full = (bool(op.mask) and op.mask[2] > 1) + op.causal
-    ub = 2 * (2 * t.tq * s + 2 * t.tq * d + 32 * t.tq + 64) + masks * 4 * s + full * 4 * t.tq * s
-    held, scores, l0a, l0b = 8 * s * round_up(d, 16), s, t.tq * (d + t.tk) + 32, d * (t.tn + t.tk) + 32
+    ub = 2 * (2 * t.tq * s + 2 * t.tq * d + 32 * t.tq + 64) + masks * 6 * s + full * 4 * t.tq * s
+    scores, l0a, l0b = s, t.tq * (d + t.tk) + 32, d * (t.tn + t.tk) + 32
+    own = [4 * t.tq * d, 4 * s * round_up(d, 16), 4 * s * round_up(d, 16)]
     if t.streams:
-        held, scores = 4 * (t.tn + t.tk) * round_up(d, 16) + 128, t.tn
+        own[1:] = (4 * part * round_up(d, 16) + 64 for part in (t.tn, t.tk))
+        scores = t.tn
         # Where both products' operands do not fit side by side, they take turns.
         l0a, l0b = t.tq * max(round_up(d, 16), t.tk), round_up(d, 16) * max(t.tn, t.tk)
+    loaded = sum(size for size, at in zip(own, op.heads_at, strict=True) if at.operand not in held)
     return (
-        held + 4 * t.tq * d + 4 * slices * t.tq * t.tk <= spec.scratchpad("l1")
+        loaded + 4 * slices * t.tq * t.tk + 128 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * l0a <= spec.scratchpad("l0a")
         and 4 * l0b <= spec.scratchpad("l0b")
         and 8 * t.tq * (round_up(scores, 8) + d) + 128 <= spec.scratchpad("l0c")
@@ -133,7 +159,7 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
     """Cycles: the vector unit's passes, the matrix unit, moves and DMA, whichever is most."""
     d, s = op.head_dim, op.kv_len
     q_tiles, rounds = ceil_div(op.q_len, t.tq), op.batch * op.heads * ceil_div(op.q_len, t.tq)
-    passes = 2.0 + spec.transcendental_divisor + 2.0 + bool(op.mask) + op.causal
+    passes = 2.0 + spec.transcendental_divisor + 2.0 + (bool(op.mask) and op.mask[2] > 1) + op.causal
     vector = t.tq * s * (passes / spec.vector_lanes + 4.0 / spec.l0c_to_ub) + 12 * 12
     vector += t.tq * d * (4.0 / spec.l0c_to_ub + 2.0 / spec.vector_lanes)
     matrix = spec.matrix_cycles(t.tq, t.tn, d) * ceil_div(s, t.tn) + 12 * ceil_div(s, t.tn)
@@ -145,8 +171,9 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
 
 
 class _Emitter:
-    def __init__(self, op: Attention, tiles: Tiles, machine: Any):
-        self.op, self.t, self.dtype = op, tiles, machine.dtype
+    def __init__(self, op: Attention, tiles: Tiles, machine: Any, held: frozenset[int] = frozenset()):
+        self.op, self.t, self.dtype, self.held = op, tiles, machine.dtype, held
+        self.q_held, self.key_held, self.value_held = (at.operand in held for at in op.heads_at)
         self.k = Kernel()
 
     def run(self) -> Any:
@@ -156,17 +183,22 @@ class _Emitter:
         rounds = op.batch * op.heads * self.q_tiles
         self.slices = ceil_div(s, t.tk)
         with k:
-            held = [k.argument(f"held{n}", (math.prod(shape),), dtype) for n, shape in enumerate(op.shapes)]
-            self.q, self.key, self.value = ((held[at.operand], at) for at in op.heads_at)
+            operands = [
+                k.argument(f"held{n}", (math.prod(shape),), dtype, L1 if n in self.held else DRAM)
+                for n, shape in enumerate(op.shapes)
+            ]
+            self.q, self.key, self.value = ((operands[at.operand], at) for at in op.heads_at)
             self.mask = k.argument("mask", op.mask, dtype) if op.mask else None
             self.causal = k.argument("causal", (op.q_len, s), dtype) if op.causal else None
-            self.out = k.argument("O", (op.batch, op.q_len, op.heads * op.values), dtype)
+            out_scope = L1 if len(op.inputs) in self.held else DRAM
+            self.out = k.argument("O", (op.batch, op.q_len, op.heads * op.values), dtype, out_scope)
             # Two of each: the back of an iteration runs beside the front of the next one.
             if not t.streams:
-                self.key_l1 = k.alloc(L1, (2, s, d), dtype)
-                self.value_l1 = k.alloc(L1, (2, s, op.values), dtype)
+                self.key_l1 = None if self.key_held else k.alloc(L1, (2, s, d), dtype)
+                self.value_l1 = None if self.value_held else k.alloc(L1, (2, s, op.values), dtype)
             self.weights_l1 = k.alloc(L1, (2, self.slices, t.tq, t.tk), dtype)
             self.inverse = k.alloc(UB, (2, round_up(t.tq, 16)), dtype)
+            self.bias = k.alloc(UB, (s,), "float32") if self._mask_is_bias() else None
             with k.loop(rounds + 1) as it:
                 with k.when(it < rounds):
                     self._front(it)
@@ -186,33 +218,42 @@ class _Emitter:
         turn = it // self.q_tiles % 2
         high = extent_at(op.q_len, t.tq, it % self.q_tiles)
         if not t.streams:
-            with k.when(it % self.q_tiles == 0):
-                pairs = ((self.key, self.key_l1, d), (self.value, self.value_l1, op.values))
-                for place, held, width in pairs:
-                    k.load((s, width), _of_turn(held, turn), _head(place, b, h // group, 0))
+            pairs = ((self.key, self.key_l1, d), (self.value, self.value_l1, op.values))
+            for place, own, width in pairs:
+                if own is not None:
+                    with k.when(it % self.q_tiles == 0):
+                        k.load((s, width), _of_turn(own, turn), _head(place, b, h // group, 0))
+        if self.bias is not None:
+            self._load_bias(it, b, h)
         with k.loop(1, buffers=2):
-            query = k.alloc(L1, (t.tq, d), dtype)
             a0 = k.alloc(L0A, (t.tq, d), dtype)
             c = None if t.streams else k.alloc(L0C, (t.tq, round_up(s, 8)), "float32")
             scores = k.alloc(UB, (t.tq, s), dtype)
             tile = At(scores, lambda i, j: (i, j))
             peak = k.alloc(UB, (round_up(t.tq, 16),), dtype)
-            k.load((high, d), At(query, lambda i, j: (i, j)), _head(self.q, b, h, row))
-            k.move((high, d), At(a0, lambda i, j: (i, j)), At(query, lambda i, j: (i, j)))
+            source = _head(self.q, b, h, row)
+            if not self.q_held:
+                query = At(k.alloc(L1, (t.tq, d), dtype), lambda i, j: (i, j))
+                k.load((high, d), query, source)
+                source = query
+            k.move((high, d), At(a0, lambda i, j: (i, j)), source)
             with k.loop(ceil_div(s, t.tn), buffers=2) as n:
                 wide = extent_at(s, t.tn, n)
                 b0 = k.alloc(L0B, (t.tn, d), dtype)
                 if t.streams:
-                    keys = k.alloc(L1, (t.tn, d), dtype)
-                    k.load((wide, d), At(keys, lambda i, j: (i, j)), _head(self.key, b, h // group, n * t.tn))
-                    k.move((wide, d), At(b0, lambda i, j: (i, j)), At(keys, lambda i, j: (i, j)))
+                    source = _head(self.key, b, h // group, n * t.tn)
+                    if not self.key_held:
+                        keys = At(k.alloc(L1, (t.tn, d), dtype), lambda i, j: (i, j))
+                        k.load((wide, d), keys, source)
+                        source = keys
+                    k.move((wide, d), At(b0, lambda i, j: (i, j)), source)
                     part = k.alloc(L0C, (t.tq, round_up(t.tn, 8)), "float32")
                     into = At(part, lambda i, j, r: (i, j))
                 else:
-                    k.move(
-                        (wide, d), At(b0, lambda i, j: (i, j)),
-                        At(self.key_l1, lambda i, j: (turn, n * t.tn + i, j)),
-                    )  # fmt: skip
+                    source = _head(self.key, b, h // group, n * t.tn)
+                    if not self.key_held:
+                        source = At(self.key_l1, lambda i, j: (turn, n * t.tn + i, j))
+                    k.move((wide, d), At(b0, lambda i, j: (i, j)), source)
                     into = At(c, lambda i, j, r: (i, n * t.tn + j))
                 k.mmad(
                     (high, wide, d), into, At(a0, lambda i, j, r: (i, r)), At(b0, lambda i, j, r: (j, r)),
@@ -220,9 +261,13 @@ class _Emitter:
                 )  # fmt: skip
                 if t.streams:
                     columns = At(scores, lambda i, j: (i, n * t.tn + j))
-                    k.move_out((high, wide), columns, At(part, lambda i, j: (i, j)), scale=op.scale)
+                    bias = None if self.bias is None else At(self.bias, lambda i, j: (n * t.tn + j,))
+                    k.move_out(
+                        (high, wide), columns, At(part, lambda i, j: (i, j)), scale=op.scale, bias=bias
+                    )
             if not t.streams:
-                k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale)
+                bias = None if self.bias is None else At(self.bias, lambda i, j: (j,))
+                k.move_out((high, s), tile, At(c, lambda i, j: (i, j)), scale=op.scale, bias=bias)
             if op.softcap:
                 k.unary("tanh", (high, s), tile, tile, mul=1.0 / op.softcap)
                 k.unary("copy", (high, s), tile, tile, mul=op.softcap)
@@ -243,10 +288,26 @@ class _Emitter:
                     At(scores, lambda i, j: (i, r * t.tk + j)),
                 )  # fmt: skip
 
+    def _mask_is_bias(self) -> bool:
+        """Whether the mask differs by keys only, and is added to the scores themselves."""
+        return bool(self.op.mask) and self.op.mask[2] == 1 and not self.op.softcap
+
+    def _load_bias(self, it: Any, b: Any, h: Any) -> None:
+        """The mask's row of a head: once per sequence when heads share it."""
+        op, k, s = self.op, self.k, self.op.kv_len
+        per = 1 if op.mask[1] > 1 else op.heads * self.q_tiles
+        at = (b % op.mask[0] if op.mask[0] > 1 else 0, h if op.mask[1] > 1 else 0, 0)
+        wide = op.mask[3] > 1
+        with k.when(it % per == 0 if per > 1 else True), k.loop(1):
+            row = k.alloc(UB, (s if wide else 1,), self.dtype)
+            k.load((s if wide else 1,), At(row, lambda j: (j,)), At(self.mask, lambda j: (*at, j)))
+            source = At(row, lambda j: (j if wide else 0,))
+            k.binary("max", (s,), At(self.bias, lambda j: (j,)), source, MASKED)
+
     def _add_masks(self, tile: At, high: Any, b: Any, h: Any, row: Any) -> None:
         op, t, k, dtype = self.op, self.t, self.k, self.dtype
         s = op.kv_len
-        if self.mask is not None:
+        if self.mask is not None and self.bias is None:
             full = op.mask[2] > 1
             held = k.alloc(UB, (t.tq if full else 1, s), dtype)
             extents = (high if full else 1, s if op.mask[3] > 1 else 1)
@@ -283,12 +344,12 @@ class _Emitter:
                     (high, depth), At(a0, lambda i, j: (i, j)),
                     At(self.weights_l1, lambda i, j: (even_turn, r, i, j)),
                 )  # fmt: skip
-                if t.streams:
-                    values = k.alloc(L1, (t.tk, d), dtype)
-                    place = _head(self.value, b, h // (op.heads // op.kv_heads), r * t.tk)
-                    k.load((depth, d), At(values, lambda i, j: (i, j)), place)
-                    source = At(values, lambda i, j: (i, j))
-                else:
+                source = _head(self.value, b, h // (op.heads // op.kv_heads), r * t.tk)
+                if t.streams and not self.value_held:
+                    values = At(k.alloc(L1, (t.tk, d), dtype), lambda i, j: (i, j))
+                    k.load((depth, d), values, source)
+                    source = values
+                elif not self.value_held:
                     source = At(self.value_l1, lambda i, j: (turn, r * t.tk + i, j))
                 k.move((depth, d), At(b0, lambda i, j: (i, j)), source)
                 k.mmad(
@@ -299,7 +360,6 @@ class _Emitter:
             k.move_out((high, d), tile, At(c, lambda i, j: (i, j)))
             k.binary("mul", (high, d), tile, tile, At(self.inverse, lambda i, j: (even_turn, i)))
             k.store((high, d), At(self.out, lambda i, j: (b, row + i, h * d + j)), tile)
-
 
 
 def _head(place: tuple[Any, Heads], b: Any, h: Any, row: Any) -> At:

@@ -85,6 +85,12 @@ def settle(
     """
     capacity = machine.spec.scratchpad("l1")
     found = _candidates(steps, outputs) if hold else []
+    # Beside weights that pass through L1, what takes most of it leaves them too little.
+    streams = [sum(a.nbytes // 2 for a in step.arrays if a is not None) > capacity for step in steps]
+    found = [
+        c for c in found
+        if c.value.pinned or 2 * c.bytes <= capacity or not any(streams[c.first : c.last + 1])
+    ]  # fmt: skip
     candidates = sorted(found, key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
     chosen: list[_Candidate] = []
