@@ -99,12 +99,21 @@ def _scheduled(
 ) -> tuple[Any, dict[int, Packer]]:
     """The kernel of a task, and how its constant operands are packed."""
     if task.space is None:
-        return scheduled.get(task.key) or target.schedule_generic(task.workload), {}
+        return scheduled.get(task.key) or _generic(task, target), {}
     point = points.get(task.key) or task.space.default(task.op, target.machine)
     return (
         task.space.emit(task.op, point, target.machine),
         task.space.pack(task.op, point, target.machine),
     )
+
+
+def _generic(task: Task, target: Target) -> Any:
+    """The target's schedule for any kernel; its refusal names the kernel and the nodes of the model."""
+    try:
+        return target.schedule_generic(task.workload)
+    except BuildError as error:
+        where = f"{task.name} (of {', '.join(task.calls[0])})"
+        raise BuildError(f"{where}: {error.message}", problems=error.problems, hint=error.hint) from error
 
 
 def symbol(name: str) -> str:

@@ -33,7 +33,9 @@ def after_fusion(
     origin: dict[Any, Any] = {}
 
     def resolve(var: Any) -> Any:
-        return origin.get(var, var.name)
+        if isinstance(var, relax.Tuple):
+            return [resolve(field) for field in var.fields]
+        return origin.get(var, var.name) if isinstance(var, relax.Var) else None
 
     def claim(binding: Any) -> str:
         found = waiting.get(_signature(binding.value, resolve))

@@ -1,9 +1,10 @@
 """A schedule for any kernel that no design space knows.
 
 Kernels without reductions first, as :mod:`.pointwise` writes them; then TVM's dlight rules in their
-order, each guarded: a rule that throws leaves the kernel to the next one, and the last resort (inline
-what can be inlined, fuse each block's spatial loops, spread them over blocks of threads) holds for every
-function with blocks.  Sort, scan and scatter kernels bind their threads themselves and pass through.
+order, each guarded: a rule that throws, or whose schedule does not become CUDA C++, leaves the kernel to the
+next one, and the last resort (inline what can be inlined, fuse each block's spatial loops, spread them over
+blocks of threads) holds for every function with blocks that calls nothing of the host.
+Sort, scan and scatter kernels bind their threads themselves and pass through.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ tvm = import_tvm()
 from tvm import s_tir, tirx  # noqa: E402
 from tvm.s_tir import dlight  # noqa: E402
 
+from hetero_tvm.errors import BuildError  # noqa: E402
 from hetero_tvm.schedules.cuda import pointwise  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import nests_of, without_empty  # noqa: E402
-from hetero_tvm.targets.cuda.codegen import is_bound  # noqa: E402
+from hetero_tvm.targets.cuda.codegen import is_bound, rejects  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
 THREADS = 256
+_HOST = "TVM computes it by a function of the host's library"
 RULE = "hetero.rule"
 """Attribute of a scheduled kernel: which rule made it."""
 
@@ -35,17 +38,37 @@ def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
     function : an unscheduled PrimFunc, or one whose threads are bound already.
     target : the ``tvm.target.Target`` of the GPU.
     machine : the same GPU, as design spaces see it.
+
+    Raises
+    ------
+    BuildError : the function does something that no GPU can (it calls a function of the host).
     """
     if is_bound(function):
         return function
+    function = _with_root(function)
     if (found := _pointwise(function, machine)) is not None:
         return found.with_attr(RULE, "pointwise")
     with target:
         for rule in _rules(function):
             found = _apply(rule, function, target)
-            if found is not None and is_bound(found):
+            if found is not None and is_bound(found) and rejects(found, target) is None:
                 return found.with_attr(RULE, f"dlight.{type(rule).__name__}")
-    return bind_blocks(function).with_attr(RULE, "generic")
+    found = bind_blocks(function)
+    if (reason := rejects(found, target)) is not None:
+        raise BuildError(
+            "no schedule makes a kernel for a GPU of it",
+            problems=[_HOST if "call_packed" in reason else reason],
+            hint="build the model with --target cpu, or without the operator",
+        )
+    return found.with_attr(RULE, "generic")
+
+
+def _with_root(function: Any) -> Any:
+    """A kernel of one hand-written block (an indexed assignment) gets the root that schedules look for."""
+    body = function.body
+    if not isinstance(body, s_tir.SBlockRealize) or body.block.name_hint == "root":
+        return function
+    return function.with_body(s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body)))
 
 
 def _pointwise(function: Any, machine: GpuModel) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
+import tvm_ffi  # noqa: E402
 from tvm import tirx  # noqa: E402
 from tvm.ir.expr import TensorLoad  # noqa: E402
 
@@ -75,7 +77,11 @@ def reduction_of(nests: Nests) -> Reduction | str:
     if _is_product(first, term):
         return "it is a product, which uses each element of both operands many times"
     if after is not None and not _in_place(first, after):
-        return "the step behind the reduction uses it in another order"
+        moved = _in_the_order_of(first, after)
+        if moved is None:
+            return "the step behind the reduction uses it in another order"
+        first, after = moved
+        combine, term = _combination(first)
     if after is None and not _is_compact(first):
         return "results are stored in another order than they are computed"
     rows, width = _shape(first, term)
@@ -125,6 +131,32 @@ def _in_place(first: Nest, after: Nest) -> bool:
             if guarded or not (near.equals(place - near.base, 0) or after.size == 1):
                 return False
     return True
+
+
+def _in_the_order_of(first: Nest, after: Nest) -> tuple[Nest, Nest] | None:
+    """The reduction over the axes of the step behind it (an image in blocks of channels, a transpose).
+
+    None when that step uses a result more than once, or one that it may not compute.
+    """
+    if first.size != after.size or not _is_compact(after):
+        return None
+    inside = tvm.sym.Analyzer()
+    for variable, extent in (*after.axes, *first.reduced):
+        inside.bind(variable, tvm.ir.Range(0, extent))
+    behind = inside.simplify(after.value)
+    uses = [(load, guarded) for load, guarded in loads_of(behind) if load.source.same_as(first.buffer)]
+    axes = dict(first.axes)
+    if any(guarded for _, guarded in uses) or not all(axis in axes for axis in first.indices):
+        return None
+    if len({tvm_ffi.structural_hash(load) for load, _ in uses}) != 1:
+        return None
+    indices = uses[0][0].indices
+    values = dict(zip(first.indices, indices, strict=True))
+    own = substitute(first.value, values)
+    return (
+        Nest(after.axes, first.reduced, first.buffer, tuple(indices), inside.simplify(own), first.init),
+        dataclasses.replace(after, value=behind),
+    )
 
 
 def _shape(nest: Nest, term: Any) -> tuple[bool, int]:

@@ -18,8 +18,9 @@ from tvm import tirx  # noqa: E402
 from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
 from tvm.tirx import compilation_pipeline  # noqa: E402
 
-from hetero_tvm.errors import BuildError  # noqa: E402
+from hetero_tvm.errors import BuildError, HeteroTVMError  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
+from hetero_tvm.runtime.quiet import quiet_fd2  # noqa: E402
 from hetero_tvm.targets.cuda import driver, toolchain  # noqa: E402
 
 PIPELINE = "hetero_tvm_cuda"
@@ -50,18 +51,21 @@ class DeviceModule:
 
 
 _collected: ContextVar[list[DeviceModule] | None] = ContextVar("hetero_tvm_device_modules", default=None)
+_rehearsing: ContextVar[bool] = ContextVar("hetero_tvm_rehearsing", default=False)
 _current: ContextVar[DeviceModule | None] = ContextVar("hetero_tvm_device_module", default=None)
 
 
 @contextlib.contextmanager
 def collect() -> Iterator[list[DeviceModule]]:
-    """While open, everything that is compiled for a GPU in this context is noted."""
+    """While open, everything that is compiled for a GPU in this context is noted, here and further out."""
     modules: list[DeviceModule] = []
     token = _collected.set(modules)
     try:
         yield modules
     finally:
         _collected.reset(token)
+        if (outer := _collected.get()) is not None and not _rehearsing.get():
+            outer.extend(modules)
 
 
 # --- the two doors of TVM's CUDA code generator ------------------------------------------------
@@ -90,6 +94,8 @@ def _compile(code: Any) -> bytes:
     if made is None:  # somebody else's build in this process
         return _stock_compile(code)
     made.source = str(code)
+    if _rehearsing.get():
+        return b"\x7fELF"
     made.binary = toolchain.find().cubin(made.source, made.arch)
     return made.binary
 
@@ -170,6 +176,22 @@ def compile_kernels(module: Any, target: Any) -> Any:
         module = tvm.IRModule({"main": module.with_attr("global_symbol", "main")})
     check_bound(module)
     return tvm.tirx.build(module, target=target, pipeline=PIPELINE)
+
+
+def rejects(kernel: Any, target: Any) -> str | None:
+    """Why a scheduled PrimFunc does not become CUDA C++; None when it does.  Nothing is compiled."""
+    token = _rehearsing.set(True)
+    try:
+        with collect(), quiet_fd2():
+            compile_kernels(kernel.with_attr("target", target), target)
+    except HeteroTVMError as error:
+        return error.message
+    except Exception as error:  # TVM raises many kinds
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
+        return next((line for line in lines if "Check failed" in line), lines[0] if lines else repr(error))
+    finally:
+        _rehearsing.reset(token)
+    return None
 
 
 def compile_executable(module: Any, target: Any) -> Any:

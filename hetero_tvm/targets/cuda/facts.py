@@ -10,7 +10,8 @@ from hetero_tvm.targets.cuda.codegen import DeviceModule, Launch
 from hetero_tvm.targets.cuda.model import WARP, GpuModel, model_named
 
 _REGISTER_UNIT = 256  # registers are given to a warp in portions of so many
-_SHARED_RESERVED = 1 << 10  # that the driver takes of each block's shared memory
+_SHARED_RESERVED = 1 << 10  # that the driver takes of each block's shared memory ...
+_RESERVED_IN_CUBIN = 90  # ... and which cubins count as the kernel's own from this capability on
 
 
 def of_module(module: DeviceModule) -> dict[str, Any]:
@@ -26,7 +27,8 @@ def of_module(module: DeviceModule) -> dict[str, Any]:
         launch = module.launches.get(name)
         threads = threads_of(launch)
         dynamic = launch.dynamic_shared if launch else None
-        shared = kernel.shared + (dynamic or 0)
+        declared = kernel.shared - (_SHARED_RESERVED if model.capability >= _RESERVED_IN_CUBIN else 0)
+        shared = max(0, declared) + (dynamic or 0)
         result[name] = {
             "registers": kernel.registers,
             "stack": kernel.stack,

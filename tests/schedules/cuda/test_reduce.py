@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.cuda.nests import program_nests
 from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.reduction import reduction_of
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiler, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import body_of
 
 tvm = import_tvm()
@@ -16,6 +17,7 @@ tvm = import_tvm()
 from tvm import topi  # noqa: E402
 
 SPACE = CudaReduceSpace()
+BLOCKED = ("NCHW8c", "NCHW8c")
 X, ODD, FOUR = tensor("x", 5, 136), tensor("o", 7, 37), tensor("s", 3, 2, 5, 64)
 HALF, LONG, INT = (
     tensor("h", 2, 40, 32, dtype="float16"),
@@ -43,12 +45,34 @@ CASES = {
         [X, FACTOR, BIAS], topi.nn.relu(topi.add(topi.sum(topi.multiply(X, FACTOR), axis=1), BIAS)),
         lambda x, f, b: np.maximum((x * f).sum(1) + b, 0),
     ),
+    "transposed": ([FOUR], topi.transpose(topi.sum(FOUR, axis=2)), lambda x: x.sum(2).T),
     "vector": ([VECTOR], topi.sum(topi.multiply(VECTOR, VECTOR), axis=0), lambda x: (x * x).sum()),
 }  # fmt: skip
 
 
 def test_numbers(emulated):  # noqa: F811
     check(SPACE, CASES, tolerance=2e-5)
+
+
+POOLS = [
+    Pool2d(2, 16, 9, 7, (3, 3), (2, 2), (1, 1, 1, 1), (5, 4), "max", False, *BLOCKED),
+    Pool2d(1, 8, 6, 5, (3, 2), (1, 2), (1, 0, 1, 1), (6, 3), "avg", True, *BLOCKED),
+    Pool2d(2, 24, 7, 7, (7, 7), (1, 1), (0, 0, 0, 0), (1, 1), "avg", False, *BLOCKED),
+    Pool2d(1, 16, 8, 8, (2, 2), (2, 2), (0, 0, 0, 0), (4, 4), "max", False, "NCHW", "NCHW8c"),
+]  # fmt: skip
+
+
+def test_pooling_of_blocks_of_channels(emulated):  # noqa: F811
+    """Nine sums of float32 in another order than float64: 2**-20 is 8 roundings."""
+    assert all(SPACE.refuses(op, MACHINE) is None for op in POOLS)
+    check_points(SPACE, [(op, SPACE.default(op, MACHINE)) for op in POOLS], MACHINE, lambda op: 2.0**-20)
+    whole = reduction_of(program_nests(POOLS[2]))
+    assert (whole.rows, whole.width) == (False, 4)  # 16 bytes of neighbouring channels
+
+
+def test_channels_that_fill_no_block_are_left_to_the_rules():
+    padded = Pool2d(1, 12, 8, 8, (2, 2), (2, 2), (0, 0, 0, 0), (4, 4), "max", False, *BLOCKED)
+    assert "another order" in SPACE.refuses(padded, MACHINE)
 
 
 def test_every_choice(emulated):  # noqa: F811

@@ -6,7 +6,7 @@ from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
 from hetero_tvm.runtime import cuda_runtime
 from hetero_tvm.targets.base import parse_target
-from hetero_tvm.targets.cuda import codegen, toolchain
+from hetero_tvm.targets.cuda import codegen, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
@@ -97,6 +97,19 @@ def test_facts_of_a_cubin(compiler):  # noqa: F811
     assert set(kernels) == {"plain", "stacked"}
     assert kernels["plain"].stack == 0 and kernels["plain"].shared == 0 and kernels["plain"].registers < 32
     assert kernels["stacked"].stack >= 256 and kernels["stacked"].shared == 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_what_the_driver_takes_is_not_the_kernels(arch, compiler):  # noqa: F811
+    """Cubins of compute capability 9.0 count the reserved 1 KB among the shared memory of each kernel."""
+    source = """extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
+    extern "C" __global__ void turned(float* x) { __shared__ float s[128];
+      s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[127 - threadIdx.x]; }"""
+    launch = codegen.Launch((1, 1, 1), (128, 1, 1), None, 112 << 10)
+    module = codegen.DeviceModule(arch, source, compiler.cubin(source, arch), {"turned": launch})
+    found = facts.of_module(module)
+    assert found["plain"]["shared"] == 0 and found["turned"]["shared"] == (112 << 10) + 512
+    assert found["turned"]["occupancy"] == (1 if arch == "sm_80" else 2) * 128 / 2048
 
 
 def test_occupancy():
