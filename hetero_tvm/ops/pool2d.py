@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
 
 MAX, AVERAGE = "max", "avg"
@@ -15,7 +15,7 @@ MAX, AVERAGE = "max", "avg"
 
 @dataclass(frozen=True)
 class Pool2d(FusedOp):
-    """``Y[n, c, y, x]``: largest value or mean of X in the window at ``(y, x) * strides - padding``; float32.
+    """``Y[n, c, y, x]``: largest value or mean of X in the window at ``(y, x) * strides - padding``.
 
     Parameters
     ----------
@@ -27,6 +27,7 @@ class Pool2d(FusedOp):
     count_padding : the mean divides by the padded places inside the window as well (those beyond the
         declared padding never count).
     x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
+    dtype : of both images; all arithmetic is in float32.
 
     A window that lies wholly outside gives ``-inf`` (max) or 0 (avg).
     """
@@ -45,6 +46,7 @@ class Pool2d(FusedOp):
     count_padding: bool = False
     x_layout: str = PLAIN
     y_layout: str = PLAIN
+    dtype: str = "float32"
 
     @property
     def image(self) -> tuple[int, int, int, int]:
@@ -56,11 +58,11 @@ class Pool2d(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return (Operand("X", Layout.parse(self.x_layout).shape(self.image)),)
+        return (Operand("X", Layout.parse(self.x_layout).shape(self.image), self.dtype),)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image))
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.out_image), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -69,7 +71,8 @@ class Pool2d(FusedOp):
     @property
     def label(self) -> str:
         shape = f"{self.channels}x{self.height}x{self.width}"
-        return f"{self.mode}_pool_{shape}_k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
+        parts = (f"{self.mode}_pool_{shape}_k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}",)
+        return "_".join((*parts, *suffix(self.dtype)))
 
     def window(self, axis: int, index: int) -> tuple[int, int]:
         """First and last + 1 input row (``axis`` 0) or column that output ``index`` sees."""
@@ -111,7 +114,12 @@ class Pool2d(FusedOp):
     def workload(self):
         from tvm import te
 
-        from hetero_tvm.ops.te_workload import image, image_as, prim_func
+        from hetero_tvm.ops.te_workload import image, image_as, prim_func, wide
+
+        def narrow(y):
+            if self.dtype == "float32":
+                return y
+            return te.compute(self.out_image, lambda *at: y(*at).astype(self.dtype), name="narrow")
 
         def compute(x):
             plain = image(x, self.x_layout, self.image)
@@ -121,7 +129,7 @@ class Pool2d(FusedOp):
             def value(n, c, y, x, outside):
                 row, column = y * sh - top + i, x * sw - left + j
                 inside = te.all(row >= 0, row < self.height, column >= 0, column < self.width)
-                return te.if_then_else(inside, plain[n, c, row, column], te.const(outside, "float32"))
+                return te.if_then_else(inside, wide(plain[n, c, row, column]), te.const(outside, "float32"))
 
             def counted(axis, index):
                 first = index * self.strides[axis] - self.padding[axis]
@@ -136,7 +144,7 @@ class Pool2d(FusedOp):
                 y = te.compute(
                     self.out_image, lambda *at: te.max(value(*at, float(lowest.value)), [i, j]), name="pool"
                 )
-                return image_as(y, self.y_layout)
+                return image_as(narrow(y), self.y_layout)
             total = te.compute(self.out_image, lambda *at: te.sum(value(*at, 0.0), [i, j]), name="pool")
             mean = te.compute(
                 self.out_image,
@@ -145,14 +153,14 @@ class Pool2d(FusedOp):
                 ),
                 name="mean",
             )
-            return image_as(mean, self.y_layout)
+            return image_as(narrow(mean), self.y_layout)
 
         return prim_func(self, compute)
 
 
 @dataclass(frozen=True)
 class Relayout(FusedOp):
-    """The image X [N, C, H, W] in another layout, float32.
+    """The image X [N, C, H, W] in another layout.
 
     Parameters
     ----------
@@ -168,6 +176,7 @@ class Relayout(FusedOp):
     width: int
     x_layout: str
     y_layout: str
+    dtype: str = "float32"
 
     @property
     def image(self) -> tuple[int, int, int, int]:
@@ -177,11 +186,11 @@ class Relayout(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return (Operand("X", Layout.parse(self.x_layout).shape(self.image)),)
+        return (Operand("X", Layout.parse(self.x_layout).shape(self.image), self.dtype),)
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", Layout.parse(self.y_layout).shape(self.image))
+        return Operand("Y", Layout.parse(self.y_layout).shape(self.image), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -190,7 +199,7 @@ class Relayout(FusedOp):
     @property
     def label(self) -> str:
         blocks = "block" if Layout.parse(self.y_layout).blocked else "unblock"
-        return f"{blocks}_{self.channels}x{self.height}x{self.width}"
+        return "_".join((f"{blocks}_{self.channels}x{self.height}x{self.width}", *suffix(self.dtype)))
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         plain = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
@@ -204,4 +213,7 @@ class Relayout(FusedOp):
     def workload(self):
         from hetero_tvm.ops.te_workload import image, image_as, prim_func
 
-        return prim_func(self, lambda x: image_as(image(x, self.x_layout, self.image), self.y_layout))
+        def compute(x):
+            return image_as(image(x, self.x_layout, self.image), self.y_layout)
+
+        return prim_func(self, compute)

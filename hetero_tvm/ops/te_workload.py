@@ -83,7 +83,7 @@ def image_as(plain: Any, layout: str) -> Any:
     def element(n: Any, b: Any, i: Any, j: Any, lane: Any) -> Any:
         c, y, x = b * form.block + lane, i - form.halo[0], j - form.halo[1]
         inside = te.all(c < channels, y >= 0, y < height, x >= 0, x < width)
-        return te.if_then_else(inside, plain[n, c, y, x], 0.0)
+        return te.if_then_else(inside, plain[n, c, y, x], tirx.const(0.0, plain.dtype))
 
     return te.compute(form.shape((int(plain.shape[0]), channels, height, width)), element, name="laid_out")
 

@@ -33,6 +33,7 @@ from hetero_tvm.schedules.cuda.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.normalize import CudaNormalizeSpace
 from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace
+from hetero_tvm.schedules.cuda.pool2d import CudaPool2dSpace
 from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
 from hetero_tvm.schedules.cuda.transpose import CudaTransposeSpace
@@ -71,6 +72,7 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaAddNormSpace(),
     CudaGroupNormSpace(),
     CudaEmbeddingNormSpace(),
+    CudaPool2dSpace(),
     CudaTransposeSpace(),  # before the pointwise kernels, which could do it, slowly
     CudaPointwiseSpace(),
     CudaReduceSpace(),

@@ -71,3 +71,32 @@ def test_float32_is_the_default_and_leaves_the_graph_alone():
 def test_precisions_that_a_target_does_not_have(target, precision):
     with pytest.raises(UsageError, match=f"--precision {precision} is not available for target"):
         optimize_model(two_products(), target, precision=precision)
+
+
+def test_generic_kernels_take_casts_in():
+    """Between two products a scaling reads and writes float16, behind views as well."""
+    model = text_model(
+        """agraph (float[4, 32] x) => (float[4, 32] y, float[4, 32] z) {
+            a = MatMul(x, w)
+            s = Reshape(a, shape)
+            t = Mod <fmod = 1> (s, two)
+            r = Reshape(t, back)
+            y = MatMul(r, v)
+            z = Cos(a)
+        }"""
+    )
+    for name in "wv":
+        add_weight(model, name, np.random.default_rng(0).standard_normal((32, 32)).astype("float32"))
+    add_weight(model, "two", np.float32(2.0))
+    add_weight(model, "shape", np.array([2, 64]))
+    add_weight(model, "back", np.array([4, 32]))
+    plan = optimize_model(import_model(model), "cuda:sm_80", precision="f16")
+    generic = [(name, dtype) for name, op, dtype in calls(plan) if op is None]
+    # The input's cast, the remainder, the cosine, the result's cast.
+    assert sorted(dtype for _, dtype in generic) == ["float16", "float16", "float32", "float32"]
+    reads = {
+        str(param.dtype) for name, _ in generic if "fused" in name for param in plan.module[name].params[:1]
+    }
+    assert reads == {"float16"}
+    nodes = {node for task in plan.tasks for call in task.calls for node in call}
+    assert len(nodes) >= 4

@@ -42,6 +42,8 @@ class Pool2dSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Pool2d):
             return "not a pooling"
+        if op.dtype != "float32":
+            return f"it pools float32, not {op.dtype}"
         if {Layout.parse(op.x_layout).block, Layout.parse(op.y_layout).block} != {machine.lanes}:
             return f"the images are not in blocks of {machine.lanes} channels"
         if min(*op.image, *op.out_image, *op.kernel) < 1:

@@ -8,7 +8,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d, Relayout
+from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.schedules.cuda.nests import program_nests
 from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace, width_of
@@ -40,12 +40,6 @@ def test_halves_of_a_head_are_read_as_vectors(op):
 
 def test_activations(emulated):  # noqa: F811
     check_numbers(POINTWISE, [(Elementwise((3, 21), name), None, None) for name in ACTIVATIONS], 3e-6)
-
-
-def test_pooling(emulated):  # noqa: F811
-    pools = [Pool2d(2, 5, 9, 8, (3, 3), (2, 2), (1, 1, 1, 1), (5, 4), mode) for mode in (MAX, AVERAGE)]
-    pools.append(Pool2d(2, 8, 7, 7, (7, 7), (1, 1), (0, 0, 0, 0), (1, 1), AVERAGE))
-    check_numbers(REDUCE, [(op, None, None) for op in pools], 1e-6)
 
 
 def test_layouts(emulated):  # noqa: F811
