@@ -1,4 +1,7 @@
-"""``python -m hetero_tvm.inspect MODEL``: what the graph passes did, and why they did not do more."""
+"""``python -m hetero_tvm.inspect MODEL``: what the graph passes did, and why they did not do more.
+
+MODEL may also be an exported library, which is then read and not loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm import cli_common
+from hetero_tvm import cli_common, inspect_library
+from hetero_tvm.errors import UsageError
 
 _ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    text = "Show what was fused in a model and what was not, with reasons; nothing is compiled."
+    text = "Show what was fused in a model and what was not, with reasons, or what a built library holds; "
+    text += "nothing is compiled or loaded."
     parser = cli_common.model_parser("inspect", text)
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after each pass")
     parser.add_argument("--memory", action="store_true", help="plan the memory, and show the plan")
@@ -25,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if (library := inspect_library.library_of(options.model)) is not None:
+        return _library(library, options)
     plan = cli_common.load_plan(options)
     document = describe(plan)
     memory = None
@@ -49,6 +56,19 @@ def _run(options: argparse.Namespace) -> int:
                 cli_common.say(options, f"wrote {path}")
     if options.dump_ir is not None:
         cli_common.say(options, f"wrote the IR after each pass to {options.dump_ir}")
+    return 0
+
+
+def _library(path: Path, options: argparse.Namespace) -> int:
+    """What an exported library says about itself."""
+    asked = ("memory", "verify", "plot", "dump_ir")
+    if wrong := [f"--{name.replace('_', '-')}" for name in asked if getattr(options, name)]:
+        raise UsageError(f"{', '.join(wrong)}: {path.name} is a built library", hint="name the model instead")
+    document = inspect_library.describe(path)
+    if options.json:
+        cli_common.print_json(document)
+    else:
+        inspect_library.show(document, _console())
     return 0
 
 

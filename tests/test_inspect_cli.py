@@ -3,8 +3,12 @@
 import json
 
 import pytest
+from rich.console import Console
 
-from hetero_tvm import inspect
+from hetero_tvm import inspect, inspect_library
+from hetero_tvm.native import compile_shared
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, embed_source
+from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 MODEL = "zoo:minilm-l6-tiny"
 
@@ -27,6 +31,34 @@ def test_text(capsys):
     text = capsys.readouterr().out
     assert "softmax: 2 of 2 inside fused operators" in text
     assert "attention" in text and "time of each pass" in text
+
+
+def test_a_library_is_read_and_not_loaded(tmp_path, capsys):
+    """Here for GPUs: no driver is needed to see registers and records."""
+    facts = {"registers": 40, "stack": 0, "shared": 2048, "threads": 128, "grid": None, "occupancy": 0.75}
+    row = {"kernel": "softmax_4x4", "calls": 2, "space": "cuda.softmax", "record": "default"}
+    manifest = Manifest(
+        "net",
+        Signature((TensorSpec("x", (4, 4), "float32"),), (TensorSpec("y", (4, 4), "float32"),)),
+        TargetInfo("cuda", archs=("sm_80", "sm_90")),
+        kernels=[row],
+        device={arch: {f"softmax_{arch}": facts} for arch in ("sm_80", "sm_90")},
+    )
+    source = tmp_path / "manifest.cc"
+    source.write_text(embed_source(manifest))
+    library = compile_shared([source], name="manifest")
+    assert inspect.main([str(library)]) == 0
+    text = capsys.readouterr().out
+    for part in ("net for cuda sm_80 sm_90", "x: 4x4 float32", "never compared", "cuda.softmax", "75%"):
+        assert part in text
+    assert inspect.main([str(library), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["device"]["sm_90"]["softmax_sm_90"] == facts and document["kernels"] == [row]
+    inspect_library.show({**document, "accuracy": [{"relative_error": 2e-6}]}, Console())
+    assert "largest error 2.0e-06" in capsys.readouterr().out
+    assert inspect.main([str(library), "--memory"]) == 2
+    assert "is a built library" in capsys.readouterr().err
+    assert inspect.main([str(tmp_path)]) == 2 and "no .so" in capsys.readouterr().err
 
 
 def test_ir_after_each_pass_is_numbered(tmp_path, capsys):

@@ -119,11 +119,17 @@ def _load_cudart() -> None:
 
 
 def device_count() -> int:
-    """How many GPUs the driver offers.  :class:`LibraryError` without a driver."""
+    """How many GPUs the driver offers.  :class:`LibraryError` without a driver, or with one too old."""
     start()
     try:
         return int(tvm_runtime.start().function("runtime.GetCudaDeviceCount")())
-    except RuntimeError:  # the driver says "no device" with an error
+    except RuntimeError as error:  # the driver says "no device" with an error
+        if "InsufficientDriver" in str(error):
+            raise LibraryError(
+                "the NVIDIA driver is too old for CUDA 13",
+                problems=[str(error).strip().splitlines()[-1]],
+                hint="sudo apt-get install nvidia-driver-580 (or later), then restart",
+            ) from error
         return 0
 
 

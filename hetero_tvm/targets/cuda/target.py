@@ -152,7 +152,7 @@ class CudaTarget(Target):
             found = cuda_runtime.device()
         except LibraryError as error:
             raise TargetError(
-                "GPU: Not found", problems=[error.message, *error.problems], hint=hint
+                "GPU: Not found", problems=error.problems or [error.message], hint=hint
             ) from error
         return CudaTarget.arch_for(found.name, found.capability)
 

@@ -1,10 +1,12 @@
 """Target texts, architectures, what is missing, and that nothing unscheduled passes."""
 
+import types
+
 import pytest
 
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
-from hetero_tvm.runtime import cuda_runtime
+from hetero_tvm.runtime import cuda_runtime, tvm_runtime
 from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import codegen, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
@@ -19,6 +21,7 @@ def test_architectures():
     assert [variant.machine.arch for variant in target.variants] == ["sm_80", "sm_90a"]
     assert [variant.entry for variant in target.variants] == ["main_sm_80", "main_sm_90a"]
     assert target.describe()["archs"] == ["sm_80", "sm_90a"]
+    assert parse_target("cuda: sm_80 , sm_90a,").describe() == target.describe()
     assert parse_target("cuda:sm_86").machine.shared_per_block < target.machine.shared_per_block
 
 
@@ -26,6 +29,10 @@ def test_architectures():
     ("text", "message"),
     [
         ("cuda:sm_12", "no architecture 'sm_12'"),
+        ("cuda:sm_52", "no architecture 'sm_52'"),
+        ("cuda:SM_80", "no architecture 'SM_80'"),
+        ("cuda:sm_80;sm_90", "no architecture"),
+        ("cuda:sm_80, sm_80", "twice"),
         ("cuda:80", "no architecture"),
         ("cuda:sm_80,sm_80", "twice"),
     ],
@@ -41,6 +48,22 @@ def test_detection_without_a_gpu():
     with pytest.raises(TargetError, match="GPU: Not found") as caught:
         parse_target("cuda")
     assert "--target cuda:sm_80" in caught.value.hint
+    assert "library" not in caught.value.problems[0]  # there is none yet
+    lines = parse_target("cuda:sm_80").findings()
+    assert "CUDA compiler: " in lines[0] and lines[1].startswith("GPU: Not found (")
+
+
+def test_a_driver_that_is_too_old_is_told(emulated, monkeypatch):  # noqa: F811
+    def fail():
+        raise RuntimeError("CUDA Runtime Error: cudaErrorInsufficientDriver (35): CUDA driver version is ...")
+
+    cuda_runtime.start()
+    runtime = types.SimpleNamespace(function=lambda name: fail, ffi=tvm_runtime.start().ffi)
+    monkeypatch.setattr(tvm_runtime, "start", lambda: runtime)
+    with pytest.raises(LibraryError, match="driver is too old") as caught:
+        cuda_runtime.device()
+    assert "apt-get install nvidia-driver" in caught.value.hint
+    assert "InsufficientDriver" in caught.value.problems[0]
 
 
 def test_detection_of_a_gpu(emulated, monkeypatch):  # noqa: F811

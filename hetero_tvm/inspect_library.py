@@ -1,0 +1,69 @@
+"""What an exported library says about itself: signature, target, kernels, registers, memory.
+
+Only the manifest is read: nothing is loaded, so a library for a GPU or another CPU can be read anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.runtime.manifest import Manifest, read_manifest
+from hetero_tvm.runtime.opening import resolve
+
+
+def library_of(text: str) -> Path | None:
+    """The library that a command's MODEL means (a ``.so``, or the folder of one); None: it is a model."""
+    path = Path(text).expanduser()
+    return resolve(path) if path.suffix == ".so" or path.is_dir() else None
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The manifest as JSON values, and the size of the file.
+
+    Raises
+    ------
+    LibraryError : it is no library of hetero_tvm, or damaged.
+    """
+    return {"library": str(path), "bytes": path.stat().st_size, **read_manifest(path).to_json()}
+
+
+def show(document: Mapping[str, Any], console: Any) -> None:
+    """Print what :func:`describe` gave."""
+    from rich.table import Table
+
+    manifest = Manifest.from_json(dict(document))
+    target = manifest.target
+    console.print(" ".join([f"{manifest.name} for {target.kind}", *target.archs, target.cpu]).rstrip())
+    console.print(f"  {document['library']}: {document['bytes']:,} bytes, made {manifest.created}")
+    for way, specs in (("input", manifest.signature.inputs), ("output", manifest.signature.outputs)):
+        for spec in specs:
+            shape = "x".join(map(str, spec.shape)) or "scalar"
+            console.print(f"  {way:7}{spec.name}: {shape} {spec.dtype}")
+    if manifest.accuracy is None:
+        console.print("numbers: never compared with a reference")
+    else:
+        worst = max(output["relative_error"] for output in manifest.accuracy)
+        console.print(f"numbers: compared with a float64 reference, largest error {worst:.1e} of the largest")
+    table = Table("kernel", "calls", "design space", "record", title="kernels", title_justify="left")
+    for row in manifest.kernels:
+        table.add_row(row["kernel"], str(row["calls"]), row["space"], row["record"])
+    console.print(table)
+    for device, kernels in manifest.device.items():
+        known = {name: facts for name, facts in kernels.items() if "registers" in facts}
+        if not known:
+            continue
+        table = Table("kernel", title=f"machine code for {device}", title_justify="left")
+        columns = ("registers", "stack", "shared", "threads", "occupancy")
+        for column in columns:
+            table.add_column(column, justify="right")
+        for name, facts in known.items():
+            table.add_row(name, *(_text(facts.get(column)) for column in columns))
+        console.print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "?"
+    return f"{value:.0%}" if isinstance(value, float) else f"{value:,}"
