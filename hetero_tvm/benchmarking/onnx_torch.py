@@ -39,8 +39,11 @@ _STATIC = {
 _TAKES_NUMBERS = {"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Where"}
 
 
-def to_torch(model: onnx.ModelProto) -> torch.fx.GraphModule:
+def to_torch(model: onnx.ModelProto, half: bool = False) -> torch.fx.GraphModule:
     """Convert; the result takes the inputs in order (``.input_names``) and returns a tuple.
+
+    With ``half`` everything that is float32 in the model is float16, casts on the way included (which
+    ``module.half()`` leaves alone), and constants beyond its range are the largest that it has.
 
     Raises :class:`UnsupportedOperatorError` that lists every operator without a counterpart.
     """
@@ -55,7 +58,8 @@ def to_torch(model: onnx.ModelProto) -> torch.fx.GraphModule:
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     root = torch.nn.Module()
     fx = torch.fx.Graph()
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    narrow = _halved if half else (lambda array: array)
+    arrays = {tensor.name: narrow(numpy_helper.to_array(tensor)) for tensor in graph.initializer}
     values: dict[str, torch.fx.Node] = {}
     for value in graph.input:
         if value.name not in arrays:
@@ -73,8 +77,10 @@ def to_torch(model: onnx.ModelProto) -> torch.fx.GraphModule:
     for node in graph.node:
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
         if node.op_type == "Constant":
-            arrays[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+            arrays[node.output[0]] = narrow(numpy_helper.to_array(node.attribute[0].t))
             continue
+        if half and attributes.get("to") == onnx.TensorProto.FLOAT:
+            attributes["to"] = onnx.TensorProto.FLOAT16
         function = _OPERATORS[node.op_type]
         static = _STATIC.get(node.op_type, ())
         scalars = node.op_type in _TAKES_NUMBERS
@@ -98,6 +104,13 @@ def to_torch(model: onnx.ModelProto) -> torch.fx.GraphModule:
     module = torch.fx.GraphModule(root, fx)
     module.input_names = input_names
     return module
+
+
+def _halved(array: np.ndarray) -> np.ndarray:
+    if array.dtype != np.float32:
+        return array
+    most = float(np.finfo(np.float16).max)
+    return np.where(np.isinf(array), array, array.clip(-most, most)).astype(np.float16)
 
 
 def _is_number(array: np.ndarray | None) -> bool:

@@ -27,6 +27,32 @@ def test_zoo(name):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["minilm-l6-tiny", "gpt2-small-tiny", "llama-160m-tiny", "resnet50-tiny"])
+def test_half_precision_is_half_throughout(name):
+    from hetero_tvm.frontend import import_model
+    from hetero_tvm.reference import sample_inputs
+
+    model = import_model(f"zoo:{name}").onnx_model
+    inputs = {key: torch.from_numpy(value) for key, value in sample_inputs(model).items()}
+    exact = to_torch(model).eval()
+    module = to_torch(model, half=True).eval()
+    seen = set()
+
+    class Watch(torch.fx.Interpreter):
+        def run_node(self, node):
+            result = super().run_node(node)
+            seen.update({result.dtype} if isinstance(result, torch.Tensor) else ())
+            return result
+
+    given = [inputs[name] for name in module.input_names]
+    with torch.inference_mode():
+        truth = exact(*given)
+        found = Watch(module).run(*(x.half() if x.dtype == torch.float32 else x for x in given))
+    assert torch.float16 in seen and torch.float32 not in seen
+    for ours, theirs in zip(found, truth, strict=True):
+        assert (ours.float() - theirs).abs().max() <= 2e-2 * theirs.abs().max()
+
+
 TWO_BY_TWO = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1]}
 SAME = {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}
 CASES = [

@@ -6,9 +6,13 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
 from hetero_tvm.benchmarking.gpu.book import Book
 from hetero_tvm.benchmarking.gpu.rows import Bench
+from hetero_tvm.benchmarking.subject import save
+from hetero_tvm.reference import sample_inputs
 
 SIZES = {"batch": 8, "sequence": 512}
 MODELS = ("bert-base", "gpt2-small")
@@ -29,9 +33,7 @@ def features(bench: Bench, book: Book, folder: Path) -> None:
     """A tiny model built and called in every way: graphs, streams, submitting, PyTorch's tensors."""
 
     def measure() -> dict[str, Any]:
-        library = _built(bench, TINY, {}, folder)
-        request = {"do": "model", "what": "features", "name": TINY, "sizes": {}, "library": library}
-        return bench.worker.ask({**request, "tolerance": _TOLERANCE}, 120.0)
+        return Model(bench, TINY, {}, folder).ours("features")
 
     book.row("smoke", f"{TINY} called in every way", measure, reserve=30.0)
 
@@ -42,32 +44,72 @@ def models(bench: Bench, book: Book, folder: Path, names: tuple[str, ...], sizes
     PyTorch's compiler runs alone: it times candidates on the same GPU, and takes all cores.
     """
     for name in names:
-        request = {"do": "model", "name": name, "sizes": sizes, "tolerance": _TOLERANCE}
-
-        def tuned(name: str = name) -> dict[str, Any]:
-            return _tuned(bench, name, sizes, min(_MINUTES, book.seconds_left / 60))
-
-        def ours(name: str = name, request: dict[str, Any] = request) -> dict[str, Any]:
-            library = _built(bench, name, sizes, folder)
-            return bench.worker.ask({**request, "what": "ours", "library": library}, 180.0)
-
+        model = Model(bench, name, sizes, folder)
         if not bench.small:
-            book.row("models", f"{name} tuning", tuned, reserve=_RESERVE["tune"])
-        mine = book.row("models", f"{name} f16", ours, reserve=_RESERVE["build"])
+            seconds = min(60 * _MINUTES, book.seconds_left)
+            book.row("models", f"{name} tuning", functools.partial(model.tuned, seconds), _RESERVE["tune"])
+        ours = book.row("models", f"{name} f16", functools.partial(model.ours, "ours"), _RESERVE["build"])
         for mode in _MODES:
-
-            def theirs(mode: str = mode, request: dict[str, Any] = request) -> dict[str, Any]:
-                found = bench.worker.ask(
-                    {**request, "what": mode}, min(_PEER_SECONDS, book.seconds_left + 30)
-                )
-                bench.worker.close()  # its memory pools and compilers go with the process
-                return found
-
             if mode != "eager" and bench.small:
                 continue  # Inductor's C++ is not what this is about
             reserve = 0.0 if bench.small else _RESERVE[mode]
-            peer = book.row("models", f"{name} torch {mode}", theirs, reserve=reserve)
-            _compare(book, name, mine, mode, peer)
+            seconds = min(_PEER_SECONDS, book.seconds_left + 30)
+            theirs = functools.partial(model.theirs, mode, seconds)
+            _compare(book, name, ours, mode, book.row("models", f"{name} torch {mode}", theirs, reserve))
+
+
+class Model:
+    """One model of the zoo on the GPU.
+
+    Parameters
+    ----------
+    sizes : batch and sequence, {} for the model's own.
+    folder : where what is built goes.
+    """
+
+    def __init__(self, bench: Bench, name: str, sizes: dict[str, int], folder: Path):
+        self._bench, self._name, self._sizes, self._folder = bench, name, sizes, folder
+
+    @functools.cached_property
+    def plan(self) -> Any:
+        model = import_model(f"zoo:{self._name}", **self._sizes)
+        return optimize_model(model, f"cuda:{self._bench.target.machine.arch}", precision="f16")
+
+    def tuned(self, seconds: float) -> dict[str, Any]:
+        """Search its kernels for so long; what is known of them already counts."""
+        trials, logs = _TRIALS * self._bench.trials, self._bench.logs
+        report = tune_model(
+            self.plan, trials=trials, minutes=seconds / 60, logs=logs, use_shipped=False
+        ).report
+        status = "ok" if report.trials or report.reused else "failed"
+        return {"status": status, **{key: value for key, value in report.to_dict().items() if key != "curve"}}
+
+    def ours(self, what: str) -> dict[str, Any]:
+        """Build it from the records that there are, and run it."""
+        built = build_model(self.plan, logs=self._bench.logs, use_shipped=False)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._ask(what, 180.0, library=str(built.export(self._folder / self._name)))
+
+    def theirs(self, mode: str, seconds: float) -> dict[str, Any]:
+        """PyTorch's; its memory pools and compilers go with the process."""
+        try:
+            return self._ask(mode, seconds)
+        finally:
+            self._bench.worker.close()
+
+    def _ask(self, what: str, seconds: float, **more: str) -> dict[str, Any]:
+        request = {"do": "model", "what": what, "tolerance": _TOLERANCE, **self._files(), **more}
+        return self._bench.worker.ask(request, seconds)
+
+    def _files(self) -> dict[str, str]:
+        """The cleaned model and inputs for it, as files."""
+        model, inputs = self._folder / f"{self._name}.onnx", self._folder / f"{self._name}.npz"
+        if not inputs.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            cleaned = self.plan.model.onnx_model
+            save(cleaned, model)
+            np.savez(inputs, **sample_inputs(cleaned, 0))
+        return {"model": str(model), "inputs": str(inputs)}
 
 
 def _compare(book: Book, name: str, mine: Any, mode: str, peer: Any) -> None:
@@ -80,27 +122,3 @@ def _compare(book: Book, name: str, mine: Any, mode: str, peer: Any) -> None:
         mine["goals"] = {f"torch {mode}": ratio >= _GOAL}
     book.write()
     print(f"  {name}: {ratio:.2f} x torch {mode}", flush=True)
-
-
-@functools.lru_cache(maxsize=1)
-def _plan(arch: str, name: str, sizes: tuple[tuple[str, int], ...]) -> Any:
-    model = import_model(f"zoo:{name}", **dict(sizes))
-    return optimize_model(model, f"cuda:{arch}", precision="f16")
-
-
-def _plan_on(bench: Bench, name: str, sizes: dict[str, int]) -> Any:
-    return _plan(bench.target.machine.arch, name, tuple(sizes.items()))
-
-
-def _tuned(bench: Bench, name: str, sizes: dict[str, int], minutes: float) -> dict[str, Any]:
-    plan, trials = _plan_on(bench, name, sizes), _TRIALS * bench.trials
-    report = tune_model(plan, trials=trials, minutes=minutes, logs=bench.logs, use_shipped=False).report
-    status = "ok" if report.trials or report.reused else "failed"
-    return {"status": status, **{key: value for key, value in report.to_dict().items() if key != "curve"}}
-
-
-def _built(bench: Bench, name: str, sizes: dict[str, int], folder: Path) -> str:
-    """The path of the model's library, built from the records that there are."""
-    built = build_model(_plan_on(bench, name, sizes), logs=bench.logs, use_shipped=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(built.export(folder / name))

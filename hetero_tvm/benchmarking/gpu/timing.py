@@ -41,9 +41,12 @@ def calls_per_sample(once: float, sets: int) -> int:
 
 
 class Clock:
-    """What :func:`measure` needs of a GPU: a stream of its own, events, graphs.  PyTorch's, by default."""
+    """What :func:`measure` needs of a GPU: a stream, events, graphs.
 
-    def __init__(self) -> None:
+    ``stream`` is PyTorch's; by default one of its own, which graphs can be captured on.
+    """
+
+    def __init__(self, stream: Any = None) -> None:
         import torch
         import tvm_ffi
 
@@ -51,7 +54,7 @@ class Clock:
 
         self._torch = torch
         self._tvm_stream = lambda handle: tvm_ffi.use_raw_stream(import_tvm().cuda(0), handle)
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream() if stream is None else stream
 
     def on_stream(self) -> Any:
         """A context in which PyTorch's and TVM's kernels go to the stream."""

@@ -129,7 +129,7 @@ class Service:
     def _do_model(self, request: dict[str, Any]) -> dict[str, Any]:
         from hetero_tvm.benchmarking.gpu import model_run
 
-        return model_run.run(request, self._clock, self._sensor)
+        return model_run.run(request, self._sensor)
 
 
 def _open(hello: dict[str, Any]) -> tuple[dict[str, Any], Service]:
