@@ -17,6 +17,9 @@ from time import perf_counter
 
 Call = Callable[[], None]
 
+_SETTLED = 0.02
+"""A sample this much faster than those before it says that clocks are still rising."""
+
 
 def threads_now() -> set[int]:
     return {int(tid) for tid in os.listdir("/proc/self/task")}
@@ -92,6 +95,18 @@ def measure(
         if limit is not None and len(calls) == 1 and best[0] > limit and turn + (once[0] > limit) >= 1:
             break
     return best
+
+
+def settle(sample: Callable[[], float], least: float, most: float) -> None:
+    """Take samples until three in a row are no faster than the best before them: clocks have risen.
+
+    ``least`` and ``most`` are seconds to spend on that.
+    """
+    begin, best, stable = perf_counter(), math.inf, 0
+    while perf_counter() - begin < most and (stable < 3 or perf_counter() - begin < least):
+        seconds = sample()
+        stable = stable + 1 if seconds > best * (1 - _SETTLED) else 0
+        best = min(best, seconds)
 
 
 def copies_needed(input_bytes: int, cache_bytes: int, most: int = 16) -> int:

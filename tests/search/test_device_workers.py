@@ -4,7 +4,7 @@ import pytest
 
 from hetero_tvm.errors import TuningError, UsageError
 from hetero_tvm.search.bench_client import LocalBench
-from hetero_tvm.search.device_workers import DeviceWorkers, open_benches
+from hetero_tvm.search.device_workers import DeviceWorkers, batch_size, open_benches
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.records import VERIFIED, RecordStore, Site, read_records
 from hetero_tvm.search.workers import Job, Limits, contract_spec
@@ -90,3 +90,24 @@ def test_a_device_that_cannot_be_used():
         bench.open()
     with pytest.raises(UsageError, match="measured on this machine only"):
         open_benches(parse_target("npu:mobile"), "localhost:9090")
+
+
+def test_compiling_ahead_tells_what_does_not_compile(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    found = workers.compile_all([job("good"), job("raise"), job("crash"), job("good")])
+    assert [one and one.status for (one,) in found] == [None, "build_error", "crash", None]
+
+
+@pytest.mark.parametrize(
+    ("trials", "tasks", "slots", "expected"),
+    [
+        (128, 1, 16, 32),
+        (128, 1, 2, None),
+        (64, 1, 16, 16),
+        (128, 12, 16, None),
+        (None, 3, 16, 32),
+        (2, 1, 16, None),
+    ],
+)
+def test_batches_keep_all_compilers_at_work(trials, tasks, slots, expected):
+    assert batch_size(trials, tasks, slots) == expected

@@ -73,3 +73,13 @@ def test_kernels_alternate(clock):
     a, b = timing.measure([kernel("a", 0.003), kernel("b", 0.004)], limit=0.001)
     assert (a, b) == (pytest.approx(0.003), pytest.approx(0.004))
     assert "".join(order).startswith("abab")
+
+
+def test_settling_waits_for_rising_clocks():
+    taken = iter([5.0, 4.0, 3.0, 2.0, 1.0, *[1.0] * 50])
+    seen = []
+    timing.settle(lambda: seen.append(next(taken)) or seen[-1], 0.0, 60.0)
+    assert seen == [5.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    seen.clear()
+    timing.settle(lambda: seen.append(1.0) or 1 / len(seen), 0.0, 0.01)  # for ever faster: time ends it
+    assert len(seen) > 3

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from hetero_tvm.search.timing import settle
+
 _SAMPLE = 2e-3
 """Least seconds of one sample: thousands of times the resolution of an event."""
 _MOST_CALLS = 200
-_SETTLED = 0.02
 _WARM_UP = (0.05, 0.5)
 """Least and most seconds of running before the first sample: an idle GPU takes its time to raise clocks."""
 
@@ -113,7 +114,7 @@ def measure(
                 next(turn)()
 
         launch = clock.graph(work) if graph else work
-        _warm_up(launch, clock)
+        settle(lambda: clock.seconds(launch), *_WARM_UP)
         samples: list[float] = []
         end = perf_counter() + budget
         while len(samples) < 7 or (perf_counter() < end and len(samples) < 300):
@@ -125,13 +126,3 @@ def measure(
     ordered = sorted(samples)
     tenth = len(ordered) // 10
     return Timing(statistics.median(ordered), ordered[tenth], ordered[-1 - tenth], len(ordered), graph)
-
-
-def _warm_up(launch: Callable[[], Any], clock: Clock) -> None:
-    """Run until three samples in a row are no faster than the best before them."""
-    least, most = _WARM_UP
-    begin, best, stable = perf_counter(), float("inf"), 0
-    while perf_counter() - begin < most and (stable < 3 or perf_counter() - begin < least):
-        seconds = clock.seconds(launch)
-        stable = stable + 1 if seconds > best * (1 - _SETTLED) else 0
-        best = min(best, seconds)

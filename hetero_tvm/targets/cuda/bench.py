@@ -20,6 +20,7 @@ import tvm_ffi  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime, cudart  # noqa: E402
 from hetero_tvm.search.bench_device import BenchDevice, Kernel  # noqa: E402
 from hetero_tvm.search.compile_process import Refused  # noqa: E402
+from hetero_tvm.search.timing import settle  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel  # noqa: E402
 
@@ -27,7 +28,8 @@ _SAMPLE = 1e-3
 """Seconds of one sample: a thousand times the resolution of an event."""
 _MOST_LAUNCHES = 256
 _LEAST_SAMPLES = 3
-_WARM_UP = 4e-3
+_WARM_UP = (4e-3, 6e-2)
+"""Least and most seconds before the first sample: between candidates a GPU lowers its clocks."""
 _L2 = 3
 """How often the sets of operands overflow the L2 cache."""
 
@@ -134,10 +136,7 @@ class GpuBench(BenchDevice):
             queue = partial(graph.launch, self._stream)
         except Exception:
             pass  # what cannot be captured (a kernel that waits for the host) is launched as it is
-        warm = perf_counter() + _WARM_UP  # clocks rise, and instructions come into the cache
-        while perf_counter() < warm:
-            queue()
-            self._stream.synchronize()
+        settle(lambda: self._timed(queue), *_WARM_UP)
         return lambda: self._timed(queue) / launches
 
     def _timed(self, work: Callable[[], Any]) -> float:
