@@ -102,7 +102,9 @@ def _print(region: Any, top: int) -> None:
         shares = [q["busy"], q["issue"], *(q["stall"].get(reason, 0.0) for reason in reasons), q["idle"]]
         queues.add_row(name, *(f"{share / whole:.1%}" for share in shares))
     console.print(queues)
-    table = Table(title=f"operators, the {top} longest of {len(region.operators)}", title_justify="left")
+    count = len(region.operators)
+    title = f"operators, the {top} longest of {count}" if count > top else f"all {count} operators"
+    table = Table(title=title, title_justify="left")
     table.add_column("operator", overflow="fold")
     columns = ("cycles", "share", "matrix", "vector", "DRAM", "DRAM kB", "flop/byte", "of roof", "bound by")
     for column in (*columns, "longest wait", "uJ"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ from hetero_tvm.targets.npu.region import (  # noqa: E402
 from hetero_tvm.targets.npu.residency import Step  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
+
+_MADE_UP = re.compile(r"(lv|gv)\d*")
 
 
 def place(module: Any, tasks: Sequence[Task], target: Any) -> tuple[Any, Regions, Placement, dict[Any, Task]]:
@@ -103,13 +106,34 @@ def _pieces(
 ) -> Iterator[Any]:  # fmt: skip
     """``main`` in its order: bindings that stay on the host as they are, and regions."""
     users = _users(regions, set(_variables(module["main"].body.body)))
+    names = _names(module, of_variable)
     count = 0
     for number, group in itertools.groupby(regions.order, lambda pair: regions.region_of.get(pair[0])):
         if number is None:
             yield from (relax.VarBinding(var, value) for var, value in group)
             continue
-        yield _Region(f"hnpu_{count}", number, list(group), users, of_variable, points, machine, cache)
+        yield _Region(f"hnpu_{count}", number, list(group), users, of_variable, points, machine, cache, names)
         count += 1
+
+
+def _names(module: Any, of_variable: Mapping[Any, Task]) -> dict[Any, str]:
+    """What profiles call the operators whose variables fusion made up: the last source node of each."""
+    bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
+    taken = {binding.var.name for binding in bindings}
+    seen: dict[str, int] = {}
+    names = {}
+    for binding in bindings:
+        if not is_call_tir(binding.value):
+            continue
+        task = of_variable[binding.value.args[0]]
+        call = seen[task.key] = seen.get(task.key, -1) + 1
+        if _MADE_UP.fullmatch(binding.var.name) and call < task.count and task.calls[call]:
+            name = task.calls[call][-1]
+            while name in taken:
+                name += "'"
+            taken.add(name)
+            names[binding.var] = name
+    return names
 
 
 class RegionTimer:
@@ -166,10 +190,11 @@ class _Region(RegionCompiler):
     """A region of the graph, and the Relax function that stands for it until code generation."""
 
     def __init__(
-        self, name, number, members, users, of_variable, points, machine: NpuMachine, cache: KernelCache
-    ):
+        self, name, number, members, users, of_variable, points, machine: NpuMachine, cache: KernelCache,
+        names: Mapping[Any, str],
+    ):  # fmt: skip
         super().__init__(name, machine, cache)
-        self.members, self.of_variable, self.points = members, of_variable, points
+        self.members, self.of_variable, self.points, self.names = members, of_variable, points, names
         inside = {var for var, _ in members}
         self.inputs: list[Any] = []
         for _, value in members:
@@ -187,7 +212,7 @@ class _Region(RegionCompiler):
                 values[var] = steps[-1].result
             else:
                 values[var] = Value(shape_of(var), dtype=dtype_of(var), source=values[value.args[0]])
-        return steps, [(var.name, values[var]) for var in self.outputs]
+        return steps, [(self.names.get(var, var.name), values[var]) for var in self.outputs]
 
     def _step(self, var: Any, call: Any, values: dict[Any, Value]) -> Step:
         task = self.of_variable[call.args[0]]
@@ -197,7 +222,8 @@ class _Region(RegionCompiler):
         wanted, layout = task.space.layouts(task.op)
         result = Value(shape_of(var), dtype=dtype_of(var))
         point = self.points.get(task.key)
-        return Step(task.space, task.op, point, operands, wanted, result, layout, var.name, arrays)
+        name = self.names.get(var, var.name)
+        return Step(task.space, task.op, point, operands, wanted, result, layout, name, arrays)
 
     def function(self) -> Any:
         """The region as Relax: what an external code generator is called with."""

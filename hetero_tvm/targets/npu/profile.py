@@ -259,7 +259,9 @@ def _close(
         whole = counters.queues[queue]
         op.issue[queue] += whole.issue - sum(o.issue[queue] for o in found)
         for reason in STALLS:
-            op.stall[queue][reason] += whole.stall[reason] - sum(o.stall[queue][reason] for o in found)
+            # Entries are rounded to float32: what is left of them may be a hair below zero.
+            rest = whole.stall[reason] - sum(o.stall[queue][reason] for o in found)
+            op.stall[queue][reason] = max(0.0, op.stall[queue][reason] + rest)
 
 
 def totals(regions: Sequence[RegionProfile]) -> dict[str, Any]:

@@ -50,10 +50,11 @@ def test_operators_add_up_to_the_region(measured):
         for reason, cycles in queue["stall"].items():
             found = sum(op["stall"][name][reason] for op in operators)
             assert found == pytest.approx(cycles, rel=1e-5, abs=1e-2)
+    assert not [op["name"] for op in operators if op["name"][:2] in ("lv", "gv")]  # the model's own names
     for op in operators:
         assert op["cycles"] >= 0 and op["bound"] in ("matrix", "vector", "dram")
         assert (op["roof_share"] > 0) == (op["cycles"] > 0)
-        assert all(cycles > -1e-2 for queue in op["stall"].values() for cycles in queue.values())
+        assert all(cycles >= 0 for queue in op["stall"].values() for cycles in queue.values())
     assert document["totals"]["cycles"] == region["cycles"]
     assert document["totals"]["dram_bytes"] == moved
 
