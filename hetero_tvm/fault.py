@@ -135,7 +135,9 @@ def _run_returning(
         module.get_global_var("main"),
         relax.Function(main.params, body, returns, main.is_pure, main.attrs),
     )
-    lowered, _ = lower(apply_choices(module, plan.tasks, built.choices, plan.target))
-    vm = relax.VirtualMachine(plan.target.compile(lowered), tvm.cpu())
-    arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in plan.model.signature.inputs]
+    target = plan.variants()[0].target
+    devices, _ = target.running()
+    lowered, _ = lower(apply_choices(module, plan.tasks, built.choices, target), in_place=target.in_place)
+    vm = relax.VirtualMachine(target.compile(lowered), devices)
+    arguments = [tvm.runtime.tensor(inputs[spec.name], devices[0]) for spec in plan.model.signature.inputs]
     return [tensor.numpy() for tensor in vm["main"](*arguments)]

@@ -12,10 +12,12 @@ import pytest
 from hetero_tvm import build as build_command
 from hetero_tvm import zoo
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.errors import LibraryError
+from hetero_tvm.errors import AccuracyError, LibraryError
 from hetero_tvm.reference import run_reference, sample_inputs
 from hetero_tvm.runtime import cuda_runtime, load
 from hetero_tvm.runtime.manifest import read_manifest
+from hetero_tvm.schedules.cuda.gemv import CudaGemvSpace
+from tests.frontend.helpers_onnx import add_weight, text_model
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
@@ -51,6 +53,26 @@ def test_numbers_in_lower_precision(name, precision, tmp_path, emulated):  # noq
     built = build(name, "cuda:sm_80", tmp_path, precision)
     assert built.check().ok
     assert {"cuda.matmul"} <= {row["space"] for row in built.kernels}
+
+
+def test_a_wrong_kernel_is_named(tmp_path, emulated, monkeypatch):  # noqa: F811
+    original = CudaGemvSpace.pack
+
+    def wrong(self, op, point, machine):
+        return {
+            index: lambda w, pack=pack: 2 * pack(w)
+            for index, pack in original(self, op, point, machine).items()
+        }
+
+    w = np.random.default_rng(0).standard_normal((16, 24)).astype("float32")
+    model = text_model("agraph (float[2, 16] x) => (float[2, 24] y) { a = Cos(x) y = MatMul(a, w) }")
+    add_weight(model, "w", w)
+    monkeypatch.setattr(CudaGemvSpace, "pack", wrong)
+    plan = optimize_model(import_model(model), "cuda:sm_80", precision="f16")
+    built = build_model(plan, logs=tmp_path / "logs", use_shipped=False)
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "first wrong kernel: matmul_2x16x24" in caught.value.problems[-1]
 
 
 def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated):  # noqa: F811
