@@ -21,7 +21,13 @@ from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.activation import ACTIVATIONS  # noqa: E402
 from hetero_tvm.schedules.cuda.epilogue import flat, vector_of  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element, element_for  # noqa: E402
-from hetero_tvm.schedules.cuda.matmul import INDEX_LIMIT, features_of, packed, whole  # noqa: E402
+from hetero_tvm.schedules.cuda.matmul import (  # noqa: E402
+    INDEX_LIMIT,
+    features_of,
+    packed,
+    weight_rows,
+    whole,
+)
 from hetero_tvm.schedules.cuda.product import Epilogue, blocks, emit_tile, packed_sources  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Problem, Tile, choices, tiles  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
@@ -126,7 +132,7 @@ def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> Any:
     k = Kernel("gated_matmul")
     columns, depth = 2 * whole(op.n, _STRIPE), whole(op.k, tile.depth)
     with k:
-        shapes = [(whole(columns, tile.columns), depth) if x.name == "W" else x.shape for x in op.inputs]
+        shapes = [(weight_rows(columns, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
         operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
         operands.append(k.argument("Y", op.output.shape, op.dtype))
         x, w, *bias, y = (flat(k, operand) for operand in operands)

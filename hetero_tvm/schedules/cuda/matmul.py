@@ -20,6 +20,10 @@ INDEX_LIMIT = 2**31
 """Elements of a tensor that 32-bit offsets reach."""
 
 
+_WIDEST = 256
+"""Columns of the widest tile, which the others divide."""
+
+
 class CudaMatmulSpace(DesignSpace):
     """Products of :class:`Matmul` on tensor cores (float16, bfloat16; float32 as tf32 when that precision
     was asked for), else with float32 multiply-adds (see :mod:`.product`).
@@ -114,9 +118,15 @@ def features_of(problem: Problem, tile: Tile, machine: GpuModel) -> list[float]:
 def packed(w: np.ndarray, tile: Tile, element: Element) -> np.ndarray:
     """W [k, n] as [n, k] with zeros up to whole tiles; rounded to tf32 where that multiplies it."""
     k, n = w.shape
-    result = np.zeros((whole(n, tile.columns), whole(k, tile.depth)), w.dtype)
+    result = np.zeros((weight_rows(n, tile), whole(k, tile.depth)), w.dtype)
     result[:n, :k] = w.T
     return tf32(result) if element.rounds else result
+
+
+def weight_rows(n: int, tile: Tile) -> int:
+    """Rows of a packed W: where there are many, the same for every tile, so that architectures with other
+    tiles share the constant."""
+    return whole(n, _WIDEST if n > _WIDEST else tile.columns)
 
 
 def tf32(array: np.ndarray) -> np.ndarray:

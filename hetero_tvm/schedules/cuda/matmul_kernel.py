@@ -17,7 +17,7 @@ from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
 from hetero_tvm.schedules.cuda import device  # noqa: E402
 from hetero_tvm.schedules.cuda.epilogue import RowMajor, Steps, flat, vector_of  # noqa: E402
 from hetero_tvm.schedules.cuda.fragments import Element  # noqa: E402
-from hetero_tvm.schedules.cuda.matmul import whole  # noqa: E402
+from hetero_tvm.schedules.cuda.matmul import weight_rows, whole  # noqa: E402
 from hetero_tvm.schedules.cuda.product import Epilogue, blocks, emit_tile, packed_sources  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
@@ -29,7 +29,7 @@ def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
     k = Kernel("matmul")
     depth = whole(op.k, tile.depth)
     with k:
-        shapes = [(whole(op.n, tile.columns), depth) if x.name == "W" else x.shape for x in op.inputs]
+        shapes = [(weight_rows(op.n, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
         operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
         operands.append(k.argument("Y", op.output.shape, op.dtype))
         x, w, *extra, y = (flat(k, operand) for operand in operands)

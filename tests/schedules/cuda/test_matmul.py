@@ -77,7 +77,7 @@ def test_epilogues(emulated):  # noqa: F811
 
 ODD = [
     ((1,), 8, 32), ((2, 5), 40, 96), ((2, 3, 4), 16, 64), ((17,), 30, 33), ((5,), 33, 70), ((1, 1), 1, 1),
-    ((3,), 7, 100),
+    ((3,), 7, 100), ((5,), 270, 40),
 ]  # fmt: skip
 
 
@@ -142,6 +142,18 @@ def test_float32_stays_float32_unless_tf32_is_asked_for():
 
 def test_every_activation_of_the_contracts_is_there():
     assert set(ACTIVATIONS) == set(reference.ACTIVATIONS)
+
+
+def test_architectures_share_packed_weights():
+    """The output layer of a language model must not be in the library once for each of its tiles."""
+    w = np.zeros((64, 1000), "float16")
+    op = Matmul((128,), 1000, 64, (), "float16")
+    shapes = set()
+    for arch in ("sm_80", "sm_86", "sm_90", "sm_90a"):
+        for choice in SPACE.knobs(op, MODELS[arch])[0].choices:
+            point = {"tile": choice, "splits": 1}
+            shapes.add(SPACE.pack(op, point, MODELS[arch])[1](w).shape)
+    assert shapes == {(1024, 64)}
 
 
 def test_refusals():
