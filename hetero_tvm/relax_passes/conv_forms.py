@@ -12,8 +12,9 @@ tvm = import_tvm()
 
 from tvm import relax  # noqa: E402
 
+from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
 from hetero_tvm.relax_passes.graph import Graph, array_of, dtype_of, shape_of  # noqa: E402
-from hetero_tvm.relax_passes.rule import Miss, Rule  # noqa: E402
+from hetero_tvm.relax_passes.rule import Rule  # noqa: E402
 
 
 def _numbers(values: Any) -> list[int]:
@@ -66,7 +67,11 @@ class Conv1dAsConv2d(Rule):
 
 
 class ConvTransposeAsConv2d(Rule):
-    """``conv2d_transpose(x, w)`` -> the convolution, with w turned round, of x with zeros between pixels."""
+    """``conv2d_transpose(x, w)`` -> the convolution, with w turned round, of x with zeros between pixels.
+
+    For filters that reach no further than a stride, and for groups, where it costs little that the
+    zeros are multiplied; :class:`ConvTransposeAsPhases` takes the others, and results that are cut.
+    """
 
     name = "conv_transpose"
     counted = False
@@ -79,8 +84,10 @@ class ConvTransposeAsConv2d(Rule):
             return None
         if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "IOHW":
             return None
-        if int(attrs.groups) != 1:
-            raise Miss(f"a transposed convolution of {attrs.groups} groups")
+        groups = int(attrs.groups)
+        reaches = (k > s for k, s in zip(weight.shape[2:], _numbers(attrs.strides), strict=True))
+        if groups == 1 and any(reaches):
+            return None
         padding = _numbers(attrs.padding)
         padding = padding * (4 // len(padding))
         strides, dilation, extra = (
@@ -92,12 +99,10 @@ class ConvTransposeAsConv2d(Rule):
             *(reach[i] - padding[i] for i in (0, 1)),
             *(reach[i] - padding[2 + i] + extra[i] - (strides[i] - 1) for i in (0, 1)),
         ]
-        if min(pads) < 0:
-            raise Miss("a transposed convolution whose result is cut")
-        return call, weight, strides, dilation, pads
+        return (call, weight, groups, strides, dilation, pads) if min(pads) >= 0 else None
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
-        call, weight, (down, across), dilation, pads = found
+        call, weight, groups, (down, across), dilation, pads = found
         x = call.args[0]
         batch, channels, height, width = shape_of(x)
 
@@ -109,11 +114,13 @@ class ConvTransposeAsConv2d(Rule):
             widths = (0,) * 7 + (down - 1, 0, 0, 0, across - 1)
             apart = bind(relax.op.nn.pad(apart, widths, "constant", 0.0), "zeros")
             x = bind(relax.op.reshape(apart, (batch, channels, height * down, width * across)), "stuffed")
-        turned = np.ascontiguousarray(weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1])
-        graph.replace(
-            var, relax.op.nn.conv2d(x, relax.const(turned), padding=tuple(pads), dilation=tuple(dilation))
+        by_group = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)[..., ::-1, ::-1]
+        turned = np.ascontiguousarray(by_group.reshape(-1, *by_group.shape[2:]))
+        value = relax.op.nn.conv2d(
+            x, relax.const(turned), padding=tuple(pads), dilation=tuple(dilation), groups=groups
         )
+        graph.replace(var, value)
 
 
-FORMS = (Conv1dAsConv2d(), ConvTransposeAsConv2d())
+FORMS = (Conv1dAsConv2d(), ConvTransposeAsConv2d(), ConvTransposeAsPhases())
 """Before the fusions of convolutions."""

@@ -40,6 +40,8 @@ class ResizeAsProducts(Rule):
         if mode == "align_corners" and 1 in (a for a, b in zip(after[2:], before[2:], strict=True) if a != b):
             raise Miss("corners of one pixel")
         nearest = str(attrs.method) == "nearest_neighbor"
+        if before == after:
+            return call.args[0], nearest, None, None
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
             return None
         key = (
@@ -47,10 +49,13 @@ class ResizeAsProducts(Rule):
             int(attrs.cubic_exclude),
         )  # fmt: skip
         weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
-        return (call.args[0], nearest, *weights) if before != after else None
+        return (call.args[0], nearest, *weights)
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
         x, nearest, rows, columns = found
+        if rows is None:
+            graph.replace(var, relax.op.reshape(x, shape_of(var)))
+            return
         (down, height), (across, width) = rows.shape, columns.shape
         # Work per channel with the columns first, and with the rows first.
         columns_first = height * width * across + across * height * down

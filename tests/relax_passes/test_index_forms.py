@@ -94,6 +94,7 @@ RESIZES = {
         (7, 13), {"method": "nearest_neighbor", "rounding_method": "floor",
                   "coordinate_transformation_mode": "asymmetric"},
     ),
+    "the same": ((4, 5), {"coordinate_transformation_mode": "half_pixel"}),
     "to one": ((1, 1), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
 }  # fmt: skip
 
