@@ -68,5 +68,5 @@ class DotTarget(CpuTarget):
 
 
 def from_variant(variant: str) -> DotTarget:
-    """Step 4: the factory that the package's entry point names."""
-    return DotTarget(variant or None)
+    """Step 4: the factory that the package's entry point names; variants are those of the CPU beside it."""
+    return DotTarget.from_variant(variant)

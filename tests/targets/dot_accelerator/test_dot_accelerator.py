@@ -10,7 +10,9 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api, inspect
+from hetero_tvm.errors import TargetError
 from hetero_tvm.reference import sample_inputs
+from hetero_tvm.targets.base import parse_target
 
 FILES = [Path(__file__).with_name(name) for name in ("dot_accelerator.py", "dot_driver.cc")]
 
@@ -42,6 +44,12 @@ def test_a_model_runs_on_it(installed, tmp_path):
     inputs = sample_inputs(plan.model)
     assert np.array_equal(net(**inputs), model.run(inputs)[0])
     assert net.manifest.target.kind == "dot"
+
+
+def test_variants_that_it_does_not_know_are_refused(installed):
+    with pytest.raises(TargetError, match="LLVM knows no CPU 'bogus'"):
+        parse_target("dot:bogus")
+    assert parse_target("dot:znver3").kind == "dot"
 
 
 def test_it_is_less_than_two_hundred_lines():
