@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
-from hetero_tvm.schedules.npu.emit import DRAM, L1, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 _PIECE = 1 << 15
@@ -28,6 +28,8 @@ class Fetch:
     width: int
     channels: int
     strides: tuple[int, int] = (1, 1)
+    vector: bool = False
+    """``channels`` float32 that go to the unified buffer."""
 
     @property
     def out(self) -> tuple[int, int]:
@@ -54,7 +56,7 @@ class FetchSpace(NpuSpace):
         return (layout,), layout
 
     def dtypes(self, op: Any, machine: Any) -> tuple[str, ...]:
-        return (machine.dtype,)
+        return ("float32" if op.vector else machine.dtype,)
 
     def on_chip(self, op: Any) -> frozenset[int]:
         return frozenset({1})
@@ -65,6 +67,11 @@ class FetchSpace(NpuSpace):
     def emit_held(self, op: Fetch, point: Any, machine: Any, held: frozenset[int]) -> Any:
         k, (rows, columns), c, dtype = Kernel(), op.out, op.channels, machine.dtype
         (sy, sx), scope = op.strides, L1 if 1 in held else DRAM
+        if op.vector:
+            with k:
+                source, target = k.argument("X", (c,), "float32"), k.argument("Y", (c,), "float32", UB)
+                k.load((c,), At(target, lambda i: (i,)), At(source, lambda i: (i,)))
+            return k.function
         with k:
             x = k.argument("X", (op.height, op.width, c), dtype)
             y = k.argument("Y", (rows, columns, c), dtype, scope)

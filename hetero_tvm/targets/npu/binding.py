@@ -14,8 +14,9 @@ from hetero_tvm.targets.npu.sites import Instr
 from hetero_tvm.targets.npu.spec import NPUSpec
 from hetero_tvm.targets.npu.sync import Flag, Synchronizer
 
-CONSTANTS, WORKSPACE, IN_L1 = 0, 1, -1
-"""Slots that every region has, and the one that stands for L1."""
+CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
+"""Slots that every region has, and those that stand for L1 and the unified buffer."""
+_ON_CHIP = {IN_L1: "l1", IN_UB: "ub"}
 _PLAN_SECONDS = 1.0
 _STREAMING = 1 << 16
 """Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
@@ -23,7 +24,7 @@ _STREAMING = 1 << 16
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor between kernels, whole and compact: in a slot of DRAM, or in L1 (``slot`` is IN_L1)."""
+    """A tensor between kernels, whole and compact: in a slot of DRAM, or in L1 or the unified buffer."""
 
     slot: int
     bytes: int
@@ -36,7 +37,7 @@ class Tensor:
 
     @property
     def address(self) -> int:
-        """Byte in its slot, or in L1."""
+        """Byte in its slot, or in its memory on chip."""
         return self.offset + (self.whole.address if self.whole is not None else 0)
 
     def part(self, offset: int, size: int) -> Tensor:
@@ -85,10 +86,7 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
     ------
     L1Full : there is no plan within the machine's L1.
     """
-    held: list[Tensor] = []
-    for call in calls:
-        held += [t if t.whole is None else t.whole for t in call.tensors if t.slot == IN_L1]
-    held = list(dict.fromkeys(held))
+    held = _held(calls, IN_L1)
     capacity = spec.scratchpad("l1")
     align = spec.alignment
     for steps in (1, 0) if ahead else (0,):
@@ -111,6 +109,30 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
     )
+
+
+def _held(calls: Sequence[Call], slot: int) -> list[Tensor]:
+    found = (t if t.whole is None else t.whole for call in calls for t in call.tensors if t.slot == slot)
+    return list(dict.fromkeys(found))
+
+
+def plan_ub(calls: Sequence[Call], room: int, align: int) -> int:
+    """Places of what stays in the unified buffer, in its first ``room`` bytes: bytes used.
+
+    Raises
+    ------
+    L1Full : there is no plan.
+    """
+    held = _held(calls, IN_UB)
+    buffers = [
+        memory.Buffer(str(n), t.first, t.last + 1, -(-t.bytes // align) * align) for n, t in enumerate(held)
+    ]
+    plan = memory.plan(memory.Problem(buffers), capacity=room, alignment=align, seconds=_PLAN_SECONDS)
+    if not plan.fits:
+        raise L1Full(f"constants need {plan.peak} bytes of the unified buffer, {room} are for them")
+    for n, tensor in enumerate(held):
+        tensor.offset = plan.offsets[str(n)]
+    return plan.peak if held else 0
 
 
 @dataclass(frozen=True)
@@ -145,8 +167,11 @@ def bind(calls: Sequence[Call], plan: L1Plan, constant: Iterable[Hashable]) -> B
 def _merge(call: Call, part: int, sync: Synchronizer) -> None:
     sync.merge("l1", part, part + call.program.needs.get("l1", 0))
     for tensor in call.tensors:
-        key = "l1" if tensor.slot == IN_L1 else ("dram", tensor.slot)
-        sync.merge(key, tensor.address, tensor.address + tensor.bytes)
+        sync.merge(_memory_of(tensor), tensor.address, tensor.address + tensor.bytes)
+
+
+def _memory_of(tensor: Tensor) -> Hashable:
+    return _ON_CHIP.get(tensor.slot, ("dram", tensor.slot))
 
 
 def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[Instr]]]:
@@ -178,7 +203,7 @@ def _own_l1(instr: Instr) -> bool:
 def _emit(
     call: Call, part: int, instrs: Sequence[Instr], tag: int, sync: Synchronizer, codes: list[bytes]
 ) -> None:
-    keys = ["l1" if t.slot == IN_L1 else ("dram", t.slot) for t in call.tensors]
+    keys = [_memory_of(t) for t in call.tensors]
     addresses = [t.address for t in call.tensors]
     tag_bytes = struct.pack("<H", tag)
     for instr in instrs:
@@ -193,7 +218,7 @@ def _emit(
                 accesses.append((keys[memory_], low + shift, high + shift, write))
         sync.add(instr.queue, accesses)
         code = instr.code
-        if instr.reference is not None or instr.in_l1 is not None:
+        if instr.reference is not None or instr.in_l1 is not None or instr.in_ub is not None:
             patched = bytearray(code)
             if instr.reference is not None:
                 parameter, slot_at, address_at, offset = instr.reference
@@ -203,6 +228,9 @@ def _emit(
                 owner, at, form, offset = instr.in_l1
                 base = part if owner is None else addresses[owner]
                 struct.pack_into(form, patched, at, base + offset)
+            if instr.in_ub is not None:
+                owner, at, form, offset = instr.in_ub
+                struct.pack_into(form, patched, at, addresses[owner] + offset)
             code = bytes(patched)
         codes.append(code[:2] + tag_bytes + code[4:])
 

@@ -50,15 +50,17 @@ class Program:
     source: str = field(repr=False, default="")
 
 
-def generate(function: Any, spec: NPUSpec, high: bool = False, buffers: int | None = None) -> Program:
-    """Instructions of a scheduled PrimFunc; ``high``: see :func:`plan_scratchpads`; ``buffers``: so many
-    versions of every buffer at most.
+def generate(
+    function: Any, spec: NPUSpec, high: bool = False, buffers: int | None = None, reserved: int = 0
+) -> Program:
+    """Instructions of a scheduled PrimFunc; ``high``, ``reserved``: see :func:`plan_scratchpads`;
+    ``buffers``: so many versions of every buffer at most.
 
     Raises
     ------
     BuildError : a scratchpad is too small for the kernel, or an access is not affine.
     """
-    translator = _Translator(function, spec, high, buffers)
+    translator = _Translator(function, spec, high, buffers, reserved)
     source = translator.run()
     scope: dict[str, Any] = dict(translator.scope)
     exec(compile(source, "<npu kernel>", "exec"), scope)
@@ -98,7 +100,7 @@ def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -
 
 
 class _Translator:
-    def __init__(self, function: Any, spec: NPUSpec, high: bool, buffers: int | None):
+    def __init__(self, function: Any, spec: NPUSpec, high: bool, buffers: int | None, reserved: int):
         self.function = function
         self.spec = spec
         self.lines: list[str] = []
@@ -106,7 +108,7 @@ class _Translator:
         self.names: Names = {}
         self.parameter = {buffer: i for i, buffer in enumerate(function.params)}
         self.most = buffers or 1 << 30
-        self.place, self.needs = plan_scratchpads(function.body, spec, high, self.most)
+        self.place, self.needs = plan_scratchpads(function.body, spec, high, self.most, reserved)
         self._turn: dict[Any, str] = {}
         self._loop: tuple[str, int] = ("", 1)
         self.counters: list[str] = []

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
-from hetero_tvm.schedules.npu.fetch import Fetch
+from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.targets.npu import residency, stems, strips, unfused
 from hetero_tvm.targets.npu.binding import L1Full
 from hetero_tvm.targets.npu.codegen import DTYPE, WIDTH
@@ -67,6 +67,9 @@ class RegionCompiler(ABC):
             packed = leader.space.pack(leader.op, leader.point, machine)[1](leader.arrays[1])
             op, step.arrays = Fetch(1, 1, packed.size), [packed]
             step.result.shape = (packed.size,)
+        if (reader := step.table_for) is not None:
+            step.arrays = reader.space.tables(reader.op, reader.point, machine, reader.held)
+        builder.reserves = step.reserves
         packers = space.pack(op, point, machine)
         dtypes = space.dtypes(op, machine)
         tensors = []
@@ -82,14 +85,14 @@ class RegionCompiler(ABC):
                 tensors.append(builder.constant(packers[n](array)))
             elif value is not None:
                 tensors.append(builder.tensor_of(value, step.wanted[n], f"{step.name} input", dtypes[n]))
-            elif step.packed_for is not None:
+            elif space.name == FetchSpace.name:
                 tensors.append(builder.constant(array))
             else:
                 constant = self._constant(array, op.inputs[n], step.wanted[n], dtypes[n])
                 tensors.append(builder.constant(constant))
         for n, table in enumerate(space.tables(op, point, machine, held)):
             key = (space.name, op, tuple(sorted(point.items())), bool(held), n)
-            tensors.append(builder.constant(table, key))
+            tensors.append(builder.constant(table, key) if step.table is None else builder.placed(step.table))
         tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
         for index, value in enumerate((step.result, step.copy), start=len(step.operands)):
             if value is None:
@@ -98,11 +101,11 @@ class RegionCompiler(ABC):
             if not root.by_layout:
                 own = stored_as(root.dtype, machine.dtype)
                 size = WIDTH[own] * int(np.prod(root.shape, dtype=np.int64))
-                tensor = builder.held(size) if index in held else builder.fresh(root.shape, own)
+                tensor = builder.held(root, size) if index in held else builder.fresh(root.shape, own)
                 root.by_layout[plain_layout(root.shape, step.layout)] = tensor
             tensors.append(builder.placed(value))
         # After the operands: their conversions are kernels of their own.
-        program = builder.cache.of_space(space, op, point, builder.high, held)
+        program = builder.cache.of_space(space, op, point, builder.place, held)
         builder.call(program, tensors, step.name)
 
     def _constant(self, array: np.ndarray, operand: Any, layout: str, dtype: str) -> np.ndarray:

@@ -14,12 +14,13 @@ _SECONDS = 0.2
 
 
 def plan_scratchpads(
-    body: Any, spec: NPUSpec, high: bool = False, most: int = 1 << 30
+    body: Any, spec: NPUSpec, high: bool = False, most: int = 1 << 30, reserved: int = 0
 ) -> tuple[dict[Any, tuple[int, int]], dict[str, int]]:
     """Buffer -> (bytes of one version, first byte), and bytes used by scratchpad; ``most`` versions.
 
     ``high`` : at the upper end of the unified buffer, so that kernels which alternate between the ends can
-    work beside one another.  (In L1 the region gives every kernel its part.)
+    work beside one another.  (In L1 the region gives every kernel its part.)  The first ``reserved`` bytes
+    of the unified buffer are not the kernel's.
 
     A buffer is alive as long as the loop in whose body it is allocated runs: with several versions
     iterations overlap, and reuse within an iteration would only make queues wait.
@@ -60,7 +61,7 @@ def plan_scratchpads(
     places: dict[Any, tuple[int, int]] = {}
     needs: dict[str, int] = {}
     for scope, entries in found.items():
-        capacity = spec.scratchpad(scope)
+        capacity = spec.scratchpad(scope) - (reserved if scope == "ub" else 0)
         total = sum(size * count for _, size, count, _, _ in entries)
         if total <= capacity:
             offset = 0
@@ -82,8 +83,10 @@ def plan_scratchpads(
         for n, (buffer, size, _, _, _) in enumerate(entries):
             places[buffer] = (size, plan.offsets[str(n)])
         needs[scope] = plan.peak
+    shift = reserved
     if high:
         shift = (spec.scratchpad("ub") - needs["ub"]) // spec.alignment * spec.alignment
+    if shift:
         for buffer, *_ in found["ub"]:
             size, offset = places[buffer]
             places[buffer] = (size, offset + shift)

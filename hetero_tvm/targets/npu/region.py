@@ -9,8 +9,9 @@ of the region.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,21 @@ from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
 from hetero_tvm.schedules.npu import convert
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
-from hetero_tvm.targets.npu.binding import CONSTANTS, IN_L1, WORKSPACE, Call, Tensor, bind, plan_l1
+from hetero_tvm.targets.npu.binding import (
+    CONSTANTS,
+    IN_L1,
+    IN_UB,
+    WORKSPACE,
+    Call,
+    Tensor,
+    bind,
+    plan_l1,
+    plan_ub,
+)
 from hetero_tvm.targets.npu.codegen import WIDTH, Program, generate, hoist_loads
 from hetero_tvm.targets.npu.features import ALL, Features
 from hetero_tvm.targets.npu.machine import NpuMachine
-from hetero_tvm.targets.npu.spec import SCRATCHPADS
+from hetero_tvm.targets.npu.spec import SCRATCHPADS, NPUSpec
 from hetero_tvm.targets.npu.stream import Slot, Stream
 
 _ALIGN = 64
@@ -46,7 +57,9 @@ class Value:
     shift: int | None = None
     """Where this begins in ``source`` (bytes), when it is a part: some rows of an image, channels last."""
     pinned: bool = False
-    """It must stay in L1."""
+    """It must stay on chip."""
+    in_ub: bool = False
+    """There in the unified buffer: a vector of float32; else in L1."""
 
     @property
     def root(self) -> Value:
@@ -73,6 +86,14 @@ class CompiledRegion:
     workspace: int
 
 
+@dataclass(frozen=True)
+class Place:
+    """Of a kernel in the unified buffer; see :func:`plan_scratchpads`."""
+
+    high: bool = False
+    reserved: int = 0
+
+
 class KernelCache:
     """Programs by what they were emitted from: equal kernels of a model are generated once."""
 
@@ -81,19 +102,21 @@ class KernelCache:
         self._programs: dict[Any, Program] = {}
 
     def of_space(
-        self, space: Any, op: Any, point: Any, high: bool = False, held: frozenset[int] = frozenset()
+        self, space: Any, op: Any, point: Any, place: Place = Place(), held: frozenset[int] = frozenset()
     ) -> Program:
-        """``held``: operands (and the result, behind them) in L1; see :meth:`NpuSpace.on_chip`."""
+        """``held``: operands (and the result, behind them) on chip; see :meth:`NpuSpace.on_chip`."""
         key = (space.name, op, tuple(sorted(point.items())), held)
         if held:
-            return self.get(key, lambda: space.emit_held(op, point, self.machine, held), high)
-        return self.get(key, lambda: space.emit(op, point, self.machine), high)
+            return self.get(key, lambda: space.emit_held(op, point, self.machine, held), place)
+        return self.get(key, lambda: space.emit(op, point, self.machine), place)
 
-    def get(self, key: Any, emit: Any, high: bool = False) -> Program:
-        if (key, high) not in self._programs:
+    def get(self, key: Any, emit: Any, place: Place) -> Program:
+        if (key, place) not in self._programs:
             buffers = None if self.features.double_buffering else 1
-            self._programs[key, high] = generate(emit(), self.machine.spec, high, buffers)
-        return self._programs[key, high]
+            self._programs[key, place] = generate(
+                emit(), self.machine.spec, place.high, buffers, place.reserved
+            )
+        return self._programs[key, place]
 
 
 class RegionBuilder:
@@ -111,6 +134,8 @@ class RegionBuilder:
         self._calls: list[Call] = []
         self._inputs: list[int] = []
         self._outputs: list[int] = []
+        self.reserves = False
+        """Whether the next kernels leave room in the unified buffer for what stays there."""
 
     # --- tensors -----------------------------------------------------------------------------
 
@@ -142,9 +167,9 @@ class RegionBuilder:
             self._constant_at[key] = tensor
         return tensor
 
-    def held(self, size: int) -> Tensor:
-        """Bytes in L1 for as long as kernels need them."""
-        return Tensor(IN_L1, size)
+    def held(self, value: Value, size: int) -> Tensor:
+        """Bytes on chip for as long as kernels need them."""
+        return Tensor(IN_UB, 4 * math.prod(value.shape)) if value.in_ub else Tensor(IN_L1, size)
 
     def placed(self, value: Value) -> Tensor:
         """The tensor of a value that has a place, or whose whole has."""
@@ -212,10 +237,12 @@ class RegionBuilder:
 
     def _convert(self, source, dtype, have, result, wanted, layout, shape, elements, tag) -> None:
         spec = self.spec
+        if self.reserves:
+            spec = replace(spec, ub_kib=spec.ub_kib - -(-self._reserved // 1024))
         if have == layout:
             program = self.cache.get(
                 ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec),
-                self.high,
+                self.place,
             )
         else:
             n, c, h, w = shape
@@ -223,17 +250,20 @@ class RegionBuilder:
             program = self.cache.get(
                 ("permute", n, rows, columns, dtype, wanted),
                 lambda: convert.permute(n, rows, columns, dtype, wanted, spec),
-                self.high,
+                self.place,
             )
         self.call(program, [source, result], tag)
 
     @property
-    def high(self) -> bool:
-        """Which end of the scratchpads the next kernel takes: they alternate, so that its first loads
+    def place(self) -> Place:
+        """Which end of the unified buffer the next kernel takes: they alternate, so that its first loads
         need not wait for the last kernel."""
-        if not self.cache.features.double_buffering:
-            return False
-        return sum(1 for call in self._calls if call.program.needs.get("ub")) % 2 == 1
+        high = sum(1 for call in self._calls if call.program.needs.get("ub")) % 2 == 1
+        return Place(high and self.cache.features.double_buffering, self._reserved * self.reserves)
+
+    @property
+    def _reserved(self) -> int:
+        return reserved_in_ub(self.spec)
 
     # --- kernels -------------------------------------------------------------------------------
 
@@ -262,12 +292,13 @@ class RegionBuilder:
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
         constant = [("dram", n) for n, slot in enumerate(slots) if slot.kind in ("constant", "input")]
         plan = plan_l1(self._calls, self.spec, self.cache.features.double_buffering)
+        in_ub = plan_ub(self._calls, self._reserved, self.spec.alignment)
         bound = bind(self._calls, plan, constant)
         needs = {
             name: max((call.program.needs.get(name, 0) for call in self._calls), default=0)
             for name in SCRATCHPADS
         }
-        needs["l1"] = plan.peak
+        needs["l1"], needs["ub"] = plan.peak, max(needs["ub"], in_ub)
         stream = Stream(slots, bound.tags, bound.code, bound.count, needs, bound.events)
         return CompiledRegion(
             self.name, stream.to_bytes(), bytes(self._constants), tuple(self._inputs), tuple(self._outputs),
@@ -284,6 +315,11 @@ class RegionBuilder:
         for n, tensor in enumerate(used):
             tensor.offset = plan.offsets[str(n)]
         return plan.peak
+
+
+def reserved_in_ub(spec: NPUSpec) -> int:
+    """Bytes of the unified buffer for what stays there: kernels of the matrix unit leave as much."""
+    return spec.scratchpad("ub") // 16
 
 
 def plain_layout(shape: tuple[int, ...], layout: str) -> str:

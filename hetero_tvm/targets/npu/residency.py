@@ -8,6 +8,7 @@ weights arrive meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,14 +45,26 @@ class Step:
     """The step whose point this one shares."""
     packed_for: Step | None = None
     """A copy of the packed weights of that step."""
+    table_for: Step | None = None
+    """A copy of the table of that step's kernel."""
+    table: Value | None = None
+    """Where the kernel's own table is already."""
     held: frozenset[int] = frozenset()
-    """Operands in L1 (the result's index is ``len(operands)``, that of its copy one more)."""
+    """Operands on chip (the result's index is ``len(operands)``, then come its copy and the table)."""
+    reserves: bool = False
+    """Others have something in the unified buffer while this runs."""
     point: Point = field(default_factory=dict)
 
     def writes(self) -> list[tuple[Value, int]]:
         """Values that it makes, whole or in part, with their indices."""
         made = enumerate((self.result, self.copy), start=len(self.operands))
         return [(value, index) for index, value in made if value is not None]
+
+
+    def reads(self) -> list[tuple[Value, int]]:
+        """Values that it reads with their indices."""
+        entries = [*enumerate(self.operands), (len(self.operands) + 2, self.table)]
+        return [(value, index) for index, value in entries if value is not None]
 
 
 @dataclass(eq=False)
@@ -121,12 +134,13 @@ def _points(
             held[n].add(index)
         for n in range(c.first, c.last + 1):
             live[n] += c.bytes
+            steps[n].reserves |= c.value.in_ub
     for n, step in sorted(enumerate(steps), key=lambda entry: entry[1].leader is not None):
         step.held = frozenset(held[n])
         around = max(live[max(0, n - 1) : n + 2])
         alone = capacity - live[n]
         recorded = step.recorded if step.leader is None else step.leader.point
-        # The index of a second copy is no operand of the contract.
+        # The indices of a second copy and of a table are no operands of the contract.
         inner = frozenset(index for index in step.held if index <= len(step.operands))
         for room in ((capacity - around) // 2, capacity - around, alone):
             point = step.space.fitted(step.op, recorded, machine, inner, room)
@@ -144,9 +158,8 @@ def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candid
     readers: dict[Value, list[tuple[int, int]]] = {}
     writers: dict[Value, list[tuple[int, int]]] = {}
     for n, step in enumerate(steps):
-        for index, operand in enumerate(step.operands):
-            if operand is not None:
-                readers.setdefault(operand.root, []).append((n, index))
+        for value, index in step.reads():
+            readers.setdefault(value.root, []).append((n, index))
         for value, index in step.writes():
             writers.setdefault(value.root, []).append((n, index))
     found = []
@@ -162,9 +175,7 @@ def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candid
             and all(_takes(steps[n], index, value, *layouts) for n, index in places)
         ):  # fmt: skip
             continue
-        size = 2
-        for extent in value.shape:
-            size *= extent
+        size = 0 if value.in_ub else 2 * math.prod(value.shape)
         steps_of = [n for n, _ in [*made, *places]]
         found.append(_Candidate(value, min(steps_of), max(steps_of), size, [*made, *places]))
     return found

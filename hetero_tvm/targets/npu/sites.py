@@ -14,6 +14,7 @@ RANK = 4
 _ADDRESS_IN_L1 = {
     "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
 }  # fmt: skip
+_PARAMETER_IN_UB = {"load": ("dst", "<I"), "move_out": ("biases", "<I")}
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Operand:
 
     memory: str
     parameter: int | None
-    """Index of the kernel's parameter, in DRAM or L1; None for a buffer of the kernel's own."""
+    """Index of the kernel's parameter; None for a buffer of the kernel's own."""
     dtype: str
     width: int
     strides: tuple[int, ...]
@@ -31,7 +32,7 @@ class Operand:
 class Instr:
     """One instruction without flags: its encoding, queue, and the byte intervals that it touches."""
 
-    __slots__ = ("accesses", "code", "in_l1", "queue", "reference")
+    __slots__ = ("accesses", "code", "in_l1", "in_ub", "queue", "reference")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Instr:
         accesses: tuple[tuple[str | int, int, int, bool], ...],
         reference: tuple[int, int, int, int] | None,
         in_l1: tuple[int | None, int, str, int] | None,
+        in_ub: tuple[int, int, str, int] | None = None,
     ):
         self.code = code
         self.queue = queue
@@ -52,6 +54,8 @@ class Instr:
         """(parameter, or None for the kernel's own part of L1; position of the address field and its
         struct format; byte offset in the parameter or that part): an instruction has one address in L1
         at most."""
+        self.in_ub = in_ub
+        """The same of a parameter in the unified buffer."""
 
 
 class Site:
@@ -70,13 +74,16 @@ class Site:
     def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
         """``moving``: fields that differ from tile to tile."""
         values, spans = self.values(extents, bases, moving)
-        accesses, reference, in_l1 = [], None, None
+        accesses, reference, in_l1, in_ub = [], None, None, None
         for operand, (low, high), write in zip(self.operands, spans, self.writes(values), strict=True):
             where = operand.memory if operand.parameter is None else operand.parameter
             accesses.append((where, low, high, write))
             if operand.memory == "l1":
                 field, form = _ADDRESS_IN_L1[self.instruction.name]
                 in_l1 = (operand.parameter, self.offsets[field], form, values[field])
+            if operand.memory == "ub" and operand.parameter is not None:
+                field, form = _PARAMETER_IN_UB[self.instruction.name]
+                in_ub = (operand.parameter, self.offsets[field], form, values[field])
             if operand.memory != "dram":
                 continue
             field = "src" if self.instruction.name in ("load", "gather") else "dst"
@@ -85,7 +92,7 @@ class Site:
             )  # fmt: skip
         if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
             accesses.append((*accesses[0][:3], False))
-        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference, in_l1)
+        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference, in_l1, in_ub)
 
     def writes(self, values: Mapping[str, Any]) -> list[bool]:
         return [n == 0 for n in range(len(self.operands))]

@@ -40,7 +40,7 @@ def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = No
                         for slices in (1, 2, 4):
                             if slices > 1 and (slices - 1) * tk >= op.k:
                                 continue
-                            for ring in (1, 2, 4) if held and stationary == "w" else (2, 4):
+                            for ring in (1, 2, 4) if "x" in held and stationary == "w" else (2, 4):
                                 tiles = Tiles(
                                     stationary, tm, tn, tk, slices, sub, ring, piece_rows(op, tm, tn, spec)
                                 )
@@ -68,9 +68,10 @@ def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> 
 def deepen(op: Matmul, t: Tiles, held: Roles, fit: Any) -> Tiles:
     """With as deep a ring as has room, up to the whole stream: what the next kernel streams arrives while
     this one computes."""
-    whole = ceil_div(op.k, t.tk * t.slices) * ceil_div(op.n, t.tn)
+    stages = ceil_div(op.k, t.tk * t.slices)
+    whole = stages * ceil_div(op.n, t.tn)
     if t.stationary == "w":
-        whole = ceil_div(ceil_div(op.n, t.tn), t.sub) if "x" in held else 2
+        whole = ceil_div(ceil_div(op.n, t.tn), t.sub) if "x" in held else stages * ceil_div(op.m, t.tm)
     while t.ring < min(whole, 64):
         deeper = replace(t, ring=t.ring * 2)
         if not fit(deeper):

@@ -13,6 +13,8 @@ from hetero_tvm.schedules.npu.tiles import ceil_div
 _ISSUE = 12
 _ISSUE_MATRIX = 24
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
+_SHARED = 75
+"""Cycles that a residual's tile waits for the matrix unit when its place in L0A is also X's."""
 
 
 def queue_cycles(
@@ -40,6 +42,8 @@ def queue_cycles(
         unit = unit_size(spec)
         each = spec.matrix_cycles(t.tm, unit, unit) + _ISSUE // 2
         matrix += m_tiles * n_tiles * ceil_div(t.tn, unit) * each
+        if 4 * t.tm * (t.tk + min(t.tk, t.tn)) > spec.scratchpad("l0a"):
+            matrix += m_tiles * n_tiles * _SHARED
     a_moves, b_moves = (mmads // max(1, min(t.sub, inner)), mmads) if t.stationary == "w" else (
         mmads, mmads // max(1, min(t.sub, inner)))  # fmt: skip
     move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + _ISSUE)

@@ -47,7 +47,9 @@ class Finish(Operands):
         self.biases = {}
         order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
         for n, step in enumerate(order):
-            if step == BIAS and n < len(self.extra) and 64 * op.n * order.count(BIAS) <= self.ub:
+            if step == BIAS and BIAS in self.held:
+                self.biases[n] = self.extra[n]
+            elif step == BIAS and n < len(self.extra) and 64 * op.n * order.count(BIAS) <= self.ub:
                 held = self.biases[n] = k.alloc(UB, (op.n,), "float32")
                 operand, first = self.extra[n], self.first_bias
                 k.load((op.n,), At(held, lambda b: (b,)), At(operand, lambda b: (first + b,)))  # noqa: B023

@@ -6,9 +6,9 @@ from typing import Any
 
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
-from hetero_tvm.schedules.npu.emit import DRAM, L1, At, Kernel
+from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.image import Image
-from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, UNIT, Roles, steps_of, unit_size
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, l1_bytes
 from hetero_tvm.schedules.npu.tiles import aligned_rows, extent_at, round_up
 
@@ -65,18 +65,21 @@ class Operands:
         self.extra, unit = [], None
         for n, step in enumerate(s for s in op.epilogue if s in (BIAS, RESIDUAL)):
             if step == BIAS:
-                self.extra.append(k.argument(f"{step}{n}", (op.n,), "float32"))
+                scope = UB if BIAS in self.held else DRAM
+                self.extra.append(k.argument(f"{step}{n}", (op.n,), "float32", scope))
             elif RESIDUAL in self.held:
                 self.residual = k.argument(f"{step}{n}", shape, self.dtype, L1)
             else:
                 self.extra.append(k.argument(f"{step}{n}", shape, self.dtype))
         size = self.unit_size
         if self.residual is not None:
-            unit = k.argument("unit", (size, size), self.dtype)
+            unit = k.argument("unit", (size, size), self.dtype, self._scope(UNIT))
         self.y = k.argument("Y", shape, self.dtype, self._scope("y"))
         if self.copied:
             self.copy = k.argument("copy", (self.copied, op.n), self.dtype, L1)
-        if unit is not None:
+        if UNIT in self.held:
+            self.unit = unit
+        elif unit is not None:
             self.unit = k.alloc(L1, (size, size), self.dtype)
             k.load((size, size), At(self.unit, lambda a, b: (a, b)), At(unit, lambda a, b: (a, b)))
 

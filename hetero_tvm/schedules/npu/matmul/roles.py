@@ -1,4 +1,4 @@
-"""Which operands of a product lie in L1, in chains that stay on chip."""
+"""Which operands of a product lie on chip, in chains that stay on chip."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.npu.tiles import round_up
 
 Roles = frozenset[str]
-"""Of operands that lie in L1: "x", "w", "residual", "y"."""
+"""Of operands that lie on chip: "x", "w", "residual", "y", "unit" in L1, "bias" in the unified buffer."""
 NOTHING: Roles = frozenset()
+UNIT = "unit"
 
 
 def _names(op: Any) -> list[str]:
@@ -29,7 +30,7 @@ def on_chip(op: Any) -> frozenset[int]:
 
 
 def roles(op: Any, held: frozenset[int]) -> Roles:
-    names = [*_names(op), "copy"]
+    names = [*_names(op), "copy", UNIT]
     return frozenset(names[n] for n in held)
 
 
