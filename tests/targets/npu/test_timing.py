@@ -213,6 +213,19 @@ def test_flags_cost_their_issue_and_a_set_waits_for_what_is_before_it():
     assert run.counters.queues["vector"].stall["flag"] == 332 - ISSUE
 
 
+def test_a_gather_waits_for_its_indices():
+    rows = {"dst_mem": "ub", "src": 0, "src_pitch": 64, "rows": 4, "row_bytes": 64, "count": 4}
+    gather = ("gather", rows | {"indices": 0, "dst": 8192, "dst_pitch": 64})
+    load = copy("load", 32, "ub")
+    _, trace = timed(emit(load, gather))
+    # Issue, latency and a cycle for the indices, then issue, latency and 4 cycles for the rows.
+    assert trace[0] == (204, 205) and trace[1] == (205 + 204, 205 + 208)
+    # Behind a load of anything else it runs ahead: 4 cycles of issue later, in its shadow.
+    _, trace = timed(emit(load, ("barrier", {}), copy("load", 32, "ub", dst=4096), gather))
+    start = 205 + ISSUE
+    assert trace[2] == (start + 204, start + 205) and trace[3] == (start + 208, start + 212)
+
+
 def test_a_product_keeps_the_matrix_unit_busy_and_the_counters_add_up():
     spec = NPUSpec.preset("datacenter")
     stream = matmul(512, 512, 1024, (256, 256, 128))
