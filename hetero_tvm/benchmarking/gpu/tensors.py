@@ -65,7 +65,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # a scalar stays one
     if array.dtype == numpy_dtype("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(DEVICE)
     return torch.from_numpy(array).to(DEVICE)
