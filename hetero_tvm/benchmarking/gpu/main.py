@@ -15,7 +15,7 @@ from hetero_tvm.benchmarking.gpu import calibration, shipping
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.runtime import cuda_runtime
 
-_BEFORE_ROW = 20.0
+_BEFORE_ROW = 30.0
 """Seconds that must be left for a row to be begun."""
 
 
@@ -86,7 +86,9 @@ def _measure(options: argparse.Namespace) -> int:
             benches = open_benches(target, None)
             with DeviceWorkers(benches, target.machine, target.offload[0], LIMITS) as workers:
                 trials = 2 if options.quick else options.trials
-                bench = Bench(target, workers, worker, logs, trials, options.quick)
+                bench = Bench(
+                    target, workers, worker, logs, trials, options.quick, left=lambda: book.seconds_left
+                )
                 _steps(options, bench, book, Path(scratch))
         finally:
             worker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from hetero_tvm.tasks import Task
 LIMITS = Limits(build_seconds=90.0, run_seconds=8.0)
 """A candidate that hangs costs no more than this; nothing here runs for a second."""
 _ASK_SECONDS = 120.0
+_OVERTIME = 20.0
+"""Seconds that a search which has begun in time may take beyond it."""
 _TOLD_FAILURES = 3
 
 
@@ -41,6 +44,7 @@ class Bench:
     logs : folder of tuning records.
     trials : candidates of a case whose share is 1.
     small : rows are the small ones of their sections.
+    left : seconds until nothing is to be begun any more.
     """
 
     target: Target
@@ -49,6 +53,7 @@ class Bench:
     logs: Path
     trials: int
     small: bool
+    left: Callable[[], float] = lambda: float("inf")
 
     def ask(self, what: str, section: str, case: Case, **more: Any) -> dict[str, Any]:
         request = {"do": what, "section": section, "label": case.label, "small": self.small, **more}
@@ -84,7 +89,10 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
     task, store = task_of(case, target, space), store_of(target, bench.logs)
     bench.workers.use(target.machine)
     trials = bench.trials if bench.small else max(8, round(bench.trials * case.trials))
-    options = TuneOptions(trials=trials, limits=LIMITS, batch=batch_size(trials, 1, bench.workers.slots))
+    seconds = bench.left() + _OVERTIME
+    options = TuneOptions(
+        trials=trials, minutes=seconds / 60, limits=LIMITS, batch=batch_size(trials, 1, bench.workers.slots)
+    )
     report = search([task], target.machine, options, store, workers=bench.workers)
     points = _points(case, task, target, store)
     timed = {name: bench.ask("time", section, case, point=point) for name, point in points.items()}

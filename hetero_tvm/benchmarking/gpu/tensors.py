@@ -18,8 +18,8 @@ import tvm_ffi  # noqa: E402
 
 EMULATED = cuda_runtime.emulating()
 DEVICE = "cpu" if EMULATED else "cuda"
-_L2_TIMES = 3
-_MOST_SETS = 32
+L2_TIMES = 3
+MOST_SETS = 32
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -47,7 +47,7 @@ def random_inputs(case: Case, seed: int) -> list[torch.Tensor]:
 def input_sets(case: Case, l2: int) -> list[list[torch.Tensor]]:
     """Sets of operands that together overflow the L2 cache of ``l2`` bytes, so that none is found there."""
     nbytes = max(1, sum(operand.nbytes for operand in case.op.inputs))
-    count = 1 if EMULATED else max(2, min(_MOST_SETS, -(-_L2_TIMES * l2 // nbytes)))
+    count = 1 if EMULATED else max(2, min(MOST_SETS, -(-L2_TIMES * l2 // nbytes)))
     return [random_inputs(case, seed) for seed in range(count)]
 
 
