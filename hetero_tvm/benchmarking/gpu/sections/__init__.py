@@ -14,6 +14,7 @@ from hetero_tvm.benchmarking.gpu.sections.group_norm import GROUP_NORM
 from hetero_tvm.benchmarking.gpu.sections.matmul import MATMUL, PRODUCTS
 from hetero_tvm.benchmarking.gpu.sections.norms import NORMS
 from hetero_tvm.benchmarking.gpu.sections.pointwise import POINTWISE
+from hetero_tvm.benchmarking.gpu.sections.pool2d import POOL2D
 from hetero_tvm.benchmarking.gpu.sections.reduce import REDUCE
 from hetero_tvm.benchmarking.gpu.sections.softmax import SOFTMAX
 from hetero_tvm.benchmarking.gpu.sections.transpose import TRANSPOSE
@@ -34,6 +35,7 @@ SECTIONS: tuple[Section, ...] = (
     REDUCE,
     GROUP_NORM,
     EMBEDDING_NORM,
+    POOL2D,
 )
 
 
