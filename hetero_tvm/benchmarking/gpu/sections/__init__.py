@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_tvm.benchmarking.gpu.case import Section
+from hetero_tvm.benchmarking.gpu.sections.arg_reduce import ARG_REDUCE
 from hetero_tvm.benchmarking.gpu.sections.attention import ATTENTION
 from hetero_tvm.benchmarking.gpu.sections.batch_matmul import BATCH_MATMUL
 from hetero_tvm.benchmarking.gpu.sections.conv2d import CONV2D
@@ -33,9 +34,10 @@ SECTIONS: tuple[Section, ...] = (
     TRANSPOSE,
     POINTWISE,
     REDUCE,
+    ARG_REDUCE,
+    POOL2D,
     GROUP_NORM,
     EMBEDDING_NORM,
-    POOL2D,
 )
 
 
