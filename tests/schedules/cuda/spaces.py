@@ -44,6 +44,31 @@ def sample(space, op, count=3, machine=MACHINE):
     return [space.default(op, machine), *(every[i] for i in picked)]
 
 
+def representative(choices, most):
+    """A few tiles with every number of rows and columns, every division among warps, every depth and number
+    of stages that there is; small ones, which are faster to emulate.
+
+    ``most`` : rows x columns of the largest tile to take.
+    """
+
+    def parts(tile):
+        return set(zip(("rows", "columns", "depth", "down", "across", "stages"), tile, strict=True))
+
+    shapes = {}
+    for tile in sorted(choices, key=lambda tile: tile[0] * tile[1]):
+        if len(tile) == 6 and tile[0] * tile[1] <= most:
+            shapes.setdefault((*tile[:2], *tile[3:5]), []).append(tile)
+    seen, chosen = set(), []
+    for tiles in shapes.values():
+        tile = max(tiles, key=lambda tile: len(parts(tile) - seen))
+        if not parts(tile) <= seen:
+            chosen.append(tile)
+            seen |= parts(tile)
+    wanted = set().union(*map(parts, itertools.chain(*shapes.values())))
+    assert seen == wanted, wanted - seen
+    return chosen
+
+
 def check_numbers(space, cases, tolerance):
     """``(op, point or None, arrays or None)`` in one module, emulated, against NumPy in float64.
 

@@ -11,6 +11,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import representative
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaBatchMatmulSpace()
@@ -77,15 +78,10 @@ def test_operands_where_they_lie(emulated):  # noqa: F811
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
-def test_every_shape_of_tile_across_the_reduction(dtype, machine, emulated):  # noqa: F811
+def test_tiles_of_every_kind_across_the_reduction(dtype, machine, emulated):  # noqa: F811
     op = product((2,), 40, 72, 72, dtype=dtype)
-    seen, chosen = set(), []
-    for choice in SPACE.knobs(op, machine)[0].choices:
-        parts = {("tile", *choice[:2], *choice[3:5]), ("depth", choice[2]), ("stages", choice[5])}
-        if not parts <= seen and choice[0] * choice[1] <= 64 * 128:
-            chosen.append((op, {"tile": choice}))
-            seen |= parts
-    check(chosen, machine)
+    tiles = representative(SPACE.knobs(op, machine)[0].choices, 64 * 128)
+    check([(op, {"tile": tile}) for tile in tiles], machine)
 
 
 def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):  # noqa: F811
