@@ -33,7 +33,7 @@ def random_values(rng, instruction):
 @pytest.mark.parametrize("instruction", isa.INSTRUCTIONS, ids=lambda i: i.name)
 def test_every_instruction_survives_binary_and_text(instruction):
     rng = np.random.default_rng(instruction.opcode)
-    for _ in range(50):
+    for _ in range(20):
         values, tag = random_values(rng, instruction), int(rng.integers(0, 1 << 16))
         code = instruction.encode(values, tag)
         assert len(code) == instruction.size == 4 * code[1] and code[0] == instruction.opcode
