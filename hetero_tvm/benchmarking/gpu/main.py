@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,10 @@ def _steps(options: argparse.Namespace, bench: Any, book: Any, scratch: Path) ->
 
     if wanted("smoke"):
         begin("smoke")
-        smoke.smoke(SECTIONS, bench, book, more=not bench.small)
+        try:
+            smoke.smoke(SECTIONS, bench, book, more=not bench.small)
+        except Exception:  # a space that cannot even list its points must not keep the others from running
+            traceback.print_exc()
         models.features(bench, book, scratch)
         book.row("smoke", "ceilings", lambda: bench.worker.ask({"do": "roofs"}, 60.0))
     kernels(first=True)

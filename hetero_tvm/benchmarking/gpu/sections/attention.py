@@ -89,8 +89,6 @@ ATTENTION = Section(
         _case(4, 16, 2048, 128, **_GOAL),
         *(_case(4, 16, 2048, dim, causal=False) for dim in (64, 128)),
         _case(8, 12, 512, 64, causal=False),
-        _case(8, 12, 512, 64),
-        _case(1, 16, 4096, 128),
         _case(2, 32, 2048, 128, kv_heads=8),
         _case(8, 32, 1, 128, keys=4096, kv_heads=8),
         _case(4, 16, 2048, 64, dtype="bfloat16"),

@@ -43,7 +43,6 @@ POINTWISE = Section(
     "pointwise",
     (
         _add(16384, 4096, "float16"),
-        _add(8192, 4096, "float32"),
         _cast(16384, 4096),
         _gather(128256, 4096, 16384),
         _heads(8, 2048, 32, 128),
