@@ -18,7 +18,7 @@ from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.device_workers import DeviceWorkers, batch_size
 from hetero_tvm.search.loop import TuneOptions
 from hetero_tvm.search.loop import tune as search
-from hetero_tvm.search.records import RecordStore, Site
+from hetero_tvm.search.records import VERIFIED, RecordStore, Site, new_record
 from hetero_tvm.search.workers import Limits
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import facts
@@ -106,20 +106,47 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
         "points": {name: {"point": points[name], **_with_rates(case, timed[name])} for name in points},
         "search": _search_facts(report, store, task, trials),
     }
-    good = {name: one for name, one in timed.items() if one["status"] == "ok"}
-    bad = {name: one for name, one in timed.items() if one["status"] != "ok"}
-    if bad:  # also when another point is right: a record would bring the wrong one into a build
-        name, one = next(iter(bad.items()))
-        row |= {
-            "status": one["status"],
-            "why": f"{name} {points[name]}: {one.get('why') or one.get('error')}",
-        }
-    elif good:
-        best = min(good, key=lambda name: (good[name].get("seconds") or 0.0, name != "tuned"))
-        row |= {"best": best, "error": good[best]["error"]} | _rates(case, good[best])
-        if seconds := good["default"].get("seconds"):
-            row["default_over_best"] = seconds / good[best]["seconds"]
+    row |= verdict(points, timed, task, target.machine, store)
+    if row.get("best"):
+        row |= _rates(case, timed[row["best"]])
     return row | _compared(section, case, bench, row.get("seconds"))
+
+
+def verdict(
+    points: dict[str, Any], timed: dict[str, Any], task: Task, machine: Any, store: RecordStore
+) -> dict[str, Any]:
+    """Which point is the best of those that are right; the row is not ``ok`` when any is wrong.
+
+    Where that is not the one that builds would take, a record makes it so: these checks are stricter and
+    these times longer than the search's.
+    """
+    row: dict[str, Any] = {}
+    good = {name: one for name, one in timed.items() if one["status"] == "ok"}
+    for name, one in timed.items():
+        if name not in good:
+            why = one.get("why") or one.get("error")
+            row = {"status": one["status"], "why": f"{name} {points[name]}: {why}"}
+    if not good:
+        return row
+    best = min(good, key=lambda name: (good[name].get("seconds") or 0.0, name != "tuned"))
+    row |= {"best": best, "error": good[best]["error"]}
+    seconds, default = good[best].get("seconds"), good.get("default", {}).get("seconds")
+    if seconds and default:
+        row["default_over_best"] = default / seconds
+    chosen = choose_one(task, machine, store)
+    if seconds and chosen.point is not None and dict(chosen.point) != points[best]:
+        candidate = {"point": points[best]}
+        store.append(
+            new_record(
+                task,
+                store.site,
+                candidate,
+                seconds=seconds,
+                role=VERIFIED,
+                default_seconds=default or seconds,
+            )
+        )
+    return row
 
 
 def _points(case: Case, task: Task, target: Target, store: RecordStore) -> dict[str, Any]:
