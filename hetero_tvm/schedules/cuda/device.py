@@ -184,7 +184,10 @@ __forceinline__ __device__ void htvm_take(const void* shared, int at, T* to) {
     packs[i] = *(const HtvmTake<T, S>*)(from);
   }
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = (flip ? packs[N / S - 1 - i / S] : packs[i / S]).v[i % S];
+  for (int i = 0; i < N; ++i) {  // of values: a choice of packs would be one of addresses on the stack
+    T here = packs[i / S].v[i % S], there = packs[N / S - 1 - i / S].v[i % S];
+    to[i] = flip ? there : here;
+  }
 }""",
     # N values of any dtype from global memory, aligned to their size, as float32.
     "htvm_load": _PACK.replace("HtvmPack", "HtvmLoad")

@@ -210,6 +210,18 @@ class RowKernel:
 
         return value
 
+    def replace(self, term: Callable[[Any], Any]) -> None:
+        """Of a row in registers: each value becomes ``term(value)``, kept in float32."""
+        k, width = self.k, self.shape.vector
+        terms = k.scratch((width * self.shape.pieces,))
+
+        def piece_terms(values: Any, column: Any, slot: int) -> None:
+            for e in range(width):
+                k.store(terms, term(values(e)), [int32(slot * width + e)])
+
+        self.each(piece_terms)
+        self._held, self._held_dtype = terms, "float32"
+
     def reduce(
         self, term: Callable[[Any], Any], combine: Callable[[Any, Any], Any], neutral: float, padded: bool
     ) -> Any:
