@@ -62,6 +62,7 @@ def collect(rehearsal: bool = False) -> Iterator[list[DeviceModule]]:
     In a ``rehearsal`` kernels only become CUDA C++: nothing is compiled, runs, or is noted further out.
     """
     modules: list[DeviceModule] = []
+    rehearsal = rehearsal or _rehearsing.get()
     tokens = _collected.set(modules), _rehearsing.set(rehearsal)
     try:
         yield modules

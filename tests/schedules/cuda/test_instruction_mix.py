@@ -19,7 +19,7 @@ LARGE = Matmul((4096,), 4096, 4096, ("bias",), "float16")
 def ptx_of(tools, space, op, point, arch):
     target = parse_target(f"cuda:{arch}")
     function = space.emit(op, point or space.default(op, target.machine), target.machine)
-    with codegen.collect(binaries=False) as made:
+    with codegen.collect(rehearsal=True) as made:
         codegen.compile_kernels(target.stamp(function), target.tvm_target)
     return tools.ptx(made[0].source, arch)
 
