@@ -7,6 +7,7 @@ import pytest
 
 from hetero_tvm.targets.npu import isa
 from hetero_tvm.targets.npu.driver import DriverError, open_device
+from hetero_tvm.targets.npu.encoding import StreamError
 from hetero_tvm.targets.npu.stream import Slot, Stream
 from tests.targets.npu import programs
 from tests.targets.npu.matmul import matmul
@@ -86,6 +87,31 @@ def test_refused_at_load(name, fields, status, reason):
     assert "instruction 1 at offset " in str(error.value)
     if "slot" not in reason:  # Python says the same without a device
         assert isa.problems(isa.BY_NAME[name], values, programs.EDGE)
+
+
+@pytest.mark.parametrize(
+    "name,fields,field,words",
+    [
+        ("mmad", MMAD, "dtype", "f16, bf16, i8"),
+        ("move_out", OUT, "dst_dtype", "f16, bf16, f32, i8, i32"),
+        ("vbinary", BINARY, "src1_dtype", "f16, bf16, f32, i8, i32, imm"),
+        ("vunary", COPY, "op", "copy, neg, "),
+    ],
+)
+def test_a_dtype_or_function_that_the_machine_does_not_have(name, fields, field, words):
+    builder = builder_with_slots()
+    builder.emit("barrier")
+    builder.emit(name, **fields)
+    stream = builder.finish()
+    code = bytearray(stream.code)
+    code[4 + isa.BY_NAME[name].offsets()[field]] = 200
+    data = dataclasses.replace(stream, code=bytes(code)).to_bytes()
+    reason = f"instruction 1 at offset [0-9]+: .*{field} is number 200, of 0 to [0-9]+ .{words}"
+    with open_device(programs.EDGE) as device, pytest.raises(DriverError, match=reason) as error:
+        device.load(data)
+    assert error.value.status == "malformed stream"
+    with pytest.raises(StreamError, match=reason):
+        list(Stream.from_bytes(data).decode())
 
 
 @pytest.mark.parametrize(
