@@ -88,6 +88,7 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
         return {"status": "refused", "why": reasons}
     task, store = task_of(case, target, space), store_of(target, bench.logs)
     bench.workers.use(target.machine)
+    bench.workers.spent.clear()
     trials = bench.trials if bench.small else max(8, round(bench.trials * case.trials))
     seconds = bench.left() + _OVERTIME
     options = TuneOptions(
