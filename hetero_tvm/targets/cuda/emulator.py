@@ -36,7 +36,7 @@ class Emulator(Toolchain):
     name = "emulator"
     version = "4"
 
-    def _compile(self, source: str, arch: str, kind: str) -> bytes:
+    def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         raise BuildError("the emulation of a GPU makes no PTX")
 
     def cubin(self, source: str, arch: str) -> bytes:
@@ -50,9 +50,10 @@ def compiled(text: str, flags: Sequence[str] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"emulated-{_digest(text)}.cc"
     path.write_text(text)
-    header = native.source_path("native_src/cuda/emulated.h").parent
+    header = native.source_path("native_src/cuda/emulated.h")
     flags = ["-std=c++20", "-O1", "-march=native", "-w", "-fpermissive", "-fno-math-errno", *flags]
-    return native.compile_shared([path], include=[header], flags=flags, name="emulated")
+    ready = native.compile_header(header, flags=flags, name="emulated")
+    return native.compile_shared([path], include=[ready, header.parent], flags=flags, name="emulated")
 
 
 def _digest(text: str) -> str:
