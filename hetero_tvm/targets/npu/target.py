@@ -147,11 +147,18 @@ class NpuTarget(Target):
         return mine, SimulatedWorkers(mine, self.machine)
 
     def reconsider(
-        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], gains: Mapping[str, float]
-    ) -> Sequence[str]:
-        from hetero_tvm.targets.npu.whole_model import taken_back
+        self,
+        module: Any,
+        tasks: Sequence[Any],
+        starts: Sequence[Mapping[str, Point]],
+        measured: Mapping[str, Sequence[tuple[Point, float]]],
+        trials: int | None,
+        seconds: float | None = None,
+    ) -> tuple[Mapping[str, Point], str] | None:
+        from hetero_tvm.targets.npu.whole_model import search
 
-        return taken_back(module, tasks, points, gains, self)
+        found = search(module, tasks, starts, measured, self, trials, seconds)
+        return found.points, str(found)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place
