@@ -87,6 +87,14 @@ def grouped(groups):
     return build
 
 
+def qlinear_conv_of_rows():
+    return model(
+        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [2, 1], "strides": [2]})], (U8, (2, 8, 65)),
+        (U8, (2, 24, 33)), w=FILTERS[:, :, 0], xs=scale(0.02), xz=np.uint8(117), ws=STEPS,
+        wz=np.zeros(24, np.int8), ys=scale(0.02), yz=np.uint8(130), b=BIAS,
+    )  # fmt: skip
+
+
 def quantizers_around_a_convolution():
     nodes = [
         ("QuantizeLinear", "x xs xz", "xq", {}),
@@ -146,6 +154,7 @@ def drawn(source):
 EXACT = [
     matmul_integer, qlinear_matmul, conv_integer, qlinear_conv, quantizers_around_a_convolution,
     quantizers_around_a_linear_layer, grouped(2), grouped(8),
+    qlinear_conv_of_rows,
 ]  # fmt: skip
 
 

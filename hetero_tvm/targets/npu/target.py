@@ -15,6 +15,7 @@ from hetero_tvm.relax_passes.index_forms import INDEX_FORMS, SplitAsSlices
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.quantized import Quantized
+from hetero_tvm.relax_passes.quantized_rows import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.resize_forms import RESIZE_FORMS
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
@@ -106,7 +107,9 @@ class NpuTarget(Target):
     def fusions(self) -> Sequence[GraphPass]:
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
-        return (Quantized(), *FORMS, *INDEX_FORMS, *RESIZE_FORMS, *FUSIONS, ClaimPool(), SplitAsSlices())
+        quantized = (QuantConv1dAsConv2d(), Quantized())
+        forms = (*FORMS, *INDEX_FORMS, *RESIZE_FORMS)
+        return (*quantized, *forms, *FUSIONS, ClaimPool(), SplitAsSlices())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
