@@ -22,6 +22,7 @@ OPS = [
 ]
 CHANGES = [
     {"alignment": 1024},
+    {"alignment": 512, "matrix_block": (4, 1, 8), "vector_lanes": 8, "l0c_kib": 8, "ub_kib": 24},
     {"alignment": 4, "matrix_block": (7, 5, 3)},
     {"matrix_block": (64, 64, 64)},
     {"l1_kib": 8, "l0a_kib": 2, "l0b_kib": 2, "l0c_kib": 2, "ub_kib": 6, "vector_lanes": 12},
