@@ -26,8 +26,8 @@ from hetero_tvm.search.roofs import Roofs
 from hetero_tvm.search.workers import BUILD_ERROR, CRASH, TIMEOUT, Job, Limits, Result, target_for
 
 _COMPILE_MODULE = "hetero_tvm.search.compile_process"
-DEVICE_LIMITS = Limits(build_seconds=90.0, run_seconds=20.0)
-"""Compilers of devices take longer than LLVM; inputs have to reach the device."""
+DEVICE_LIMITS = Limits(build_seconds=90.0, run_seconds=20.0, memory=32 << 30)
+"""Compilers of devices take longer than LLVM, and map more; inputs have to reach the device."""
 _WAITING = 8
 """Compiled candidates that may wait for the device: bounds the age of what the search knows."""
 

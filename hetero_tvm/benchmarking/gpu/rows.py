@@ -24,8 +24,9 @@ from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import facts
 from hetero_tvm.tasks import Task
 
-LIMITS = Limits(build_seconds=90.0, run_seconds=8.0)
-"""A candidate that hangs costs no more than this; nothing here runs for a second."""
+LIMITS = Limits(build_seconds=90.0, run_seconds=8.0, memory=1 << 40)
+"""A candidate that hangs costs no more than this; nothing here runs for a second.  Address space is not
+limited: a driver may reserve as much as the GPU has memory."""
 _ASK_SECONDS = 120.0
 _OVERTIME = 20.0
 """Seconds that a search which has begun in time may take beyond it."""
