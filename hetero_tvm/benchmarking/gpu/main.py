@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--only", nargs="*", choices=steps, help="these steps (default: all)")
     result.add_argument("--trials", type=int, default=128, help="candidates of the main rows (default: 128)")
     result.add_argument("--minutes", type=float, default=9.0, help="start nothing after these (default: 9)")
+    result.add_argument("--again", action="store_true", help="forget the rows that are not right")
     result.add_argument("--quick", action="store_true", help="small shapes, two candidates each")
     result.add_argument("--out", type=Path, help="write the JSON here, row by row, instead of on stdout")
     result.add_argument("--logs", type=Path, help="tuning records (default: beside --out)")
@@ -78,6 +79,8 @@ def _measure(options: argparse.Namespace) -> int:
     target = parse_target("cuda")
     head = {"device": box.facts(), "arch": target.machine.arch, "emulated": emulated, "quick": options.quick}
     book = Book(options.out, head, options.minutes)
+    if options.again:
+        book.forget_bad()
     with tempfile.TemporaryDirectory() as scratch:
         logs = options.logs or (options.out.parent / "logs" if options.out else Path(scratch) / "logs")
         # Inductor's cache outlives the command, not the machine.

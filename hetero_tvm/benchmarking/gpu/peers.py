@@ -39,9 +39,9 @@ def copy_rate(nbytes: int, clock: timing.Clock | None, l2: int) -> float | None:
     if clock is None:
         return None
     count = max(1, nbytes // 8)
-    goal = torch.empty(count, device="cuda")
+    goal = torch.empty(count, device=tensors.DEVICE)
     sets = max(2, min(tensors.MOST_SETS, -(-tensors.L2_TIMES * l2 // goal.nbytes)))
-    sources = [torch.randn(count, device="cuda") for _ in range(sets)]
+    sources = [torch.randn(count, device=tensors.DEVICE) for _ in range(sets)]
     calls = [lambda source=source: goal.copy_(source) for source in sources]
     return 2 * goal.nbytes / timing.measure(calls, clock).seconds
 
@@ -57,7 +57,7 @@ def roofs(clock: timing.Clock | None, l2: int) -> dict[str, Any]:
     kinds = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
     for name, dtype in kinds.items():
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-        left, right = (torch.randn(8192, 8192, device="cuda").to(dtype) for _ in range(2))
+        left, right = (torch.randn(8192, 8192, device=tensors.DEVICE).to(dtype) for _ in range(2))
         seconds = timing.measure([lambda a=left, b=right: a @ b], clock).seconds
         result["flops_per_second"][name] = 2 * 8192**3 / seconds
     return result

@@ -40,6 +40,9 @@ def test_what_fails_is_tried_twice(tmp_path):
         )
         assert row["status"] == "timeout"
     assert len(calls) == row["tries"] == 2
+    mended = Book(tmp_path / "r.json", HEAD, 5)
+    mended.forget_bad()
+    assert mended.row("matmul", "a", lambda: {"status": "ok"})["tries"] == 1
 
 
 def test_what_fails_is_a_row(tmp_path):
