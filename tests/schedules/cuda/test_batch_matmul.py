@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.cuda import product as tiled_product
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
@@ -93,11 +94,17 @@ def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
     assert (result[0] == 20).all() and np.isnan(result[1]).all()
 
 
+def test_more_products_than_the_grid_is_deep(emulated, monkeypatch):  # noqa: F811
+    assert SPACE.refuses(product((65537,), 8, 8, 8), MACHINE) is None
+    monkeypatch.setattr(tiled_product, "_GRID_Z", 2)  # as many as 65535 take minutes to emulate
+    op = product((3,), 70, 40, 20, dtype="float16")
+    check([default(op)])
+
+
 def test_refusals():
     assert "transposed" in SPACE.refuses(product((2,), 8, 8, 8, dtype="int8"), MACHINE)
     turned = dataclasses.replace(product((2,), 8, 8, 8), left_at=(0, 64, 1, 8))
     assert "along the reduction" in SPACE.refuses(turned, MACHINE)
-    assert "65536" in SPACE.refuses(product((65536,), 8, 8, 8), MACHINE)
     assert "float64" in SPACE.refuses(product((2,), 8, 8, 8, dtype="float64"), MACHINE)
 
 
