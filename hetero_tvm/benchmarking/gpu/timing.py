@@ -113,13 +113,7 @@ def measure(
             for _ in range(inner):
                 next(turn)()
 
-        launch = work
-        if graph:
-            try:
-                launch = clock.graph(work)
-            except Exception:  # what cannot be captured is launched as it is, and the result says so
-                clock.synchronize()
-                graph = False
+        launch = clock.graph(work) if graph else work
         settle(lambda: clock.seconds(launch), *_WARM_UP)
         samples: list[float] = []
         end = perf_counter() + budget

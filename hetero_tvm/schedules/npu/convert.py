@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.schedules.npu.emit import DRAM, UB, At, Kernel
+from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
@@ -55,21 +55,19 @@ _VERSIONS = 4
 """Of the buffers of a permutation: the DRAM's latency passes behind the pieces before."""
 
 
-def permute(
-    outer: int, rows: int, columns: int, source: str, target: str, spec: Any, scope: str = DRAM
-) -> Any:
+def permute(outer: int, rows: int, columns: int, source: str, target: str, spec: Any) -> Any:
     """[outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
     channels-last (rows: channels, columns: pixels, or the other way round)."""
     each = _VERSIONS * (_BYTES[source] + _BYTES[target])
     room = (spec.scratchpad("ub") - 4096) // each - 64
-    wide = min(columns, max(1, room // min(rows | 1, 65)), max(512, 8192 // rows))
+    wide = min(columns, max(1, room // (min(rows | 1, 65) + 1)), max(512, 8192 // rows))
     if wide < columns and wide > 32:
         wide = wide // 16 * 16  # pieces begin on whole banks
     high = min(rows, max(1, room // wide - 1))
     k = Kernel()
     with k:
         x = k.argument("X", (outer, rows, columns), source)
-        y = k.argument("Y", (outer, columns, rows), target, scope)
+        y = k.argument("Y", (outer, columns, rows), target)
         with k.loop(outer) as n, k.loop(ceil_div(rows, high)) as r, k.loop(
             ceil_div(columns, wide), buffers=_VERSIONS
         ) as t:  # fmt: skip

@@ -1,50 +1,22 @@
-"""A convolution joined with the max pooling behind it, on an image that comes to L1 first."""
+"""A convolution joined with the max pooling behind it.
+
+The host's image comes to L1 row by row with the strips that need it; any other one as a whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from hetero_tvm.schedules.npu import convert
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.conv_pool import ConvPool, ConvPoolSpace
-from hetero_tvm.schedules.npu.emit import DRAM, L1
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.schedules.npu.windows import NpuPoolSpace
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value
 from hetero_tvm.targets.npu.residency import Step
 
-_JOINED = ConvPoolSpace()
-
-
-@dataclass(frozen=True)
-class ToChannelsLast:
-    """The host's image [channels, pixels] as the NPU's [pixels, channels]."""
-
-    channels: int
-    pixels: int
-
-
-class ToChannelsLastSpace(FetchSpace):
-    """The first kernel of a region whose input stays in L1."""
-
-    name = "npu.to_channels_last"
-
-    def layouts(self, op: Any) -> tuple[tuple[str, ...], str]:
-        return (ROW_MAJOR,), CHANNELS_LAST
-
-    def dtypes(self, op: Any, machine: Any) -> tuple[str, ...]:
-        return ("float32",)
-
-    def emit_held(self, op: ToChannelsLast, point: Any, machine: Any, held: frozenset[int]) -> Any:
-        scope = L1 if 1 in held else DRAM
-        return convert.permute(1, op.channels, op.pixels, "float32", machine.dtype, machine.spec, scope)
-
-
-_TO_CHANNELS_LAST, _FETCH = ToChannelsLastSpace(), FetchSpace()
+_JOINED, _FETCH = ConvPoolSpace(), FetchSpace()
 
 
 def join(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine) -> list[Step]:
@@ -65,17 +37,16 @@ def join(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine) -
             result.append(step)
             continue
         gone.add(pool[0].result)
-        feed = _feed(step)
-        op = ConvPool(step.op, pool[0].op)
+        op, operands = _joined(step, pool[0]), step.operands
+        if not op.raw:
+            result.append(_feed(step))
+            operands = [result[-1].result, *step.operands[1:]]
         wanted, layout = _JOINED.layouts(op)
-        operands = [feed.result, *step.operands[1:]]
-        result += [
-            feed,
-            replace(
-                step, space=_JOINED, op=op, recorded=None, operands=operands, wanted=wanted,
-                result=pool[0].result, layout=layout,
-            ),
-        ]  # fmt: skip
+        step = replace(
+            step, space=_JOINED, op=op, recorded=None, operands=operands, wanted=wanted,
+            result=pool[0].result, layout=layout,
+        )  # fmt: skip
+        result.append(step)
     return result
 
 
@@ -87,17 +58,17 @@ def _joins(conv: Step, pool: Step, machine: NpuMachine) -> bool:
         return False
     if 4 * op.channels * op.height * op.width > machine.spec.scratchpad("l1"):
         return False
-    return _JOINED.refuses(ConvPool(op, pool.op), machine) is None
+    return _JOINED.refuses(_joined(conv, pool), machine) is None
+
+
+def _joined(conv: Step, pool: Step) -> ConvPool:
+    return ConvPool(conv.op, pool.op, raw=conv.operands[0].external is not None)
 
 
 def _feed(step: Step) -> Step:
     """The image into L1."""
     op, x = step.op, step.operands[0]
     image = Value((1, op.channels, op.height, op.width), pinned=True)
-    if x.external is not None:
-        space: Any = _TO_CHANNELS_LAST
-        kernel: Any = ToChannelsLast(op.channels, op.height * op.width)
-    else:
-        space, kernel = _FETCH, Fetch(op.height, op.width, op.channels)
-    wanted, layout = space.layouts(kernel)
-    return Step(space, kernel, None, [x], wanted, image, layout, f"{step.name} input", [None])
+    kernel = Fetch(op.height, op.width, op.channels)
+    wanted, layout = _FETCH.layouts(kernel)
+    return Step(_FETCH, kernel, None, [x], wanted, image, layout, f"{step.name} input", [None])

@@ -1,4 +1,3 @@
-import functools
 import json
 import re
 
@@ -13,7 +12,6 @@ from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 
-@functools.cache
 def built(name, target):
     plan = api.optimize_model(api.import_model(f"zoo:{name}"), target)
     return api.build_model(plan, use_shipped=False)
