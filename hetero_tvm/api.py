@@ -9,7 +9,9 @@ from typing import Any
 
 from hetero_tvm.build_steps import BuiltModel, build
 from hetero_tvm.plan_model import Plan, import_model, optimize_model
+from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.bench_client import BenchClient
+from hetero_tvm.search.candidates import point_key
 from hetero_tvm.search.choose import Choice, choose, choose_one
 from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, batch_size, open_benches
 from hetero_tvm.search.loop import TuneOptions, tune
@@ -89,39 +91,63 @@ def tune_model(
     elif (report := _ranked(plan, trials, logs, use_shipped, on_event)) is None:
         store = record_store(plan, logs, use_shipped)
         tasks, workers = plan.target.measuring(plan.tasks)
+        before = choose(plan.tasks, plan.machine, store)
         try:
             report = tune(tasks, plan.machine, options, store, on_event, workers=workers)
         finally:
             if workers is not None:
                 workers.close()
         if report.trials and not report.interrupted:
-            _reconsider(plan, store, report)
+            _reconsider(plan, store, report, before, options)
     first = plan.variants()[0]
     store = record_store(first, logs, use_shipped)
     return TunedPlan(plan, choose(first.tasks, first.machine, store), report)
 
 
-def _reconsider(plan: Plan, store: RecordStore, report: TuneReport) -> None:
-    """Take back what is faster alone and slower in the model: the default wins by a record of its own."""
-    choices = choose(plan.tasks, plan.machine, store)
-    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
-    known = {task.key: found[0] for task in plan.tasks if (found := store.best(task)) is not None}
-    gains = {
-        task.key: task.count * (record.default_seconds - record.seconds)
-        for task in plan.tasks
-        if (record := known.get(task.key)) is not None and record.default_seconds
-    }
-    for key in plan.target.reconsider(plan.module, plan.tasks, points, gains):
-        task = next(task for task in plan.tasks if task.key == key)
-        default = {"point": dict(task.space.default(task.op, plan.machine))}
-        seconds = known[key].default_seconds or known[key].seconds
+def _reconsider(
+    plan: Plan, store: RecordStore, report: TuneReport, before: Mapping[str, Choice], options: TuneOptions
+) -> None:
+    """What serves the whole model best wins, by records of its own: kernels were measured alone."""
+    tasks = {task.key: task for task in plan.tasks if task.space is not None}
+    after = choose(tasks.values(), plan.machine, store)
+    starts = [
+        {key: choice.point for key, choice in one.items() if key in tasks and choice.point is not None}
+        for one in (after, before)
+    ]
+    measured = {
+        key: [
+            (thaw(record.point), record.seconds)
+            for record in sorted(store.measured(task).values(), key=lambda r: r.seconds or 0.0)
+            if record.ok and record.point is not None and record.seconds is not None
+        ]
+        for key, task in tasks.items()
+    }  # fmt: skip
+    trials = None if options.trials is None else max(16, options.trials // 2)
+    seconds = None if options.minutes is None else 20 * options.minutes
+    found = plan.target.reconsider(plan.module, plan.tasks, starts, measured, trials, seconds)
+    if found is None:
+        return
+    points, note = found
+    report.notes.append(note)
+    rows = {row.name: row for row in report.tasks}
+    for key, point in points.items():
+        task, chosen = tasks[key], after[key]
+        if chosen.point is None or dict(point) == dict(chosen.point):
+            continue
+        default = dict(task.space.default(task.op, plan.machine))
+        # A point may say more than the space's knobs: where its kernel stands in the model.
+        names = {knob.name for knob in task.space.knobs(task.op, plan.machine)}
+        alone = {point_key(p): s for p, s in measured[key]}
+        seconds = alone.get(point_key({n: c for n, c in point.items() if n in names})) or chosen.seconds
+        row = rows.get(task.name)
         store.append(
-            new_record(task, store.site, default, seconds=seconds, role=VERIFIED, default_seconds=seconds)
-        )
-        for row in report.tasks:
-            if row.name == task.name:
-                row.tuned_seconds, row.origin = seconds, choose_one(task, plan.machine, store).origin
-        report.notes.append(f"{task.name}: the default stays, the tuned kernel costs the whole model cycles")
+            new_record(
+                task, store.site, {"point": dict(point)}, seconds=seconds, role=VERIFIED,
+                default_seconds=alone.get(point_key(default)) or seconds,
+            )
+        )  # fmt: skip
+        if row is not None:
+            row.tuned_seconds, row.origin = seconds, choose_one(task, plan.machine, store).origin
 
 
 def tune_on_device(

@@ -108,6 +108,24 @@ def compile_object(
     return _compile(sources, [*options, "-r", "-nostdlib", *flags], include, name, ".o")
 
 
+def compile_header(header: str | Path, *, flags: Sequence[str] = (), name: str) -> Path:
+    """A folder to stand first in ``include``: with g++, sources that include ``header`` by its name and are
+    compiled with the same ``flags`` then read it as it was compiled here, once.
+
+    Other compilers read the header itself, which therefore must be found in a later folder.
+    """
+    file = source_path(header)
+    options = [flag for flag in DEFAULT_FLAGS if flag != "-shared"]
+    compiled = _compile([file], [*options, *flags], (), name, ".gch")
+    folder = compiled.with_suffix(".d")
+    if not (link := folder / f"{file.name}.gch").exists():
+        folder.mkdir(exist_ok=True)
+        fresh = folder / f".{os.getpid()}.gch"
+        os.symlink(compiled, fresh)
+        os.replace(fresh, link)
+    return folder
+
+
 def _compile(
     sources: Iterable[str | Path],
     flags: Sequence[str],

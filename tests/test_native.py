@@ -49,6 +49,26 @@ def test_headers_in_include_folders_count(source, tmp_path):
     assert (ctypes.CDLL(str(first)).answer(), ctypes.CDLL(str(second)).answer()) == (1, 2)
 
 
+def test_headers_compiled_ahead_are_read_and_found_again(source, tmp_path):
+    """The one that lies in the source's own folder counts for the key, the compiled one is what g++ reads."""
+    if "g++" not in native.find_compiler()[0]:
+        pytest.skip("another compiler reads the header itself")
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    header = (tmp_path / "answer.h").rename(folder / "answer.h")
+    ready = native.compile_header(header, flags=["-O1"], name="answer")
+    assert native.compile_header(header, flags=["-O1"], name="answer") == ready
+    assert [file.name for file in ready.iterdir()] == ["answer.h.gch"]
+    options = [flag for flag in native.DEFAULT_FLAGS if flag != "-shared"]
+    command = [*native.find_compiler(), *options, "-O1", "-H", "-fsyntax-only", f"-I{ready}", str(source)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0 and f"! {ready}/answer.h.gch" in told.stderr  # "x": it does not fit
+    library = native.compile_shared([source], include=[ready, folder], flags=["-O1"], name="answer")
+    assert ctypes.CDLL(str(library)).answer() == 42
+    header.write_text("#define ANSWER 43\n")
+    assert native.compile_header(header, flags=["-O1"], name="answer") != ready
+
+
 def test_an_error_shows_the_compilers_words_and_the_command(source):
     source.write_text("int main( {\n")
     with pytest.raises(NativeBuildError) as caught:

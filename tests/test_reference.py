@@ -98,6 +98,15 @@ def test_erf_is_computed_in_double():
     assert np.abs(run_reference(model, {"x": x}).float64[0] - exact).max() == 0
 
 
+def test_elements_of_a_long_axis_are_gathered():
+    model = import_onnx(
+        text_model("g (float[2,100] x, int64[1,3] i) => (float[1,3] y) {y = GatherElements<axis = 1>(x, i)}")
+    )
+    x = np.arange(200, dtype=np.float32).reshape(2, 100)
+    (y,) = run_reference(model, {"x": x, "i": np.array([[99, -100, 7]])}).float64
+    assert y.tolist() == [[99, 0, 7]]
+
+
 @pytest.mark.parametrize(
     ("op", "attributes", "weight"),
     [

@@ -1,7 +1,7 @@
 """Operators for the reference, in the precision of their operands.
 
 onnx's own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
-training, and convolutions and pools too slowly for real networks.
+training, convolutions and pools too slowly for real networks, and gathers no elements of long axes.
 """
 
 from __future__ import annotations
@@ -113,8 +113,19 @@ class BatchNormalization(OpRun):
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
 
 
+class GatherElements(OpRun):
+    """Along an axis of any length."""
+
+    op_domain = ""
+
+    def _run(self, data, indices, axis=None):
+        axis = (axis or 0) % data.ndim
+        seen = data[tuple(slice(None if d == axis else n) for d, n in enumerate(indices.shape))]
+        return (np.take_along_axis(seen, np.where(indices < 0, indices + data.shape[axis], indices), axis),)
+
+
 #: What :class:`onnx.reference.ReferenceEvaluator` takes as ``new_ops``.
-REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization)
+REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements)
 
 
 def _padded(

@@ -11,6 +11,7 @@ from hetero_tvm.relax_passes.canonicalize_broadcasts import DropBroadcasts
 from hetero_tvm.relax_passes.canonicalize_constants import FoldConstants
 from hetero_tvm.relax_passes.canonicalize_duplicates import MergeDuplicates
 from hetero_tvm.relax_passes.canonicalize_einsum import ExpandEinsum
+from hetero_tvm.relax_passes.canonicalize_functions import EqualityOfTruth, ExpandHyperbolic
 from hetero_tvm.relax_passes.canonicalize_identities import DropIdentities
 from hetero_tvm.relax_passes.canonicalize_sinking import SinkMoves
 from hetero_tvm.relax_passes.canonicalize_slices import SliceOfTake
@@ -29,5 +30,7 @@ CANONICAL: tuple[Rule, ...] = (
     SinkMoves(),  # where a chain was cut by one elementwise step
     DropBroadcasts(),
     ExpandPowers(),
+    EqualityOfTruth(),
+    ExpandHyperbolic(),
     MergeDuplicates(),  # last: duplicates written in two ways are equal only now
 )

@@ -111,7 +111,9 @@ class _Conversion:
                 wide = self._cast(self._narrow[arg], shape_of(arg), self._dtype, "float32")
                 args[index] = graph.insert_before(var, wide, f"{arg.name}_float32", [var])
         if any(new is not old for new, old in zip(args, call.args[1].fields, strict=True)):
-            graph.replace(var, relax.call_tir(call.args[0], args, out_ty=var.ty))
+            graph.replace(
+                var, tvm.ir.Call(call.op, [call.args[0], relax.Tuple(args)], call.attrs, call.ty_args)
+            )
 
     def _convert(self, var: Any, op: FusedOp) -> None:
         graph = self._graph

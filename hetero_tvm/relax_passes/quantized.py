@@ -44,6 +44,8 @@ class _Found:
     zero: Any = None
     """A zero point that is known at run time only."""
     absorbs: list[Any] = field(default_factory=list)
+    parts: int = 1
+    """The weights stand so many times side by side, as terms of a sum, and x beside itself as often."""
 
 
 class Quantized(Rule):
@@ -68,6 +70,7 @@ class Quantized(Rule):
         _need(x_scale is not None and x_zero is not None, "the scale of the input is no constant scalar")
         w, w_scale = _weights(graph, call.args[1])
         w, w_scale = self._columns_last(call, w, w_scale)
+        w, parts = _narrow(call, w)
         step = w_scale * x_scale
         top, absorbs = var, []
         bias, found = _bias(graph, top, w.shape, call)
@@ -91,9 +94,10 @@ class Quantized(Rule):
         whole = np.rint(bias / (w_scale * x_scale))
         _need(np.abs(whole).max(initial=0) < 2**31, "the bias does not fit the accumulators")
         offset = int(x_zero) - OFFSET[dtype_of(source)]
-        op = self._operator(graph, call, source, w, out=out, y_zero=y_zero, relu=relu, fill=offset)
+        op = self._operator(graph, call, source, w, parts, out=out, y_zero=y_zero, relu=relu, fill=offset)
         totals = (whole - offset * _column_sums(w)).astype(np.int64).astype(np.int32)
-        return _Found(source, op, w, totals, np.asarray(step, np.float32), top, absorbs=absorbs)
+        scale = np.asarray(step, np.float32)
+        return _Found(source, op, w, totals, scale, top, absorbs=absorbs, parts=parts)
 
     def _integers(self, graph: Graph, var: Any, call: Any) -> _Found | None:
         source, zero = _shifted(graph, call.args[0])
@@ -102,7 +106,7 @@ class Quantized(Rule):
         w = _value(graph, call.args[1])
         if w is None:
             return None
-        w, _ = self._columns_last(call, _int8(w), np.ones(1))
+        w, parts = _narrow(call, w.astype(np.int64))
         offset = -OFFSET[dtype_of(source)]
         if isinstance(zero, np.ndarray):
             _need(zero.size == 1, "the zero point of the input differs by row")
@@ -111,11 +115,13 @@ class Quantized(Rule):
         else:
             _need(graph.op_name(var) == "relax.matmul" or not any(_paddings(call)),
                   "padding with a zero point that is known at run time only")  # fmt: skip
-        op = self._operator(graph, call, source, w, out="int32", y_zero=0, relu=False, fill=offset)
+        op = self._operator(graph, call, source, w, parts, out="int32", y_zero=0, relu=False, fill=offset)
         totals = (-offset * _column_sums(w)).astype(np.int32)
-        return _Found(source, op, w, totals, None, var, zero)
+        return _Found(source, op, w, totals, None, var, zero, parts=parts)
 
-    def _operator(self, graph: Graph, call: Any, x: Any, w: np.ndarray, fill: int, **more: Any) -> Any:
+    def _operator(
+        self, graph: Graph, call: Any, x: Any, w: np.ndarray, parts: int, fill: int, **more: Any
+    ) -> Any:
         _need(dtype_of(x) in OFFSET, f"the input is {dtype_of(x)}, not of 8 bits")
         shape = shape_of(x)
         if call.op.name == "relax.matmul":
@@ -125,7 +131,7 @@ class Quantized(Rule):
         _need(str(attrs.data_layout) == "NCHW" and str(attrs.kernel_layout) == "OIHW", "not NCHW")
         _need(-128 <= fill <= 127, "the zero point is not of the input's type")
         return QuantConv2d(
-            x_dtype=dtype_of(x), batch=shape[0], channels=shape[1], height=shape[2], width=shape[3],
+            x_dtype=dtype_of(x), batch=shape[0], channels=parts * shape[1], height=shape[2], width=shape[3],
             filters=w.shape[0], kernel=tuple(w.shape[2:]), strides=tuple(int(s) for s in attrs.strides),
             padding=_paddings(call), dilation=tuple(int(d) for d in attrs.dilation), fill=fill,
             groups=int(attrs.groups), **more,
@@ -141,7 +147,13 @@ class Quantized(Rule):
 
     def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
         op, top = found.op, found.top
-        args = [found.x, relax.const(found.weights), relax.const(found.bias)]
+        x = found.x
+        if found.parts > 1:
+            axis = -1 if isinstance(op, QuantMatmul) else 1
+            x = graph.insert_before(
+                top, relax.op.concat([x] * found.parts, axis), f"{top.name}#beside", [top]
+            )
+        args = [x, relax.const(found.weights), relax.const(found.bias)]
         if found.scale is not None:
             args.append(relax.const(np.broadcast_to(found.scale, (op.columns,)).copy()))
         if found.zero is None:
@@ -177,11 +189,17 @@ def _paddings(call: Any) -> tuple[int, int, int, int]:
     return tuple(values * (4 // len(values)))  # type: ignore[return-value]
 
 
-def _int8(w: np.ndarray) -> np.ndarray:
-    _need(
-        -128 <= w.min(initial=0) and w.max(initial=0) <= 127, "the weights less their zero point take 9 bits"
-    )
-    return np.ascontiguousarray(w.astype(np.int8))
+def _narrow(call: Any, w: np.ndarray) -> tuple[np.ndarray, int]:
+    """Weights as int8, and how many of them stand side by side: what their zero point makes longer than
+    8 bits is a sum of several."""
+    terms: list[np.ndarray] = []
+    while not terms or w.any():
+        _need(len(terms) < 3, "the weights less their zero point take more than 9 bits")
+        terms.append(np.clip(w, -128, 127).astype(np.int8))
+        w = w - terms[-1]
+    conv = call.op.name == "relax.nn.conv2d"
+    _need(len(terms) == 1 or not conv or int(call.attrs.groups) == 1, "weights of 9 bits in groups")
+    return np.ascontiguousarray(np.concatenate(terms, 1 if conv else -2)), len(terms)
 
 
 _ARITHMETIC = {"relax.subtract": np.subtract, "relax.multiply": np.multiply}
@@ -246,7 +264,7 @@ def _along(vector: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 
 def _weights(graph: Graph, expr: Any) -> tuple[np.ndarray, np.ndarray]:
-    """int8 weights less their zero point, and the scale (of each column, or one)."""
+    """Weights less their zero point, and the scale (of each column, or one)."""
     views = []
     while (view := graph.call(expr, *_VIEWS)) is not None:
         views.append((expr, view))
@@ -265,13 +283,13 @@ def _weights(graph: Graph, expr: Any) -> tuple[np.ndarray, np.ndarray]:
             w, wide = w.reshape(shape_of(place)), wide.reshape(shape_of(place))
     _need(w.ndim >= 2, "the weights are no matrix")
     if scale.size == 1:
-        return _int8(w), scale.reshape(1)
+        return w, scale.reshape(1)
     # One scale for each column of a matrix, or each filter of a convolution.
     columns = wide[0] if w.ndim == 2 else wide[:, 0, 0, 0] if w.ndim == 4 else None
     _need(columns is not None, "the weights are no matrix")
     by_column = columns[None, :] if w.ndim == 2 else columns[:, None, None, None]
     _need(bool((wide == by_column).all()), "the scales of the weights differ along the reduction")
-    return _int8(w), np.array(columns)
+    return w, np.array(columns)
 
 
 def _bias(graph: Graph, var: Any, shape: tuple[int, ...], call: Any) -> tuple[np.ndarray, Any | None]:

@@ -21,6 +21,7 @@ from hetero_tvm.schedules.cpu.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.rope import RopeSpace
 from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace
 from hetero_tvm.schedules.cuda.add_norm import CudaAddNormSpace
+from hetero_tvm.schedules.cuda.arg_reduce import CudaArgReduceSpace
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
@@ -76,6 +77,7 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaTransposeSpace(),  # before the pointwise kernels, which could do it, slowly
     CudaPointwiseSpace(),
     CudaReduceSpace(),
+    CudaArgReduceSpace(),
 )
 
 _BY_NAME = {space.name: space for space in (*CPU_SPACES, *CUDA_SPACES)}

@@ -26,8 +26,8 @@ from hetero_tvm.search.roofs import Roofs
 from hetero_tvm.search.workers import BUILD_ERROR, CRASH, TIMEOUT, Job, Limits, Result, target_for
 
 _COMPILE_MODULE = "hetero_tvm.search.compile_process"
-DEVICE_LIMITS = Limits(build_seconds=90.0, run_seconds=20.0)
-"""Compilers of devices take longer than LLVM; inputs have to reach the device."""
+DEVICE_LIMITS = Limits(build_seconds=90.0, run_seconds=20.0, memory=32 << 30)
+"""Compilers of devices take longer than LLVM, and map more; inputs have to reach the device."""
 _WAITING = 8
 """Compiled candidates that may wait for the device: bounds the age of what the search knows."""
 
@@ -175,12 +175,12 @@ class DeviceWorkers:
         finally:
             run.cancel()
 
-    def compile_all(self, jobs: Sequence[Job]) -> list[list[Result | None]]:
-        """Compile candidates on all cores without running them: None for each that compiles.
+    def compile_all(self, jobs: Sequence[Job]) -> list[list[Path | Result]]:
+        """Compile candidates on all cores without running them: their libraries, or how they failed.
 
-        What they leave in the compiler's cache makes compiling them again, anywhere, cheap.
+        Libraries stay until this is closed.
         """
-        found: list[list[Result | None]] = [[] for _ in jobs]
+        found: list[list[Path | Result]] = [[] for _ in jobs]
         todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         for index in range(len(jobs)):
             todo.put(index)
@@ -191,12 +191,7 @@ class DeviceWorkers:
                     index = todo.get_nowait()
                 except queue.Empty:
                     return
-                for candidate in jobs[index].candidates:
-                    made = self.compile(peer, jobs[index], candidate)
-                    if isinstance(made, Path):
-                        made.unlink(missing_ok=True)
-                        made = None
-                    found[index].append(made)
+                found[index] = [self.compile(peer, jobs[index], one) for one in jobs[index].candidates]
 
         threads = [threading.Thread(target=work, args=(peer,)) for peer in self._compilers]
         for thread in threads:

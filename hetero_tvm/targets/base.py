@@ -186,13 +186,26 @@ class Target(ABC):
         return tasks, None
 
     def reconsider(
-        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], gains: Mapping[str, float]
-    ) -> Sequence[str]:
-        """Keys of tasks whose default point serves the whole model better than the tuned one.
+        self,
+        module: Any,
+        tasks: Sequence[Any],
+        starts: Sequence[Mapping[str, Point]],
+        measured: Mapping[str, Sequence[tuple[Point, float]]],
+        trials: int | None,
+        seconds: float | None = None,
+    ) -> tuple[Mapping[str, Point], str] | None:
+        """The points with which the whole model is fastest, and what to tell of them; None: no opinion.
 
-        Asked once after a search, with the tuned points and the seconds per inference that each saves alone.
+        Asked once after a search.
+
+        Parameters
+        ----------
+        starts : choices of points by task: today's, and that of the last search.
+        measured : by task, points with the seconds that they take alone, the fastest first.
+        trials : whole models to measure at most; None for no such limit.
+        seconds : of wall time to spend at most.
         """
-        return ()
+        return None
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str | None:
         """One line on what runs where; None when everything runs in one place."""

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tvm.benchmarking.gpu.main import main
 from hetero_tvm.runtime import cuda_runtime
+from tests.targets.cuda.conftest import emulated  # noqa: F401
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 
 
-def run(*arguments, emulate="1"):
-    environment = {**os.environ, cuda_runtime.EMULATE_VARIABLE: emulate}
+def run(*arguments):
+    environment = {**os.environ, cuda_runtime.EMULATE_VARIABLE: "1"}
     command = [sys.executable, str(SCRIPT), "--quick", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def test_it_goes_on_where_it_was(tmp_path):
+def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
     pytest.importorskip("torch")
-    if cuda_runtime.missing_driver() is None:
-        pytest.skip("this machine has an NVIDIA driver: the stand-in for it is not used")
     out = tmp_path / "results.json"
     done = run("--only", "group_norm", "--out", out)
     assert done.returncode == 0 and "complete" in done.stderr, done.stderr
@@ -32,19 +32,23 @@ def test_it_goes_on_where_it_was(tmp_path):
     assert len(rows) == 2 and all(row["status"] == "ok" and row["search"]["trials"] == 2 for row in rows)
     assert all(0 < row["error"] <= row["points"][row["best"]]["tolerance"] for row in rows)
     assert rows[0]["seconds"] is None and not rows[0]["speed_of"]  # the emulation's times mean nothing
-    (records,) = (tmp_path / "logs").glob("cuda-emulated-*.jsonl")
+    assert len(list((tmp_path / "logs").glob("cuda-emulated-*.jsonl"))) == 1
     rows[0]["kept"] = True
     out.write_text(json.dumps(document))
-    done = run("--only", "group_norm", "softmax", "--out", out, "--minutes", 0)
-    assert done.returncode == 3 and "run it again" in done.stderr and "softmax: softmax_5x100" in done.stderr
+    assert main(["--quick", "--only", "group_norm", "softmax", "--out", str(out), "--minutes", "0"]) == 3
+    told = capsys.readouterr().err
+    assert "run it again" in told and "softmax: softmax_5x100" in told
     assert json.loads(out.read_text())["sections"]["group_norm"][0]["kept"]
-    done = run("--out", out, "--report", emulate="0")  # as on a machine without a GPU
-    assert done.returncode == 0 and rows[0]["task"] in done.stdout and "defaults" in done.stdout
+    assert main(["--out", str(out), "--report"]) == 0
+    told = capsys.readouterr().out
+    assert f"  {rows[0]['task']}: ok" in told and f"  cuda.group_norm {rows[0]['task']}: " in told
 
 
-def test_without_a_gpu():
+def test_without_a_gpu(monkeypatch, capsys, tmp_path):
     pytest.importorskip("torch")
     if cuda_runtime.missing_driver() is None:
         pytest.skip("this machine has an NVIDIA driver")
-    done = run(emulate="0")
-    assert done.returncode == 1 and "PyTorch sees no NVIDIA GPU" in done.stdout
+    monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
+    assert main(["--quick"]) == 1 and "PyTorch sees no NVIDIA GPU" in capsys.readouterr().out
+    assert main(["--report", "--out", str(tmp_path / "none.json")]) == 1
+    assert "must name the results of an earlier run" in capsys.readouterr().out

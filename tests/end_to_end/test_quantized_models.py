@@ -87,6 +87,14 @@ def grouped(groups):
     return build
 
 
+def qlinear_conv_of_rows():
+    return model(
+        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [2, 1], "strides": [2]})], (U8, (2, 8, 65)),
+        (U8, (2, 24, 33)), w=FILTERS[:, :, 0], xs=scale(0.02), xz=np.uint8(117), ws=STEPS,
+        wz=np.zeros(24, np.int8), ys=scale(0.02), yz=np.uint8(130), b=BIAS,
+    )  # fmt: skip
+
+
 def quantizers_around_a_convolution():
     nodes = [
         ("QuantizeLinear", "x xs xz", "xq", {}),
@@ -146,6 +154,7 @@ def drawn(source):
 EXACT = [
     matmul_integer, qlinear_matmul, conv_integer, qlinear_conv, quantizers_around_a_convolution,
     quantizers_around_a_linear_layer, grouped(2), grouped(8),
+    qlinear_conv_of_rows,
 ]  # fmt: skip
 
 
@@ -196,12 +205,30 @@ def test_what_is_not_worth_the_transfer_runs_on_the_host():
     np.testing.assert_array_equal(actual, (x.astype(np.int32) - 1) @ MATRIX[:2].astype(np.int32))
 
 
-def test_weights_of_nine_bits_are_refused_by_name():
+@pytest.mark.parametrize("zero", [-100, 0])
+def test_weights_of_nine_bits_are_sums_of_shorter_ones(zero):
+    """A zero point far from the middle of a type makes weights that do not fit it."""
+    weights = RNG.integers(0, 255, (64, 96), endpoint=True).astype(np.uint8)
+    if zero:
+        weights = (weights // 2).astype(np.int8)
     source = model(
-        [("MatMulInteger", "x w xz wz", "y", {})], (U8, (128, 64)), (I32, (128, 96)), w=MATRIX,
-        xz=np.uint8(1), wz=np.int8(-100),
+        [("MatMulInteger", "x w xz wz", "y", {})], (U8, (128, 64)), (I32, (128, 96)), w=weights,
+        xz=np.uint8(1), wz=weights.dtype.type(zero),
     )  # fmt: skip
+    x = drawn(source)
     plan = optimize_model(import_model(source), "npu:edge")
-    assert [miss["reason"] for miss in plan.report.misses] == [
-        "the weights less their zero point take 9 bits"
-    ]
+    assert "100.0% of FLOPs on npu" in plan.target.placement(plan.module, plan.tasks)
+    actual = build_model(plan, use_shipped=False).run({"x": x})[0]
+    np.testing.assert_array_equal(actual, (x.astype(np.int32) - 1) @ (weights.astype(np.int32) - zero))
+
+
+def test_convolutions_of_weights_of_nine_bits():
+    source = model(
+        [("ConvInteger", "x w xz wz", "y", {"pads": [1, 1, 1, 1]})], (U8, (1, 8, 17, 16)),
+        (I32, (1, 24, 17, 16)), w=FILTERS, xz=np.uint8(117), wz=np.int8(90),
+    )  # fmt: skip
+    x = drawn(source)
+    expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
+    plan = optimize_model(import_model(source), "npu:edge")
+    assert plan.report.fusions["quantized"] == 1
+    np.testing.assert_array_equal(build_model(plan, use_shipped=False).run({"x": x})[0], expected)

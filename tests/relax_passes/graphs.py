@@ -197,6 +197,8 @@ _SIMPLE = {
     "isnan": np.isnan, "negative": np.negative, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
     "nn.relu": activations.relu,
     "nn.gelu": activations.gelu_erf, "nn.gelu_tanh": activations.gelu_tanh, "nn.silu": activations.silu,
-    "greater": np.greater, "sin": np.sin, "cos": np.cos,
+    "greater": np.greater, "less": np.less, "sin": np.sin, "cos": np.cos, "cosh": np.cosh, "sinh": np.sinh,
+    "equal": np.equal, "not_equal": np.not_equal,
+    "logical_xor": np.logical_xor, "logical_not": np.logical_not,
     "where": lambda c, a, b: np.where(c != 0, a, b),
 }  # fmt: skip

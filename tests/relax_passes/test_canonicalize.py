@@ -11,6 +11,7 @@ from hetero_tvm.relax_passes.canonicalize_broadcasts import DropBroadcasts
 from hetero_tvm.relax_passes.canonicalize_constants import FoldConstants
 from hetero_tvm.relax_passes.canonicalize_duplicates import MergeDuplicates
 from hetero_tvm.relax_passes.canonicalize_einsum import ExpandEinsum
+from hetero_tvm.relax_passes.canonicalize_functions import EqualityOfTruth, ExpandHyperbolic
 from hetero_tvm.relax_passes.canonicalize_identities import DropIdentities
 from hetero_tvm.relax_passes.canonicalize_sinking import SinkMoves
 from hetero_tvm.relax_passes.canonicalize_slices import SliceOfTake
@@ -460,3 +461,23 @@ def test_lookups_along_the_first_axis(places, found):
         return emit(op.tanh(emit(op.gather_nd(x, relax.const(np.array(places), "int64")))))
 
     assert simplified(body, SliceOfTake()) == {"tanh": 1, **found}
+
+
+# ---- functions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [op.cosh, op.sinh])
+def test_hyperbolic_functions(function):
+    found = simplified(lambda e, x: e(function(x)), ExpandHyperbolic())
+    assert found["exp"] == 2 and not {"cosh", "sinh"} & set(found)
+
+
+@pytest.mark.parametrize("function, expected", [(op.equal, {"logical_xor": 1, "logical_not": 1}),
+                                                (op.not_equal, {"logical_xor": 1})])  # fmt: skip
+def test_equality_of_truth(function, expected):
+    def body(e, x):
+        compared = e(function(e(op.greater(x, constant(0.0))), e(op.less(x, constant(0.5)))))
+        return e(op.astype(compared, "float32"))
+
+    found = simplified(body, EqualityOfTruth())
+    assert found.items() >= expected.items() and not {"equal", "not_equal"} & set(found)

@@ -10,14 +10,15 @@ from tests.frontend.helpers_onnx import add_weight, text_model
 
 
 def calls(plan):
-    """(name of the kernel, its contract, dtype of the result) for each call of ``main``, in order."""
+    """(name of the kernel, its contract, dtype of the first result) for each call of ``main``, in order."""
     found = []
     for block in plan.module["main"].body.blocks:
         for binding in block.bindings:
             if is_call_tir(binding.value):
                 kernel = binding.value.args[0]
                 contract = contract_of(plan.module[kernel])
-                found.append((kernel.name_hint, contract, str(binding.var.ty.dtype)))
+                first = getattr(binding.var.ty, "fields", [binding.var.ty])[0]
+                found.append((kernel.name_hint, contract, str(first.dtype)))
     return found
 
 
@@ -76,13 +77,15 @@ def test_precisions_that_a_target_does_not_have(target, precision):
 def test_generic_kernels_take_casts_in():
     """Between two products a scaling reads and writes float16, behind views as well."""
     model = text_model(
-        """agraph (float[4, 32] x) => (float[4, 32] y, float[4, 32] z) {
+        """agraph (float[4, 32] x) => (float[4, 32] y, float[4, 32] z, float[4, 3] best) {
             a = MatMul(x, w)
             s = Reshape(a, shape)
             t = Mod <fmod = 1> (s, two)
             r = Reshape(t, back)
             y = MatMul(r, v)
             z = Cos(a)
+            k = Constant <value_ints = [3]> ()
+            best, u = TopK(a, k)
         }"""
     )
     for name in "wv":
@@ -92,8 +95,8 @@ def test_generic_kernels_take_casts_in():
     add_weight(model, "back", np.array([4, 32]))
     plan = optimize_model(import_model(model), "cuda:sm_80", precision="f16")
     generic = [(name, dtype) for name, op, dtype in calls(plan) if op is None]
-    # The input's cast, the remainder, the cosine, the result's cast.
-    assert sorted(dtype for _, dtype in generic) == ["float16", "float16", "float32", "float32"]
+    # The input's cast, the remainder; the cosine, a cast and the choice behind it, the result's cast.
+    assert sorted(dtype for _, dtype in generic) == ["float16"] * 2 + ["float32"] * 4
     reads = {
         str(param.dtype) for name, _ in generic if "fused" in name for param in plan.module[name].params[:1]
     }

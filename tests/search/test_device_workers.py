@@ -95,7 +95,13 @@ def test_a_device_that_cannot_be_used():
 def test_compiling_ahead_tells_what_does_not_compile(workers):
     workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
     found = workers.compile_all([job("good"), job("raise"), job("crash"), job("good")])
-    assert [one and one.status for (one,) in found] == [None, "build_error", "crash", None]
+    assert [getattr(one, "status", "compiled") for (one,) in found] == [
+        "compiled",
+        "build_error",
+        "crash",
+        "compiled",
+    ]
+    assert found[0][0].is_file() and found[0][0] != found[3][0]
 
 
 @pytest.mark.parametrize(

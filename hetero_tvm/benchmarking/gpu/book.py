@@ -13,7 +13,8 @@ from typing import Any
 from hetero_tvm.errors import UsageError
 
 FINAL = ("ok", "refused")
-"""Rows with such a status are not measured again."""
+"""Rows with such a status are not measured again; others once more."""
+_TRIES = 2
 
 
 class Book:
@@ -47,6 +48,11 @@ class Book:
     def rows(self, section: str) -> list[dict[str, Any]]:
         return self.document.setdefault("sections", {}).setdefault(section, [])
 
+    def forget_bad(self) -> None:
+        """Drop rows that are not right: whatever was wrong with them has been mended."""
+        for rows in self.document.get("sections", {}).values():
+            rows[:] = [row for row in rows if row["status"] in FINAL]
+
     def row(
         self, section: str, task: str, measure: Callable[[], dict[str, Any]], reserve: float = 0.0
     ) -> dict[str, Any] | None:
@@ -56,7 +62,8 @@ class Book:
         """
         rows = self.rows(section)
         known = next((row for row in rows if row["task"] == task), None)
-        if known is not None and known["status"] in FINAL:
+        tries = known.get("tries", 1) if known is not None else 0
+        if known is not None and (known["status"] in FINAL or tries >= _TRIES):
             return known
         if self.seconds_left <= reserve:
             self.skipped.append(f"{section}: {task}")
@@ -67,7 +74,7 @@ class Book:
         except Exception as error:  # the other rows are worth having
             text = str(error).strip().splitlines() or [""]
             found = {"status": "failed", "why": f"{type(error).__name__}: {text[0]} ... {text[-1]}"[:800]}
-        row = {"task": task, **found, "took": round(time.monotonic() - began, 1)}
+        row = {"task": task, **found, "tries": tries + 1, "took": round(time.monotonic() - began, 1)}
         rows[:] = [old for old in rows if old["task"] != task] + [row]
         self.write()
         print(f"  {task}: {summary(row)}", file=sys.stderr, flush=True)

@@ -41,7 +41,7 @@ class Case:
     peers: Mapping[str, MakePeer] = field(default_factory=dict)
     precision: str = "f16"
     goals: Mapping[str, float] = field(default_factory=dict)
-    trials: float = 0.25
+    trials: float = 0.125
     first: bool = False
     most: Mapping[int, int] = field(default_factory=dict)
     families: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)

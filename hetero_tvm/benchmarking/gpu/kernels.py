@@ -15,7 +15,7 @@ from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.compile_process import FUNCTION
 from hetero_tvm.search.prepared import tolerance_of
 from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.cuda import codegen, driver, facts
 
 tvm = import_tvm()
 
@@ -29,15 +29,20 @@ class Kernel:
     ----------
     case, target : what it is, and what it is compiled for (:meth:`Case.target` of it).
     point : of the space that serves it.
+    library : where it has been compiled already; None compiles it.  Without facts.
     """
 
-    def __init__(self, case: Case, target: Target, point: Mapping[str, Any]):
+    def __init__(self, case: Case, target: Target, point: Mapping[str, Any], library: str | None = None):
         self.case, self._machine = case, target.machine
         space, why = target.space_for(case.op)
         if space is None:
             raise ValueError(f"no design space serves {case.label}: {why}")
         self._space, self._point = space, thaw(point)
         space.check(case.op, self._point, self._machine)
+        if library is not None:
+            driver.enable_module()
+            self.function, self.facts = tvm.runtime.load_module(library)[FUNCTION], {}
+            return
         # The very module that the search compiles: its machine code is in the cache by now.
         function = space.emit(case.op, self._point, self._machine).with_attr("global_symbol", FUNCTION)
         with codegen.collect() as made:

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hetero_tvm.benchmarking.gpu import calibration, shipping
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.runtime import cuda_runtime
 
-_BEFORE_ROW = 20.0
+_BEFORE_ROW = 30.0
 """Seconds that must be left for a row to be begun."""
 
 
@@ -27,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--only", nargs="*", choices=steps, help="these steps (default: all)")
     result.add_argument("--trials", type=int, default=128, help="candidates of the main rows (default: 128)")
     result.add_argument("--minutes", type=float, default=9.0, help="start nothing after these (default: 9)")
+    result.add_argument("--again", action="store_true", help="forget the rows that are not right")
     result.add_argument("--quick", action="store_true", help="small shapes, two candidates each")
     result.add_argument("--out", type=Path, help="write the JSON here, row by row, instead of on stdout")
     result.add_argument("--logs", type=Path, help="tuning records (default: beside --out)")
@@ -77,6 +79,8 @@ def _measure(options: argparse.Namespace) -> int:
     target = parse_target("cuda")
     head = {"device": box.facts(), "arch": target.machine.arch, "emulated": emulated, "quick": options.quick}
     book = Book(options.out, head, options.minutes)
+    if options.again:
+        book.forget_bad()
     with tempfile.TemporaryDirectory() as scratch:
         logs = options.logs or (options.out.parent / "logs" if options.out else Path(scratch) / "logs")
         # Inductor's cache outlives the command, not the machine.
@@ -86,7 +90,9 @@ def _measure(options: argparse.Namespace) -> int:
             benches = open_benches(target, None)
             with DeviceWorkers(benches, target.machine, target.offload[0], LIMITS) as workers:
                 trials = 2 if options.quick else options.trials
-                bench = Bench(target, workers, worker, logs, trials, options.quick)
+                bench = Bench(
+                    target, workers, worker, logs, trials, options.quick, left=lambda: book.seconds_left
+                )
                 _steps(options, bench, book, Path(scratch))
         finally:
             worker.close()
@@ -121,7 +127,10 @@ def _steps(options: argparse.Namespace, bench: Any, book: Any, scratch: Path) ->
 
     if wanted("smoke"):
         begin("smoke")
-        smoke.smoke(SECTIONS, bench, book, more=not bench.small)
+        try:
+            smoke.smoke(SECTIONS, bench, book, more=not bench.small)
+        except Exception:  # a space that cannot even list its points must not keep the others from running
+            traceback.print_exc()
         models.features(bench, book, scratch)
         book.row("smoke", "ceilings", lambda: bench.worker.ask({"do": "roofs"}, 60.0))
     kernels(first=True)

@@ -47,7 +47,9 @@ def models(bench: Bench, book: Book, folder: Path, names: tuple[str, ...], sizes
         model = Model(bench, name, sizes, folder)
         if not bench.small:
             seconds = min(60 * _MINUTES, book.seconds_left)
-            book.row("models", f"{name} tuning", functools.partial(model.tuned, seconds), _RESERVE["tune"])
+            tuned = functools.partial(model.tuned, seconds)
+            if book.row("models", f"{name} tuning", tuned, _RESERVE["tune"]) is None:
+                continue  # later: times of defaults would stay in the results
         ours = book.row("models", f"{name} f16", functools.partial(model.ours, "ours"), _RESERVE["build"])
         for mode in _MODES:
             if mode != "eager" and bench.small:

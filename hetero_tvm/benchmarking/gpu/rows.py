@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.device_workers import DeviceWorkers, batch_size
 from hetero_tvm.search.loop import TuneOptions
 from hetero_tvm.search.loop import tune as search
-from hetero_tvm.search.records import RecordStore, Site
+from hetero_tvm.search.records import VERIFIED, RecordStore, Site, new_record
 from hetero_tvm.search.workers import Limits
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import facts
 from hetero_tvm.tasks import Task
 
-LIMITS = Limits(build_seconds=90.0, run_seconds=8.0)
-"""A candidate that hangs costs no more than this; nothing here runs for a second."""
+LIMITS = Limits(build_seconds=90.0, run_seconds=8.0, memory=1 << 40)
+"""A candidate that hangs costs no more than this; nothing here runs for a second.  Address space is not
+limited: a driver may reserve as much as the GPU has memory."""
 _ASK_SECONDS = 120.0
+_OVERTIME = 20.0
+"""Seconds that a search which has begun in time may take beyond it."""
 _TOLD_FAILURES = 3
 
 
@@ -41,6 +45,7 @@ class Bench:
     logs : folder of tuning records.
     trials : candidates of a case whose share is 1.
     small : rows are the small ones of their sections.
+    left : seconds until nothing is to be begun any more.
     """
 
     target: Target
@@ -49,6 +54,7 @@ class Bench:
     logs: Path
     trials: int
     small: bool
+    left: Callable[[], float] = lambda: float("inf")
 
     def ask(self, what: str, section: str, case: Case, **more: Any) -> dict[str, Any]:
         request = {"do": what, "section": section, "label": case.label, "small": self.small, **more}
@@ -83,8 +89,12 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
         return {"status": "refused", "why": reasons}
     task, store = task_of(case, target, space), store_of(target, bench.logs)
     bench.workers.use(target.machine)
+    bench.workers.spent.clear()
     trials = bench.trials if bench.small else max(8, round(bench.trials * case.trials))
-    options = TuneOptions(trials=trials, limits=LIMITS, batch=batch_size(trials, 1, bench.workers.slots))
+    seconds = bench.left() + _OVERTIME
+    options = TuneOptions(
+        trials=trials, minutes=seconds / 60, limits=LIMITS, batch=batch_size(trials, 1, bench.workers.slots)
+    )
     report = search([task], target.machine, options, store, workers=bench.workers)
     points = _points(case, task, target, store)
     timed = {name: bench.ask("time", section, case, point=point) for name, point in points.items()}
@@ -98,20 +108,47 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
         "points": {name: {"point": points[name], **_with_rates(case, timed[name])} for name in points},
         "search": _search_facts(report, store, task, trials),
     }
-    good = {name: one for name, one in timed.items() if one["status"] == "ok"}
-    bad = {name: one for name, one in timed.items() if one["status"] != "ok"}
-    if bad:  # also when another point is right: a record would bring the wrong one into a build
-        name, one = next(iter(bad.items()))
-        row |= {
-            "status": one["status"],
-            "why": f"{name} {points[name]}: {one.get('why') or one.get('error')}",
-        }
-    elif good:
-        best = min(good, key=lambda name: (good[name].get("seconds") or 0.0, name != "tuned"))
-        row |= {"best": best, "error": good[best]["error"]} | _rates(case, good[best])
-        if seconds := good["default"].get("seconds"):
-            row["default_over_best"] = seconds / good[best]["seconds"]
+    row |= verdict(points, timed, task, target.machine, store)
+    if row.get("best"):
+        row |= _rates(case, timed[row["best"]])
     return row | _compared(section, case, bench, row.get("seconds"))
+
+
+def verdict(
+    points: dict[str, Any], timed: dict[str, Any], task: Task, machine: Any, store: RecordStore
+) -> dict[str, Any]:
+    """Which point is the best of those that are right; the row is not ``ok`` when any is wrong.
+
+    Where that is not the one that builds would take, a record makes it so: these checks are stricter and
+    these times longer than the search's.
+    """
+    row: dict[str, Any] = {}
+    good = {name: one for name, one in timed.items() if one["status"] == "ok"}
+    for name, one in timed.items():
+        if name not in good:
+            why = one.get("why") or one.get("error")
+            row = {"status": one["status"], "why": f"{name} {points[name]}: {why}"}
+    if not good:
+        return row
+    best = min(good, key=lambda name: (good[name].get("seconds") or 0.0, name != "tuned"))
+    row |= {"best": best, "error": good[best]["error"]}
+    seconds, default = good[best].get("seconds"), good.get("default", {}).get("seconds")
+    if seconds and default:
+        row["default_over_best"] = default / seconds
+    chosen = choose_one(task, machine, store)
+    if seconds and chosen.point is not None and dict(chosen.point) != points[best]:
+        candidate = {"point": points[best]}
+        store.append(
+            new_record(
+                task,
+                store.site,
+                candidate,
+                seconds=seconds,
+                role=VERIFIED,
+                default_seconds=default or seconds,
+            )
+        )
+    return row
 
 
 def _points(case: Case, task: Task, target: Target, store: RecordStore) -> dict[str, Any]:

@@ -5,19 +5,42 @@ What fails is listed, and nothing stops: each point runs in a process that is re
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from hetero_tvm.benchmarking.gpu.book import Book
 from hetero_tvm.benchmarking.gpu.case import Case, Section
 from hetero_tvm.benchmarking.gpu.rows import Bench
-from hetero_tvm.search.workers import Job, contract_spec
+from hetero_tvm.search.workers import Job, Result, contract_spec
+from hetero_tvm.targets.base import Target
 
 _SECONDS = 40.0
+_MORE_SECONDS = 60.0
+"""After so long only defaults are checked: a space whose other points break the context costs minutes."""
 
 Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One point of a small case; ``name`` says which: ``default``, ``last``, ``random``."""
+
+    section: str
+    case: Case
+    name: str
+    point: Point
+    space: Any
+    target: Target
+
+    @property
+    def label(self) -> str:
+        return f"{self.case.label} {self.name}"
 
 
 def points_of(space: Any, op: Any, machine: Any, more: bool) -> dict[str, Point]:
@@ -35,47 +58,65 @@ def points_of(space: Any, op: Any, machine: Any, more: bool) -> dict[str, Point]
     return unique
 
 
-def smoke(sections: Sequence[Section], bench: Bench, book: Book, more: bool) -> list[str]:
-    """Check the small cases; the names of those that failed."""
-    wanted = []
+def wanted_of(sections: Sequence[Section], base: Target, more: bool) -> tuple[list[Wanted], dict[str, Any]]:
+    """The points to check, all defaults first; cases that no space serves, with the reasons."""
+    found, refused = [], {}
     for section in sections:
         for case in section.small:
-            target = case.target(bench.target)
+            target = case.target(base)
             space, reasons = target.space_for(case.op)
             if space is None:
-                book.row("smoke", case.label, lambda reasons=reasons: {"status": "refused", "why": reasons})
+                refused[case.label] = reasons
                 continue
-            for name, point in points_of(space, case.op, target.machine, more).items():
-                wanted.append((section.name, case, name, point, target))
-    compile_ahead([(case, point, target) for _, case, _, point, target in wanted], bench)
-    failed = []
-    for section_name, case, name, point, target in wanted:
+            points = points_of(space, case.op, target.machine, more)
+            found += [Wanted(section.name, case, name, p, space, target) for name, p in points.items()]
+    order = ["default", "last", "random"]
+    return sorted(found, key=lambda one: order.index(one.name)), refused
 
-        def check(section_name=section_name, case=case, point=point, target=target) -> dict[str, Any]:
-            request = {"do": "check", "section": section_name, "label": case.label, "small": True}
-            space = target.space_for(case.op)[0].name
-            found = bench.worker.ask({**request, "point": point}, _SECONDS)
-            return {"space": space, "point": point, **found}
 
-        row = book.row("smoke", f"{case.label} {name}", check)
+def smoke(sections: Sequence[Section], bench: Bench, book: Book, more: bool) -> list[str]:
+    """Check the small cases; lines about those that failed."""
+    began, failed, checked = monotonic(), [], 0
+    wanted, refused = wanted_of(sections, bench.target, more)
+    for label, reasons in refused.items():
+        book.row("smoke", label, lambda reasons=reasons: {"status": "failed", "why": f"no space: {reasons}"})
+    done = {row["task"] for row in book.rows("smoke")}
+    wanted = [one for one in wanted if one.label not in done]
+    for one, library in zip(wanted, compile_ahead(wanted, bench), strict=True):
+        if one.name != "default" and monotonic() - began > _MORE_SECONDS:
+            break
+        row = book.row("smoke", one.label, functools.partial(check, one, library, bench))
+        checked += row is not None
         if row is not None and row["status"] != "ok":
-            failed.append(f"{row['task']} ({row['space']} at {point}): {row['status']} {row.get('why', '')}")
-    checked = len(wanted) - len(failed)
-    print(f"smoke: {checked} of {len(wanted)} points are right", file=sys.stderr, flush=True)
-    for line in failed:
-        print(f"  FAILED {line}", file=sys.stderr, flush=True)
+            failed.append(f"{one.label} ({one.space.name} {one.point}): {row['status']} {row.get('why', '')}")
+    seconds = monotonic() - began
+    text = (
+        f"smoke: {checked - len(failed)} of {checked} points are right, {len(wanted)} wanted, {seconds:.0f} s"
+    )
+    print("\n".join([text, *(f"  FAILED {line}" for line in failed)]), file=sys.stderr, flush=True)
     return failed
 
 
-def compile_ahead(wanted: Sequence[tuple[Case, Point, Any]], bench: Bench) -> None:
-    """Compile on all cores, so that the process on the GPU finds the machine code in the cache.
+def check(one: Wanted, library: Path | Result, bench: Bench) -> dict[str, Any]:
+    """The row of one point."""
+    known = {"space": one.space.name, "point": one.point}
+    if isinstance(library, Result):
+        return {**known, "status": library.status, "why": library.text}
+    request = {
+        "do": "check",
+        "section": one.section,
+        "label": one.case.label,
+        "small": True,
+        "point": one.point,
+    }
+    return {**known, **bench.worker.ask({**request, "library": str(library)}, _SECONDS)}
 
-    What does not compile is told by the process that wants to run it.
-    """
+
+def compile_ahead(wanted: Sequence[Wanted], bench: Bench) -> list[Path | Result]:
+    """Compile on all cores: libraries, or why there is none."""
     jobs = []
-    for number, (case, point, target) in enumerate(wanted):
-        bench.workers.use(target.machine)
-        name = f"smoke-{number}"
-        bench.workers.add_task(name, contract_spec(case.op, target.space_for(case.op)[0]))
-        jobs.append(Job(name, ({"point": point},)))
-    bench.workers.compile_all(jobs)
+    for number, one in enumerate(wanted):
+        bench.workers.use(one.target.machine)
+        bench.workers.add_task(f"smoke-{number}", contract_spec(one.case.op, one.space))
+        jobs.append(Job(f"smoke-{number}", ({"point": one.point},)))
+    return [library for (library,) in bench.workers.compile_all(jobs)]

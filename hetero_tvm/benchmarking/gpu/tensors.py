@@ -18,8 +18,8 @@ import tvm_ffi  # noqa: E402
 
 EMULATED = cuda_runtime.emulating()
 DEVICE = "cpu" if EMULATED else "cuda"
-_L2_TIMES = 3
-_MOST_SETS = 32
+L2_TIMES = 3
+MOST_SETS = 32
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -47,7 +47,7 @@ def random_inputs(case: Case, seed: int) -> list[torch.Tensor]:
 def input_sets(case: Case, l2: int) -> list[list[torch.Tensor]]:
     """Sets of operands that together overflow the L2 cache of ``l2`` bytes, so that none is found there."""
     nbytes = max(1, sum(operand.nbytes for operand in case.op.inputs))
-    count = 1 if EMULATED else max(2, min(_MOST_SETS, -(-_L2_TIMES * l2 // nbytes)))
+    count = 1 if EMULATED else max(2, min(MOST_SETS, -(-L2_TIMES * l2 // nbytes)))
     return [random_inputs(case, seed) for seed in range(count)]
 
 
@@ -65,7 +65,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # a scalar stays one
     if array.dtype == numpy_dtype("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(DEVICE)
     return torch.from_numpy(array).to(DEVICE)

@@ -113,7 +113,13 @@ def measure(
             for _ in range(inner):
                 next(turn)()
 
-        launch = clock.graph(work) if graph else work
+        launch = work
+        if graph:
+            try:
+                launch = clock.graph(work)
+            except Exception:  # what cannot be captured is launched as it is, and the result says so
+                clock.synchronize()
+                graph = False
         settle(lambda: clock.seconds(launch), *_WARM_UP)
         samples: list[float] = []
         end = perf_counter() + budget

@@ -14,6 +14,8 @@ from typing import Any
 from hetero_tvm.search.peer import Peer, PeerLost, serve
 
 _MODULE = "hetero_tvm.benchmarking.gpu.worker"
+_L2 = 64 << 20
+"""Bytes, where PyTorch does not tell."""
 
 
 class Worker:
@@ -53,12 +55,16 @@ class Service:
         import torch
 
         from hetero_tvm.benchmarking.gpu import box, tensors, timing
+        from hetero_tvm.runtime import cuda_runtime
         from hetero_tvm.targets.base import parse_target
 
         self._torch, self._target = torch, parse_target(f"cuda:{hello['arch']}")
         self._clock = None if tensors.EMULATED else timing.Clock()
         self._sensor = box.Sensor()
-        self._l2 = 0 if tensors.EMULATED else torch.cuda.get_device_properties(0).L2_cache_size
+        self._l2 = 0
+        if not tensors.EMULATED:
+            cuda_runtime.start()
+            self._l2 = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", _L2)
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         answer: Callable[[dict[str, Any]], dict[str, Any]] = getattr(self, f"_do_{request['do']}")
@@ -91,7 +97,7 @@ class Service:
         from hetero_tvm.benchmarking.gpu.kernels import Kernel
 
         case = self._case(request)
-        return Kernel(case, case.target(self._target), request["point"])
+        return Kernel(case, case.target(self._target), request["point"], request.get("library"))
 
     def _do_check(self, request: dict[str, Any]) -> dict[str, Any]:
         kernel = self._kernel(request)
@@ -119,12 +125,12 @@ class Service:
     def _do_copy(self, request: dict[str, Any]) -> dict[str, Any]:
         from hetero_tvm.benchmarking.gpu import peers
 
-        return {"status": "ok", "bytes_per_second": peers.copy_rate(request["nbytes"], self._clock)}
+        return {"status": "ok", "bytes_per_second": peers.copy_rate(request["nbytes"], self._clock, self._l2)}
 
     def _do_roofs(self, request: dict[str, Any]) -> dict[str, Any]:
         from hetero_tvm.benchmarking.gpu import peers
 
-        return {"status": "ok", **peers.roofs(self._clock), "sensor": self._sensor.read()}
+        return {"status": "ok", **peers.roofs(self._clock, self._l2), "sensor": self._sensor.read()}
 
     def _do_model(self, request: dict[str, Any]) -> dict[str, Any]:
         from hetero_tvm.benchmarking.gpu import model_run

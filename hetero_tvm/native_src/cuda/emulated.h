@@ -236,12 +236,40 @@ template <class T> static T atomicAdd(T* p, T v) { T old = *p; *p = T(old + v); 
 template <class T> static T atomicMax(T* p, T v) { T old = *p; *p = max(old, v); return old; }
 template <class T> static T atomicMin(T* p, T v) { T old = *p; *p = min(old, v); return old; }
 
+// --- who accesses what ------------------------------------------------------------------------------
+// With HETERO_TVM_TRACE: the accesses of the first block, each with the line of the program it comes from.
+#if defined(HETERO_TVM_TRACE)
+struct Access {
+  int line, thread, shared, size;
+  unsigned long long address;
+};
+static std::vector<Access> accesses;
+static int line;
+extern "C" long accesses_count() { return long(accesses.size()); }
+extern "C" const Access* accesses_data() { return accesses.data(); }
+extern "C" void accesses_clear() { accesses.clear(); }
+static void note(const void* p, int size) {
+  if (blockIdx.x || blockIdx.y || blockIdx.z) return;
+  auto offset = static_cast<const unsigned char*>(p) - shared_memory;
+  bool shared = offset >= 0 && offset < long(sizeof shared_memory);
+  accesses.push_back({line, current, shared, size, shared ? offset : reinterpret_cast<unsigned long long>(p)});
+}
+#else
+static inline void note(const void*, int) {}
+#endif
+template <class T> static inline T* seen(T* p) {
+  note(p, sizeof(T));
+  return p;
+}
+
 // --- asynchronous copies, matrix fragments ----------------------------------------------------------
 static inline unsigned __cvta_generic_to_shared(const void* p) {
   return unsigned(static_cast<const unsigned char*>(p) - shared_memory);
 }
 static void copy_async(unsigned to, const void* from, int size, int valid) {
   if (to % size || reinterpret_cast<uintptr_t>(from) % (valid ? size : 1)) fault = "cp.async: unaligned address";
+  note(shared_memory + to, size);
+  if (valid) note(from, valid);
   fibers[current].open.push_back({shared_memory + to, static_cast<const unsigned char*>(from), valid, size - valid});
 }
 static void copy_commit() {
@@ -259,6 +287,7 @@ static void copy_wait(unsigned most) {
 static void load_matrices(int count, bool transposed, unsigned address, std::vector<unsigned*> out) {
   int warp = current / 32, lane = current % 32;
   exchange[warp][lane][0] = address;
+  if (lane < 8 * count) note(shared_memory + address, 16);
   __syncwarp();
   unsigned result[4];
   for (int m = 0; m < count; ++m) {
@@ -438,6 +467,8 @@ static int launch(void (*function)(void**), void** arguments, const int* dims, b
           f.state = READY;
           f.open.clear();
           f.groups.clear();
+          f.open_products.clear();
+          f.products.clear();
           f.index = {i % dims[3], i / dims[3] % dims[4], i / dims[3] / dims[4]};
           ++warp_alive[i / 32];
           prepare(f, i);

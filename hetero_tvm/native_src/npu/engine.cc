@@ -148,9 +148,23 @@ class Engine {
     } else if (c[0] != SetFlag::kOpcode && c[0] != WaitFlag::kOpcode && q.outstanding >= spec_.dma_outstanding) {
       return false;
     }
+    if (c[0] == Gather::kOpcode && indices_under_way(q, c)) return false;
     q.sequencer = QueueState::issuing;
     q.issue_until = now_ + spec_.issue_cycles;
     return true;
+  }
+
+  // Whether a transfer of the same queue still brings the indices of a gather, which has no addresses before.
+  bool indices_under_way(const QueueState& q, const uint8_t* gather) const {
+    Access wanted[kMostAccesses], found[kMostAccesses];
+    accesses(gather, wanted);
+    uint64_t steps = 0;
+    for (const Flight& f : q.flights) {
+      if (f.flag) continue;
+      const Access& written = found[accesses(code(f.step), found) - 1];
+      if (written.memory == wanted[0].memory && overlap(written, wanted[0], steps)) return true;
+    }
+    return false;
   }
 
   void issue(int index) {

@@ -55,8 +55,14 @@ const InstructionInfo& decode_head(const uint8_t* code, uint64_t left) {
     for (int j = 0; j < field.count; j++) {
       int64_t value = integer(code + field.offset + j * kBytes[static_cast<int>(field.kind)], field.kind);
       // A 64-bit value beyond the signed range is beyond every limit too.
-      if (value < field.least || value > field.greatest)
-        fail(HNPU_ERROR_STREAM, info->name, ": ", field.name, " is ", value, ", allowed are ", field.least,
+      if (value >= field.least && value <= field.greatest) continue;
+      if (field.words) {
+        std::string words;
+        for (int w = 0; w < field.word_count; w++) append(words, w ? ", " : "", field.words[w]);
+        fail(HNPU_ERROR_STREAM, info->name, ": ", field.name, " is number ", value, ", of 0 to ", field.greatest, " (",
+             words, ")");
+      }
+      fail(HNPU_ERROR_STREAM, info->name, ": ", field.name, " is ", value, ", allowed are ", field.least,
              " to ", field.greatest);
     }
   }

@@ -184,6 +184,8 @@ def _contiguous_over(sch: Schedule, block: Any, loop: Any) -> bool:
     if iterator is None:
         return False
     for read in stmt.reads:
+        if not len(read.region):  # a single value
+            continue
         *leading, last = read.region
         if any(_step(axis.min, iterator) != 0 for axis in leading) or _step(last.min, iterator) not in (0, 1):
             return False

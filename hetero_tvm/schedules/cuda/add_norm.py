@@ -32,7 +32,7 @@ class CudaAddNormSpace(DesignSpace):
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def _shapes(self, op: AddNorm, machine: GpuModel) -> list[rows.RowShape]:
-        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.output.dtype), machine)
+        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.output.dtype), machine, beside=2)
 
     def knobs(self, op: AddNorm, machine: GpuModel) -> tuple[Knob, ...]:
         return rows.knobs(self._shapes(op, machine))

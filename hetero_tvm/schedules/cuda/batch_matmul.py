@@ -23,8 +23,6 @@ from hetero_tvm.schedules.cuda.product import blocks, emit_tile  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import CHUNK, Problem, Tile, choices, tiles  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
 
-_GRID_Z = 65535
-
 
 class CudaBatchMatmulSpace(DesignSpace):
     """:class:`BatchMatmul` on tensor cores (float16, bfloat16, int8; tf32 where asked for), else with
@@ -50,8 +48,6 @@ class CudaBatchMatmulSpace(DesignSpace):
             return "the second matrix has neither its rows nor its columns together"
         if op.dtype == "int8" and not _along(op):
             return "int8 is multiplied along rows: the second matrix must be transposed"
-        if op.batch > _GRID_Z:
-            return f"{op.batch} matrices are more than a grid has"
         if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
             return "an operand has more than 2^31 values"
         return None

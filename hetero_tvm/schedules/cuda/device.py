@@ -170,16 +170,23 @@ __forceinline__ __device__ void htvm_put(void* shared, int at, const T* from) {
   for (int i = 0; i < N; ++i) pack.v[i] = from[i];
   *(HtvmPut<T, N>*)((char*)shared + at) = pack;
 }""",
+    # Of 32 bytes a lane every other group of four lanes takes the second half first: no two meet in a bank.
     "htvm_take": _PACK.replace("HtvmPack", "HtvmTake")
     + """
 template <int N, class T>
 __forceinline__ __device__ void htvm_take(const void* shared, int at, T* to) {
   constexpr int S = N * sizeof(T) > 16 ? 16 / sizeof(T) : N;
+  int flip = N * sizeof(T) == 32 ? (int)threadIdx.x << 2 & 16 : 0;
+  HtvmTake<T, S> packs[N / S];
 #pragma unroll
-  for (int i = 0; i < N; i += S) {
-    HtvmTake<T, S> pack = *(const HtvmTake<T, S>*)((const char*)shared + at + i * (int)sizeof(T));
+  for (int i = 0; i < N / S; ++i) {
+    const char* from = (const char*)shared + at + (i * 16 ^ flip);
+    packs[i] = *(const HtvmTake<T, S>*)(from);
+  }
 #pragma unroll
-    for (int j = 0; j < S; ++j) to[i + j] = pack.v[j];
+  for (int i = 0; i < N; ++i) {  // of values: a choice of packs would be one of addresses on the stack
+    T here = packs[i / S].v[i % S], there = packs[N / S - 1 - i / S].v[i % S];
+    to[i] = flip ? there : here;
   }
 }""",
     # N values of any dtype from global memory, aligned to their size, as float32.

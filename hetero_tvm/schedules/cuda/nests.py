@@ -148,7 +148,7 @@ def _inline(plan: Any, root: Any) -> None:
 
 def _nest(plan: Any, reference: Any) -> Nest | None:
     block = plan.get(reference)
-    if not isinstance(block.body, tirx.BufferStore) or len(block.match_buffers):
+    if len(block.match_buffers):
         return None
     axes, reduced = [], []
     for variable in block.iter_vars:
@@ -160,6 +160,10 @@ def _nest(plan: Any, reference: Any) -> Nest | None:
         (axes if kind == tirx.IterVar.DataPar else reduced).append((variable.var, int(dom.extent)))
     if not _covers(plan, reference, math.prod(extent for _, extent in (*axes, *reduced))):
         return None
+    if not isinstance(block.body, tirx.BufferStore):
+        from hetero_tvm.schedules.cuda.arg_nests import arg_nest
+
+        return arg_nest(block, axes, reduced)
     store, init = block.body, None
     if reduced:
         if not isinstance(block.init, tirx.BufferStore):

@@ -37,7 +37,7 @@ class CudaNormalizeSpace(DesignSpace):
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def _shapes(self, op: Normalize, machine: GpuModel) -> list[rows.RowShape]:
-        return rows.shapes(op.rows, op.n, _vector(op), machine)
+        return rows.shapes(op.rows, op.n, _vector(op), machine, beside=len(op.inputs) - 1)
 
     def knobs(self, op: Normalize, machine: GpuModel) -> tuple[Knob, ...]:
         return rows.knobs(self._shapes(op, machine))

@@ -38,6 +38,7 @@ from hetero_tvm.schedules.cuda.operands import Rows, Source  # noqa: E402
 from hetero_tvm.schedules.cuda.pipeline import Stages, run  # noqa: E402
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 
+_GRID_Z = 65535
 _GROUP = 8
 """Tiles down that are worked on together: they share columns of W, and rows of X with their neighbours."""
 
@@ -84,12 +85,16 @@ class Block:
 def blocks(k: Kernel, m: int, n: int, tile: Tile, products: int = 1) -> Iterator[Block]:
     """A launch of one block a tile, for ``products`` products of ``m`` rows and ``n`` columns."""
     down, across = -(-m // tile.rows), -(-n // tile.columns)
+    several = products > _GRID_Z  # then they share the first axis of the grid, which is longer
     with (
-        T.launch_thread("blockIdx.z", products) as product,
-        T.launch_thread("blockIdx.x", down * across) as block,
+        T.launch_thread("blockIdx.z", 1 if several else products) as product,
+        T.launch_thread("blockIdx.x", down * across * (products if several else 1)) as block,
         T.launch_thread("threadIdx.y", tile.threads // 32) as warp,
         T.launch_thread("threadIdx.x", 32) as lane,
     ):
+        if several:
+            product = device.fixed(k, block // (down * across))
+            block = device.fixed(k, block % (down * across))
         i, j = _place_of(k, block, down, across)
         row, column = device.fixed(k, i * tile.rows), device.fixed(k, j * tile.columns)
         yield Block(product, row, column, warp, lane)

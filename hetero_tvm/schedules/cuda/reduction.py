@@ -16,6 +16,7 @@ import tvm_ffi  # noqa: E402
 from tvm import tirx  # noqa: E402
 from tvm.ir.expr import TensorLoad  # noqa: E402
 
+from hetero_tvm.schedules.cuda.arg_nests import ArgNest  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import (  # noqa: E402
     Neighbours,
     Nest,
@@ -61,6 +62,8 @@ class Reduction:
 def reduction_of(nests: Nests) -> Reduction | str:
     """The reduction that the nests are, or why they are none."""
     first, *more = nests.nests
+    if isinstance(first, ArgNest):
+        return "it reduces pairs of place and value"
     if not first.reduced or len(more) > 1 or any(nest.reduced for nest in more):
         return "it is not one reduction with an elementwise step behind it"
     own = {buffer for buffer in nests.temporary if not buffer.same_as(first.buffer)}
@@ -76,7 +79,7 @@ def reduction_of(nests: Nests) -> Reduction | str:
         return "it starts from a value that changes the result"
     if _is_product(first, term):
         return "it is a product, which uses each element of both operands many times"
-    if after is not None and not _in_place(first, after):
+    if after is not None and not in_place(first, after):
         moved = _in_the_order_of(first, after)
         if moved is None:
             return "the step behind the reduction uses it in another order"
@@ -120,7 +123,7 @@ def _is_compact(nest: Nest) -> bool:
     return near.equals(place - near.base, 0) or nest.size == 1
 
 
-def _in_place(first: Nest, after: Nest) -> bool:
+def in_place(first: Nest, after: Nest) -> bool:
     """Whether result r of the reduction is used by result r behind it, and by no other."""
     if first.size != after.size or not _is_compact(after) or not _is_compact(first):
         return False
@@ -168,7 +171,7 @@ def _shape(nest: Nest, term: Any) -> tuple[bool, int]:
             if (nest.length if rows else nest.size) % width == 0 and _fits(nest, term, rows, width):
                 return rows, width
             width //= 2
-    return _moves_along(nest, term), 1
+    return moves_along(nest, term), 1
 
 
 def _fits(nest: Nest, term: Any, rows: bool, width: int) -> bool:
@@ -195,7 +198,7 @@ def neighbours(nest: Nest, rows: bool, width: int) -> tuple[Neighbours, Callable
     return near, place
 
 
-def _moves_along(nest: Nest, term: Any) -> bool:
+def moves_along(nest: Nest, term: Any) -> bool:
     """Whether the largest operand moves less along the last reduced axis than along the last other one."""
     loads = [load for load, _ in loads_of(term)]
     if not nest.axes or not loads:

@@ -73,8 +73,11 @@ def vector_of(extent: int, *dtypes: str) -> int:
     return math.gcd(extent, VECTOR_BYTES // min(map(bytes_of, dtypes)))
 
 
-def shapes(rows: int, n: int, vector: int, machine: GpuModel) -> list[RowShape]:
-    """The ways to share out rows, the most promising first."""
+def shapes(rows: int, n: int, vector: int, machine: GpuModel, beside: int = 0) -> list[RowShape]:
+    """The ways to share out rows, the most promising first.
+
+    ``beside`` counts the vectors (weights, biases) whose elements a thread holds beside its values.
+    """
     found = []
     widest = min(MOST_THREADS, _power_of_two(-(-n // vector)))
     threads = 1
@@ -86,12 +89,12 @@ def shapes(rows: int, n: int, vector: int, machine: GpuModel) -> list[RowShape]:
                 if threads * together >= WARP and shape not in found:
                     found.append(shape)
         threads *= 2
-    return sorted(found, key=lambda shape: _cost(shape, machine))
+    return sorted(found, key=lambda shape: _cost(shape, machine, beside))
 
 
-def _cost(shape: RowShape, machine: GpuModel) -> tuple[float, ...]:
+def _cost(shape: RowShape, machine: GpuModel, beside: int) -> tuple[float, ...]:
     """Lower is better: registers in use, idle multiprocessors, warps that must meet."""
-    values = shape.pieces * shape.vector
+    values = shape.pieces * shape.vector * (1 + beside / 4)
     threads = shape.blocks * shape.threads * shape.together
     idle = max(0.0, math.log2(machine.sms * 1024 / threads)) if shape.pieces > 1 else 0.0
     unfilled = max(0.0, math.log2(machine.sms * 2 / shape.blocks)) if shape.together > 1 else 0.0
@@ -209,6 +212,18 @@ class RowKernel:
             return cast(held, "float32")
 
         return value
+
+    def replace(self, term: Callable[[Any], Any]) -> None:
+        """Of a row in registers: each value becomes ``term(value)``, kept in float32."""
+        k, width = self.k, self.shape.vector
+        terms = k.scratch((width * self.shape.pieces,))
+
+        def piece_terms(values: Any, column: Any, slot: int) -> None:
+            for e in range(width):
+                k.store(terms, term(values(e)), [int32(slot * width + e)])
+
+        self.each(piece_terms)
+        self._held, self._held_dtype = terms, "float32"
 
     def reduce(
         self, term: Callable[[Any], Any], combine: Callable[[Any, Any], Any], neutral: float, padded: bool

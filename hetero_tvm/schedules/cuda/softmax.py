@@ -15,12 +15,14 @@ from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.softmax import Softmax  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
-from hetero_tvm.schedules.cuda import rows  # noqa: E402
+from hetero_tvm.schedules.cuda import device, rows  # noqa: E402
 from hetero_tvm.targets.cuda.model import GpuModel  # noqa: E402
+
+_BINARY = math.log2(math.e)
 
 
 class CudaSoftmaxSpace(DesignSpace):
-    """Rows in registers (see :mod:`.rows`): their maximum, the sum of exponentials, one write.
+    """Rows in registers (see :mod:`.rows`): their maximum, exponentials and their sum, one write.
 
     Knob ``block``: threads a row, rows a block.
     """
@@ -54,10 +56,21 @@ class CudaSoftmaxSpace(DesignSpace):
             with kernel.threads(reductions=2):
                 kernel.load(lambda c, lanes: k.load(x, [kernel.row, k.ramp(c, lanes)]), -math.inf)
                 peak = kernel.reduce(lambda value: value, tirx.max, -math.inf, padded=False)
-                total = kernel.reduce(lambda value: tirx.exp(value - peak), rows.add, 0.0, padded=True)
+
+                def weight(value: Any) -> Any:
+                    return device.value("htvm_exp2", (value - peak) * rows.const(_BINARY), dtype="float32")
+
+                if shape.resident:  # no exponential is computed twice
+                    kernel.replace(weight)
+                    weight = _itself
+                total = kernel.reduce(weight, rows.add, 0.0, padded=not shape.resident)
                 factor = k.let(rows.const(1) / total)
                 kernel.store(
-                    lambda value, column, e: tirx.exp(value - peak) * factor,
+                    lambda value, column, e: weight(value) * factor,
                     lambda c, vector: k.store(y, vector, [kernel.row, k.ramp(c, shape.vector)]),
                 )
         return k.function
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -67,6 +67,10 @@ class NpuSpace(DesignSpace):
         something near to it, if one is given; None when there is none."""
         return point or self.default(op, machine)
 
+    def cost(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> float | None:
+        """Estimated cycles of the kernel with these operands in L1; None when the space cannot say."""
+        return None
+
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         """:meth:`emit` with parameters in L1."""
         raise NotImplementedError(f"{self.name} keeps nothing in L1")

@@ -35,7 +35,7 @@ from hetero_tvm.schedules.npu import epilogue  # noqa: E402
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace  # noqa: E402
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel  # noqa: E402
 from hetero_tvm.schedules.npu.image import Image  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, extent_at  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ConvPoolSpace(NpuSpace):
     def _rows(self, op: ConvPool, machine: Any) -> int:
         """Pooled rows per strip: as many as fit; 0 when none do."""
         spec, n = machine.spec, op.conv.filters
-        if 2 * op.k * n > spec.scratchpad("l0b") or _tile(op, spec) is None:
+        if _tile(op, spec) is None or 2 * _weight_rows(op, spec) * n > spec.scratchpad("l0b"):
             return 0
         wide = _width(op)
         for rows in range(min(op.pool.out[0], 16), 0, -1):
@@ -160,10 +160,23 @@ def _tile(op: ConvPool, spec: Any) -> tuple[int, int] | None:
     return None
 
 
+def _part_rows(op: ConvPool, spec: Any) -> int:
+    """Rows of weights from one part of the reduction to the next in L0B, where parts begin aligned."""
+    _, tk = _tile(op, spec)
+    return tk if tk >= op.k else aligned_rows(tk, 2 * op.conv.filters, spec.alignment)
+
+
+def _weight_rows(op: ConvPool, spec: Any) -> int:
+    """Rows of all weights in L0B."""
+    _, tk = _tile(op, spec)
+    return (ceil_div(op.k, tk) - 1) * _part_rows(op, spec) + tk
+
+
 class _Emitter:
     def __init__(self, op: ConvPool, rows: int, machine: Any, y_held: bool):
         self.op, self.rows, self.dtype, self.y_held = op, rows, machine.dtype, y_held
         self.pixels, self.tk = _tile(op, machine.spec)
+        self.part_rows, self.weight_rows = _part_rows(op, machine.spec), _weight_rows(op, machine.spec)
         self.k = Kernel()
 
     def run(self) -> Any:
@@ -179,12 +192,12 @@ class _Emitter:
             w = k.argument("W", (op.k, n), dtype)
             bias = k.argument("bias", (n,), "float32")
             y = k.argument("Y", (1, *pool.out, n), dtype, L1 if self.y_held else DRAM)
-            w1, b0 = k.alloc(L1, (op.k, n), dtype), k.alloc(L0B, (op.k, n), dtype)
+            w1, b0 = k.alloc(L1, (op.k, n), dtype), k.alloc(L0B, (self.weight_rows, n), dtype)
             self.bias = k.alloc(UB, (n,), "float32")
             self.image = k.alloc(UB, (2, high, wide, n), dtype)
             k.load((op.k, n), At(w1, lambda a, b: (a, b)), At(w, lambda a, b: (a, b)))
             k.load((n,), At(self.bias, lambda b: (b,)), At(bias, lambda b: (b,)))
-            k.move((op.k, n), At(b0, lambda a, b: (a, b)), At(w1, lambda a, b: (a, b)))
+            self._move_weights(b0, w1)
             left, right = pool.padding[1], wide - pool.padding[1] - c.out_width
             for first, count in ((0, left), (wide - max(right, 0), max(right, 0))):
                 if count:
@@ -201,6 +214,18 @@ class _Emitter:
                 with k.loop(strips) as t:
                     self._strip(x, b0, y, t)
         return k.function
+
+    def _move_weights(self, b0: Any, w1: Any) -> None:
+        op, k, n = self.op, self.k, self.op.conv.filters
+        if self.part_rows == self.tk:
+            k.move((op.k, n), At(b0, lambda a, b: (a, b)), At(w1, lambda a, b: (a, b)))
+            return
+        with k.loop(ceil_div(op.k, self.tk)) as r:
+            d = extent_at(op.k, self.tk, r)
+            k.move(
+                (d, n), At(b0, lambda a, b: (r * self.part_rows + a, b)),
+                At(w1, lambda a, b: (r * self.tk + a, b)),
+            )  # fmt: skip
 
     def _strip(self, x: Any, b0: Any, y: Any, t: Any) -> None:
         op, k, p = self.op, self.k, self.rows
@@ -270,7 +295,7 @@ class _Emitter:
                 image.patches(k, a0, (m, d), first, r * self.tk, x)
                 k.mmad(
                     (m, n, d), At(acc, lambda a, b, q: (a, b)), At(a0, lambda a, b, q: (a, q)),
-                    At(b0, lambda a, b, q: (r * self.tk + q, b)), r == 0,
+                    At(b0, lambda a, b, q: (r * self.part_rows + q, b)), r == 0,
                 )  # fmt: skip
             column = op.pool.padding[1] + j * self.pixels
             k.move_out(

@@ -56,15 +56,20 @@ _current: ContextVar[DeviceModule | None] = ContextVar("hetero_tvm_device_module
 
 
 @contextlib.contextmanager
-def collect() -> Iterator[list[DeviceModule]]:
-    """While open, everything that is compiled for a GPU in this context is noted, here and further out."""
+def collect(rehearsal: bool = False) -> Iterator[list[DeviceModule]]:
+    """While open, everything that is compiled for a GPU in this context is noted, here and further out.
+
+    In a ``rehearsal`` kernels only become CUDA C++: nothing is compiled, runs, or is noted further out.
+    """
     modules: list[DeviceModule] = []
-    token = _collected.set(modules)
+    rehearsal = rehearsal or _rehearsing.get()
+    tokens = _collected.set(modules), _rehearsing.set(rehearsal)
     try:
         yield modules
     finally:
-        _collected.reset(token)
-        if (outer := _collected.get()) is not None and not _rehearsing.get():
+        _collected.reset(tokens[0])
+        _rehearsing.reset(tokens[1])
+        if (outer := _collected.get()) is not None and not rehearsal:
             outer.extend(modules)
 
 
@@ -180,17 +185,14 @@ def compile_kernels(module: Any, target: Any) -> Any:
 
 def rejects(kernel: Any, target: Any) -> str | None:
     """Why a scheduled PrimFunc does not become CUDA C++; None when it does.  Nothing is compiled."""
-    token = _rehearsing.set(True)
     try:
-        with collect(), quiet_fd2():
+        with collect(rehearsal=True), quiet_fd2():
             compile_kernels(kernel.with_attr("target", target), target)
     except HeteroTVMError as error:
         return error.message
     except Exception as error:  # TVM raises many kinds
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
         return next((line for line in lines if "Check failed" in line), lines[0] if lines else repr(error))
-    finally:
-        _rehearsing.reset(token)
     return None
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
+from pathlib import Path
 
 from hetero_tvm import native
 from hetero_tvm.errors import BuildError
@@ -23,6 +25,8 @@ _ASM = re.compile(r"(?:__asm__\s+__volatile__|asm\s+volatile|__asm__\s+volatile|
 _COLLECTIVE = re.compile(
     r"__sync|__shfl|wmma::|load_matrices|multiply<|copy_async|htvm_|__activemask|__shared__"
 )
+# A vector access of the schedules' device functions: its pointer type, its address.
+_PACK = re.compile(r"\*\(((?:const )?Htvm\w+<[^>]*>\*)\)(\((?:[^()]|\([^()]*\))*\))")
 _ELEMENT = {"f16": "half", "bf16": "nv_bfloat16", "s8": "signed char", "u8": "uchar", "tf32": "tf32"}
 
 
@@ -30,22 +34,26 @@ class Emulator(Toolchain):
     """Host code behind the magic that ``standin.cc`` knows, in place of a cubin."""
 
     name = "emulator"
-    version = "3"
+    version = "4"
 
-    def _compile(self, source: str, arch: str, kind: str) -> bytes:
+    def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         raise BuildError("the emulation of a GPU makes no PTX")
 
     def cubin(self, source: str, arch: str) -> bytes:
-        folder = native.cache_dir().parent / "cuda"
-        folder.mkdir(parents=True, exist_ok=True)
-        text = translate(source)
-        path = folder / f"emulated-{_digest(text)}.cc"
-        path.write_text(text)
-        header = native.source_path("native_src/cuda/emulated.h").parent
-        flags = ["-std=c++20", "-O1", "-march=native", "-w", "-fpermissive", "-fno-math-errno"]
-        library = native.compile_shared([path], include=[header], flags=flags, name="emulated")
-        code = library.read_bytes()
+        code = compiled(translate(source)).read_bytes()
         return MAGIC + struct.pack("<Q", len(code)) + code
+
+
+def compiled(text: str, flags: Sequence[str] = ()) -> Path:
+    """The library of a translated program."""
+    folder = native.cache_dir().parent / "cuda"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"emulated-{_digest(text)}.cc"
+    path.write_text(text)
+    header = native.source_path("native_src/cuda/emulated.h")
+    flags = ["-std=c++20", "-O1", "-march=native", "-w", "-fpermissive", "-fno-math-errno", *flags]
+    ready = native.compile_header(header, flags=flags, name="emulated")
+    return native.compile_shared([path], include=[ready, header.parent], flags=flags, name="emulated")
 
 
 def _digest(text: str) -> str:
@@ -58,7 +66,7 @@ def translate(source: str) -> str:
     """C++ over ``emulated.h`` with one ``emulated_<kernel>`` per kernel of ``source``."""
     marker = source.index("#define ushort unsigned short")
     body = source[source.index("#endif", marker) + len("#endif") :]
-    body = _static_shared(_replace_asm(body))
+    body = _PACK.sub(r"*seen((\1)(\2))", _static_shared(_replace_asm(body)))
     size = r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];"
     body = re.sub(size, r"\1* \2 = (\1*)shared_memory;", body)
     parts = ['#include "emulated.h"\n', body]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hetero_tvm.relax_passes.finalize import symbol
 from hetero_tvm.targets.cuda import facts
 from hetero_tvm.targets.cuda.codegen import DeviceModule
 from hetero_tvm.targets.cuda.model import GpuModel, model_named
@@ -38,8 +39,10 @@ def problems(built: Any, modules: Sequence[DeviceModule], tools: Toolchain) -> l
         ptx = bodies(tools.ptx(module.source, module.arch))
         for task in built.plan.tasks:
             wanted = _instructions(task)
-            # The second kernel of a split reduction only adds: the first one multiplies.
-            first = [name for name in ptx if re.fullmatch(rf"{task.name}(_{module.arch})?_kernel", name)]
+            # The second kernel of a split reduction only adds: the first one multiplies.  TVM numbers names
+            # that are taken already.
+            pattern = rf"{symbol(task.name)}\d*(_{module.arch})?\d*_kernel"
+            first = [name for name in ptx if re.fullmatch(pattern, name)]
             if wanted and not first:
                 found.append(f"{module.arch} {task.name}: there is no such kernel")
             for name in first:

@@ -18,6 +18,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
 from hetero_tvm.relax_passes.conv_forms import Conv1dAsConv2d  # noqa: E402
 from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
+from hetero_tvm.relax_passes.index_forms import SplitAsSlices  # noqa: E402
 from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
@@ -195,7 +196,7 @@ class CudaTarget(Target):
 
         forms = (Conv1dAsConv2d(), ConvTransposeAsPhases())
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
-        return (*forms, *fusions(claims), BlockImages(_BLOCK, serves, halos=False))
+        return (*forms, *fusions(claims), SplitAsSlices(), BlockImages(_BLOCK, serves, halos=False))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:

@@ -37,6 +37,8 @@ class Toolchain(ABC):
     """One compiler of CUDA C++."""
 
     name: str = ""
+    keeps_ptx: bool = False
+    """Whether compiling machine code leaves the virtual assembly in the cache: for who asks for both."""
 
     @property
     @abstractmethod
@@ -50,7 +52,8 @@ class Toolchain(ABC):
         return found.group(1) if found else self.version
 
     @abstractmethod
-    def _compile(self, source: str, arch: str, kind: str) -> bytes: ...
+    def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
+        """What comes of the source by kind (``cubin``, ``ptx``): the kind that is asked for, or more."""
 
     def cubin(self, source: str, arch: str) -> bytes:
         """Machine code for one architecture.
@@ -66,19 +69,22 @@ class Toolchain(ABC):
         return self._cached(precise(source), arch, "ptx").decode()
 
     def _cached(self, source: str, arch: str, kind: str) -> bytes:
-        digest = hashlib.sha256("\0".join((self.name, self.version, arch, kind, source)).encode())
-        path = cache_dir().parent / "cuda" / f"{digest.hexdigest()[:32]}.{kind}"
-        if path.is_file():
+        def place(kind: str) -> Path:
+            digest = hashlib.sha256("\0".join((self.name, self.version, arch, kind, source)).encode())
+            return cache_dir().parent / "cuda" / f"{digest.hexdigest()[:32]}.{kind}"
+
+        if (path := place(kind)).is_file():
             return path.read_bytes()
-        result = self._compile(source, arch, kind)
+        results = self._compile(source, arch, kind)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(result)
-            os.replace(file.name, path)
+            for made, result in results.items():
+                with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                    file.write(result)
+                os.replace(file.name, place(made))
         except OSError:  # a read-only home: it works, only slower
             pass
-        return result
+        return results[kind]
 
 
 def precise(source: str) -> str:
@@ -106,15 +112,20 @@ class Nvcc(Toolchain):
     def version(self) -> str:
         return subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout.strip()
 
-    def _compile(self, source: str, arch: str, kind: str) -> bytes:
+    def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory(prefix="hetero_tvm-") as folder:
             file, out = Path(folder) / "kernels.cu", Path(folder) / "out"
             file.write_text(source)
             command = [self.path, f"-{kind}", f"-arch={arch}", "-O3", "-std=c++17", "-diag-suppress=177,550"]
+            if self.keeps_ptx:
+                command += ["--keep", "--keep-dir", folder]
             done = subprocess.run([*command, str(file), "-o", str(out)], capture_output=True, text=True)
             if done.returncode:
                 raise _refused(self.name, arch, done.stderr or done.stdout)
-            return out.read_bytes()
+            results = {kind: out.read_bytes()}
+            if (kept := file.with_suffix(".ptx")).is_file():
+                results.setdefault("ptx", kept.read_bytes())
+            return results
 
 
 class Nvrtc(Toolchain):
@@ -132,7 +143,7 @@ class Nvrtc(Toolchain):
         self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         return f"{major.value}.{minor.value}"
 
-    def _compile(self, source: str, arch: str, kind: str) -> bytes:
+    def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         lib, program = self._library, ctypes.c_void_p()
         target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
         options = [
@@ -147,7 +158,8 @@ class Nvrtc(Toolchain):
         try:
             if lib.nvrtcCompileProgram(program, len(options), text):
                 raise _refused(self.name, arch, self._fetch("ProgramLog", program).decode(errors="replace"))
-            return self._fetch("CUBIN" if kind == "cubin" else "PTX", program)
+            kinds = {kind, "ptx"} if self.keeps_ptx else {kind}
+            return {one: self._fetch(one.upper(), program) for one in kinds}
         finally:
             lib.nvrtcDestroyProgram(ctypes.byref(program))
 

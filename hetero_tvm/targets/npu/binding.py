@@ -74,13 +74,13 @@ class L1Plan:
 
     parts: list[int]
     peak: int
-    early: bool
-    """Every kernel's part is its own from the start of the kernel before: loads may run ahead."""
+    early: list[bool]
+    """Whether a kernel's part is its own from the start of the kernel before: its loads may run ahead."""
 
 
 def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
     """Places in L1, by live ranges in steps of one kernel; ``ahead``: a kernel's part is its own one step
-    earlier if there is room.
+    earlier where there is room.
 
     Raises
     ------
@@ -89,14 +89,19 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
     held = _held(calls, IN_L1)
     capacity = spec.scratchpad("l1")
     align = spec.alignment
-    for steps in (1, 0) if ahead else (0,):
+    own = [call.program.needs.get("l1", 0) for call in calls]
+    live = [0] * len(calls)
+    for tensor in held:
+        for n in range(tensor.first, tensor.last + 1):
+            live[n] += -(-tensor.bytes // align) * align
+    fits = [bool(n) and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
+    for early in (fits, [False] * len(calls)) if ahead else ([False] * len(calls),):
         buffers = [
             memory.Buffer(f"t{n}", t.first, t.last + 1, -(-t.bytes // align) * align)
             for n, t in enumerate(held)
         ]
         buffers += [
-            memory.Buffer(f"k{n}", max(0, n - steps), n + 1, call.program.needs.get("l1", 0))
-            for n, call in enumerate(calls)
+            memory.Buffer(f"k{n}", n - early[n], n + 1, size) for n, size in enumerate(own)
         ]
         plan = memory.plan(
             memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
@@ -104,7 +109,7 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
         if plan.fits:
             for n, tensor in enumerate(held):
                 tensor.offset = plan.offsets[f"t{n}"]
-            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, bool(steps))
+            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, early)
     raise L1Full(
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
@@ -174,7 +179,7 @@ def _memory_of(tensor: Tensor) -> Hashable:
     return _ON_CHIP.get(tensor.slot, ("dram", tensor.slot))
 
 
-def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[Instr]]]:
+def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterable[tuple[int, Sequence[Instr]]]:
     """Pieces of kernels: (kernel, instructions).
 
     Loads of a kernel's constants come before the kernel in front of it when that one leaves the DMA
@@ -182,7 +187,7 @@ def _order(calls: Sequence[Call], early: bool) -> Iterable[tuple[int, Sequence[I
     """
     done = [0] * len(calls)
     for n, call in enumerate(calls):
-        if early and n + 1 < len(calls) and not call.streams:
+        if n + 1 < len(calls) and early[n + 1] and not call.streams:
             front = 0
             following = calls[n + 1].program
             own = call.program.front or 0

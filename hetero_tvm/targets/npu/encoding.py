@@ -99,8 +99,12 @@ class Field:
         if self.kind != "f32":
             low, high = self.limits
             for value in raw:
-                if not low <= value <= high:
-                    raise StreamError(f"{self.name} is {value}, allowed are {low} to {high}")
+                if low <= value <= high:
+                    continue
+                if self.names:
+                    words = ", ".join(self.names)
+                    raise StreamError(f"{self.name} is number {value}, of 0 to {high} ({words})")
+                raise StreamError(f"{self.name} is {value}, allowed are {low} to {high}")
         if self.names:
             return self.names[raw[0]]
         return raw if self.count > 1 else raw[0]

@@ -61,7 +61,11 @@ def _mmad(v: Values, machine: Any) -> None:
         c = machine.read("l0c", 0, v["c"], (m, n), (v["c_pitch"], 4), np.dtype(wide))
     with np.errstate(all="ignore"):
         for i in range(k):
-            c = c + a[:, i : i + 1] * b[i : i + 1, :]
+            if wide is np.int32:
+                c = c + a[:, i : i + 1] * b[i : i + 1, :]
+            else:
+                # 16 bits of a product and 24 of a sum: in float64 nothing is lost that f32 could keep.
+                c = (c.astype(np.float64) + a[:, i : i + 1].astype(np.float64) * b[i : i + 1, :]).astype(wide)
     machine.write("l0c", 0, v["c"], (v["c_pitch"], 4), c)
 
 
@@ -71,7 +75,7 @@ MMAD = Instruction(
     "mmad", 0x20, "matrix",
     "C[m,n] = sum over k of A[m,k] * B[k,n], onto C or from zero.  A lies in L0A by rows of k (by rows "
     "of m when transposed), B in L0B by rows of n (of k when transposed), C in L0C by rows of n as f32 "
-    "(int32 for i8).  k ascends; products of f16 and bf16 are exact, every sum is rounded to f32.",
+    "(int32 for i8).  k ascends; products of f16 and bf16 are exact, every sum is rounded to f32 once.",
     (
         u8("dtype", "of A and B", MATRIX_DTYPES),
         u8("accumulate", "onto C", _NO_YES, default="no"),

@@ -33,7 +33,7 @@ from hetero_tvm.targets.npu.region import (  # noqa: E402
     RegionBuilder,
     Value,
 )  # noqa: E402
-from hetero_tvm.targets.npu.residency import Step  # noqa: E402
+from hetero_tvm.targets.npu.residency import PLACING, Placing, Step  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
 
@@ -221,9 +221,20 @@ class _Region(RegionCompiler):
         operands = [values[arg] if array is None else None for arg, array in fields]
         wanted, layout = task.space.layouts(task.op)
         result = Value(shape_of(var), dtype=dtype_of(var))
-        point = self.points.get(task.key)
         name = self.names.get(var, var.name)
-        return Step(task.space, task.op, point, operands, wanted, result, layout, name, arrays)
+        point = self.points.get(task.key, {})
+        recorded = {knob: choice for knob, choice in point.items() if knob not in PLACING}
+        if recorded == self._default(task):
+            recorded = {}  # what is best in its place, which the region knows
+        return Step(
+            task.space, task.op, recorded or None, operands, wanted, result, layout, name, arrays,
+            placing=Placing.of(point),
+        )  # fmt: skip
+
+    def _default(self, task: Task) -> Point:
+        if task.key not in self.cache.defaults:
+            self.cache.defaults[task.key] = dict(task.space.default(task.op, self.machine))
+        return self.cache.defaults[task.key]
 
     def function(self) -> Any:
         """The region as Relax: what an external code generator is called with."""

@@ -31,6 +31,5 @@ def cast(values: np.ndarray, dtype: str, zero_point: int = 0) -> np.ndarray:
     limits = np.iinfo(target)
     if values.dtype.kind in "iu":
         return np.clip(values.astype(np.int64) + zero_point, limits.min, limits.max).astype(target)
-    rounded = np.rint(values.astype(np.float64)) + zero_point
-    finite = np.nan_to_num(rounded, nan=0.0, posinf=limits.max, neginf=limits.min)
-    return np.clip(finite, limits.min, limits.max).astype(target)
+    rounded = np.rint(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    return np.clip(rounded + zero_point, limits.min, limits.max).astype(target)

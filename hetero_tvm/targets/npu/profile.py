@@ -278,13 +278,16 @@ def totals(regions: Sequence[RegionProfile]) -> dict[str, Any]:
 
 
 def write_trace(path: Path, regions: Sequence[RegionProfile]) -> None:
-    """Chrome's trace format (also Perfetto's): one process per region, one row per queue."""
+    """Chrome's trace format (also Perfetto's): one process per region, one row per queue; a region begins
+    where the one before ended."""
     events: list[dict[str, Any]] = []
+    begin = 0.0  # microseconds
     for pid, region in enumerate(regions):
         events.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": region.name}})
         for tid, queue in enumerate(QUEUES):
             events.append(
                 {"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": queue}}
             )
-        events += [{**event, "pid": pid} for event in region.events]
+        events += [{**event, "ts": begin + event["ts"], "pid": pid} for event in region.events]
+        begin += 1e6 * region.seconds
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))

@@ -100,6 +100,8 @@ class KernelCache:
     def __init__(self, machine: NpuMachine, features: Features = ALL):
         self.machine, self.features = machine, features
         self._programs: dict[Any, Program] = {}
+        self.defaults: dict[str, Any] = {}
+        """Default points by task."""
 
     def of_space(
         self, space: Any, op: Any, point: Any, place: Place = Place(), held: frozenset[int] = frozenset()

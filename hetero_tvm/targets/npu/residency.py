@@ -3,7 +3,7 @@
 A tensor can stay when its producer can leave it there and every reader takes it from there, in one
 layout.  Those that save most traffic for the time that they occupy L1 come first, as long as at every
 step enough is left for the tiles of the kernels: of the one that runs, and of the next one, whose
-weights arrive meanwhile.
+weights arrive meanwhile.  A kernel whose tiles suffer from sharing that room takes all of it instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,28 @@ from hetero_tvm.targets.npu.binding import L1Full
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value, plain_layout
 
+_SHARING = 0.9
+"""A kernel shares L1 with its neighbours unless alone it would take less than this part of the cycles."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Choices of a kernel that only show beside others; None: by rule."""
+
+    keep: bool | None = None
+    """Whether its result may stay in L1."""
+    share: bool | None = None
+    """Whether it leaves half of the free part of L1 to its neighbours, so that their loads run ahead."""
+
+    @staticmethod
+    def of(point: Point) -> Placing:
+        """As a point records it."""
+        return Placing(*(None if name not in point else bool(point[name]) for name in PLACING))
+
+
+PLACING = ("keep", "share")
+"""Names under which points record a :class:`Placing`; no space knows them."""
+
 
 @dataclass(eq=False)
 class Step:
@@ -27,7 +49,7 @@ class Step:
     space: Any
     op: Any
     recorded: Point | None
-    """From a record; None: the space's default."""
+    """From a record; None: the best in its place."""
     operands: list[Value | None]
     """None for constants."""
     wanted: tuple[str, ...]
@@ -54,6 +76,7 @@ class Step:
     reserves: bool = False
     """Others have something in the unified buffer while this runs."""
     point: Point = field(default_factory=dict)
+    placing: Placing = field(default_factory=Placing)
 
     def writes(self) -> list[tuple[Value, int]]:
         """Values that it makes, whole or in part, with their indices."""
@@ -102,7 +125,8 @@ def settle(
     streams = [sum(a.nbytes // 2 for a in step.arrays if a is not None) > capacity for step in steps]
     found = [
         c for c in found
-        if c.value.pinned or 2 * c.bytes <= capacity or not any(streams[c.first : c.last + 1])
+        if c.value.pinned or steps[c.first].placing.keep
+        or 2 * c.bytes <= capacity or not any(streams[c.first : c.last + 1])
     ]  # fmt: skip
     candidates = sorted(found, key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
@@ -142,16 +166,32 @@ def _points(
         recorded = step.recorded if step.leader is None else step.leader.point
         # The indices of a second copy and of a table are no operands of the contract.
         inner = frozenset(index for index in step.held if index <= len(step.operands))
-        for room in ((capacity - around) // 2, capacity - around, alone):
-            point = step.space.fitted(step.op, recorded, machine, inner, room)
-            if point is not None:
-                break
-        else:
+        rooms = ((capacity - around) // 2, capacity - around, alone)
+        point = _fitted(step, recorded, machine, inner, rooms)
+        if point is None:
             if live[n]:
                 return n
             point = step.recorded or step.space.default(step.op, machine)
         step.point = {**point, "copied": step.copied} if step.copied else point
     return None
+
+
+def _fitted(
+    step: Step, recorded: Point | None, machine: NpuMachine, held: frozenset[int], rooms: Sequence[int]
+) -> Point | None:
+    """The point for the first room that has one, or for the second where that is much better."""
+    space, op = step.space, step.op
+    points = (space.fitted(op, recorded, machine, held, room) for room in rooms)
+    shared = next(points)
+    if shared is not None and step.placing.share:
+        return shared
+    wide = next((point for point in points if point is not None), None)
+    if shared is None or wide is None:
+        return shared or wide
+    if step.placing.share is False:
+        return wide
+    costs = [space.cost(op, point, machine, held) for point in (shared, wide)]
+    return wide if None not in costs and costs[1] < _SHARING * costs[0] else shared
 
 
 def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candidate]:
@@ -167,6 +207,8 @@ def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candid
     for value, made in writers.items():
         places = readers.get(value, [])
         if not places or value in leaving or value.dtype != "float32":  # whole numbers stay in DRAM
+            continue
+        if not value.pinned and any(steps[n].placing.keep is False for n, _ in made):
             continue
         layouts = {plain_layout(value.shape, steps[n].layout) for n, _ in made}
         able = all(len(steps[n].operands) in steps[n].space.on_chip(steps[n].op) for n, _ in made)

@@ -15,6 +15,7 @@ from hetero_tvm.relax_passes.index_forms import INDEX_FORMS, SplitAsSlices
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
 from hetero_tvm.relax_passes.quantized import Quantized
+from hetero_tvm.relax_passes.quantized_rows import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.resize_forms import RESIZE_FORMS
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
@@ -106,7 +107,9 @@ class NpuTarget(Target):
     def fusions(self) -> Sequence[GraphPass]:
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
-        return (Quantized(), *FORMS, *INDEX_FORMS, *RESIZE_FORMS, *FUSIONS, ClaimPool(), SplitAsSlices())
+        quantized = (QuantConv1dAsConv2d(), Quantized())
+        forms = (*FORMS, *INDEX_FORMS, *RESIZE_FORMS)
+        return (*quantized, *forms, *FUSIONS, ClaimPool(), SplitAsSlices())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
@@ -147,11 +150,18 @@ class NpuTarget(Target):
         return mine, SimulatedWorkers(mine, self.machine)
 
     def reconsider(
-        self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point], gains: Mapping[str, float]
-    ) -> Sequence[str]:
-        from hetero_tvm.targets.npu.whole_model import taken_back
+        self,
+        module: Any,
+        tasks: Sequence[Any],
+        starts: Sequence[Mapping[str, Point]],
+        measured: Mapping[str, Sequence[tuple[Point, float]]],
+        trials: int | None,
+        seconds: float | None = None,
+    ) -> tuple[Mapping[str, Point], str] | None:
+        from hetero_tvm.targets.npu.whole_model import search
 
-        return taken_back(module, tasks, points, gains, self)
+        found = search(module, tasks, starts, measured, self, trials, seconds)
+        return found.points, str(found)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place

@@ -32,6 +32,19 @@ def test_rows_are_written_at_once_and_not_measured_again(tmp_path):
     assert [row["status"] for row in json.loads(path.read_text())["sections"]["matmul"]] == ["ok", "ok"]
 
 
+def test_what_fails_is_tried_twice(tmp_path):
+    calls = []
+    for _ in range(4):
+        row = Book(tmp_path / "r.json", HEAD, 5).row(
+            "matmul", "a", lambda: calls.append(1) or {"status": "timeout"}
+        )
+        assert row["status"] == "timeout"
+    assert len(calls) == row["tries"] == 2
+    mended = Book(tmp_path / "r.json", HEAD, 5)
+    mended.forget_bad()
+    assert mended.row("matmul", "a", lambda: {"status": "ok"})["tries"] == 1
+
+
 def test_what_fails_is_a_row(tmp_path):
     def broken():
         raise RuntimeError("first line\nmiddle\nlast line")

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.benchmarking.gpu import timing
 
 
@@ -92,3 +93,75 @@ def test_without_graphs_the_calls_themselves_are_timed():
     found = timing.measure([clock.call("a")], clock, 0.0, graph=False, busy=lambda: seen.append(clock.calls))
     assert not found.graph and not clock.launches and len(clock.order) == clock.calls
     assert len(seen) == 1
+
+
+class FakeCuda:
+    """``torch.cuda`` as far as :class:`timing.Clock` goes: a stream that counts milliseconds."""
+
+    def __init__(self):
+        self.milliseconds, self.current, self.capturing = 0.0, None, None
+        fake = self
+
+        class Stream:
+            cuda_stream = 77
+
+            def synchronize(self):
+                pass
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self, stream):
+                assert isinstance(stream, Stream)
+                self.at = fake.milliseconds
+
+            def synchronize(self):
+                pass
+
+            def elapsed_time(self, end):
+                return end.at - self.at
+
+        class CUDAGraph:
+            def replay(self):
+                fake.milliseconds += self.cost
+
+        @contextlib.contextmanager
+        def graph(captured, stream):
+            before, fake.capturing = fake.milliseconds, captured
+            yield
+            captured.cost, fake.milliseconds, fake.capturing = fake.milliseconds - before, before, None
+
+        @contextlib.contextmanager
+        def on(stream):
+            fake.current = stream
+            yield
+            fake.current = None
+
+        self.Stream, self.Event, self.CUDAGraph, self.graph, self.stream = Stream, Event, CUDAGraph, graph, on
+
+
+def test_the_clock_reads_events_on_its_stream(monkeypatch):
+    torch = pytest.importorskip("torch")
+    import_tvm()  # looks at the real torch.cuda
+    fake = FakeCuda()
+    monkeypatch.setattr(torch, "cuda", fake)
+    clock, streams = timing.Clock(), set()
+
+    def kernel():
+        streams.add(fake.current)
+        fake.milliseconds += 0.25
+
+    found = timing.measure([kernel, kernel], clock, budget=0.0)
+    assert found.seconds == pytest.approx(2.5e-4) and found.graph
+    assert streams == {clock.stream} and fake.current is None
+
+
+def test_what_cannot_be_captured_is_launched(monkeypatch):
+    class Uncaptured(FakeClock):
+        def graph(self, work):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    clock = Uncaptured(lambda n: 1e-3)
+    found = timing.measure([clock.call("a")], clock, budget=0.0)
+    assert found.seconds == pytest.approx(1e-3) and not found.graph

@@ -44,19 +44,51 @@ def sample(space, op, count=3, machine=MACHINE):
     return [space.default(op, machine), *(every[i] for i in picked)]
 
 
+def representative(choices, most):
+    """A few tiles with every number of rows and columns, every division among warps, every depth and number
+    of stages that there is; small ones, which are faster to emulate.
+
+    ``most`` : rows x columns of the largest tile to take.
+    """
+
+    def parts(tile):
+        return set(zip(("rows", "columns", "depth", "down", "across", "stages"), tile, strict=True))
+
+    shapes = {}
+    for tile in sorted(choices, key=lambda tile: tile[0] * tile[1]):
+        if len(tile) == 6 and tile[0] * tile[1] <= most:
+            shapes.setdefault((*tile[:2], *tile[3:5]), []).append(tile)
+    seen, chosen = set(), []
+    for tiles in shapes.values():
+        tile = max(tiles, key=lambda tile: len(parts(tile) - seen))
+        if not parts(tile) <= seen:
+            chosen.append(tile)
+            seen |= parts(tile)
+    wanted = set().union(*map(parts, itertools.chain(*shapes.values())))
+    assert seen == wanted, wanted - seen
+    return chosen
+
+
 def check_numbers(space, cases, tolerance):
     """``(op, point or None, arrays or None)`` in one module, emulated, against NumPy in float64.
 
     ``tolerance`` is relative to the largest result.
     """
+    check_all([(space, *case, tolerance) for case in cases])
+
+
+def check_all(cases):
+    """``(space, op, point or None, arrays or None, tolerance)``, as :func:`check_numbers` checks them: one
+    module for all of them costs less than several."""
     cases = [
-        (op, point or space.default(op, MACHINE), arrays or random_arrays(op)) for op, point, arrays in cases
+        (space, op, point or space.default(op, MACHINE), arrays or random_arrays(op), tolerance)
+        for space, op, point, arrays, tolerance in cases
     ]
-    for op, point, _ in cases:
+    for space, op, point, *_ in cases:
         assert space.refuses(op, MACHINE) is None
         space.check(op, point, MACHINE)
-    functions = [space.emit(op, point, MACHINE) for op, point, _ in cases]
-    for (op, point, arrays), call in zip(cases, compiled(functions), strict=True):
+    functions = [space.emit(op, point, MACHINE) for space, op, point, *_ in cases]
+    for (_, op, point, arrays, tolerance), call in zip(cases, compiled(functions), strict=True):
         (result,) = call(arrays, [np.full(op.output.shape, 7, op.output.dtype)])
         with np.errstate(invalid="ignore"):
             wide = [a.astype("float64") if a.dtype.kind in "fV" else a for a in arrays]
@@ -69,9 +101,15 @@ def check_numbers(space, cases, tolerance):
 
 def check_machine_code(space, cases, arch="sm_80"):
     """``(op, point)`` compiled: no spills, launches within the limits.  The module and its facts."""
+    return check_all_machine_code([(space, *case) for case in cases], arch)
+
+
+def check_all_machine_code(cases, arch="sm_80"):
+    """``(space, op, point or None)``, as :func:`check_machine_code` checks them."""
     target = parse_target(f"cuda:{arch}")
     functions = [
-        space.emit(op, point or space.default(op, target.machine), target.machine) for op, point in cases
+        space.emit(op, point or space.default(op, target.machine), target.machine)
+        for space, op, point in cases
     ]
     with codegen.collect() as made:
         compiled(functions, target)

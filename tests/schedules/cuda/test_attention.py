@@ -23,7 +23,8 @@ TOLERANCES = {
 }
 """Relative to the largest result."""
 DECODE = attention(1, 4096, 128, 32, kv_heads=8)
-PORTION = {"float16": slice(0, None, 2), "bfloat16": slice(3, 22, 6), "float32": slice(None)}
+# The kernels differ in what multiplies; forms are read by code that they share.
+PORTION = {"float16": slice(0, None, 2), "bfloat16": slice(3, 22, 6), "float32": slice(1, None, 2)}
 
 
 def check(dtype, cases):

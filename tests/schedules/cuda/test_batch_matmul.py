@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.cuda import product as tiled_product
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import representative
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaBatchMatmulSpace()
@@ -77,15 +79,10 @@ def test_operands_where_they_lie(emulated):  # noqa: F811
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
-def test_every_shape_of_tile_across_the_reduction(dtype, machine, emulated):  # noqa: F811
+def test_tiles_of_every_kind_across_the_reduction(dtype, machine, emulated):  # noqa: F811
     op = product((2,), 40, 72, 72, dtype=dtype)
-    seen, chosen = set(), []
-    for choice in SPACE.knobs(op, machine)[0].choices:
-        parts = {("tile", *choice[:2], *choice[3:5]), ("depth", choice[2]), ("stages", choice[5])}
-        if not parts <= seen and choice[0] * choice[1] <= 64 * 128:
-            chosen.append((op, {"tile": choice}))
-            seen |= parts
-    check(chosen, machine)
+    tiles = representative(SPACE.knobs(op, machine)[0].choices, 64 * 128)
+    check([(op, {"tile": tile}) for tile in tiles], machine)
 
 
 def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):  # noqa: F811
@@ -97,11 +94,17 @@ def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
     assert (result[0] == 20).all() and np.isnan(result[1]).all()
 
 
+def test_more_products_than_the_grid_is_deep(emulated, monkeypatch):  # noqa: F811
+    assert SPACE.refuses(product((65537,), 8, 8, 8), MACHINE) is None
+    monkeypatch.setattr(tiled_product, "_GRID_Z", 2)  # as many as 65535 take minutes to emulate
+    op = product((3,), 70, 40, 20, dtype="float16")
+    check([default(op)])
+
+
 def test_refusals():
     assert "transposed" in SPACE.refuses(product((2,), 8, 8, 8, dtype="int8"), MACHINE)
     turned = dataclasses.replace(product((2,), 8, 8, 8), left_at=(0, 64, 1, 8))
     assert "along the reduction" in SPACE.refuses(turned, MACHINE)
-    assert "65536" in SPACE.refuses(product((65536,), 8, 8, 8), MACHINE)
     assert "float64" in SPACE.refuses(product((2,), 8, 8, 8, dtype="float64"), MACHINE)
 
 

@@ -9,6 +9,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import representative
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaGatedMatmulSpace()
@@ -43,12 +44,8 @@ def test_float32(machine, emulated):  # noqa: F811
 
 def test_shapes_of_tiles(emulated):  # noqa: F811
     op = GatedMatmul((70,), 50, 64, "silu", True, "float16")
-    seen, cases = set(), []
-    for choice in SPACE.knobs(op, MACHINE)[0].choices:
-        if (choice[:2], choice[3:5]) not in seen and choice[0] * choice[1] <= 64 * 128:
-            seen.add((choice[:2], choice[3:5]))
-            cases.append((op, {"tile": choice}))
-    check(cases)
+    tiles = representative(SPACE.knobs(op, MACHINE)[0].choices, 64 * 128)
+    check([(op, {"tile": tile}) for tile in tiles])
 
 
 def test_refusals():

@@ -16,6 +16,7 @@ from hetero_tvm.schedules.cuda.tiles import Problem, estimate, fits, tiles
 from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda.model import MODELS
 from tests.schedules.cuda.running import MACHINE, TARGET, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import representative
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaMatmulSpace()
@@ -51,18 +52,14 @@ def small(op, machine=MACHINE):
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
-def test_every_tile(dtype, machine, emulated):  # noqa: F811
+def test_tiles_of_every_kind(dtype, machine, emulated):  # noqa: F811
     op = Matmul((70,), 72, 256, (), dtype)  # rows and columns that fill no tile
-    every = [{"tile": choice, "splits": 1} for choice in SPACE.knobs(op, machine)[0].choices]
-    assert len(every) > 20
-    seen, chosen = set(), []
-    for point in every:  # every shape of tile, and every depth and number of stages
-        tile = point["tile"]
-        parts = {("tile", *tile[:2], *tile[3:5]), ("depth", tile[2]), ("stages", tile[5])}
-        if not parts <= seen and (dtype == "float16" or tile[0] * tile[1] <= 64 * 64):
-            chosen.append((op, point))
-            seen |= parts
-    check(chosen, machine)
+    choices = [choice for choice in SPACE.knobs(op, machine)[0].choices if len(choice) == 6]
+    assert len(choices) > 20
+    tiles = representative(choices, 128 * 128 if dtype == "float16" else 64 * 64)
+    if dtype == "float16":
+        tiles.append(max(choices, key=lambda tile: tile[1]))
+    check([(op, {"tile": tile, "splits": 1}) for tile in tiles], machine)
 
 
 def test_epilogues(emulated):  # noqa: F811

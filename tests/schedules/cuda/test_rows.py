@@ -20,7 +20,8 @@ from tests.schedules.cuda.running import MACHINE, compiled, compiler, emulated  
 from tests.schedules.cuda.spaces import (
     HALF,
     body_of,
-    check_machine_code,
+    check_all,
+    check_all_machine_code,
     check_numbers,
     points,
     random_arrays,
@@ -59,26 +60,33 @@ GROUPS = [
 ]  # fmt: skip
 
 
+def check_both(space, cases):
+    """Pairs of operator and arrays, in float32 and in float16 (random arrays are converted)."""
+    check_all(
+        [(space, op, None, arrays, SINGLE) for op, arrays in cases]
+        + [(space, half(op), None, arrays and some(half(op)), HALF) for op, arrays in cases]
+    )
+
+
 def test_softmax(emulated):  # noqa: F811
     ops = [Softmax(lead, n) for lead, n in (((3,), 1), ((2, 5), 7), ((9,), 64), ((1,), 1000), ((33,), 36))]
-    check_numbers(SOFTMAX, [(op, None, None) for op in ops], SINGLE)
-    check_numbers(SOFTMAX, [(half(op), None, None) for op in ops], HALF)
+    check_both(SOFTMAX, [(op, None) for op in ops])
 
 
 def test_every_block(emulated):  # noqa: F811
     op = Softmax((5,), 132)
     every = points(SOFTMAX, op)
     assert len(every) >= 8
-    check_numbers(SOFTMAX, [(op, point, None) for point in every], SINGLE)
-    op = Normalize((5,), 132, 1e-5)
-    check_numbers(NORM, [(op, point, None) for point in points(NORM, op)], SINGLE)
+    norm = Normalize((5,), 132, 1e-5)
+    cases = [(SOFTMAX, op, point, None, SINGLE) for point in every]
+    check_all([*cases, *((NORM, norm, point, None, SINGLE) for point in points(NORM, norm))])
 
 
 def test_rows_longer_than_the_registers_of_a_block(emulated):  # noqa: F811
     n = 65536 + 4
     assert not rows.chosen(2, n, 4, SOFTMAX.default(Softmax((2,), n), MACHINE)).resident
-    check_numbers(SOFTMAX, [(Softmax((2,), n), None, None)], 4 * SINGLE)
-    check_numbers(NORM, [(Normalize((1,), n, 1e-5), None, None)], 4 * SINGLE)
+    ops = {SOFTMAX: Softmax((2,), n), NORM: Normalize((1,), n, 1e-5)}
+    check_all([(space, op, None, None, 4 * SINGLE) for space, op in ops.items()])
 
 
 def test_values_at_the_edges(emulated):  # noqa: F811
@@ -95,8 +103,7 @@ def test_norms(emulated):  # noqa: F811
         Normalize((3,), 1, 1e-5), Normalize((2, 5), 7, 1e-5), Normalize((9,), 64, 1e-6, False, False),
         Normalize((1,), 1000, 1e-5, True, False), Normalize((33,), 36, 1e-5, False, True),
     ]  # fmt: skip
-    check_numbers(NORM, [(op, None, None) for op in ops], SINGLE)
-    check_numbers(NORM, [(half(op), None, None) for op in ops], HALF)
+    check_both(NORM, [(op, None) for op in ops])
 
 
 def test_norm_of_a_large_mean(emulated):  # noqa: F811
@@ -129,23 +136,23 @@ def test_residual_and_norm(kept, emulated):  # noqa: F811
 
 
 def test_group_norms(emulated):  # noqa: F811
-    check_numbers(GROUP, [(op, None, None) for op in GROUPS], SINGLE)
-    check_numbers(GROUP, [(half(op), None, None) for op in GROUPS], HALF)
+    check_both(GROUP, [(op, None) for op in GROUPS])
 
 
 def test_embeddings(emulated):  # noqa: F811
-    check_numbers(EMBEDDING, [(op, None, some(op)) for op in EMBEDDINGS], SINGLE)
-    check_numbers(EMBEDDING, [(half(op), None, some(half(op))) for op in EMBEDDINGS], HALF)
+    check_both(EMBEDDING, [(op, some(op)) for op in EMBEDDINGS])
 
 
 def test_bfloat16(emulated):  # noqa: F811
+    cases = []
     for space, op in (
         (SOFTMAX, Softmax((3,), 40)), (NORM, Normalize((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
         (EMBEDDING, EMBEDDINGS[0]),
     ):  # fmt: skip
         op = dataclasses.replace(op, dtype="bfloat16")
         arrays = some(op) if space is EMBEDDING else None
-        check_numbers(space, [(op, None, arrays)], 2.0**-7)  # two roundings to 8 bits
+        cases.append((space, op, None, arrays, 2.0**-7))  # two roundings to 8 bits
+    check_all(cases)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -155,27 +162,31 @@ def test_one_read_and_one_write_in_full_vectors(arch, compiler):  # noqa: F811
         SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalize((rows_,), n, 1e-5), 2),
         GROUP: (GroupNorm((rows_ // 32, 32, 24, 32), 32, 1e-5, "silu"), 0),
     }  # fmt: skip
-    for space, (op, vectors) in cases.items():
-        for one, per_vector in ((op, 4), (half(op), 8)):
-            module, _ = check_machine_code(space, [(one, None)], arch)
-            ptx = body_of(compiler.ptx(module.source, arch), "f0_kernel")
-            threads, _ = space.default(one, MACHINE)["block"]
-            pieces = -(-n // (threads * per_vector))
-            loads = pieces * (1 + vectors * (per_vector // 4))
-            assert ptx.count("ld.global.nc.v4") == loads and ptx.count("st.global.v4") == pieces
-            assert ptx.count("st.global") == pieces
-            scalars = 2 * pieces if space is GROUP else 0  # a channel's scale and shift
-            assert ptx.count("ld.global") - loads <= scalars
-            assert threads == 32 and ptx.count("shfl.sync.bfly") == 10
+    both = [
+        (space, one, vectors, per_vector)
+        for space, (op, vectors) in cases.items() for one, per_vector in ((op, 4), (half(op), 8))
+    ]  # fmt: skip
+    module, _ = check_all_machine_code([(space, one, None) for space, one, *_ in both], arch)
+    whole = compiler.ptx(module.source, arch)
+    for number, (space, one, vectors, per_vector) in enumerate(both):
+        ptx = body_of(whole, f"f{number}_kernel")
+        threads, _ = space.default(one, MACHINE)["block"]
+        pieces = -(-n // (threads * per_vector))
+        loads = pieces * (1 + vectors * (per_vector // 4))
+        assert ptx.count("ld.global.nc.v4") == loads and ptx.count("st.global.v4") == pieces
+        assert ptx.count("st.global") == pieces
+        scalars = 2 * pieces if space is GROUP else 0  # a channel's scale and shift
+        assert ptx.count("ld.global") - loads <= scalars
+        assert threads == 32 and ptx.count("shfl.sync.bfly") == 10
 
 
 def test_no_registers_spill(compiler):  # noqa: F811
-    for space, op in (
+    cases = (
         (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalize((512,), 2048, 1e-5))),
         (GROUP, GroupNorm((2, 32, 16, 16), 8, 1e-5, "gelu_tanh")),
         (EMBEDDING, half(EmbeddingNorm((2, 128), 768, (Lookup(1000, (2, 128)),), (128, 768), 1e-5))),
-    ):  # fmt: skip
-        check_machine_code(space, [(op, point) for point in sample(space, op)])
+    )  # fmt: skip
+    check_all_machine_code([(space, op, point) for space, op in cases for point in sample(space, op)])
 
 
 def test_refusals():

@@ -82,6 +82,15 @@ def sums_along(x):
     return functools.reduce(step, (1, 2, 4, 8, 16), x)
 
 
+def other_functions(x):
+    small = topi.tanh(x) * 0.9
+    parts = [
+        topi.tan(small), topi.log2(topi.abs(x) + 0.1), topi.asinh(x), topi.acosh(topi.abs(x) + 1.0),
+        topi.atanh(small), topi.trunc(x * 2.0),
+    ]  # fmt: skip
+    return functools.reduce(topi.add, parts)
+
+
 def expressions():
     """Name, operands, expression."""
 
@@ -103,6 +112,12 @@ def expressions():
     yield of("max and min", [((4, 9), F)], lambda x: topi.subtract(topi.max(x, 1), topi.min(x, 1)))
     yield of("hard swish", [((4, 9), F)], lambda x: x * topi.clip(x + 3.0, 0.0, 6.0) / 6.0)
     yield of("powers", [((4, 9), F)], lambda x: topi.power(x, 3.0) + topi.power(topi.abs(x), 0.5))
+    yield of(
+        "other powers", [((4, 9), F)],
+        lambda x: topi.power(x, 5.0) + topi.power(topi.abs(x), -0.7) + topi.power(1.5, x),
+    )  # fmt: skip
+    yield of("other functions", [((4, 9), F)], other_functions)
+    yield of("either truth", [((9,), "bool"), ((2, 9), "bool")], topi.logical_xor)
     yield of(
         "matmul",
         [((3, 20, 9), F), ((3, 9, 70), F)],
@@ -162,7 +177,7 @@ def test_large_tensors_are_cut_into_tiles():
     [
         ([((2, 9), F)], lambda x: topi.argmax(x, 1), "no chain of loops"),
         ([((2, 9), "float64")], lambda x: x + 1.0, "the vector unit has no float64"),
-        ([((2, 9), F)], lambda x: topi.power(x, 1.7), "no power of 1.7"),
+        ([((2, 9), F)], lambda x: topi.atan(x), "no atan"),
         ([((9,), F)], lambda x: te.compute((9,), lambda i: x[i] + i.astype(F)), "computes with positions"),
         ([((5, 9), F), ((5, 9), "int32")], lambda x, i: topi.gather(x, 1, i), "share an axis"),
     ],

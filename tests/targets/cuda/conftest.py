@@ -19,6 +19,7 @@ def emulated(monkeypatch):
 def compiler(monkeypatch):
     """A compiler of CUDA C++."""
     monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
+    monkeypatch.setattr(toolchain.Toolchain, "keeps_ptx", True)  # most tests read it
     try:
         return toolchain.find()
     except TargetError as error:

@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from hetero_tvm import build as build_command
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
 from hetero_tvm.runtime import cuda_runtime, tvm_runtime
@@ -93,6 +94,19 @@ def test_no_compiler(monkeypatch):
     monkeypatch.setenv(toolchain.COMPILER_VARIABLE, "/nowhere/nvcc")
     with pytest.raises(TargetError, match="no such program"):
         toolchain.find()
+
+
+def test_the_command_without_a_compiler_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
+    for finder in ("find_nvcc", "find_nvrtc"):
+        monkeypatch.setattr(toolchain, finder, lambda: None)
+    arguments = ["zoo:minilm-l6-tiny", "--target", "cuda:sm_80", "--out", str(tmp_path / "out")]
+    assert build_command.main([*arguments, "--logs", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "CUDA compiler: Not found (pip install nvidia-cuda-nvrtc" in said.out
+    assert said.err.startswith("error: no CUDA compiler: neither nvcc nor NVRTC was found\n")
+    assert said.err.count("What to do: pip install") == 1 and "Traceback" not in said.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_compile_error_is_told(compiler):  # noqa: F811

@@ -105,7 +105,7 @@ def test_several_images():
     check(chain)
 
 
-STEMS = [(3, 33, 29, 24, 7, 2), (5, 16, 16, 8, 3, 1), (3, 6, 50, 16, 5, 2)]
+STEMS = [(3, 33, 29, 24, 7, 2), (5, 16, 16, 8, 3, 1), (3, 6, 50, 16, 5, 2), (3, 12, 120, 20, 7, 2)]
 
 
 @pytest.mark.parametrize(("channels", "height", "width", "filters", "kernel", "stride"), STEMS)

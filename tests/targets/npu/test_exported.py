@@ -293,18 +293,18 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_a_thousand_runs_leave_nothing_behind(bert):
+def test_many_runs_leave_nothing_behind(bert):
     library, inputs, _ = bert
     loaded = hetero_tvm.load(library)
     for _ in range(30):
         loaded(**inputs)
     before = resident()
-    for _ in range(1000):  # a millisecond each
+    for _ in range(300):  # a millisecond each; 4 kB of each would show
         loaded(**inputs)
-    assert resident() - before < 4 << 20
+    assert resident() - before < 300 << 12
 
 
-def test_a_thousand_devices_and_programs_leave_nothing_behind():
+def test_many_devices_and_programs_leave_nothing_behind():
     from hetero_tvm.targets.npu.driver import open_device
 
     stream = matmul(32, 32, 32, (32, 32, 32)).to_bytes()
@@ -319,6 +319,6 @@ def test_a_thousand_devices_and_programs_leave_nothing_behind():
     for _ in range(30):
         once()
     before = resident()
-    for _ in range(1000):
+    for _ in range(500):
         once()
-    assert resident() - before < 4 << 20
+    assert resident() - before < 500 << 12

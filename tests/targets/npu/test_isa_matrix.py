@@ -79,6 +79,23 @@ def test_int8_sums_of_extreme_values_are_exact():
     assert (got.outputs["c"] == 2 * 128 * 128 * k).all()
 
 
+@pytest.mark.parametrize("out", ["f32", "bf16", "i8"])
+def test_products_beyond_f32_and_nan(out):
+    """Every step is rounded once, as a fused multiply-add does; NaN counts as 0 before the zero point."""
+    m, n, k = 4, 3, 3
+    a = np.array([[3e38, 3e38, 1], [1e-30, -1e-30, 0], [np.inf, np.inf, 1], [np.nan, 0, 0]])
+    b = np.array([[3e38, 3e38, 1e-12], [-3e38, 3e38, 1e-12], [1, -np.inf, -np.inf]])
+    a, b = (x.astype(numpy_dtype("bf16")) for x in (a, b))
+    stream = product("bf16", m, n, k, False, False, out, zero_point=5 if out == "i8" else 0)
+    arrays = {"a": a, "b": b, "columns": np.zeros(8 * n, "u1"), "c": ((m, n), numpy_dtype(out))}
+    got = programs.simulate(stream, arrays).outputs["c"]
+    assert np.array_equal(got, programs.reference(stream, arrays)["c"], equal_nan=out != "i8")
+    if out == "f32":
+        assert got[0, 0] == np.inf  # the second product is -9e76, not -inf
+    if out == "i8":
+        assert (got[3] == 5).all()
+
+
 @pytest.mark.parametrize("out", DTYPES)
 @pytest.mark.parametrize("scale_mode", ["none", "immediate", "column"])
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import hetero_tvm
 from hetero_tvm import api, profile
 from hetero_tvm.runtime import npu_use
+from hetero_tvm.targets.npu import profile as npu_profile
 
 CLOCK_GHZ = 0.5
 
@@ -79,6 +80,18 @@ def test_the_trace_is_one_row_per_queue_in_order(measured):
         worked = facts["busy"] + facts["stall"]["dram"] + facts["stall"]["port"]
         assert sum(e["dur"] for e in mine) * CLOCK_GHZ * 1e3 == pytest.approx(worked, rel=1e-5)
         assert max(e["ts"] + e["dur"] for e in mine) * CLOCK_GHZ * 1e3 <= region["cycles"] + 1e-6
+
+
+def test_regions_follow_one_another_in_the_trace(library, tmp_path):
+    net = hetero_tvm.load(library)
+    (region,) = npu_profile.profile(net, lambda: net(**profile._inputs(net.signature)))
+    npu_profile.write_trace(tmp_path / "two.json", [region, region])
+    events = json.loads((tmp_path / "two.json").read_text())["traceEvents"]
+    first, second = ([e for e in events if e["ph"] == "X" and e["pid"] == pid] for pid in (0, 1))
+    end = max(e["ts"] + e["dur"] for e in first)
+    for before, after in zip(first, second, strict=True):
+        assert after["ts"] - before["ts"] == pytest.approx(1e6 * region.seconds)
+        assert after["ts"] >= end - 1e-6
 
 
 def test_the_runtime_tells_the_same_without_a_compiler(library, measured):

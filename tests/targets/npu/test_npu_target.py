@@ -1,3 +1,4 @@
+import functools
 import json
 import re
 
@@ -12,6 +13,7 @@ from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 
+@functools.cache
 def built(name, target):
     plan = api.optimize_model(api.import_model(f"zoo:{name}"), target)
     return api.build_model(plan, use_shipped=False)

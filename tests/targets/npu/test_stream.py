@@ -33,7 +33,7 @@ def random_values(rng, instruction):
 @pytest.mark.parametrize("instruction", isa.INSTRUCTIONS, ids=lambda i: i.name)
 def test_every_instruction_survives_binary_and_text(instruction):
     rng = np.random.default_rng(instruction.opcode)
-    for _ in range(50):
+    for _ in range(20):
         values, tag = random_values(rng, instruction), int(rng.integers(0, 1 << 16))
         code = instruction.encode(values, tag)
         assert len(code) == instruction.size == 4 * code[1] and code[0] == instruction.opcode
@@ -105,7 +105,7 @@ def test_malformed_streams_say_offset_and_reason():
         (broken(data, code, b"\xee"), f"instruction 0 at offset {code}: there is no opcode 0xee"),
         (broken(data, code + 1, b"\x02"), f"0 at offset {code}: load has 104 bytes, its length says 8"),
         (broken(data, code + 2, b"\x05\0"), "tag 5, there are 2"),
-        (broken(data, code + 5, b"\x09"), "dst_mem is 9, allowed are 0 to 1"),
+        (broken(data, code + 5, b"\x09"), "dst_mem is number 9, of 0 to 1 .l1, ub."),
         (broken(data, 24, b"\x03"), "offset 24: 3 instructions announced"),
         (broken(data, move + 99, b"\x03"), f"instruction 4 at offset {move}: move: padding is not zero"),
     ]:

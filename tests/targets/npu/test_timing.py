@@ -213,6 +213,48 @@ def test_flags_cost_their_issue_and_a_set_waits_for_what_is_before_it():
     assert run.counters.queues["vector"].stall["flag"] == 332 - ISSUE
 
 
+def test_a_gather_waits_for_its_indices():
+    rows = {"dst_mem": "ub", "src": 0, "src_pitch": 64, "rows": 4, "row_bytes": 64, "count": 4}
+    gather = ("gather", rows | {"indices": 0, "dst": 8192, "dst_pitch": 64})
+    load = copy("load", 32, "ub")
+    _, trace = timed(emit(load, gather))
+    # Issue, latency and a cycle for the indices, then issue, latency and 4 cycles for the rows.
+    assert trace[0] == (204, 205) and trace[1] == (205 + 204, 205 + 208)
+    # Behind a load of anything else it runs ahead: 4 cycles of issue later, in its shadow.
+    _, trace = timed(emit(load, ("barrier", {}), copy("load", 32, "ub", dst=4096), gather))
+    start = 205 + ISSUE
+    assert trace[2] == (start + 204, start + 205) and trace[3] == (start + 208, start + 212)
+
+
+def test_energy_by_hand():
+    builder = programs.builder_with_slots()
+    builder.emit("load", **programs.LOAD)
+    builder.emit("barrier")
+    builder.emit("vunary", **programs.COPY | {"op": "exp"})
+    builder.emit("barrier")
+    builder.emit("store", **programs.STORE | {"src": 4096})
+    cost = programs.EDGE.energy_pj
+    with open_device(programs.EDGE) as device:
+        run = device.time(device.load(builder.finish().to_bytes()), trace=True)
+    moved = 128 * (cost.dram_byte + cost.ub_byte) + cost.instruction  # 64 elements of two bytes
+    exp = 64 * cost.vector_transcendental + 256 * cost.ub_byte + cost.instruction
+    assert run.trace["joule"] == pytest.approx(1e-12 * np.array([moved, exp, moved]))
+    total = 2 * moved + exp + run.counters.cycles * cost.static_per_cycle
+    assert run.counters.energy_joule == pytest.approx(1e-12 * total)
+    macs = {"dtype": "i8", "m": 5, "n": 7, "k": 64, "a": 0, "a_pitch": 64, "b": 0, "b_pitch": 32, "c": 0}
+    builder = programs.builder_with_slots()
+    for memory, count in (("l0a", 5 * 64), ("l0b", 64 * 32)):
+        fill = {"elem": 1, "dst_mem": memory, "src": 0, "dst": 0, "extents": (count,), "dst_strides": (1,)}
+        builder.emit("move", **fill | {"pad_low": (count,)})
+    builder.emit("barrier")
+    builder.emit("mmad", **macs | {"c_pitch": 32})
+    with open_device(programs.EDGE) as device:
+        run = device.time(device.load(builder.finish().to_bytes()), trace=True)
+    l0 = 5 * 64 + 64 * 7 + 5 * 7 * 4
+    expected = 5 * 7 * 64 * cost.mac_i8 + l0 * cost.l0_byte + cost.instruction
+    assert run.trace["joule"][-1] == pytest.approx(1e-12 * expected)
+
+
 def test_a_product_keeps_the_matrix_unit_busy_and_the_counters_add_up():
     spec = NPUSpec.preset("datacenter")
     stream = matmul(512, 512, 1024, (256, 256, 128))

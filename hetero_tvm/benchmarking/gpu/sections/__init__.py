@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_tvm.benchmarking.gpu.case import Section
+from hetero_tvm.benchmarking.gpu.sections.arg_reduce import ARG_REDUCE
 from hetero_tvm.benchmarking.gpu.sections.attention import ATTENTION
 from hetero_tvm.benchmarking.gpu.sections.batch_matmul import BATCH_MATMUL
 from hetero_tvm.benchmarking.gpu.sections.conv2d import CONV2D
@@ -14,6 +15,7 @@ from hetero_tvm.benchmarking.gpu.sections.group_norm import GROUP_NORM
 from hetero_tvm.benchmarking.gpu.sections.matmul import MATMUL, PRODUCTS
 from hetero_tvm.benchmarking.gpu.sections.norms import NORMS
 from hetero_tvm.benchmarking.gpu.sections.pointwise import POINTWISE
+from hetero_tvm.benchmarking.gpu.sections.pool2d import POOL2D
 from hetero_tvm.benchmarking.gpu.sections.reduce import REDUCE
 from hetero_tvm.benchmarking.gpu.sections.softmax import SOFTMAX
 from hetero_tvm.benchmarking.gpu.sections.transpose import TRANSPOSE
@@ -32,6 +34,8 @@ SECTIONS: tuple[Section, ...] = (
     TRANSPOSE,
     POINTWISE,
     REDUCE,
+    ARG_REDUCE,
+    POOL2D,
     GROUP_NORM,
     EMBEDDING_NORM,
 )

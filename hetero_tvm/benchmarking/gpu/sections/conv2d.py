@@ -31,10 +31,8 @@ CONV2D = Section(
     (
         _case(8, 64, 56, 64, 3, 1, BIAS, "relu"),
         _case(8, 128, 28, 128, 3, 1, BIAS, "relu"),
-        _case(8, 256, 14, 256, 3, 1, BIAS, "relu"),
         _case(8, 512, 7, 512, 3, 1, BIAS, "relu"),
         _case(8, 64, 56, 256, 1, 1, BIAS, RESIDUAL, "relu"),
-        _case(8, 256, 56, 128, 1, 2, BIAS),
         _case(8, 3, 224, 64, 7, 2, BIAS, "relu", x_layout=PLAIN),
     ),
     (

@@ -39,7 +39,6 @@ GATED_MATMUL = Section(
     "gated_matmul",
     (
         gated_case(4096, 4096, 14336),
-        gated_case(512, 4096, 11008),
         gated_case(4096, 4096, 14336, dtype="bfloat16"),
     ),
     (

@@ -32,7 +32,6 @@ GROUP_NORM = Section(
     "group_norm",
     (
         _case((8, 320, 64, 64), 32, "silu"),
-        _case((8, 512, 64, 64), 32),
         _case((8, 128, 128, 128), 32, "silu", "float32"),
     ),
     (_case((2, 8, 5, 6), 4, "silu"), _case((1, 12, 7, 7), 3, "", "float32")),

@@ -41,7 +41,6 @@ PRODUCTS = Section(
         _case(4096, 4096, 4096, precision="f32"),
         _case(8192, 8192, 8192),
         _case(_BERT, 768, 50257),
-        _case(128, 768, 768, BIAS),
         _case(64, 4096, 4096),
         _case(16, 4096, 4096),
     ),

@@ -54,7 +54,6 @@ NORMS = Section(
     (
         _norm(8192, 4096, "float32", first=True),
         _norm(16384, 4096, "float16", first=True),
-        _norm(32768, 768, "float16"),
         _norm(16384, 4096, "float16", centered=False),
         _add_norm(8192, 4096),
         _add_norm(8192, 4096, centered=False, kept=False),

@@ -11,7 +11,7 @@ from hetero_tvm.ops.tensor_program import TensorProgram
 
 tvm = import_tvm()
 
-__all__ = ["program_case", "topi"]
+__all__ = ["program_case", "te", "topi"]
 
 from tvm import te, topi  # noqa: E402
 

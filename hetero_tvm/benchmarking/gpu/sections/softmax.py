@@ -31,7 +31,6 @@ SOFTMAX = Section(
     (
         _case(8192, 4096, "float32", first=True),
         _case(16384, 4096, "float16", first=True),
-        _case(65536, 512, "float16"),
         _case(64, 128256, "float32"),
     ),
     (_case(5, 100, "float32"), _case(7, 64, "float16"), _case(3, 9000, "float32"), _case(4, 48, "bfloat16")),

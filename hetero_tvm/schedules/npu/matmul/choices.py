@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -53,14 +54,25 @@ def too_large(op: Matmul, spec: Any) -> str | None:
     return None if any(True for _ in candidates(op, spec)) else f"no tile fits the scratchpads of {spec.name}"
 
 
+@functools.lru_cache(maxsize=512)
+def ranked(op: Matmul, spec: Any) -> tuple[Tiles, ...]:
+    """The tiles to choose from, the best ones by estimate first."""
+    return tuple(sorted(candidates(op, spec), key=lambda t: estimate(op, t, spec))[:MOST])
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(op: Matmul, spec: Any, held: Roles, l1: int) -> Tiles | None:
+    fitting = candidates(op, spec, held, l1)
+    return min(fitting, key=lambda t: estimate(op, t, spec, held), default=None)
+
+
 def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> Point | None:
     """The given tiles if they fit, else the best that do; with as deep a ring as there is room for."""
     given = Tiles(*point["tiles"]) if point is not None else None
     if given is None or not fits(op, given, spec, held, l1):
-        choices = [t for t in candidates(op, spec, held, l1)]
-        if not choices:
+        given = _best(op, spec, held, l1)
+        if given is None:
             return None
-        given = min(choices, key=lambda t: estimate(op, t, spec, held))
     tiles = deepen(op, given, held, lambda t: fits(op, t, spec, held, l1))
     return {"tiles": tiles.point(), "panels": 2 if l1_bytes(op, tiles, 2, held) <= l1 else 1}
 

@@ -11,7 +11,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.matmul.choices import MOST, candidates, fitted, too_large
+from hetero_tvm.schedules.npu.matmul.choices import fitted, ranked, too_large
 from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles, tables
@@ -31,12 +31,10 @@ class NpuMatmulSpace(NpuSpace):
         return epilogue.supported(op.epilogue) or too_large(op, machine.spec)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        ranked = sorted(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
-        return (Knob("tiles", tuple(t.point() for t in ranked[:MOST])),)
+        return (Knob("tiles", tuple(t.point() for t in ranked(op, machine.spec))),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
-        best = min(candidates(op, machine.spec), key=lambda t: estimate(op, t, machine.spec))
-        return {"tiles": best.point()}
+        return {"tiles": ranked(op, machine.spec)[0].point()}
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """A record may name any tiles that fit, also ones that today's ranking leaves out."""
@@ -80,6 +78,9 @@ class NpuMatmulSpace(NpuSpace):
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:
         return fitted(op, point, machine.spec, roles(op, held), l1)
+
+    def cost(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> float | None:
+        return estimate(op, Tiles(*point["tiles"]), machine.spec, roles(op, held))
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         tiles, copied = Tiles(*point["tiles"]), point.get("copied", 0)

@@ -40,7 +40,9 @@ def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
     room = spec.scratchpad("ub") * 7 // 8 // (2 * tiles * tn)
     wanted = max(1, 64 * spec.vector_lanes // tn)
-    return max(1, min(tm, room, wanted))
+    rows = max(1, min(tm, room, wanted))
+    step = aligned_rows(1, 4 * tn, spec.alignment)  # pieces begin where a move out of L0C may
+    return rows if rows == tm else min(tm, max(step, rows // step * step))
 
 
 def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:

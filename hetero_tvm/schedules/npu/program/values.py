@@ -25,6 +25,7 @@ _FOLD = {
     "max": max, "min": min, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
     "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
 }  # fmt: skip
+_OF_TRUTH = {"BitwiseXor": "ne", "BitwiseAnd": "mul", "BitwiseOr": "max"}
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 _INTEGERS = 1 << 24
 """Immediates are float32: greater integers would be rounded."""
@@ -130,6 +131,8 @@ class Values:
             return self.read(expr, env)
         if kind == "Var":
             return constant(self.position(expr, env))
+        if kind in _OF_TRUTH and str(expr.a.ty.dtype) == "bool":
+            return binary(_OF_TRUTH[kind], self.value(expr.a, env), self.value(expr.b, env), True)
         if kind in _BINARY:
             a, b = self.value(expr.a, env), self.value(expr.b, env)
             return binary(_BINARY[kind], a, b, is_integer(str(expr.a.ty.dtype)))
@@ -178,6 +181,10 @@ class Values:
             return binary("ne", args[0], args[0], True)
         if name in ("pow", "power") and args[1][0] == "const":
             return _power(args[0], args[1][1])
+        if name in ("pow", "power") and args[0][0] == "const" and args[0][1] > 0.0:
+            return unary("exp", args[1], mul=math.log(args[0][1]))
+        if name in _COMPOSED:
+            return _COMPOSED[name](args[0])
         raise NotAffineError(f"the vector unit has no {name}")
 
 
@@ -192,4 +199,35 @@ def _power(x: Expr, exponent: float) -> Expr:
         square = unary("square", x)
         whole = {1.0: x, 2.0: square, 4.0: unary("square", square)}
         return whole[exponent] if exponent in whole else ("binary", "mul", square, x)
-    raise NotAffineError(f"the vector unit has no power of {exponent}")
+    # NaN of negative numbers comes with the logarithm, unless the exponent is whole.
+    if exponent != int(exponent):
+        return unary("exp", unary("log", x), mul=exponent)
+    size = unary("exp", unary("log", unary("abs", x)), mul=exponent)
+    return _odd(x, size) if exponent % 2 else size
+
+
+def _odd(x: Expr, size: Expr) -> Expr:
+    """``size`` with the sign of ``x``."""
+    below = binary("lt", x, constant(0), False)
+    return ("ternary", "select", below, unary("copy", size, mul=-1.0), size)
+
+
+def _asinh(x: Expr) -> Expr:
+    size = unary("abs", x)
+    root = unary("sqrt", unary("square", x), add=1.0)
+    return _odd(x, unary("log", ("binary", "add", size, root)))
+
+
+_COMPOSED = {
+    "tan": lambda x: ("binary", "div", unary("sin", x), unary("cos", x)),
+    "log2": lambda x: unary("copy", unary("log", x), mul=1.0 / math.log(2.0)),
+    "log10": lambda x: unary("copy", unary("log", x), mul=1.0 / math.log(10.0)),
+    "log1p": lambda x: unary("log", x, add=1.0),
+    "exp2": lambda x: unary("exp", x, mul=math.log(2.0)),
+    "trunc": lambda x: _odd(x, unary("floor", unary("abs", x))),
+    "asinh": _asinh,
+    "acosh": lambda x: unary("log", ("binary", "add", x, unary("sqrt", unary("square", x), add=-1.0))),
+    "atanh": lambda x: unary(
+        "copy", ("binary", "sub", unary("log", x, add=1.0), unary("log", x, mul=-1.0, add=1.0)), mul=0.5
+    ),
+}
