@@ -105,5 +105,7 @@ def summary(row: dict[str, Any]) -> str:
     if row.get("bytes_per_second"):
         parts.append(f"{row['bytes_per_second'] / 1e9:.0f} GB/s")
     parts += [f"{ratio:.2f} x {peer}" for peer, ratio in row.get("speed_of", {}).items() if ratio]
+    families = row.get("families", {})
+    parts += [f"{name} {one['speed']:.2f} x best" for name, one in families.items() if one["speed"]]
     parts += [f"GOAL MISSED: {peer}" for peer, met in row.get("goals", {}).items() if met is False]
     return ", ".join([*parts, f"{row.get('took', 0):.0f} s"])

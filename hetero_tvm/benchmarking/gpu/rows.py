@@ -111,7 +111,8 @@ def measure_row(section: str, case: Case, bench: Bench) -> dict[str, Any]:
     row |= verdict(points, timed, task, target.machine, store)
     if row.get("best"):
         row |= _rates(case, timed[row["best"]])
-    return row | _compared(section, case, bench, row.get("seconds"))
+    row |= _compared(section, case, bench, row.get("seconds"))
+    return row | families_of(case, points, timed, row["peers"])
 
 
 def verdict(
@@ -149,6 +150,19 @@ def verdict(
             )
         )
     return row
+
+
+def families_of(
+    case: Case, points: dict[str, Any], timed: dict[str, Any], peers: dict[str, Any]
+) -> dict[str, Any]:
+    """For each family of the space its best time, relative to the fastest peer."""
+    theirs = [one["seconds"] for one in peers.values() if isinstance(one, dict) and one.get("seconds")]
+    found = {}
+    for family, belongs in case.families.items():
+        ours = [one["seconds"] for name, one in timed.items() if one.get("seconds") and belongs(points[name])]
+        if ours:
+            found[family] = {"seconds": min(ours), "speed": min(theirs) / min(ours) if theirs else None}
+    return {"families": found} if found else {}
 
 
 def _points(case: Case, task: Task, target: Target, store: RecordStore) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hetero_tvm.targets.cuda.model import model_named
 pytest.importorskip("torch")
 
 from hetero_tvm.benchmarking.gpu.case import Case  # noqa: E402
-from hetero_tvm.benchmarking.gpu.rows import task_of, verdict  # noqa: E402
+from hetero_tvm.benchmarking.gpu.rows import families_of, task_of, verdict  # noqa: E402
 from hetero_tvm.benchmarking.gpu.sections.products import FAMILIES, matmul  # noqa: E402
 
 MACHINE, SPACE = model_named("sm_90a"), CudaMatmulSpace()
@@ -67,6 +67,16 @@ def test_a_wrong_winner_is_told_and_not_taken(store):
     row = judged(store, tuned={"status": "unstable", "error": 1e-4})
     assert row["status"] == "unstable" and row["why"].startswith("tuned {'tile'")
     assert row["best"] == "default" and taken(store) == PLAIN[0]
+
+
+def test_families_are_compared_with_the_fastest_peer():
+    timed = {name: {"status": "ok", "seconds": s} for name, s in zip(POINTS, (4e-4, 2e-4, 1e-4), strict=True)}
+    peers = {"cublas": {"seconds": 1e-4}, "cublas_linear": {"seconds": 8e-5}, "none": {"why": "no"}}
+    found = families_of(CASE, POINTS, timed, peers)["families"]
+    assert found["mma"] == {"seconds": 2e-4, "speed": pytest.approx(0.4)}
+    assert found["wgmma"] == {"seconds": 1e-4, "speed": pytest.approx(0.8)}
+    del timed["wgmma"]
+    assert set(families_of(CASE, POINTS, timed, {})["families"]) == {"mma"}
 
 
 def test_nothing_is_right(store):
