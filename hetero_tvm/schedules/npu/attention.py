@@ -74,7 +74,8 @@ class NpuAttentionSpace(NpuSpace):
         return {"tiles": self.knobs(op, machine)[0].choices[0]}
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [estimate(op, Tiles(*point["tiles"]), machine.spec), *map(float, point["tiles"][:3])]
+        speed = 1e6 / estimate(op, Tiles(*point["tiles"]), machine.spec)
+        return [*map(float, point["tiles"][:3]), speed]
 
     def tables(
         self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()

@@ -19,7 +19,7 @@ from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
-from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.space import WholeMatmulSpace
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles
 from hetero_tvm.schedules.npu.tiles import round_up
 
@@ -45,23 +45,23 @@ class NpuGatedMatmulSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, GatedMatmul):
             return f"is for gated_matmul, not {op.kind}"
-        return NpuMatmulSpace().refuses(_model(op), machine)
+        return WholeMatmulSpace().refuses(_model(op), machine)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        return NpuMatmulSpace().knobs(_model(op), machine)
+        return WholeMatmulSpace().knobs(_model(op), machine)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
-        return NpuMatmulSpace().default(_model(op), machine)
+        return WholeMatmulSpace().default(_model(op), machine)
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
-        NpuMatmulSpace().check(_model(op), point, machine)
+        WholeMatmulSpace().check(_model(op), point, machine)
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return NpuMatmulSpace().features(_model(op), point, machine)
+        return WholeMatmulSpace().features(_model(op), point, machine)
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """G's column panels, then U's."""
-        panels = NpuMatmulSpace().pack(_model(op), point, machine)[1]
+        panels = WholeMatmulSpace().pack(_model(op), point, machine)[1]
         return {1: lambda w: np.concatenate([panels(w[:, : op.n]), panels(w[:, op.n :])])}
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:

@@ -27,7 +27,7 @@ from hetero_tvm.schedules.npu.emit import UB, At
 from hetero_tvm.schedules.npu.matmul.finish import least
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING
-from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
+from hetero_tvm.schedules.npu.matmul.space import WholeMatmulSpace
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles
 from hetero_tvm.schedules.npu.tiles import extent_at, round_up
 
@@ -80,7 +80,7 @@ class NpuQuantMatmulSpace(_QuantSpace):
     name = "npu.quant_matmul"
 
     def _floats(self) -> NpuSpace:
-        return NpuMatmulSpace()
+        return WholeMatmulSpace()
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, QuantMatmul):

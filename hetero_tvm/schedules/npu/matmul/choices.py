@@ -11,11 +11,14 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.matmul.cost import estimate
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
-from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits, l1_bytes, piece_rows
+from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits, l1_bytes, part_of, piece_rows
 from hetero_tvm.schedules.npu.tiles import ceil_div, even
 
 MOST = 48
 """Tiles that a space offers: the first ones by estimate."""
+_PARTS = (2, 4, 8, 16)
+_MOST_SPLIT = 5
+"""And so many for each number of parts of the reduction."""
 
 
 def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> Iterator[Tiles]:
@@ -56,8 +59,22 @@ def too_large(op: Matmul, spec: Any) -> str | None:
 
 @functools.lru_cache(maxsize=512)
 def ranked(op: Matmul, spec: Any) -> tuple[Tiles, ...]:
-    """The tiles to choose from, the best ones by estimate first."""
-    return tuple(sorted(candidates(op, spec), key=lambda t: estimate(op, t, spec))[:MOST])
+    """The tiles to choose from, the best ones by estimate first; then those that cut the reduction, which
+    rounds sums in between: nobody gets them without asking."""
+
+    def best(tiles: Iterator[Tiles], most: int) -> list[Tiles]:
+        return sorted(tiles, key=lambda t: estimate(op, t, spec))[:most]
+
+    found = best(candidates(op, spec), MOST)
+    return (*found, *(t for parts in _PARTS for t in best(_split(op, parts, spec), _MOST_SPLIT)))
+
+
+def _split(op: Matmul, parts: int, spec: Any) -> Iterator[Tiles]:
+    """Tiles of parts of the reduction, when the activations of all of it take most of L1."""
+    if 4 * op.m * op.k > spec.scratchpad("l1") and op.k % (parts * spec.matrix_block[2]) == 0:
+        for tiles in candidates(part_of(op, parts), spec):
+            if tiles.stationary == "x":
+                yield replace(tiles, parts=parts)
 
 
 @functools.lru_cache(maxsize=4096)

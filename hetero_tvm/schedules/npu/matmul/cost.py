@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
-from hetero_tvm.schedules.npu.matmul.tiles import Tiles
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
 from hetero_tvm.schedules.npu.tiles import ceil_div
 
 _ISSUE = 12
@@ -22,6 +23,10 @@ def queue_cycles(
 ) -> tuple[float, float, float, float, float]:
     """Estimated work of the queues: DMA of both directions together, moves, matrix, vector; and the start
     and end that nothing overlaps."""
+    if t.parts > 1:
+        part = queue_cycles(part_of(op, t.parts), replace(t, parts=1), spec)
+        dma, move, matrix, vector, ends = (t.parts * cycles for cycles in part)
+        return dma, move, matrix, vector, ends / t.parts
     m_tiles, n_tiles, k_tiles = ceil_div(op.m, t.tm), ceil_div(op.n, t.tn), ceil_div(op.k, t.tk)
     inner, outer = (n_tiles, m_tiles) if t.stationary == "w" else (m_tiles, n_tiles)
     panels, blocks = ceil_div(inner, t.sub), outer

@@ -15,6 +15,7 @@ from hetero_tvm.schedules.npu.matmul.choices import fitted, ranked, too_large
 from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles, tables
+from hetero_tvm.schedules.npu.matmul.split import SplitEmitter
 from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits
 from hetero_tvm.schedules.npu.tiles import round_up
 
@@ -24,6 +25,8 @@ class NpuMatmulSpace(NpuSpace):
 
     name = "npu.matmul"
     version = 1
+    splits = True
+    """Whether some tiles cut the reduction into parts."""
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Matmul):
@@ -31,22 +34,24 @@ class NpuMatmulSpace(NpuSpace):
         return epilogue.supported(op.epilogue) or too_large(op, machine.spec)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        return (Knob("tiles", tuple(t.point() for t in ranked(op, machine.spec))),)
+        tiles = (t for t in ranked(op, machine.spec) if self.splits or t.parts == 1)
+        return (Knob("tiles", tuple(t.point() for t in tiles)),)
 
     def default(self, op: FusedOp, machine: Any) -> Point:
         return {"tiles": ranked(op, machine.spec)[0].point()}
 
     def check(self, op: FusedOp, point: Point, machine: Any) -> None:
         """A record may name any tiles that fit, also ones that today's ranking leaves out."""
-        value = point.get("tiles")
-        if not isinstance(value, tuple) or len(value) != 8 or not fits(op, Tiles(*value), machine.spec):
+        value, sizes = point.get("tiles"), (8, 9) if self.splits else (8,)
+        possible = isinstance(value, tuple) and len(value) in sizes
+        if not possible or not fits(op, Tiles(*value), machine.spec):
             raise ValueError(f"{self.name}: tiles={value!r} do not fit {machine.spec.name}")
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         tiles = Tiles(*point["tiles"])
         parts = queue_cycles(op, tiles, machine.spec)
-        return [estimate(op, tiles, machine.spec), *parts, float(STATIONARY.index(tiles.stationary)),
-                *map(float, point["tiles"][1:])]  # fmt: skip
+        return [*parts, float(STATIONARY.index(tiles.stationary)), *map(float, point["tiles"][1:8]),
+                float(tiles.parts), 1e6 / estimate(op, tiles, machine.spec)]  # fmt: skip
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Column panels of the weights one after the other, each contiguous: a tile of a stream is one run.
@@ -84,4 +89,12 @@ class NpuMatmulSpace(NpuSpace):
 
     def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
         tiles, copied = Tiles(*point["tiles"]), point.get("copied", 0)
+        if tiles.parts > 1:
+            return SplitEmitter(op, tiles, machine, point.get("panels")).run()
         return Emitter(op, tiles, machine, roles(op, held), point.get("panels"), copied=copied).run()
+
+
+class WholeMatmulSpace(NpuMatmulSpace):
+    """The tiles of products for emitters that do not cut the reduction."""
+
+    splits = False

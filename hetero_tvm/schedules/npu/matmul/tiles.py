@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
@@ -28,10 +28,18 @@ class Tiles:
     ring: int
     rows: int
     """Rows per piece of the epilogue."""
+    parts: int = 1
+    """Of the reduction, one after the other; the other sizes are those of a part."""
 
     def point(self) -> tuple[Any, ...]:
         """As the choice of a knob."""
-        return (self.stationary, self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
+        sizes = (self.stationary, self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
+        return sizes if self.parts == 1 else (*sizes, self.parts)
+
+
+def part_of(op: Matmul, parts: int) -> Matmul:
+    """One part of the reduction: the sum of those before it is one residual more."""
+    return replace(op, k=op.k // parts, epilogue=(*op.epilogue, RESIDUAL))
 
 
 def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
@@ -47,6 +55,8 @@ def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
 
 def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
     """Of L1, with so many versions of the panel; without what is there anyway."""
+    if t.parts > 1:
+        return l1_bytes(part_of(op, t.parts), replace(t, parts=1), panels)
     if t.stationary == "w" and "x" in held:
         panels = t.ring  # nothing streams: the ring is one of panels
     part_x, part_w = t.tm * 2, t.tn * 2
@@ -59,6 +69,9 @@ def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
 
 
 def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> bool:
+    if t.parts > 1:
+        whole = not held and t.stationary != "none" and op.k % t.parts == 0
+        return whole and fits(part_of(op, t.parts), replace(t, parts=1), spec, NOTHING, l1)
     tiles = 2 * (1 + epilogue.temporaries(epilogue.split(steps_of(op, held))[2]))
     return (
         l1_bytes(op, t, 1, held) <= (spec.scratchpad("l1") if l1 is None else l1)
