@@ -103,8 +103,8 @@ class NpuConv2dSpace(NpuSpace):
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         tiles = Tiles(*point["tiles"])
-        return [self._cost(op, tiles, machine), *cost.queue_cycles(as_product(op), tiles, machine.spec),
-                *map(float, point["tiles"][1:])]  # fmt: skip
+        return [*cost.queue_cycles(as_product(op), tiles, machine.spec), *map(float, point["tiles"][1:]),
+                1e6 / self._cost(op, tiles, machine)]  # fmt: skip
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Weights as [taps, channels, filters], then as the product packs them."""

@@ -124,7 +124,7 @@ class WindowSpace(NpuSpace):
         return self.emit_held(op, point, machine, frozenset())
 
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [Window(op).cost(point["tile"], machine.spec), *map(float, point["tile"])]
+        return [*map(float, point["tile"]), 1e6 / Window(op).cost(point["tile"], machine.spec)]
 
     def _fits(self, op: Any, machine: Any) -> str | None:
         if not self._tiles(op, machine):
