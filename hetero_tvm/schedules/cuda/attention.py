@@ -37,7 +37,7 @@ _KINDS = {"float16": "fp16", "bfloat16": "bf16"}
 class CudaAttentionSpace(DesignSpace):
     """Attention with float32 scores, sums and accumulators (see :mod:`.attention_kernel`).
 
-    Each warp keeps 16 rows, their scores and their results in registers::
+    Each warp keeps 16 or 32 rows, their scores and their results in registers::
 
         Q fragments: ldmatrix, once
         S = Q K^T: ldmatrix, mma.sync m16n8k16
@@ -46,7 +46,9 @@ class CudaAttentionSpace(DesignSpace):
         O = O * correction + P V: ldmatrix.trans, mma.sync
 
     Rows in shared memory are padded, so that ldmatrix meets no bank twice; head dimensions are filled up
-    to multiples of 16 with zeros there.  Knob ``tile``: (warps, keys, splits of the keys).
+    to multiples of 16 with zeros there.  With 16 rows a warp shared memory delivers fragments (512 bytes for
+    two products) no faster than tensor cores use them up; 32 rows halve what is read.  Knob ``tile``:
+    (warps, keys, splits of the keys), and 2 at the end for 32 rows a warp.
     """
 
     name = "cuda.attention"
@@ -63,45 +65,53 @@ class CudaAttentionSpace(DesignSpace):
             return f"the head dimensions {op.head_dim} and {op.values} are above 256"
         return None
 
-    def _shapes(self, op: Attention, machine: GpuModel) -> list[tuple[int, int]]:
-        """Warps and keys."""
-        most = 128 if _whole(max(op.head_dim, op.values)) <= 64 else 64
-        most = 32 if _whole(max(op.head_dim, op.values)) > 128 else most
+    def _shapes(self, op: Attention, machine: GpuModel) -> list[tuple[int, int, int]]:
+        """Warps, keys, and fragments of 16 rows a warp."""
+        dim = _whole(max(op.head_dim, op.values))
+        most = 128 if dim <= 64 else 64 if dim <= 128 else 32
         return [
-            (warps, keys)
+            (warps, keys, high)
+            for high in (1, 2)
             for keys in _KEYS
             for warps in _WARPS
-            if keys <= most and _shared(op, 16 * warps, keys, 1) <= machine.shared_per_block
+            if keys <= most and _shared(op, warps, keys, high, 1) <= machine.shared_per_block
+            if high == 1 or (keys <= _most_high(op, dim) and warps >= 4 and shapes.rows_of(op) > 16 * warps)
         ]
 
     def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
         choices = [
-            (warps, keys, splits)
-            for warps, keys in self._shapes(op, machine)
+            (warps, keys, splits, *((high,) if high > 1 else ()))
+            for warps, keys, high in self._shapes(op, machine)
             for splits in shapes.split_choices(op, keys)
         ]
         return (Knob("tile", tuple(choices)),)
 
     def default(self, op: Attention, machine: GpuModel) -> Point:
         found = self._shapes(op, machine)
+        if (4, 64, 2) in found and op.kv_len > 64 and shapes.blocks_of(op, 128) >= 2 * machine.sms:
+            if _stages(op, 4, 64, 2, machine) == 2:
+                return {"tile": (4, 64, 1, 2)}
         wanted = next((w for w in (8, 4) if shapes.blocks_of(op, 16 * w) >= 2 * machine.sms), 2)
         if op.head_dim > 64 and wanted == 8:
             wanted = 4
         warps = min(wanted, 1 << max(0, (shapes.rows_of(op) - 1) // 16).bit_length())
         keys = 64 if op.kv_len > 32 else 32 if op.kv_len > 16 else 16
-        keys = min(keys, max(k for _, k in found))
+        keys = min(keys, max(k for _, k, _ in found))
         return {"tile": (warps, keys, shapes.default_splits(op, 16 * warps, keys, machine))}
 
     def emit(self, op: Attention, point: Point, machine: GpuModel) -> Any:
-        warps, keys, splits = point["tile"]
-        return _Emitter(op, warps, keys, splits, _stages(op, warps, keys, machine)).function()
+        warps, keys, splits, *more = point["tile"]
+        high = 2 if more else 1
+        return _Emitter(op, warps, keys, splits, high, _stages(op, warps, keys, high, machine)).function()
 
     def features(self, op: Attention, point: Point, machine: GpuModel) -> list[float]:
-        warps, keys, splits = point["tile"]
+        warps, keys, splits, *more = point["tile"]
+        high = 2 if more else 1
+        shared = _shared(op, warps, keys, high, _stages(op, warps, keys, high, machine))
         return [
             math.log2(warps), math.log2(keys), math.log2(splits), math.log2(op.head_dim), float(op.causal),
-            shapes.blocks_of(op, 16 * warps) * splits / machine.sms, math.log2(op.kv_len),
-            _shared(op, 16 * warps, keys, _stages(op, warps, keys, machine)) / 1024,
+            shapes.blocks_of(op, 16 * warps * high) * splits / machine.sms, math.log2(op.kv_len),
+            shared / 1024, float(high),
         ]  # fmt: skip
 
 
@@ -115,26 +125,36 @@ def _stage(op: Attention, keys: int) -> int:
     return keys * (_whole(op.head_dim) + _whole(op.values) + 2 * _PAD)
 
 
-def _query_place(op: Attention, keys: int, stages: int) -> int:
+def _most_high(op: Attention, dim: int) -> int:
+    """Keys at once for 32 rows a warp: what registers hold without spills."""
+    light = not (op.mask or op.softcap or op.window)
+    return 64 if dim <= 64 or (dim <= 128 and light) else 32 if dim <= 128 else 0
+
+
+def _held(op: Attention, high: int) -> bool:
+    """Whether the queries' fragments stay in registers."""
+    return _whole(op.head_dim) * high <= _HELD_DIM
+
+
+def _query_place(op: Attention, keys: int, high: int, stages: int) -> int:
     """Element at which the rows of Q begin.
 
     Once their fragments are in registers the second stage takes their place, unless its padding is
     cleared while they are still there.
     """
     padded = op.head_dim % 16 or op.values % 16
-    held = _whole(op.head_dim) <= _HELD_DIM
-    return _stage(op, keys) * (1 if held and not padded else stages)
+    return _stage(op, keys) * (1 if _held(op, high) and not padded else stages)
 
 
-def _shared(op: Attention, rows: int, keys: int, stages: int) -> int:
+def _shared(op: Attention, warps: int, keys: int, high: int, stages: int) -> int:
     """Bytes of shared memory."""
-    queries = _query_place(op, keys, stages) + rows * (_whole(op.head_dim) + _PAD)
+    queries = _query_place(op, keys, high, stages) + 16 * warps * high * (_whole(op.head_dim) + _PAD)
     return 2 * max(stages * _stage(op, keys), queries)
 
 
-def _stages(op: Attention, warps: int, keys: int, machine: GpuModel) -> int:
+def _stages(op: Attention, warps: int, keys: int, high: int, machine: GpuModel) -> int:
     """Two, where there are blocks to fetch ahead and a multiprocessor still holds 8 warps."""
-    shared = _shared(op, 16 * warps, keys, 2)
+    shared = _shared(op, warps, keys, high, 2)
     resident = machine.shared_per_sm // (shared + 1024) * warps
     fits = shared <= machine.shared_per_block and (resident >= 8 or warps < 4)
     return 2 if fits and op.kv_len > keys else 1
@@ -143,20 +163,23 @@ def _stages(op: Attention, warps: int, keys: int, machine: GpuModel) -> int:
 class _Emitter(AttentionKernel):
     lanes = (1, 2)
 
-    def __init__(self, op: Attention, warps: int, keys: int, splits: int, stages: int):
-        super().__init__(op, 16 * warps, keys, 32 * warps, splits)
+    def __init__(self, op: Attention, warps: int, keys: int, splits: int, high: int, stages: int):
+        super().__init__(op, 16 * warps * high, keys, 32 * warps, splits)
         self.dim, self.dtype, self.stages = _whole(op.head_dim), op.dtype, stages
+        self.warps, self.high = warps, high
 
-    held_rows = 2
+    @property
+    def held_rows(self) -> int:
+        return 2 * self.high
 
     @property
     def padded_values(self) -> int:
         return _whole(self.op.values)
 
     def buffers(self) -> tuple[SharedRows, SharedRows, SharedRows]:
-        nbytes = _shared(self.op, self.rows, self.keys, self.stages)
+        nbytes = _shared(self.op, self.warps, self.keys, self.high, self.stages)
         self.memory = T.alloc_buffer((nbytes // 2,), self.dtype, scope="shared.dyn")
-        place = _query_place(self.op, self.keys, self.stages)
+        place = _query_place(self.op, self.keys, self.high, self.stages)
         query = SharedRows(self.memory, self.op.head_dim, self.dim, self.dim + _PAD, place)
         return query, *self.stage(int32(0))
 
@@ -171,33 +194,37 @@ class _Emitter(AttentionKernel):
     def allocate(self) -> None:
         k = self.k
         self.warp, self.lane = k.let(self.thread // 32), k.let(self.thread % 32)
-        self.held = self.dim <= _HELD_DIM
-        self.q_reg = k.scratch((self.dim // 2 if self.held else 8,), self.dtype)
+        high, self.held = self.high, _held(self.op, self.high)
+        self.q_reg = k.scratch((high * (self.dim // 2 if self.held else 8),), self.dtype)
         self.b_reg = k.scratch((8,), self.dtype)
-        self.s_reg = k.scratch((self.keys // 2,))
-        self.p_reg = k.scratch((self.keys // 2,), self.dtype)
-        self.o_reg = k.scratch((self.padded_values // 2,))
+        self.s_reg = k.scratch((high * self.keys // 2,))
+        self.p_reg = k.scratch((high * self.keys // 2,), self.dtype)
+        self.o_reg = k.scratch((high * self.padded_values // 2,))
 
     def row_at(self, r: int) -> Any:
-        return self.warp * 16 + self.lane // 4 + 8 * r
+        return self.warp * (16 * self.high) + self.lane // 4 + 8 * r
 
     def first_of_row(self) -> Any:
         return self.lane % 4 == 0
 
     def when_scaled(self) -> AbstractContextManager[None]:
         """Maxima change rarely after the first blocks; a warp whose rows' did not skips the products."""
-        scales = [self.k.load(self.scale, [int32(r)]) for r in range(2)]
+        scales = [self.k.load(self.scale, [int32(r)]) for r in range(2 * self.high)]
+        if self.high == 2:  # factors are at most one, and so is a product
+            scales = [scales[0] * scales[2], scales[1] * scales[3]]
         return self.k.when(device.value("htvm_any_changes", *scales, dtype="int32") != 0)
 
     def cells(self, body: Callable[[int, Any, Any], None]) -> None:
         with self.k.unroll(self.keys // 8) as part:
-            for r in range(2):
+            for r in range(2 * self.high):
                 for e in range(2):
-                    body(r, part * 4 + 2 * r + e, part * 8 + self.lane % 4 * 2 + e)
+                    at = r // 2 * (self.keys // 2) + part * 4 + r % 2 * 2 + e
+                    body(r, at, part * 8 + self.lane % 4 * 2 + e)
 
     def outputs(self, r: int, body: Callable[[Any, Any, int], None]) -> None:
         with self.k.unroll(self.padded_values // 8) as part:
-            body(part * 4 + 2 * r, part * 8 + self.lane % 4 * 2, 2)
+            at = r // 2 * (self.padded_values // 2) + part * 4 + r % 2 * 2
+            body(at, part * 8 + self.lane % 4 * 2, 2)
 
     def _ldmatrix(self, transposed: bool, to: Any, to_at: Any, rows: SharedRows, at: Any) -> None:
         source = rows.buffer.access_ptr("r")
@@ -212,32 +239,38 @@ class _Emitter(AttentionKernel):
         )  # fmt: skip
         T.evaluate(call)
 
-    def _query_fragment(self, step: Any, to_at: Any) -> None:
-        row, column = self.warp * 16 + self.lane % 16, step * 16 + self.lane // 16 * 8
-        self._ldmatrix(False, self.q_reg, to_at, self.shared_q, self.shared_q.at(row, column))
+    def _query_fragments(self, step: Any) -> None:
+        for part in range(self.high):
+            row = self.warp * (16 * self.high) + 16 * part + self.lane % 16
+            at = self.shared_q.at(row, step * 16 + self.lane // 16 * 8)
+            self._ldmatrix(False, self.q_reg, self._query_at(part, step), self.shared_q, at)
+
+    def _query_at(self, part: int, step: Any) -> Any:
+        return part * (self.dim // 2) + step * 8 if self.held else int32(part * 8)
 
     def queries_ready(self) -> None:
         if self.held:
             with self.k.unroll(self.dim // 16) as step:
-                self._query_fragment(step, step * 8)
+                self._query_fragments(step)
             # Values may take the place of the queries in shared memory from here on.
             barrier()
 
     def scores(self) -> None:
         """Keys lie as columns of the second operand already; one ldmatrix serves 16 keys."""
         k, lane = self.k, self.lane
-        with k.unroll(self.keys // 2) as i:
+        with k.unroll(self.high * self.keys // 2) as i:
             k.store(self.s_reg, const(0), [i])
         with k.unroll(self.dim // 16) as step:
             if not self.held:
-                self._query_fragment(step, int32(0))
+                self._query_fragments(step)
             with k.unroll(self.keys // 16) as pair:
                 row = pair * 16 + lane // 16 * 8 + lane % 8
                 column = step * 16 + lane // 8 % 2 * 8
                 self._ldmatrix(False, self.b_reg, int32(0), self.shared_k, self.shared_k.at(row, column))
-                for half in range(2):
-                    at = step * 8 if self.held else int32(0)
-                    self._mma(self.q_reg, at, 4 * half, self.s_reg, (pair * 2 + half) * 4)
+                for part in range(self.high):
+                    at = part * (self.keys // 2) + pair * 8
+                    for half in range(2):
+                        self._mma(self.q_reg, self._query_at(part, step), 4 * half, self.s_reg, at + half * 4)
 
     def put_weight(self, at: Any, row: int, key: Any, weight: Any) -> None:
         self.k.store(self.p_reg, tirx.Cast(self.dtype, weight), [at])
@@ -248,5 +281,8 @@ class _Emitter(AttentionKernel):
         with k.unroll(self.keys // 16) as step, k.unroll(self.padded_values // 16) as pair:
             row, column = step * 16 + lane % 16, pair * 16 + lane // 16 * 8
             self._ldmatrix(True, self.b_reg, int32(0), self.shared_v, self.shared_v.at(row, column))
-            for half in range(2):
-                self._mma(self.p_reg, step * 8, 4 * half, self.o_reg, (pair * 2 + half) * 4)
+            for part in range(self.high):
+                p_at = part * (self.keys // 2) + step * 8
+                o_at = part * (self.padded_values // 2) + pair * 8
+                for half in range(2):
+                    self._mma(self.p_reg, p_at, 4 * half, self.o_reg, o_at + half * 4)

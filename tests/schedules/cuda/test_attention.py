@@ -41,8 +41,21 @@ def test_choices(dtype, emulated):  # noqa: F811
     op = attention(70, 150, 20, dtype=dtype, causal=True)  # rows, keys and columns that fill no tile
     every = points(SPACES[dtype], op)
     picked = every[:: len(every) // 4]
-    assert len({point["tile"][-1] for point in picked}) > 1
+    assert len({point["tile"][2:] for point in picked}) > 1
     check(dtype, [(op, point, None) for point in picked])
+
+
+def test_two_fragments_of_rows_a_warp(emulated):  # noqa: F811
+    """Queries in registers and in shared memory, masks, shared heads, rows past the end."""
+    ops = [
+        attention(150, 170, 64, causal=True), attention(70, 100, 128, causal=True),
+        attention(90, 130, 20, mask=(1, 1, 90, 130)),
+        attention(80, 90, 48, heads=4, kv_heads=1, window=30, causal=True),
+    ]  # fmt: skip
+    tiles = [(4, 64, 1, 2), (4, 32, 1, 2), (4, 32, 2, 2), (4, 32, 1, 2)]
+    for op, tile in zip(ops, tiles, strict=True):
+        assert {"tile": tile} in points(HALF, op)
+    check("float16", [(op, {"tile": tile}, None) for op, tile in zip(ops, tiles, strict=True)])
 
 
 @pytest.mark.parametrize(("dtype", "dims"), [("float16", (200,)), ("float32", (256, 512))])
@@ -144,7 +157,7 @@ def test_compiled_float32(compiler):  # noqa: F811
 )
 def test_no_choice_spills(dtype, dim, compiler):  # noqa: F811
     op = attention(300, 300, dim, 8, dtype=dtype, causal=True, kv_heads=4)
-    every = [point for point in points(SPACES[dtype], op) if point["tile"][-1] == 1]
+    every = [point for point in points(SPACES[dtype], op) if 1 in point["tile"][2:4]]
     generator = np.random.default_rng(dim)
     picked = generator.choice(len(every), min(2, len(every)), replace=False)
     check_machine_code(SPACES[dtype], [(op, every[i]) for i in picked])
