@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,8 +51,16 @@ class _Emitter:
             self._merge()
 
     def _neutral(self) -> Any:
-        """What the reduction starts from: combining it twice must change nothing."""
-        return cast(self.nest.init, self.found.dtype)
+        """What the reduction starts from: combining it twice must change nothing.
+
+        A largest (smallest) value of nothing is minus (plus) infinity: TVM's finite one would win over it.
+        """
+        init, kind = self.nest.init, str(self.nest.buffer.dtype)
+        if isinstance(init, tirx.FloatImm) and self.found.combine in (tirx.max, tirx.min):
+            finite = tirx.min_value(kind) if self.found.combine is tirx.max else tirx.max_value(kind)
+            if float(init.value) == float(finite.value):
+                return tirx.const(math.copysign(math.inf, init.value), self.found.dtype)
+        return cast(init, self.found.dtype)
 
     # rows
     def _rows(self) -> None:

@@ -9,7 +9,7 @@ from hetero_tvm.schedules.cuda.nests import program_nests
 from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.reduction import reduction_of
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, check_points, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled, compiler, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import body_of
 
 tvm = import_tvm()
@@ -52,6 +52,16 @@ CASES = {
 
 def test_numbers(emulated):  # noqa: F811
     check(SPACE, CASES, tolerance=2e-5)
+
+
+def test_extremes_of_infinities(emulated):  # noqa: F811
+    ops = [program([x], reduce(x, axis=1)) for x in (ODD, HALF) for reduce in (topi.max, topi.min)]
+    calls = compiled([SPACE.emit(op, SPACE.default(op, MACHINE), MACHINE) for op in ops])
+    for op, call, (fill, extreme) in zip(ops, calls, 2 * [(-np.inf, np.max), (np.inf, np.min)], strict=True):
+        x = np.full(op.inputs[0].shape, fill, op.inputs[0].dtype)
+        x[1, 2] = 5
+        (result,) = call([x], [np.zeros(op.output.shape, op.output.dtype)])
+        assert np.array_equal(result, extreme(x, axis=1))
 
 
 POOLS = [
