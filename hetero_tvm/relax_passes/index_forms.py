@@ -180,6 +180,25 @@ def _origins(shape: tuple[int, ...], strides: list[int], axis: int) -> np.ndarra
     return total.astype(np.int32)
 
 
+class TriangleAsMask(Rule):
+    """``tril(x, k)`` and ``triu(x, k)`` -> ``where(constant mask, x, 0)``."""
+
+    name = "triangle"
+    counted = False
+    anchors = ("relax.tril", "relax.triu")
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        diagonal = getattr(call.args[1], "value", call.args[1])
+        return (call.args[0], int(diagonal)) if isinstance(diagonal, int | tvm.tirx.IntImm) else None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, diagonal = found
+        cut = np.tril if graph.op_name(var) == "relax.tril" else np.triu
+        mask = cut(np.ones(shape_of(x)[-2:], np.bool_), diagonal)
+        graph.replace(var, relax.op.where(relax.const(mask), x, relax.const(0, dtype_of(var))))
+
+
 class SplitAsSlices(Rule):
     """``split(x)`` -> a slice for each of its parts, so that every kernel has one result."""
 
@@ -204,5 +223,5 @@ class SplitAsSlices(Rule):
             graph.replace(user, relax.op.strided_slice(x, [axis], [begin], [begin + sizes[n]]), [var])
 
 
-INDEX_FORMS = (ScanAsShifts(), ArgAsExtremum(), GatherAsTake())
+INDEX_FORMS = (ScanAsShifts(), ArgAsExtremum(), GatherAsTake(), TriangleAsMask())
 """Before the canonical forms, which make slices of lookups at constant places."""
