@@ -98,6 +98,8 @@ _FMA_TILES = (
     (32, 64, (1, 2)), (64, 32, (2, 1)), (32, 128, (1, 4)), (16, 64, (1, 2)), (32, 32, (2, 1)),
     (16, 32, (1, 1)),
 )  # fmt: skip
+_KNOWN = 4
+"""Tiles that stand before the first of warp groups, and as many of these before the rest."""
 _STAGES = (3, 4, 2)
 _GROUP_STAGES = (4, 3, 6)
 """One is being multiplied, one may still be, the others are on their way."""
@@ -120,11 +122,16 @@ def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
     def order(tile: Tile) -> tuple[float, int]:
         return estimate(problem, tile, machine), -tile.stages
 
-    return [*sorted(useful, key=order), *sorted(_group_tiles(problem, machine), key=order)]
+    plain, groups = sorted(useful, key=order), sorted(_group_tiles(problem, machine), key=order)
+    return [*plain[:_KNOWN], *groups[:_KNOWN], *plain[_KNOWN:], *groups[_KNOWN:]]
 
 
 def _group_tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
-    """Tiles of warp groups, where the GPU has them.  They stand behind the others: no one has timed them."""
+    """Tiles of warp groups, where the GPU has them.
+
+    No one has timed them: the first of all tiles, and those that are ranked without a GPU, are others; a
+    search that measures comes to them next.
+    """
     if machine.arch != "sm_90a" or not problem.tensor_cores or problem.across:
         return []
     found = [
