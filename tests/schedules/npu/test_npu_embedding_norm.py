@@ -15,7 +15,7 @@ CONTRACTS = [
     EmbeddingNorm((3, 7), 1, (PLACE,), (3, 7, 1), 1e-5, shifted=False),
     EmbeddingNorm((3, 7), 17, (Lookup(50, (3, 7), factor=2.5),), (), 1e-5, False, False),
     EmbeddingNorm((1,), 24, (Lookup(1, (1,)), Lookup(3, (1,))), (24,), 1e-5),
-    EmbeddingNorm((1100,), 8, (Lookup(300, (1100,)),), (), 1e-5),
+    EmbeddingNorm((530,), 8, (Lookup(60, (530,)),), (), 1e-5),  # more than a chunk of indices
 ]
 
 
