@@ -18,6 +18,9 @@ CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
 """Slots that every region has, and those that stand for L1 and the unified buffer."""
 _ON_CHIP = {IN_L1: "l1", IN_UB: "ub"}
 _PLAN_SECONDS = 1.0
+_LEAD = 6
+_FULL = 0.99
+"""Copies to L1 have their place so many steps earlier, as long as L1 is not fuller than that."""
 _STREAMING = 1 << 16
 """Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
 
@@ -95,14 +98,15 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
         for n in range(tensor.first, tensor.last + 1):
             live[n] += -(-tensor.bytes // align) * align
     fits = [bool(n) and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
-    for early in (fits, [False] * len(calls)) if ahead else ([False] * len(calls),):
+    starts = [tensor.first for tensor in held]
+    never = [False] * len(calls)
+    leading = (_early_copies(held, calls, own, fits, int(capacity * _FULL), align), fits)
+    for begin, early in (leading, (starts, fits), (starts, never)) if ahead else ((starts, never),):
         buffers = [
-            memory.Buffer(f"t{n}", t.first, t.last + 1, -(-t.bytes // align) * align)
+            memory.Buffer(f"t{n}", begin[n], t.last + 1, -(-t.bytes // align) * align)
             for n, t in enumerate(held)
         ]
-        buffers += [
-            memory.Buffer(f"k{n}", n - early[n], n + 1, size) for n, size in enumerate(own)
-        ]
+        buffers += [memory.Buffer(f"k{n}", n - early[n], n + 1, size) for n, size in enumerate(own)]
         plan = memory.plan(
             memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
         )
@@ -114,6 +118,31 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
     )
+
+
+def _early_copies(
+    held: Sequence[Tensor], calls: Sequence[Call], own: Sequence[int], early: Sequence[bool], room: int,
+    align: int,
+) -> list[int]:  # fmt: skip
+    """From which step on a tensor has its place: up to some before the copy that fills it, while what is
+    alive takes at most ``room``, so that the copy waits for none of the kernels right before it."""
+    live = list(own)
+    for n, size in enumerate(own):
+        if early[n]:
+            live[n - 1] += size
+    sizes = [-(-tensor.bytes // align) * align for tensor in held]
+    for tensor, size in zip(held, sizes, strict=True):
+        for n in range(tensor.first, tensor.last + 1):
+            live[n] += size
+    starts = []
+    for tensor, size in zip(held, sizes, strict=True):
+        begin = tensor.first
+        copied = not any(calls[begin].program.needs.values())
+        while copied and begin > max(0, tensor.first - _LEAD) and live[begin - 1] + size <= room:
+            begin -= 1
+            live[begin] += size
+        starts.append(begin)
+    return starts
 
 
 def _held(calls: Sequence[Call], slot: int) -> list[Tensor]:
