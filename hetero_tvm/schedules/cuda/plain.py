@@ -17,15 +17,8 @@ from tvm.ir.expr import TensorLoad  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
-from hetero_tvm.schedules.cuda.nests import (  # noqa: E402
-    Neighbours,
-    Nest,
-    Nests,
-    loads_of,
-    offset,
-    substitute,
-    unflatten,
-)
+from hetero_tvm.schedules.cuda.neighbours import Neighbours  # noqa: E402
+from hetero_tvm.schedules.cuda.nests import Nest, Nests, loads_of, offset, substitute, unflatten  # noqa: E402
 from hetero_tvm.schedules.cuda.rows import bytes_of  # noqa: E402
 
 VECTOR_BYTES = 16

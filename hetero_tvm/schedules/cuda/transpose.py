@@ -25,8 +25,8 @@ from tvm.tirx.script.builder import ir as T  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point  # noqa: E402
+from hetero_tvm.schedules.cuda.neighbours import Neighbours  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import (  # noqa: E402
-    Neighbours,
     Nest,
     Nests,
     loads_of,
