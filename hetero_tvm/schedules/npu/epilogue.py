@@ -40,7 +40,7 @@ def split(steps: Steps) -> tuple[bool, bool, tuple[str, ...]]:
 
 def supported(steps: Steps) -> str | None:
     """Why a chain cannot be emitted; None when it can."""
-    unknown = [step for step in steps if step not in (BIAS, RESIDUAL) and step not in ACTIVATIONS]
+    unknown = [step for step in steps if step not in (BIAS, *TENSORS) and step not in ACTIVATIONS]
     return f"no vector code for {', '.join(unknown)}" if unknown else None
 
 

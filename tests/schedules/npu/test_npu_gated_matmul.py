@@ -16,6 +16,7 @@ SPACE = NpuGatedMatmulSpace()
 )
 def test_both_products_and_the_gate(op):
     mach = machine("edge")
+    assert SPACE.refuses(op, mach) is None
     assert_close(SPACE, op, mach)
     for tiles in random.Random(0).sample(SPACE.knobs(op, mach)[0].choices, 3):
         assert_close(SPACE, op, mach, point={"tiles": tiles})
