@@ -60,6 +60,10 @@ class NpuSpace(DesignSpace):
         """Which operands the kernel takes from L1, and whether it can leave its result there."""
         return frozenset()
 
+    def on_chip_at(self, op: FusedOp, point: Point | None) -> frozenset[int]:
+        """Those of :meth:`on_chip` with which a recorded point can be kept."""
+        return self.on_chip(op)
+
     def fitted(
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:

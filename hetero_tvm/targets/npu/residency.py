@@ -211,7 +211,7 @@ def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candid
         if not value.pinned and any(steps[n].placing.keep is False for n, _ in made):
             continue
         layouts = {plain_layout(value.shape, steps[n].layout) for n, _ in made}
-        able = all(len(steps[n].operands) in steps[n].space.on_chip(steps[n].op) for n, _ in made)
+        able = all(len(steps[n].operands) in _on_chip(steps[n]) for n, _ in made)
         if not value.pinned and not (
             able and len(layouts) == 1
             and all(_takes(steps[n], index, value, *layouts) for n, index in places)
@@ -228,5 +228,9 @@ def _takes(step: Step, index: int, value: Value, layout: str) -> bool:
     wanted = plain_layout(operand.shape, step.wanted[index])
     if operand is not value and operand.shift is None:
         # A view: the same bytes only when both are row-major.
-        return layout == wanted == ROW_MAJOR and index in step.space.on_chip(step.op)
-    return layout == wanted and index in step.space.on_chip(step.op)
+        return layout == wanted == ROW_MAJOR and index in _on_chip(step)
+    return layout == wanted and index in _on_chip(step)
+
+
+def _on_chip(step: Step) -> frozenset[int]:
+    return step.space.on_chip_at(step.op, step.recorded)

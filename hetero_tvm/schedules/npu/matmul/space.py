@@ -74,6 +74,11 @@ class NpuMatmulSpace(NpuSpace):
     def on_chip(self, op: FusedOp) -> frozenset[int]:
         return on_chip(op)
 
+    def on_chip_at(self, op: FusedOp, point: Point | None) -> frozenset[int]:
+        """Parts of a reduction meet in DRAM."""
+        cut = point is not None and Tiles(*point["tiles"]).parts > 1
+        return frozenset() if cut else self.on_chip(op)
+
     def tables(
         self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
     ) -> list[np.ndarray]:
