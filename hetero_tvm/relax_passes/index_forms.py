@@ -7,6 +7,7 @@ by one index.  Whatever is more than that in a model becomes these, with the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,8 @@ _ELEMENTS = 1 << 31
 """Positions are int32."""
 
 
-class ScanAsShifts(Rule):
-    """``cumsum(x)`` -> ``x += x shifted by 1``, then by 2, 4, ...: a step per doubling of the length.
-
-    The same of ``cumprod`` with products.
-    """
+class _Scan(Rule):
+    """``cumsum`` and ``cumprod`` along one axis as another function."""
 
     name = "scan"
     counted = False
@@ -46,10 +44,43 @@ class ScanAsShifts(Rule):
         return call, axis, bool(call.attrs.exclusive), graph.op_name(var) == "relax.cumprod"
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        call, axis, exclusive, product = found
+        function = self.function(
+            shape_of(var), axis, dtype_of(call.args[0]), dtype_of(var), product=product, exclusive=exclusive
+        )
+        name = "cumprod" if product else "cumsum"
+        graph.replace(var, graph.call_function(function, name, [call.args[0]], var))
+
+    def function(
+        self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
+    ) -> Any:
+        """The PrimFunc from a tensor of dtype ``given`` to one of ``dtype``."""
+        raise NotImplementedError
+
+
+class ScanAsKernel(_Scan):
+    """``cumsum(x)`` -> a kernel that is scheduled already.
+
+    Parameters
+    ----------
+    kernel : makes it, from what :meth:`function` is given.
+    """
+
+    def __init__(self, kernel: Callable[..., Any]):
+        self.function = kernel
+
+
+class ScanAsShifts(_Scan):
+    """``cumsum(x)`` -> ``x += x shifted by 1``, then by 2, 4, ...: a step per doubling of the length.
+
+    The same of ``cumprod`` with products.
+    """
+
+    def function(
+        self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
+    ) -> Any:
         from tvm import te, tirx
 
-        call, axis, exclusive, product = found
-        shape, dtype, of = shape_of(var), dtype_of(var), dtype_of(call.args[0])
         neutral = tirx.const(1 if product else 0, dtype)
 
         def shifted(x: Any, by: int, combine: bool, name: str) -> Any:
@@ -62,7 +93,7 @@ class ScanAsShifts(Rule):
 
             return te.compute(shape, element, name=name)
 
-        x = te.placeholder(shape, of, "x")
+        x = te.placeholder(shape, given, "x")
         y = te.compute(shape, lambda *i: x(*i).astype(dtype), name="typed")
         if exclusive:
             y = shifted(y, 1, False, "before")
@@ -70,9 +101,7 @@ class ScanAsShifts(Rule):
         while step < shape[axis]:
             y = shifted(y, step, True, f"scan{step}")
             step *= 2
-        name = "cumprod" if product else "cumsum"
-        function = te.create_prim_func([x, y], "int64").without_attr("global_symbol")
-        graph.replace(var, graph.call_function(function, name, [call.args[0]], var))
+        return te.create_prim_func([x, y], "int64").without_attr("global_symbol")
 
 
 class ArgAsExtremum(Rule):

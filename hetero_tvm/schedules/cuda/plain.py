@@ -76,7 +76,7 @@ class PlainKernel:
         return tvm_ffi.structural_map(expression, (TensorLoad, replace), order="pre")
 
     def launch(self, blocks: int, threads: int, dtype: str) -> Any:
-        return _launch(blocks, threads, dtype)
+        return launch(blocks, threads, dtype)
 
     def place(self, nest: Nest, index: Any) -> Any:
         """Flat place of the nest's result at a flat index."""
@@ -84,7 +84,8 @@ class PlainKernel:
 
 
 @contextmanager
-def _launch(blocks: int, threads: int, dtype: str) -> Iterator[tuple[Any, Any]]:
+def launch(blocks: int, threads: int, dtype: str) -> Iterator[tuple[Any, Any]]:
+    """A grid of one axis: opens with the index of the block and of the thread."""
     with (
         T.launch_thread("blockIdx.x", tirx.const(blocks, dtype)) as block,
         T.launch_thread("threadIdx.x", tirx.const(threads, dtype)) as thread,

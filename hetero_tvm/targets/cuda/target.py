@@ -18,7 +18,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
 from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
 from hetero_tvm.relax_passes.conv_forms import Conv1dAsConv2d  # noqa: E402
 from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
-from hetero_tvm.relax_passes.index_forms import SplitAsSlices  # noqa: E402
+from hetero_tvm.relax_passes.index_forms import ScanAsKernel, SplitAsSlices  # noqa: E402
 from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
 from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
@@ -27,6 +27,7 @@ from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
 from hetero_tvm.schedules.cuda import generic  # noqa: E402
 from hetero_tvm.schedules.cuda.nests import program_nests  # noqa: E402
+from hetero_tvm.schedules.cuda.scan import scan  # noqa: E402
 from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
 from hetero_tvm.search.outcome import TuneReport  # noqa: E402
 from hetero_tvm.search.records import RecordStore  # noqa: E402
@@ -194,7 +195,8 @@ class CudaTarget(Target):
         def claims(op: FusedOp) -> bool:
             return isinstance(op, BatchMatmul) and serves(op)
 
-        forms = (Conv1dAsConv2d(), ConvTransposeAsPhases())
+        # TVM's own scan counts on the lanes of a warp to run in step, which nothing promises.
+        forms = (Conv1dAsConv2d(), ConvTransposeAsPhases(), ScanAsKernel(scan))
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
         return (*forms, *fusions(claims), SplitAsSlices(), BlockImages(_BLOCK, serves, halos=False))
 
