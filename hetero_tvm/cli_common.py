@@ -133,7 +133,7 @@ def load_target(name: str, precision: str | None) -> Any:
 
     Raises :class:`TargetError` or :class:`UsageError`.
     """
-    from hetero_tvm.targets.base import parse_target
+    from hetero_tvm.targets.registry import parse_target
 
     target = parse_target(name)
     return target if precision is None else target.with_precision(precision)

@@ -16,7 +16,8 @@ from hetero_tvm.relax_passes.precision import convert
 from hetero_tvm.relax_passes.rule import Report
 from hetero_tvm.relax_passes.sources import initial
 from hetero_tvm.relax_passes.tasks_of import tasks_of
-from hetero_tvm.targets.base import Target, parse_target
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.registry import parse_target
 from hetero_tvm.tasks import Task
 
 

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 def _start_measuring_early(options: argparse.Namespace) -> None:
     """The measuring process starts on another core while the model is imported."""
     from hetero_tvm.search.workers import start_early
-    from hetero_tvm.targets.base import parse_target
+    from hetero_tvm.targets.registry import parse_target
 
     target = parse_target(options.target)
     if target.measured_here:
@@ -91,7 +91,7 @@ def _start_measuring_early(options: argparse.Namespace) -> None:
 def _ask_remote(options: argparse.Namespace) -> None:
     """``--target cuda`` or ``cpu`` alone means the device at the other end."""
     from hetero_tvm.search import remote
-    from hetero_tvm.targets.base import parse_target
+    from hetero_tvm.targets.registry import parse_target
 
     address = remote.Address.parse(options.rpc)
     kind, _, variant = options.target.partition(":")

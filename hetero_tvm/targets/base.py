@@ -1,9 +1,7 @@
-"""What a target is, and the registry through which targets are found.
+"""What a target is.
 
 A target brings its graph passes, its design spaces, and how to compile; nothing outside its own file
-knows its name.  Third-party packages register theirs through the entry-point group
-``hetero_tvm.targets``: entry ``KIND = "module:factory"``, where the factory maps the variant text to
-a :class:`Target`.
+knows its name, but for the registry (``registry.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import entry_points
 from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
@@ -20,8 +17,6 @@ from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.records import RecordStore
-
-GROUP = "hetero_tvm.targets"
 
 
 class Target(ABC):
@@ -224,39 +219,3 @@ class Target(ABC):
                 return space, reasons
             reasons.append(f"{space.name}: {reason}")
         return None, reasons
-
-
-def _builtin() -> dict[str, Callable[[str], Target]]:
-    def cuda(variant: str) -> Target:
-        from hetero_tvm.targets.cuda.target import CudaTarget
-
-        return CudaTarget.from_variant(variant)
-
-    from hetero_tvm.targets.cpu import CpuTarget
-
-    def npu(variant: str) -> Target:
-        from hetero_tvm.targets.npu.target import NpuTarget
-
-        return NpuTarget.from_variant(variant)
-
-    return {"cpu": CpuTarget.from_variant, "cuda": cuda, "npu": npu}
-
-
-def parse_target(text: str | Target) -> Target:
-    """``KIND[:VARIANT[,VARIANT]]`` -> target; a target object is returned as it is.
-
-    Raises
-    ------
-    TargetError : no such kind, or the kind refuses the variant.
-    """
-    if isinstance(text, Target):
-        return text
-    kind, _, variant = text.partition(":")
-    factories = _builtin()
-    if kind not in factories:
-        found = {entry.name: entry for entry in entry_points(group=GROUP)}
-        if kind not in found:
-            known = ", ".join(sorted({*factories, *found}))
-            raise TargetError(f"there is no target {kind!r}", hint=f"targets here: {known}")
-        return found[kind].load()(variant)
-    return factories[kind](variant)

@@ -14,7 +14,7 @@ tvm = import_tvm()
 from hetero_tvm.codegen import avx512, transpose  # noqa: E402
 from hetero_tvm.codegen.pipeline import compile_kernels  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx  # noqa: E402
-from hetero_tvm.targets.base import parse_target  # noqa: E402
+from hetero_tvm.targets.registry import parse_target  # noqa: E402
 
 
 def run(k: Kernel, *arrays: np.ndarray) -> None:

@@ -24,7 +24,7 @@ from hetero_tvm.relax_passes.live_ranges import is_op_call  # noqa: E402
 from hetero_tvm.relax_passes.pipeline import lower  # noqa: E402
 from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
 from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
-from hetero_tvm.targets.base import parse_target  # noqa: E402
+from hetero_tvm.targets.registry import parse_target  # noqa: E402
 from tests.frontend.helpers_onnx import add_weight, text_model  # noqa: E402
 from tests.relax_passes.graphs import constant, module, op, weights  # noqa: E402
 from tests.relax_passes.test_live_ranges import Branches, Dynamic, explicit  # noqa: E402

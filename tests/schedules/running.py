@@ -12,7 +12,7 @@ tvm = import_tvm()
 
 from hetero_tvm.codegen.pipeline import compile_kernels  # noqa: E402
 from hetero_tvm.schedules.cpu.machine import CpuModel  # noqa: E402
-from hetero_tvm.targets.base import parse_target  # noqa: E402
+from hetero_tvm.targets.registry import parse_target  # noqa: E402
 
 TARGET = parse_target("cpu").tvm_target
 

@@ -8,7 +8,7 @@ from hetero_tvm.search.device_workers import DeviceWorkers, batch_size, open_ben
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.records import VERIFIED, RecordStore, Site, read_records
 from hetero_tvm.search.workers import Job, Limits, contract_spec
-from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import MACHINE, BadSpace, Scale, TinySpace, task
 
 COMPILE, BENCH = parse_target("cpu").offload

@@ -15,7 +15,7 @@ from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.records import RecordStore, Site, read_records
 from hetero_tvm.search.remote import Address, RemoteBench
 from hetero_tvm.search.workers import Job, Limits, contract_spec
-from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, task
 
 COMPILE, BENCH = parse_target("cpu").offload

@@ -11,8 +11,8 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.targets import base
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cpu import CpuTarget
+from hetero_tvm.targets.registry import parse_target
 
 
 def test_this_machine():

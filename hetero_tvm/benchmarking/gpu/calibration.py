@@ -16,7 +16,7 @@ from hetero_tvm.schedules.registry import space_named
 from hetero_tvm.search.candidates import point_key
 from hetero_tvm.search.cost_model import described
 from hetero_tvm.search.records import TRIAL, VERIFIED, Record, read_records
-from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.registry import parse_target
 
 _FAR = 1.1
 """A default this much slower than the best is told, with what the best does otherwise."""

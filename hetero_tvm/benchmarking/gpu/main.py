@@ -74,7 +74,7 @@ def _measure(options: argparse.Namespace) -> int:
     from hetero_tvm.benchmarking.gpu.rows import LIMITS, Bench
     from hetero_tvm.benchmarking.gpu.worker import Worker
     from hetero_tvm.search.device_workers import DeviceWorkers, open_benches
-    from hetero_tvm.targets.base import parse_target
+    from hetero_tvm.targets.registry import parse_target
 
     target = parse_target("cuda")
     head = {"device": box.facts(), "arch": target.machine.arch, "emulated": emulated, "quick": options.quick}

@@ -56,7 +56,7 @@ class Service:
 
         from hetero_tvm.benchmarking.gpu import box, tensors, timing
         from hetero_tvm.runtime import cuda_runtime
-        from hetero_tvm.targets.base import parse_target
+        from hetero_tvm.targets.registry import parse_target
 
         self._torch, self._target = torch, parse_target(f"cuda:{hello['arch']}")
         self._clock = None if tensors.EMULATED else timing.Clock()

@@ -22,6 +22,7 @@ from hetero_tvm import native  # noqa: E402
 from hetero_tvm.errors import NativeBuildError  # noqa: E402
 from hetero_tvm.targets.npu.region import CompiledRegion  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
+from hetero_tvm.targets.npu.stored_regions import load  # noqa: E402
 
 CODEGEN = "hnpu"
 """Name of the code generator, as in ``relax.ext.hnpu``."""
@@ -105,7 +106,5 @@ def _run(arguments: list[str]) -> None:
 def _codegen(functions: Sequence[Any], options: Any, constant_names: Any) -> list[Any]:
     """Called by ``relax.transform.RunCodegen`` with the functions that carry our codegen attribute;
     ``options["folder"]`` has their compiled regions."""
-    from hetero_tvm.targets.npu.lowering import load
-
     regions, spec = load(Path(str(options["folder"])))
     return [link([regions[str(function.attrs["global_symbol"])] for function in functions], spec)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from hetero_tvm.targets.npu.region import (  # noqa: E402
     Value,
 )  # noqa: E402
 from hetero_tvm.targets.npu.residency import PLACING, Placing, Step  # noqa: E402
-from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
+from hetero_tvm.targets.npu.stored_regions import save  # noqa: E402
 from hetero_tvm.tasks import Task  # noqa: E402
 
 _MADE_UP = re.compile(r"(lv|gv)\d*")
@@ -264,45 +263,3 @@ def _with_main(module: Any, main: Any, bindings: list[Any]) -> Any:
         relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs),
     )
     return relax.transform.Normalize()(result)
-
-
-# --- between here and the external code generator ------------------------------------------------
-
-
-def save(regions: Sequence[CompiledRegion], machine: NpuMachine, folder: Path) -> None:
-    """Write compiled regions where ``relax.ext.hnpu`` finds them."""
-    (folder / "regions.json").write_text(
-        json.dumps(
-            {
-                "spec": machine.spec.to_json(),
-                "regions": [
-                    {"name": r.name, "inputs": r.inputs, "outputs": r.outputs,
-                     "instructions": r.instructions, "workspace": r.workspace}
-                    for r in regions
-                ],
-            }
-        )
-    )  # fmt: skip
-    for region in regions:
-        (folder / f"{region.name}.stream").write_bytes(region.stream)
-        (folder / f"{region.name}.constants").write_bytes(region.constants)
-
-
-def load(folder: Path) -> tuple[dict[str, CompiledRegion], NPUSpec]:
-    """Inverse of :func:`save`."""
-    document = json.loads((folder / "regions.json").read_text())
-    spec = document["spec"]
-    spec["matrix_block"] = tuple(spec["matrix_block"])
-    regions = {}
-    for entry in document["regions"]:
-        name = entry["name"]
-        regions[name] = CompiledRegion(
-            name,
-            (folder / f"{name}.stream").read_bytes(),
-            (folder / f"{name}.constants").read_bytes(),
-            tuple(entry["inputs"]),
-            tuple(entry["outputs"]),
-            entry["instructions"],
-            entry["workspace"],
-        )
-    return regions, NPUSpec.from_dict({k: v for k, v in spec.items() if k != "name"}, spec["name"])

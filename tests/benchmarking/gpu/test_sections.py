@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.schedules.registry import CUDA_SPACES
-from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.registry import parse_target
 
 torch = pytest.importorskip("torch")
 

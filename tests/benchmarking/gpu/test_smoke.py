@@ -13,7 +13,7 @@ from hetero_tvm.benchmarking.gpu.sections import SECTIONS, section_named  # noqa
 from hetero_tvm.schedules.cuda.tiles import Tile  # noqa: E402
 from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
 from hetero_tvm.search.workers import BUILD_ERROR, Result  # noqa: E402
-from hetero_tvm.targets.base import parse_target  # noqa: E402
+from hetero_tvm.targets.registry import parse_target  # noqa: E402
 
 TARGET = parse_target("cuda:sm_90a")
 

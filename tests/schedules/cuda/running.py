@@ -8,8 +8,8 @@ from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
 
-from hetero_tvm.targets.base import parse_target  # noqa: E402
 from hetero_tvm.targets.cuda import codegen, facts  # noqa: E402
+from hetero_tvm.targets.registry import parse_target  # noqa: E402
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: E402, F401
 
 TARGET = parse_target("cuda:sm_80")

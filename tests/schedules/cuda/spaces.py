@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 from hetero_tvm._bootstrap import import_tvm
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, compiled
 
 tvm = import_tvm()

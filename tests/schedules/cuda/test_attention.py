@@ -8,8 +8,8 @@ import pytest
 from hetero_tvm.schedules.cuda import attention_shapes
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.attention_f32 import CudaFloatAttentionSpace
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda.model import MODELS
+from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.attention_cases import attention, forms
 from tests.schedules.cuda.running import MACHINE, TARGET, compiled, compiler, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import body_of, check_machine_code, check_numbers, points, random_arrays

@@ -8,8 +8,8 @@ from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import codegen
+from hetero_tvm.targets.registry import parse_target
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 MATMUL = CudaMatmulSpace()

@@ -13,8 +13,8 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.activation import ACTIVATIONS
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace, problem_of, tf32
 from hetero_tvm.schedules.cuda.tiles import Problem, estimate, fits, tiles
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda.model import MODELS
+from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, TARGET, check_points, compiled_facts, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import representative
 from tests.targets.cuda.conftest import compiler  # noqa: F401

@@ -7,8 +7,8 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.cuda.batch_matmul import CudaBatchMatmulSpace
 from hetero_tvm.schedules.cuda.conv2d import CudaConv2dSpace
 from hetero_tvm.schedules.cuda.gated_matmul import CudaGatedMatmulSpace
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda.model import MODELS
+from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import check_points, emulated  # noqa: F401
 from tests.schedules.cuda.test_batch_matmul import product
 from tests.schedules.cuda.test_conv2d import BLOCKED

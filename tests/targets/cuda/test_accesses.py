@@ -10,9 +10,9 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.tiles import Tile
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import codegen
 from hetero_tvm.targets.cuda.accesses import sectors, sites, wavefronts
+from hetero_tvm.targets.registry import parse_target
 
 tvm = import_tvm()
 TARGET = parse_target("cuda:sm_80")

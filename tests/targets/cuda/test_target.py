@@ -8,10 +8,10 @@ from hetero_tvm import build as build_command
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
 from hetero_tvm.runtime import cuda_runtime, tvm_runtime
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import codegen, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel
+from hetero_tvm.targets.registry import parse_target
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 tvm = import_tvm()

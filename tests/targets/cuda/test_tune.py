@@ -10,9 +10,9 @@ from hetero_tvm.search.compile_process import Refused
 from hetero_tvm.search.device_workers import DeviceWorkers, open_benches
 from hetero_tvm.search.records import RANKED, read_records
 from hetero_tvm.search.workers import Job, Limits, contract_spec
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.cuda import bench, facts
 from hetero_tvm.targets.cuda.model import model_named
+from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import Scale
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 from tests.targets.cuda.gpu_spaces import BadGpuSpace

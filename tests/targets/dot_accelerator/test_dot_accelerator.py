@@ -12,7 +12,7 @@ import hetero_tvm
 from hetero_tvm import api, inspect
 from hetero_tvm.errors import TargetError
 from hetero_tvm.reference import sample_inputs
-from hetero_tvm.targets.base import parse_target
+from hetero_tvm.targets.registry import parse_target
 
 FILES = [Path(__file__).with_name(name) for name in ("dot_accelerator.py", "dot_driver.cc")]
 

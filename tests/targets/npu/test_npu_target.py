@@ -9,8 +9,8 @@ import hetero_tvm
 from hetero_tvm import api
 from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.reference import sample_inputs
-from hetero_tvm.targets.base import parse_target
 from hetero_tvm.targets.npu.spec import NPUSpec
+from hetero_tvm.targets.registry import parse_target
 
 
 @functools.cache
