@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from hetero_tvm import zoo
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.targets.cuda import codegen, static_checks, toolchain
+from hetero_tvm.targets.cuda import codegen, compilers, static_checks, toolchain
 
 TARGET = "cuda:sm_80,sm_90"
 
@@ -85,7 +85,7 @@ def measure(name: str, precision: str, target: str) -> dict[str, Any]:
         "megabytes": round(size / 1e6, 1),
         "kernels": {arch: len(kernels) for arch, kernels in built.facts.items()},
         "spills": spills,
-        "problems": static_checks.problems(built, modules, toolchain.find()),
+        "problems": static_checks.problems(built, modules, compilers.find()),
         "sources": sources(built),
     }
 

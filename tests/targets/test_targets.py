@@ -10,7 +10,7 @@ from hetero_tvm.errors import TargetError
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.machine import CpuModel
-from hetero_tvm.targets import base
+from hetero_tvm.targets import registry
 from hetero_tvm.targets.cpu import CpuTarget
 from hetero_tvm.targets.registry import parse_target
 
@@ -120,7 +120,9 @@ def test_targets_of_other_packages(monkeypatch):
         return Toy()
 
     monkeypatch.setattr(
-        base, "entry_points", lambda group: [_Entry("toy", factory)] if group == "hetero_tvm.targets" else []
+        registry,
+        "entry_points",
+        lambda group: [_Entry("toy", factory)] if group == "hetero_tvm.targets" else [],
     )
     assert isinstance(parse_target("toy:big,slow"), Toy) and variants == ["big,slow"]
     assert isinstance(parse_target("toy"), Toy) and variants[-1] == ""

@@ -29,10 +29,10 @@ def facts() -> dict[str, Any]:
     import torch
 
     from hetero_tvm.runtime import cuda_runtime
-    from hetero_tvm.targets.cuda import toolchain
+    from hetero_tvm.targets.cuda import compilers
 
     found = cuda_runtime.device()
-    compiler = toolchain.find()
+    compiler = compilers.find()
     result: dict[str, Any] = {
         "name": found.name,
         "capability": found.capability,

@@ -21,7 +21,7 @@ from tvm.tirx import compilation_pipeline  # noqa: E402
 from hetero_tvm.errors import BuildError, HeteroTVMError  # noqa: E402
 from hetero_tvm.runtime import cuda_runtime  # noqa: E402
 from hetero_tvm.runtime.quiet import quiet_fd2  # noqa: E402
-from hetero_tvm.targets.cuda import driver, toolchain  # noqa: E402
+from hetero_tvm.targets.cuda import compilers, driver  # noqa: E402
 
 PIPELINE = "hetero_tvm_cuda"
 
@@ -101,7 +101,7 @@ def _compile(code: Any) -> bytes:
     made.source = str(code)
     if _rehearsing.get():
         return b"\x7fELF"
-    made.binary = toolchain.find().cubin(made.source, made.arch)
+    made.binary = compilers.find().cubin(made.source, made.arch)
     return made.binary
 
 

@@ -32,7 +32,7 @@ from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
 from hetero_tvm.search.outcome import TuneReport  # noqa: E402
 from hetero_tvm.search.records import RecordStore  # noqa: E402
 from hetero_tvm.targets.base import Target  # noqa: E402
-from hetero_tvm.targets.cuda import codegen, facts, toolchain  # noqa: E402
+from hetero_tvm.targets.cuda import codegen, compilers, facts  # noqa: E402
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
 
 _BLOCK = 8
@@ -103,13 +103,13 @@ class CudaTarget(Target):
     ) -> TuneReport:
         from hetero_tvm.targets.cuda.rank import rank
 
-        toolchain.find()
+        compilers.find()
         return rank(tasks, self.variants[0], trials, store, on_event)
 
     def findings(self) -> list[str]:
         lines = []
         try:
-            found = toolchain.find()
+            found = compilers.find()
             lines.append(f"CUDA compiler: Found {found.name} {found.release}".rstrip())
         except TargetError as error:
             lines.append(f"CUDA compiler: Not found ({error.hint})")
@@ -240,7 +240,7 @@ class CudaTarget(Target):
         return self.compile_with_facts(module)[0]
 
     def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
-        toolchain.find()  # says what is missing before the long part
+        compilers.find()  # says what is missing before the long part
         with codegen.collect() as made:
             executable = codegen.compile_executable(module, self.tvm_target)
         return executable, {one.arch: facts.of_module(one) for one in made}

@@ -4,7 +4,7 @@ import pytest
 
 from hetero_tvm.errors import TargetError
 from hetero_tvm.runtime import cuda_runtime
-from hetero_tvm.targets.cuda import toolchain
+from hetero_tvm.targets.cuda import compilers, toolchain
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def compiler(monkeypatch):
     monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
     monkeypatch.setattr(toolchain.Toolchain, "keeps_ptx", True)  # most tests read it
     try:
-        return toolchain.find()
+        return compilers.find()
     except TargetError as error:
         pytest.skip(f"{error.message}: {error.hint}")

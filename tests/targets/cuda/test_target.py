@@ -8,7 +8,7 @@ from hetero_tvm import build as build_command
 from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
 from hetero_tvm.runtime import cuda_runtime, tvm_runtime
-from hetero_tvm.targets.cuda import codegen, facts, toolchain
+from hetero_tvm.targets.cuda import codegen, compilers, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
 from hetero_tvm.targets.cuda.model import MODELS, GpuModel
 from hetero_tvm.targets.registry import parse_target
@@ -87,19 +87,19 @@ def test_which_machine_code_a_device_runs(archs, capability, chosen):
 def test_no_compiler(monkeypatch):
     monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
     for finder in ("find_nvcc", "find_nvrtc"):
-        monkeypatch.setattr(toolchain, finder, lambda: None)
+        monkeypatch.setattr(compilers, finder, lambda: None)
     with pytest.raises(TargetError, match="no CUDA compiler") as caught:
-        toolchain.find()
+        compilers.find()
     assert "pip install nvidia-cuda-nvrtc" in caught.value.hint
-    monkeypatch.setenv(toolchain.COMPILER_VARIABLE, "/nowhere/nvcc")
+    monkeypatch.setenv(compilers.COMPILER_VARIABLE, "/nowhere/nvcc")
     with pytest.raises(TargetError, match="no such program"):
-        toolchain.find()
+        compilers.find()
 
 
 def test_the_command_without_a_compiler_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
     for finder in ("find_nvcc", "find_nvrtc"):
-        monkeypatch.setattr(toolchain, finder, lambda: None)
+        monkeypatch.setattr(compilers, finder, lambda: None)
     arguments = ["zoo:minilm-l6-tiny", "--target", "cuda:sm_80", "--out", str(tmp_path / "out")]
     assert build_command.main([*arguments, "--logs", str(tmp_path)]) == 2
     said = capsys.readouterr()
