@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from hetero_tvm.schedules.base import DesignSpace, Point
@@ -18,14 +19,17 @@ def size(space: DesignSpace, op: Any, machine: Any) -> int:
     return math.prod(len(knob.choices) for knob in space.knobs(op, machine))
 
 
-def every_kernel(space: DesignSpace, op: Any, machine: Any) -> list[Point] | None:
-    """The canonical points, each once; None for a space too large to list."""
-    if size(space, op, machine) > MOST:
-        return None
+def every_kernel(space: DesignSpace, op: Any, machine: Any) -> Iterator[Point] | None:
+    """The canonical points, each once, one by one; None for a space too large to list."""
+    return None if size(space, op, machine) > MOST else _every_kernel(space, op, machine)
+
+
+def _every_kernel(space: DesignSpace, op: Any, machine: Any) -> Iterator[Point]:
     knobs = space.knobs(op, machine)
     names = [knob.name for knob in knobs]
-    points = (
-        space.canonical(op, dict(zip(names, choices, strict=True)), machine)
-        for choices in itertools.product(*(knob.choices for knob in knobs))
-    )
-    return list({point_key(point): point for point in points}.values())
+    seen: set[str] = set()
+    for choices in itertools.product(*(knob.choices for knob in knobs)):
+        point = space.canonical(op, dict(zip(names, choices, strict=True)), machine)
+        if (key := point_key(point)) not in seen:
+            seen.add(key)
+            yield point

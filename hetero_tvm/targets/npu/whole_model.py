@@ -9,6 +9,7 @@ kernels take in their places, starting from what they take alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -61,17 +62,18 @@ class _Kernel:
     """Cycles per second."""
     tried: set[str] = field(default_factory=set)
 
-    @property
+    @functools.cached_property
     def alone(self) -> float:
         """Cycles alone of the default, over all calls."""
         return self.cycles_of(self.default) or 1.0
 
+    @functools.cached_property
+    def _seconds(self) -> dict[str, float]:
+        return {point_key(point): seconds for point, seconds in reversed(self.measured)}
+
     def cycles_of(self, point: Point) -> float | None:
-        plain = point_key(without_placing(point))
-        for known, seconds in self.measured:
-            if point_key(known) == plain:
-                return seconds * self.clock * self.task.count
-        return None
+        seconds = self._seconds.get(point_key(without_placing(point)))
+        return None if seconds is None else seconds * self.clock * self.task.count
 
     def placings(self, current: Point) -> Iterator[Point]:
         """The current point placed in other ways."""

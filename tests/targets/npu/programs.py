@@ -38,6 +38,17 @@ def store_all(builder, slot, count, src=0):
     builder.emit("store", elem=1, dst_mem="dram", dst_slot=slot, src=src, dst=0, **contiguous(count, 1))
 
 
+def exponentials():
+    """64 values of slot 0 to the unified buffer, their exponentials to slot 1."""
+    builder = builder_with_slots()
+    builder.emit("load", **LOAD)
+    builder.emit("barrier")
+    builder.emit("vunary", **COPY | {"op": "exp"})
+    builder.emit("barrier")
+    builder.emit("store", **STORE | {"src": 4096})
+    return builder.finish()
+
+
 def on_image(emit, image):
     """A program that loads ``image`` (bytes) to all of UB, does what ``emit(builder)`` says, stores UB."""
     builder = Builder()

@@ -234,15 +234,9 @@ def test_the_headers_are_plain_c_and_cpp(dialect, header):
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 def test_from_plain_c(tmp_path):
-    builder = programs.builder_with_slots()
-    builder.emit("load", **programs.LOAD)
-    builder.emit("barrier")
-    builder.emit("vunary", **programs.COPY | {"op": "exp"})
-    builder.emit("barrier")
-    builder.emit("store", **programs.STORE | {"src": 4096})
     config, stream, binary = (tmp_path / name for name in ("config", "stream", "program"))
     config.write_text(programs.EDGE.to_config())
-    stream.write_bytes(builder.finish().to_bytes())
+    stream.write_bytes(programs.exponentials().to_bytes())
     library = simulator.shared_library()
     source = Path(__file__).with_name("plain_c.c")
     link = [str(library), f"-Wl,-rpath,{library.parent}", "-o", str(binary)]

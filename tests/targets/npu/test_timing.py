@@ -227,15 +227,10 @@ def test_a_gather_waits_for_its_indices():
 
 
 def test_energy_by_hand():
-    builder = programs.builder_with_slots()
-    builder.emit("load", **programs.LOAD)
-    builder.emit("barrier")
-    builder.emit("vunary", **programs.COPY | {"op": "exp"})
-    builder.emit("barrier")
-    builder.emit("store", **programs.STORE | {"src": 4096})
+    stream = programs.exponentials()
     cost = programs.EDGE.energy_pj
     with open_device(programs.EDGE) as device:
-        run = device.time(device.load(builder.finish().to_bytes()), trace=True)
+        run = device.time(device.load(stream.to_bytes()), trace=True)
     moved = 128 * (cost.dram_byte + cost.ub_byte) + cost.instruction  # 64 elements of two bytes
     exp = 64 * cost.vector_transcendental + 256 * cost.ub_byte + cost.instruction
     assert run.trace["joule"] == pytest.approx(1e-12 * np.array([moved, exp, moved]))
