@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
-from hetero_tvm.targets.npu import isa
 from hetero_tvm.targets.npu.codegen import Program
 from hetero_tvm.targets.npu.sites import Instr
-from hetero_tvm.targets.npu.spec import NPUSpec
-from hetero_tvm.targets.npu.sync import Flag, Synchronizer
+from hetero_tvm.targets.npu.spec import SCRATCHPADS, NPUSpec
+from hetero_tvm.targets.npu.sync import ONLY_READ, Place, Synchronizer, scratchpad_key, slot_key
 
 CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
 """Slots that every region has, and those that stand for L1 and the unified buffer."""
@@ -179,37 +177,44 @@ class Bound:
     events: int
 
 
-def bind(calls: Sequence[Call], plan: L1Plan, constant: Iterable[Hashable]) -> Bound:
-    """Put the kernels' instructions in order, fill in addresses, synchronise."""
-    sync = Synchronizer(constant)
-    tags = [""]
-    tag_ids = {"": 0}
-    codes: list[bytes] = []
-    for index, instrs in _order(calls, plan.early):
+def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Bound:
+    """The kernels' instructions in order, with addresses and flags; ``only_read``: slots of DRAM."""
+    sync = Synchronizer()
+    tags = {"": 0}
+    count = 0
+    for index, first, last in _order(calls, plan.early):
         call = calls[index]
-        if call.tag not in tag_ids:
-            tag_ids[call.tag] = len(tags)
-            tags.append(call.tag)
-        _emit(call, plan.parts[index], instrs, tag_ids[call.tag], sync, codes)
-        if index and instrs and instrs[-1] is call.program.instrs[-1]:
+        places = [*_scratchpads(plan.parts[index]), *(_place(t, only_read) for t in call.tensors)]
+        slots = [tensor.slot for tensor in call.tensors]
+        tag = tags.setdefault(call.tag, len(tags))
+        sync.add(call.program.packed, places, slots, tag, first, last)
+        count += last - first
+        if index and first < last == len(call.program.instrs):
             # The kernel behind may still start on the first tiles of this one.
-            _merge(calls[index - 1], plan.parts[index - 1], sync)
-    code, count = _with_flags(codes, sync.flags)
-    return Bound(code, count, tags, 1 if sync.flags else 0)
+            _merge(calls[index - 1], plan.parts[index - 1], sync, only_read)
+    flags = len(sync.flags)
+    return Bound(sync.code(), count + 2 * flags, list(tags), 1 if flags else 0)
 
 
-def _merge(call: Call, part: int, sync: Synchronizer) -> None:
-    sync.merge("l1", part, part + call.program.needs.get("l1", 0))
+def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int]) -> None:
+    sync.merge(Place(scratchpad_key("l1"), part), call.program.needs.get("l1", 0))
     for tensor in call.tensors:
-        sync.merge(_memory_of(tensor), tensor.address, tensor.address + tensor.bytes)
+        sync.merge(_place(tensor, only_read), tensor.bytes)
 
 
-def _memory_of(tensor: Tensor) -> Hashable:
-    return _ON_CHIP.get(tensor.slot, ("dram", tensor.slot))
+def _scratchpads(part: int) -> list[Place]:
+    """The kernel's own."""
+    return [Place(n, part if name == "l1" else 0) for n, name in enumerate(SCRATCHPADS)]
 
 
-def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterable[tuple[int, Sequence[Instr]]]:
-    """Pieces of kernels: (kernel, instructions).
+def _place(tensor: Tensor, only_read: Container[int]) -> Place:
+    if tensor.slot in _ON_CHIP:
+        return Place(scratchpad_key(_ON_CHIP[tensor.slot]), tensor.address)
+    return Place(ONLY_READ if tensor.slot in only_read else slot_key(tensor.slot), tensor.address)
+
+
+def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
+    """Pieces of kernels: (kernel, first instruction, one past the last).
 
     Loads of a kernel's constants come before the kernel in front of it when that one leaves the DMA
     engine idle: they would wait behind its last loads, which wait for results.
@@ -221,72 +226,14 @@ def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterable[tuple[int, 
             following = calls[n + 1].program
             own = call.program.front or 0
             if own > done[n]:
-                yield n, call.program.instrs[done[n] : own]
+                yield n, done[n], own
                 done[n] = own
             while front < (following.front or 0) and _own_l1(following.instrs[front]):
                 front += 1
             done[n + 1] = front
-            yield n + 1, following.instrs[:front]
-        yield n, call.program.instrs[done[n] :]
+            yield n + 1, 0, front
+        yield n, done[n], len(call.program.instrs)
 
 
 def _own_l1(instr: Instr) -> bool:
     return instr.in_l1 is not None and instr.in_l1[0] is None
-
-
-def _emit(
-    call: Call, part: int, instrs: Sequence[Instr], tag: int, sync: Synchronizer, codes: list[bytes]
-) -> None:
-    keys = [_memory_of(t) for t in call.tensors]
-    addresses = [t.address for t in call.tensors]
-    tag_bytes = struct.pack("<H", tag)
-    for instr in instrs:
-        accesses = []
-        for memory_, low, high, write in instr.accesses:
-            if memory_ == "l1":
-                accesses.append(("l1", low + part, high + part, write))
-            elif isinstance(memory_, str):
-                accesses.append((memory_, low, high, write))
-            else:
-                shift = addresses[memory_]
-                accesses.append((keys[memory_], low + shift, high + shift, write))
-        sync.add(instr.queue, accesses)
-        code = instr.code
-        if instr.reference is not None or instr.in_l1 is not None or instr.in_ub is not None:
-            patched = bytearray(code)
-            if instr.reference is not None:
-                parameter, slot_at, address_at, offset = instr.reference
-                struct.pack_into("<H", patched, slot_at, call.tensors[parameter].slot)
-                struct.pack_into("<Q", patched, address_at, addresses[parameter] + offset)
-            if instr.in_l1 is not None:
-                owner, at, form, offset = instr.in_l1
-                base = part if owner is None else addresses[owner]
-                struct.pack_into(form, patched, at, base + offset)
-            if instr.in_ub is not None:
-                owner, at, form, offset = instr.in_ub
-                struct.pack_into(form, patched, at, addresses[owner] + offset)
-            code = bytes(patched)
-        codes.append(code[:2] + tag_bytes + code[4:])
-
-
-def _with_flags(codes: list[bytes], flags: Sequence[Flag]) -> tuple[bytes, int]:
-    """The instructions with set_flag behind producers and wait_flag before consumers, and their number."""
-    after: dict[int, list[bytes]] = {}
-    before: dict[int, list[bytes]] = {}
-    cache: dict[tuple[str, int, int], bytes] = {}
-
-    def flag(name: str, source: int, target: int) -> bytes:
-        key = (name, source, target)
-        if key not in cache:
-            cache[key] = isa.encode(name, source=isa.QUEUES[source], target=isa.QUEUES[target], event=0)
-        return cache[key]
-
-    for f in flags:
-        after.setdefault(f.after, []).append(flag("set_flag", f.source, f.target))
-        before.setdefault(f.before, []).append(flag("wait_flag", f.source, f.target))
-    parts: list[bytes] = []
-    for n, code in enumerate(codes):
-        parts += before.get(n, ())
-        parts.append(code)
-        parts += after.get(n, ())
-    return b"".join(parts), len(parts)

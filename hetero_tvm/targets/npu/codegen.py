@@ -9,6 +9,7 @@ while they fit, else by live ranges.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from hetero_tvm.targets.npu.kernel_memory import plan_scratchpads  # noqa: E402
 from hetero_tvm.targets.npu.python_expr import Names, python  # noqa: E402
 from hetero_tvm.targets.npu.sites import Instr, Operand, Site, site_of  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
+from hetero_tvm.targets.npu.sync import Packed  # noqa: E402
 
 DTYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
 _DMA_IN = isa.QUEUES.index("dma_in")
@@ -48,6 +50,11 @@ class Program:
     front: int | None = None
     """So many instructions at the front are loads that :func:`hoist_loads` brought there."""
     source: str = field(repr=False, default="")
+
+    @functools.cached_property
+    def packed(self) -> Packed:
+        """The instructions as arrays; they are as they will be."""
+        return Packed(self.instrs)
 
 
 def generate(

@@ -292,10 +292,10 @@ class RegionBuilder:
         slots = list(self._slots)
         slots[CONSTANTS] = Slot("constants", len(self._constants), "constant")
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
-        constant = [("dram", n) for n, slot in enumerate(slots) if slot.kind in ("constant", "input")]
+        only_read = {n for n, slot in enumerate(slots) if slot.kind in ("constant", "input")}
         plan = plan_l1(self._calls, self.spec, self.cache.features.double_buffering)
         in_ub = plan_ub(self._calls, self._reserved, self.spec.alignment)
-        bound = bind(self._calls, plan, constant)
+        bound = bind(self._calls, plan, only_read)
         needs = {
             name: max((call.program.needs.get(name, 0) for call in self._calls), default=0)
             for name in SCRATCHPADS

@@ -9,113 +9,178 @@ the order does not follow from others.
 One event per pair of queues is enough: the i-th wait of an event pairs with its i-th set, and both
 queues meet their flags in the same order, because a queue never waits for a set that is older than
 one it has waited for.
+
+The work is done in C++ (``native_src/npu_sync.cc``), which also fills in addresses: a model has
+some hundred thousand instructions, and a search compiles it some hundred times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import ctypes
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from hetero_tvm.errors import BuildError
 from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.sites import Instr
+from hetero_tvm.targets.npu.spec import SCRATCHPADS
 
 QUEUES = len(isa.QUEUES)
+ONLY_READ = -1
+"""Key of bytes that need no flags."""
+
+_ACCESS = np.dtype([("place", "<i4"), ("write", "<i4"), ("low", "<i8"), ("high", "<i8")])
+_PATCH = np.dtype([("place", "<i4"), ("at", "<i2"), ("width", "<i2"), ("offset", "<i8")])
+_FLAG = np.dtype([("source", "<i4"), ("target", "<i4"), ("after", "<i4"), ("before", "<i4")])
+_WIDTH = {"<I": 4, "<Q": 8}
 
 
-@dataclass
-class Flag:
-    """Set behind instruction ``after`` (an index) and waited for before instruction ``before``."""
+@dataclass(frozen=True)
+class Place:
+    """Where the bytes of a scratchpad or a parameter lie."""
 
-    source: int
-    target: int
-    after: int
-    before: int
+    key: int
+    """Equal for what may be the same bytes: see :func:`scratchpad_key`, :func:`slot_key`."""
+    shift: int = 0
+    """Of its byte 0."""
 
 
-Interval = tuple[Hashable, int, int, bool]
-"""(memory or DRAM buffer, first byte, one past the last, written)."""
+def scratchpad_key(name: str) -> int:
+    return SCRATCHPADS.index(name)
+
+
+def slot_key(slot: int) -> int:
+    """Of a slot of DRAM."""
+    return len(SCRATCHPADS) + slot
+
+
+class Packed:
+    """Instructions as arrays.  Places are the scratchpads in their order, then the parameters."""
+
+    def __init__(self, instrs: Sequence[Instr]):
+        accesses: list[tuple[int, bool, int, int]] = []
+        patches: list[tuple[int, int, int, int]] = []
+        code_at, access_at, patch_at = [0], [0], [0]
+        for instr in instrs:
+            accesses += [(_place(where), write, low, high) for where, low, high, write in instr.accesses]
+            if instr.reference is not None:
+                parameter, slot_at, address_at, offset = instr.reference
+                patches += [(~parameter, slot_at, 2, 0), (_place(parameter), address_at, 8, offset)]
+            for found in (instr.in_l1, instr.in_ub):
+                if found is not None:
+                    owner, at, form, offset = found
+                    patches.append((_place("l1" if owner is None else owner), at, _WIDTH[form], offset))
+            code_at.append(code_at[-1] + len(instr.code))
+            access_at.append(len(accesses))
+            patch_at.append(len(patches))
+        self.count = len(instrs)
+        self._arrays = (
+            np.frombuffer(b"".join(instr.code for instr in instrs), np.uint8),
+            np.array(code_at, np.int64),
+            np.array([instr.queue for instr in instrs], np.uint8),
+            np.array(access_at, np.int64),
+            np.array(accesses, _ACCESS),
+            np.array(patch_at, np.int64),
+            np.array(patches, _PATCH),
+        )
+        self.pointers = [array.ctypes.data for array in self._arrays]
+
+
+def _place(where: str | int) -> int:
+    return scratchpad_key(where) if isinstance(where, str) else len(SCRATCHPADS) + where
 
 
 class Synchronizer:
-    """Finds the flags of one stream, instruction by instruction, in program order."""
+    """One stream, kernel by kernel, in program order."""
 
-    def __init__(self, constant: Iterable[Hashable] = ()):
-        self._constant = frozenset(constant)
-        """DRAM buffers that are only read."""
-        self._clock = [[0] * QUEUES for _ in range(QUEUES)]
-        """Of every queue: how many instructions of each other one are known to have completed."""
-        self._issued = [0] * QUEUES
-        self._index: list[list[int]] = [[] for _ in range(QUEUES)]
-        """Index in the stream of a queue's i-th instruction."""
-        self._known: list[list[tuple[int, ...]]] = [[] for _ in range(QUEUES)]
-        """Clock of a queue when its i-th instruction starts."""
-        self._live: dict[Hashable, list[tuple[int, int, int, int, bool]]] = {}
-        """Accesses that later ones may conflict with: (first, end, queue, number, written)."""
-        self.flags: list[Flag] = []
-        self._count = 0
+    def __init__(self) -> None:
+        self._library = _library()
+        self._stream = self._library.npu_sync_new()
 
-    def add(self, queue: int, accesses: Iterable[Interval]) -> None:
-        """The next instruction."""
-        clock = self._clock[queue]
-        needed = [0] * QUEUES
-        accesses = [a for a in accesses if a[0] not in self._constant]
-        for memory, low, high, write in accesses:
-            for first, end, other, number, written in self._live.get(memory, ()):
-                if (
-                    other != queue and first < high and low < end and (write or written)
-                    and number > clock[other] and number > needed[other]
-                ):  # fmt: skip
-                    needed[other] = number
-        if any(needed):
-            self._wait(queue, needed)
-        self._issued[queue] += 1
-        number = self._issued[queue]
-        self._index[queue].append(self._count)
-        self._known[queue].append(tuple(clock))
-        self._count += 1
-        for memory, low, high, write in accesses:
-            live = self._live.get(memory)
-            if live is None:
-                self._live[memory] = [(low, high, queue, number, write)]
-                continue
-            # Whatever conflicts with an access that this one covers conflicts with this one too, and
-            # this one is ordered behind it.
-            if write:
-                live[:] = [a for a in live if not (low <= a[0] and a[1] <= high)]
-            else:
-                live[:] = [
-                    a for a in live if a[4] or a[2] != queue or not (low <= a[0] and a[1] <= high)
-                ]
-            live.append((low, high, queue, number, write))
+    def __del__(self) -> None:
+        if getattr(self, "_stream", None):
+            self._library.npu_sync_delete(self._stream)
 
-    def _wait(self, queue: int, needed: list[int]) -> None:
-        """Flags for what ``queue`` must know, without those that follow from the others."""
-        clock = self._clock[queue]
-        order = sorted(
-            (q for q in range(QUEUES) if needed[q]), key=lambda q: self._index[q][needed[q] - 1], reverse=True
-        )
-        for source in order:
-            number = needed[source]
-            if number <= clock[source]:
-                continue
-            self.flags.append(Flag(source, queue, self._index[source][number - 1], self._count))
-            for other, known in enumerate(self._known[source][number - 1]):
-                if known > clock[other]:
-                    clock[other] = known
-            clock[source] = number
+    def add(
+        self, kernel: Packed, places: Iterable[Place], slots: Sequence[int] = (), tag: int = 0,
+        first: int = 0, last: int | None = None,
+    ) -> None:  # fmt: skip
+        """Instructions of a kernel come next.
 
-    def merge(self, memory: Hashable, low: int, high: int) -> None:
-        """Forget the pieces in which the bytes from ``low`` to ``high`` were accessed: one interval per queue
-        and kind remains.
+        Parameters
+        ----------
+        places : of the scratchpads, then of the parameters.
+        slots : of DRAM, by parameter.
+        first, last : which instructions; all unless given.
+        """
+        table = np.array([(place.key, place.shift) for place in places], np.int64)
+        numbers = np.array(slots, np.int32)
+        last = kernel.count if last is None else last
+        if self._library.npu_sync_add(
+            self._stream, first, last, *kernel.pointers, table.ctypes.data, numbers.ctypes.data, tag
+        ):
+            raise BuildError(f"not enough memory to synchronise {last - first} instructions")
+
+    def merge(self, place: Place, size: int) -> None:
+        """Forget the pieces in which ``size`` bytes of a place were accessed: one interval per queue and kind
+        remains.
 
         Keeps the pass fast when a kernel has written a tensor tile by tile.
         """
-        rest: list[tuple[int, int, int, int, bool]] = []
-        united: dict[tuple[int, bool], list[int]] = {}
-        for access in self._live.get(memory, ()):
-            first, end, queue, number, written = access
-            if first < low or end > high:
-                rest.append(access)
-                continue
-            known = united.setdefault((queue, written), [first, end, number])
-            known[:] = [min(known[0], first), max(known[1], end), max(known[2], number)]
-        self._live[memory] = rest + [(a, z, q, n, w) for (q, w), (a, z, n) in united.items()]
+        self._library.npu_sync_merge(self._stream, place.key, place.shift, place.shift + size)
+
+    @property
+    def flags(self) -> np.ndarray:
+        """Flags in the order in which they were found: set by queue ``source`` behind instruction ``after``
+        (an index without flags), waited for by ``target`` before instruction ``before``."""
+        found = np.empty(self._library.npu_sync_flags(self._stream, None), _FLAG)
+        self._library.npu_sync_flags(self._stream, found.ctypes.data)
+        return found
+
+    def code(self) -> bytes:
+        """The instructions with their flags."""
+        flags = _flag_codes()
+        size = self._library.npu_sync_code(self._stream, *flags, None)
+        code = ctypes.create_string_buffer(size)
+        self._library.npu_sync_code(self._stream, *flags, code)
+        return code.raw
+
+
+@functools.lru_cache(maxsize=1)
+def _flag_codes() -> tuple[bytes, bytes, int]:
+    """All set flags, then all wait flags, by source and target; bytes of each."""
+    tables = []
+    for name in ("set_flag", "wait_flag"):
+        empty = bytes(len(isa.encode(name, source=isa.QUEUES[0], target=isa.QUEUES[1], event=0)))
+        codes = [
+            isa.encode(name, source=source, target=target, event=0) if source != target else empty
+            for source in isa.QUEUES for target in isa.QUEUES
+        ]  # fmt: skip
+        tables.append(b"".join(codes))
+    return tables[0], tables[1], len(empty)
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> Any:
+    from hetero_tvm import native
+
+    path = native.compile_shared(["native_src/npu_sync.cc"], name="npu-sync")
+    library = ctypes.CDLL(str(path))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.npu_sync_new.restype = pointer
+    library.npu_sync_new.argtypes = []
+    library.npu_sync_delete.restype = None
+    library.npu_sync_delete.argtypes = [pointer]
+    library.npu_sync_add.restype = ctypes.c_int
+    library.npu_sync_add.argtypes = [pointer, number, number, *[pointer] * 9, ctypes.c_uint16]
+    library.npu_sync_merge.restype = None
+    library.npu_sync_merge.argtypes = [pointer, number, number, number]
+    library.npu_sync_flags.restype = number
+    library.npu_sync_flags.argtypes = [pointer, pointer]
+    library.npu_sync_code.restype = number
+    library.npu_sync_code.argtypes = [pointer, ctypes.c_char_p, ctypes.c_char_p, number, pointer]
+    return library

@@ -7,30 +7,58 @@ import pytest
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.targets.npu.driver import DriverError, open_device
+from hetero_tvm.targets.npu.sites import Instr
+from hetero_tvm.targets.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.stream import Builder, Stream
-from hetero_tvm.targets.npu.sync import Synchronizer
+from hetero_tvm.targets.npu.sync import ONLY_READ, Packed, Place, Synchronizer, scratchpad_key, slot_key
 from tests.schedules.npu.running import compile_kernel, machine, sample
+
+PLACES = [*(Place(scratchpad_key(name)) for name in SCRATCHPADS), Place(ONLY_READ), Place(slot_key(1), 64)]
+WEIGHTS, RESULT = 0, 1
+"""Parameters."""
+
+
+def synchronized(*instrs):
+    """(source, target, after, before) of the flags of instructions: (queue, accesses)."""
+    sync = Synchronizer()
+    made = [Instr(bytes(8), queue, accesses, None, None) for queue, accesses in instrs]
+    sync.add(Packed(made), PLACES)
+    return [tuple(flag) for flag in sync.flags.tolist()]
 
 
 def test_flags_follow_from_conflicts_only():
-    sync = Synchronizer(constant=["weights"])
-    sync.add(0, [("weights", 0, 64, False), ("l1", 0, 64, True)])
-    sync.add(1, [("l1", 0, 32, False), ("l0a", 0, 32, True)])
-    sync.add(1, [("l1", 32, 64, False), ("l0a", 32, 64, True)])  # known already
-    sync.add(2, [("l0a", 0, 64, False), ("l0c", 0, 4, True)])
-    sync.add(0, [("weights", 64, 128, False), ("l1", 64, 128, True)])  # other bytes
-    sync.add(0, [("weights", 64, 128, False), ("l1", 0, 64, True)])  # behind both moves
-    found = [(f.source, f.target, f.after, f.before) for f in sync.flags]
+    found = synchronized(
+        (0, [(WEIGHTS, 0, 64, False), ("l1", 0, 64, True)]),
+        (1, [("l1", 0, 32, False), ("l0a", 0, 32, True)]),
+        (1, [("l1", 32, 64, False), ("l0a", 32, 64, True)]),  # known already
+        (2, [("l0a", 0, 64, False), ("l0c", 0, 4, True)]),
+        (0, [(WEIGHTS, 64, 128, False), ("l1", 64, 128, True)]),  # other bytes
+        (0, [(WEIGHTS, 64, 128, False), ("l1", 0, 64, True)]),  # behind both moves
+        (3, [(RESULT, 0, 64, True), ("ub", 0, 64, False)]),
+        (4, [(RESULT, 64, 128, True)]),
+        (4, [(WEIGHTS, 0, 64, True)]),  # declared as only read
+    )
     assert found == [(0, 1, 0, 1), (1, 2, 2, 3), (1, 0, 2, 5)]
 
 
 def test_order_through_a_third_queue_needs_no_flag():
+    found = synchronized(
+        (0, [("l1", 0, 64, True)]),
+        (1, [("l1", 0, 64, False), ("l0a", 0, 64, True)]),
+        (2, [("l0a", 0, 64, False)]),
+        (2, [("l1", 0, 64, False)]),
+    )
+    assert [flag[:2] for flag in found] == [(0, 1), (1, 2)]
+
+
+def test_what_is_merged_still_conflicts():
+    """A merged tensor counts as one access, by its last instruction."""
+    tiles = [(0, [("l1", 16 * n, 16 * n + 16, True)]) for n in range(4)]
     sync = Synchronizer()
-    sync.add(0, [("l1", 0, 64, True)])
-    sync.add(1, [("l1", 0, 64, False), ("l0a", 0, 64, True)])
-    sync.add(2, [("l0a", 0, 64, False)])
-    sync.add(2, [("l1", 0, 64, False)])
-    assert [(f.source, f.target) for f in sync.flags] == [(0, 1), (1, 2)]
+    sync.add(Packed([Instr(bytes(8), *tile, None, None) for tile in tiles]), PLACES)
+    sync.merge(Place(scratchpad_key("l1")), 64)
+    sync.add(Packed([Instr(bytes(8), 1, [("l1", 0, 16, False)], None, None)]), PLACES)
+    assert sync.flags.tolist() == [(0, 1, 3, 4)]
 
 
 def test_without_any_one_flag_there_is_a_race():
