@@ -214,27 +214,33 @@ class _Builder:
             return [part for source in fresh[n] for part in self._input(source, 0)]
 
         rest: list[Step] = []
+        ahead = self._ahead()
         for i in range(count):
-            _, *middle, final_step = kernels[i]
             more = i + 1 < count
-            if i == 0:  # Weights in the order in which they are needed, and the next strip's input last.
-                for n, step in enumerate([*middle, final_step], start=1):
+            # Piece by piece: the small loads of the kernels would wait behind the whole.
+            rest += self._inputs(i + 1, 0, ahead) if more and i else []
+            for n, step in enumerate(kernels[i][1:], start=1):
+                if i == 0:  # Weights in the order in which they are needed, and the next strip's input last.
                     rest += [*self._weights_of(group.steps[n]), *images(n)]
-                    rest += [step] if step is not final_step else []
-                rest += self._inputs(1) if more else []
-            else:
-                # Piece by piece: the small loads of the kernels would wait behind the whole.
-                pieces = len(middle) + 1
-                rest += self._inputs(i + 1, 0, pieces) if more else []
-                for n, step in enumerate(middle, start=1):
-                    rest += [step, *(self._inputs(i + 1, n, pieces) if more else [])]
-            # The next strip's first kernel is ahead of this one's last, whose results queue up for DRAM.
-            rest += [kernels[i + 1][0]] if more else []
-            rest.append(final_step)
+                    rest += self._inputs(1) if more and n == ahead else []
+                rest += [kernels[i + 1][0]] if more and n == ahead else []
+                rest.append(step)
+                rest += self._inputs(i + 1, n, ahead) if more and i and n < ahead else []
         size = sum(
             max(_row_bytes(part) * part.shape[2] for part in self.segments[s]) for s in group.sources
         )
         return Strips(self._weights_of(group.steps[0]), images(0), kernels[0][0], rest, size)
+
+    def _ahead(self) -> int:
+        """The kernel of a strip that the next strip's first one comes before: the last one, whose results
+        queue up for DRAM; or where a window slides over what the kernel right before makes, which would
+        have to be finished first, the last such one."""
+        steps = self.group.steps
+        return max(
+            (n for n in range(2, len(steps)) if steps[n].op.kernel[0] > 1
+             and steps[n].operands[0] is steps[n - 1].result),
+            default=len(steps) - 1,
+        )  # fmt: skip
 
     def _first_reader(self, source: Value) -> int:
         return next(n for n, step in enumerate(self.group.steps) if source in step.operands)

@@ -19,9 +19,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace, as_product
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value
@@ -30,6 +30,8 @@ from hetero_tvm.targets.npu.strip_kernels import Group, Strips, fetch, strips_of
 
 _LEAST_PIXELS = 96
 """Of a strip: with fewer rows of the product, issuing instructions would cost more than the traffic."""
+_SWITCH = 100
+"""Cycles from one kernel of a strip to the next, at least."""
 _AHEAD = 4
 """Kernels that a copy to L1 may be ahead of its place."""
 
@@ -53,22 +55,67 @@ def _pieces(
     steps: list[Step], outputs: Sequence[Value], machine: NpuMachine, room: int
 ) -> Iterator[Step | Strips]:
     """Strips of groups, and steps that are in none."""
-    last = _last_readers(steps, outputs)
     at = 0
+    for found in _groups(steps, _last_readers(steps, outputs), machine, room):
+        yield from steps[at : found.start]
+        yield found.strips
+        at = found.end
+    yield from steps[at:]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Steps ``start`` to ``end`` (exclusive) as a group."""
+
+    start: int
+    end: int
+    strips: Strips
+    matrix: float
+    moved: float
+    """Estimated cycles of the matrix unit, and of DRAM."""
+
+    @property
+    def cycles(self) -> float:
+        return max(self.matrix, self.moved)
+
+
+def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room: int) -> list[_Found]:
+    """Runs by strips; two runs, one behind the other, are one group where that is faster: the image between
+    them never leaves L1."""
+
+    def group(start: int, end: int) -> _Found | None:
+        strips = _strips(Group.of(steps[start:end]), machine, room)
+        return None if strips is None else _Found(start, end, strips, *_estimate(strips, machine))
+
+    groups: list[_Found] = []
     for start, end in _runs(steps, last):
-        yield from steps[at:start]
-        at = end
         # All of the run, or else the most of its end that fits.
         whole = Group.of(steps[start:end])
-        for cut in range(start, end - 1 if whole.bytes() > room * 7 // 8 else start):
-            strips = _strips(Group.of(steps[cut:end]), machine, room)
-            if strips is not None:
-                yield from steps[start:cut]
-                yield strips
-                break
+        cuts = range(start, end - 1 if whole.bytes() > room * 7 // 8 else start)
+        groups += itertools.islice(filter(None, (group(cut, end) for cut in cuts)), 1)
+    while True:
+        gains: list[tuple[float, int, _Found]] = []
+        for n, (a, b) in enumerate(itertools.pairwise(groups)):
+            apart = a.cycles + b.cycles
+            if a.end == b.start and a.matrix + b.matrix < apart and (both := group(a.start, b.end)):
+                gains.append((apart - both.cycles, n, both))
+        gain, n, both = max(gains, key=lambda entry: entry[0], default=(0.0, 0, None))
+        if both is None or gain <= 0:
+            return groups
+        groups[n : n + 2] = [both]
+
+
+def _estimate(strips: Strips, machine: NpuMachine) -> tuple[float, float]:
+    """Cycles of the matrix unit and of DRAM."""
+    spec, matrix, moved = machine.spec, 0, 0
+    for step in strips.steps():
+        if step.space.name == FetchSpace.name:
+            moved += 2 * math.prod(step.op.out) * step.op.channels
         else:
-            yield from steps[start:end]
-    yield from steps[at:]
+            product = as_product(step.op)
+            matrix += spec.matrix_cycles(product.m, product.n, product.k) + _SWITCH
+            moved += 0 if step.result.root.pinned else _bytes(step.result)
+    return matrix, moved / spec.dram_bytes_per_cycle
 
 
 def _joined(done: list[Step], before: Strips | None, strips: Strips, room: int) -> list[Step]:

@@ -67,27 +67,36 @@ def steps_of(chain):
     return strips.split(steps, [value for _, value in outputs], mach, 0.95)
 
 
-def test_two_blocks_one_behind_the_other():
-    chain = Chain((1, 32, 28, 28), seed=3)
+def two_blocks(channels, height, width, middle):
+    chain = Chain((1, channels, height, width), seed=3)
     x = 0
     for _ in range(2):
-        a = chain.conv(x, 16)
-        b = chain.conv(a, 16, 3)
-        x = chain.conv(b, 32, residual=x)
-    check(chain)
+        a = chain.conv(x, middle)
+        b = chain.conv(a, middle, 3)
+        x = chain.conv(b, channels, residual=x)
+    return chain
+
+
+def test_two_blocks_one_behind_the_other():
+    check(two_blocks(32, 28, 28, 16))
 
 
 def test_strips_of_two_blocks_run_into_each_other():
-    chain = Chain((1, 64, 48, 48), seed=4)
-    x = 0
-    for _ in range(2):
-        a = chain.conv(x, 16)
-        b = chain.conv(a, 16, 3)
-        x = chain.conv(b, 64, residual=x)
-    names = [step.name for step in steps_of(chain)]
+    chain = two_blocks(64, 48, 48, 56)
+    names = [step.name for step in steps_of(chain) if "input" not in step.name]
     last = max(n for n, name in enumerate(names) if name == "conv2")
-    assert [name for name in names[: last + 1] if "input" not in name][-3:] == ["conv1", "conv3", "conv2"]
+    assert names[last - 2 : last + 1] == ["conv1", "conv3", "conv2"]
     check(chain)
+
+
+@pytest.mark.parametrize("size", [(64, 48, 48), (96, 47, 37)])
+def test_strips_through_two_blocks_that_wait_for_dram(size):
+    chain = two_blocks(*size, 16)
+    names = [step.name for step in steps_of(chain) if "input" not in step.name]
+    assert names[:7] == ["conv0", "conv1", "conv2", "conv3", "conv0", "conv4", "conv5"]
+    counters = check(chain)
+    # The input (2 bytes per element), the output (2, and 4 for the host); the image between never.
+    assert counters.dram_write_bytes < 9 * np.prod(size)
 
 
 def test_residual_of_another_width_than_the_unit():
