@@ -96,8 +96,9 @@ void execute_matrix(const MoveOut& v, Machine& m) {
   auto dst_dtype = static_cast<Dtype>(v.dst_dtype);
   bool integer_target = dst_dtype == Dtype::k_i8 || dst_dtype == Dtype::k_i32;
   bool stays_integer = integer_source && integer_target && v.scale_mode == MoveOut::ScaleMode::k_none &&
-                       (!has_bias || integer_bias);
-  std::vector<float> scales(n, v.scale), biases(n), row(n);
+                       (!has_bias || integer_bias) && v.residual == MoveOut::Residual::k_none;
+  std::vector<float> scales(n, v.scale), biases(n), row(n), residual(n);
+  int residual_memory = v.residual_mem == MoveOut::ResidualMem::k_l1 ? HNPU_L1 : HNPU_UB;
   std::vector<int32_t> sums(n), added(n);
   std::vector<uint8_t> narrow(4 * n);
   if (v.scale_mode == MoveOut::ScaleMode::k_column) memcpy(scales.data(), m.at(HNPU_UB, v.scales), 4 * n);
@@ -124,6 +125,13 @@ void execute_matrix(const MoveOut& v, Machine& m) {
         for (int64_t j = 0; j < n; j++) row[j] *= scales[j];
       if (has_bias && !integer_bias)
         for (int64_t j = 0; j < n; j++) row[j] += biases[j];
+      if (v.residual != MoveOut::Residual::k_none) {
+        const uint8_t* kept_at = m.at(residual_memory, v.residuals + uint64_t{i} * v.residual_pitch);
+        if (v.residual == MoveOut::Residual::k_f16) f16_to_f32(kept_at, residual.data(), n);
+        if (v.residual == MoveOut::Residual::k_bf16) bf16_to_f32(kept_at, residual.data(), n);
+        if (v.residual == MoveOut::Residual::k_f32) memcpy(residual.data(), kept_at, 4 * n);
+        for (int64_t j = 0; j < n; j++) row[j] += residual[j];
+      }
       if (relu)
         for (int64_t j = 0; j < n; j++) row[j] = row[j] < 0 ? 0 : row[j];
     }

@@ -20,7 +20,7 @@ extern "C" {
 /* Changes whenever a declaration below does; a driver of another version is refused. */
 #define HNPU_ABI_VERSION 2u
 /* Version of command streams, stored in each. */
-#define HNPU_ISA_VERSION 1u
+#define HNPU_ISA_VERSION 2u
 
 #ifndef HNPU_API
 #define HNPU_API

@@ -23,9 +23,31 @@ int bias_width(const MoveOut& v) {
          : v.bias == MoveOut::Bias::k_f16 || v.bias == MoveOut::Bias::k_bf16 ? 2 : 4;
 }
 
+bool has_residual(const MoveOut& v) { return v.residual != MoveOut::Residual::k_none; }
+int residual_width(const MoveOut& v) { return v.residual == MoveOut::Residual::k_f32 ? 4 : 2; }
+Box residual_box(const MoveOut& v) {
+  return row_box(v.m, v.residual_pitch, int64_t{v.n} * residual_width(v));
+}
+bool residual_in_l1(const MoveOut& v) { return v.residual_mem == MoveOut::ResidualMem::k_l1; }
+Access residual_access(const MoveOut& v) {
+  return make_access(residual_in_l1(v) ? HNPU_L1 : HNPU_UB, 0, v.residuals, residual_box(v), false);
+}
+
 Dtype dtype_of(MoveOut::DstDtype d) { return static_cast<Dtype>(d); }
 Box moved_out(const MoveOut& v) {
   return plane_box(v.m, v.n, v.row_stride, v.column_stride, width_of(dtype_of(v.dst_dtype)));
+}
+
+void check_residual(const MoveOut& v) {
+  int width = residual_width(v);
+  aligned("residuals", v.residuals, width);
+  aligned("residual_pitch", v.residual_pitch, width);
+  if (residual_in_l1(v)) return;
+  Box read = plane_box(v.m, v.n, v.residual_pitch, width, width);
+  if (v.residuals == v.dst && same_region(read, moved_out(v))) return;
+  uint64_t steps = 0;
+  if (overlap(make_access(HNPU_UB, 0, v.dst, moved_out(v), true), residual_access(v), steps))
+    fail(HNPU_ERROR_RANGE, "the destination overlaps the residual without being the same region");
 }
 
 }  // namespace
@@ -74,6 +96,7 @@ void check_one(const MoveOut& v, const Spec& spec) {
   if (overlaps_itself(moved_out(v))) self_overlap("the destination");
   if (v.scale_mode == MoveOut::ScaleMode::k_column) aligned("scales", v.scales, 4);
   if (int w = bias_width(v)) aligned("biases", v.biases, w);
+  if (has_residual(v)) check_residual(v);
   if (v.bias == MoveOut::Bias::k_i32 && v.src_dtype != MoveOut::SrcDtype::k_i32)
     fail(HNPU_ERROR_UNSUPPORTED, "an i32 bias needs an i32 source");
   if (v.zero_point && dtype_of(v.dst_dtype) != Dtype::k_i8 && dtype_of(v.dst_dtype) != Dtype::k_i32)
@@ -86,6 +109,7 @@ int accesses_one(const MoveOut& v, Access* out) {
   if (v.scale_mode == MoveOut::ScaleMode::k_column)
     out[n++] = make_access(HNPU_UB, 0, v.scales, row_box(v.n, 4, 4), false);
   if (int w = bias_width(v)) out[n++] = make_access(HNPU_UB, 0, v.biases, row_box(v.n, w, w), false);
+  if (has_residual(v)) out[n++] = residual_access(v);
   out[n++] = make_access(HNPU_UB, 0, v.dst, moved_out(v), true);
   return n;
 }
@@ -94,6 +118,13 @@ Cost cost_one(const MoveOut& v, const Spec& spec) {
   Cost c;
   c.unit = static_cast<double>(v.m) * v.n * 4 / spec.l0c_to_ub;
   c.ub = bank_cycles(moved_out(v), spec.ub_bytes_per_cycle);
+  if (!has_residual(v)) return c;
+  int width = residual_width(v);
+  Box read = plane_box(v.m, v.n, v.residual_pitch, width, width);
+  if (residual_in_l1(v))
+    c.l1 = bank_cycles(read, spec.l1_to_l0a);
+  else
+    c.ub += bank_cycles(read, spec.ub_bytes_per_cycle);
   return c;
 }
 

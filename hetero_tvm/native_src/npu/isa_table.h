@@ -381,11 +381,15 @@ struct MoveOut {
   enum class ScaleMode : uint8_t { k_none, k_immediate, k_column };
   enum class Bias : uint8_t { k_none, k_f16, k_bf16, k_f32, k_i32 };
   enum class Relu : uint8_t { k_no, k_yes };
+  enum class Residual : uint8_t { k_none, k_f16, k_bf16, k_f32 };
+  enum class ResidualMem : uint8_t { k_l1, k_ub };
   SrcDtype src_dtype;
   DstDtype dst_dtype;
   ScaleMode scale_mode;
   Bias bias;
   Relu relu;
+  Residual residual;
+  ResidualMem residual_mem;
   uint32_t m;
   uint32_t n;
   uint32_t c;
@@ -397,46 +401,58 @@ struct MoveOut {
   uint32_t scales;
   uint32_t biases;
   int32_t zero_point;
+  uint32_t residuals;
+  uint32_t residual_pitch;
   explicit MoveOut(const uint8_t* p) {
     memcpy(&src_dtype, p + 4, 1);
     memcpy(&dst_dtype, p + 5, 1);
     memcpy(&scale_mode, p + 6, 1);
     memcpy(&bias, p + 7, 1);
     memcpy(&relu, p + 8, 1);
-    memcpy(&m, p + 9, 4);
-    memcpy(&n, p + 13, 4);
-    memcpy(&c, p + 17, 4);
-    memcpy(&c_pitch, p + 21, 4);
-    memcpy(&dst, p + 25, 4);
-    memcpy(&row_stride, p + 29, 4);
-    memcpy(&column_stride, p + 33, 4);
-    memcpy(&scale, p + 37, 4);
-    memcpy(&scales, p + 41, 4);
-    memcpy(&biases, p + 45, 4);
-    memcpy(&zero_point, p + 49, 4);
+    memcpy(&residual, p + 9, 1);
+    memcpy(&residual_mem, p + 10, 1);
+    memcpy(&m, p + 11, 4);
+    memcpy(&n, p + 15, 4);
+    memcpy(&c, p + 19, 4);
+    memcpy(&c_pitch, p + 23, 4);
+    memcpy(&dst, p + 27, 4);
+    memcpy(&row_stride, p + 31, 4);
+    memcpy(&column_stride, p + 35, 4);
+    memcpy(&scale, p + 39, 4);
+    memcpy(&scales, p + 43, 4);
+    memcpy(&biases, p + 47, 4);
+    memcpy(&zero_point, p + 51, 4);
+    memcpy(&residuals, p + 55, 4);
+    memcpy(&residual_pitch, p + 59, 4);
   }
   static constexpr const char* kWordsOfSrcDtype[] = {"f32", "i32"};
   static constexpr const char* kWordsOfDstDtype[] = {"f16", "bf16", "f32", "i8", "i32"};
   static constexpr const char* kWordsOfScaleMode[] = {"none", "immediate", "column"};
   static constexpr const char* kWordsOfBias[] = {"none", "f16", "bf16", "f32", "i32"};
   static constexpr const char* kWordsOfRelu[] = {"no", "yes"};
+  static constexpr const char* kWordsOfResidual[] = {"none", "f16", "bf16", "f32"};
+  static constexpr const char* kWordsOfResidualMem[] = {"l1", "ub"};
   static constexpr FieldInfo kFields[] = {
       {"src_dtype", 4, Kind::u8, 1, 0, 1, kWordsOfSrcDtype, 2},
       {"dst_dtype", 5, Kind::u8, 1, 0, 4, kWordsOfDstDtype, 5},
       {"scale_mode", 6, Kind::u8, 1, 0, 2, kWordsOfScaleMode, 3},
       {"bias", 7, Kind::u8, 1, 0, 4, kWordsOfBias, 5},
       {"relu", 8, Kind::u8, 1, 0, 1, kWordsOfRelu, 2},
-      {"m", 9, Kind::u32, 1, 1, 16777216, nullptr, 0},
-      {"n", 13, Kind::u32, 1, 1, 16777216, nullptr, 0},
-      {"c", 17, Kind::u32, 1, 0, 4294967295, nullptr, 0},
-      {"c_pitch", 21, Kind::u32, 1, 0, 4294967295, nullptr, 0},
-      {"dst", 25, Kind::u32, 1, 0, 4294967295, nullptr, 0},
-      {"row_stride", 29, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
-      {"column_stride", 33, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
-      {"scale", 37, Kind::f32, 1, 0, 0, nullptr, 0},
-      {"scales", 41, Kind::u32, 1, 0, 4294967295, nullptr, 0},
-      {"biases", 45, Kind::u32, 1, 0, 4294967295, nullptr, 0},
-      {"zero_point", 49, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
+      {"residual", 9, Kind::u8, 1, 0, 3, kWordsOfResidual, 4},
+      {"residual_mem", 10, Kind::u8, 1, 0, 1, kWordsOfResidualMem, 2},
+      {"m", 11, Kind::u32, 1, 1, 16777216, nullptr, 0},
+      {"n", 15, Kind::u32, 1, 1, 16777216, nullptr, 0},
+      {"c", 19, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"c_pitch", 23, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"dst", 27, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"row_stride", 31, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
+      {"column_stride", 35, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
+      {"scale", 39, Kind::f32, 1, 0, 0, nullptr, 0},
+      {"scales", 43, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"biases", 47, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"zero_point", 51, Kind::i32, 1, -2147483648, 2147483647, nullptr, 0},
+      {"residuals", 55, Kind::u32, 1, 0, 4294967295, nullptr, 0},
+      {"residual_pitch", 59, Kind::u32, 1, 0, 4294967295, nullptr, 0},
   };
 };
 
@@ -663,7 +679,7 @@ constexpr InstructionInfo kInstructions[] = {
     {"im2col", 0x13, 84, 81, 1, Im2col::kFields, 23},
     {"gather", 0x14, 44, 43, 0, Gather::kFields, 10},
     {"mmad", 0x20, 44, 44, 2, Mmad::kFields, 13},
-    {"move_out", 0x21, 56, 53, 3, MoveOut::kFields, 16},
+    {"move_out", 0x21, 64, 63, 3, MoveOut::kFields, 20},
     {"vunary", 0x30, 72, 71, 3, Vunary::kFields, 10},
     {"vbinary", 0x31, 88, 88, 3, Vbinary::kFields, 12},
     {"vternary", 0x32, 112, 109, 3, Vternary::kFields, 15},

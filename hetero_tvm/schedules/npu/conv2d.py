@@ -34,7 +34,7 @@ from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At  # noqa: E402
 from hetero_tvm.schedules.npu.image import Image  # noqa: E402
 from hetero_tvm.schedules.npu.matmul import choices, cost  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter  # noqa: E402
-from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles, tables  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits, piece_rows  # noqa: E402
 from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, even, extent_at  # noqa: E402
@@ -123,11 +123,6 @@ class NpuConv2dSpace(NpuSpace):
         # Patches of several images are no rows of one.
         return found if op.batch == 1 or is_plain(op) else found - {0}
 
-    def tables(
-        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
-    ) -> list[np.ndarray]:
-        return tables(roles(op, held), machine)
-
     def fitted(
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:
@@ -211,7 +206,7 @@ def _l1_bytes(op: Conv2d, t: Tiles, panels: int) -> int:
 def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
     if t.tm % op.out_width or t.stationary not in ("x", "w"):
         return False
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
     return (
         _l1_bytes(op, t, 1) + 256 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")

@@ -66,8 +66,8 @@ class ConvPoolSpace(NpuSpace):
         layouts = {conv.x_layout, conv.y_layout, conv.residual_layout, pool.x_layout, pool.y_layout}
         if conv.batch != 1 or conv.groups != 1 or layouts != {PLAIN}:
             return "takes one image and no groups"
-        bias, _, rest = epilogue.split(conv.epilogue)
-        if not bias or rest:
+        after = epilogue.split(conv.epilogue)
+        if not after.bias or after.residual or after.rest:
             return "takes a bias and a relu behind the convolution"
         over = pool.kernel[0] - pool.strides[0]
         if pool.mode != MAX or pool.padding[0] != over or over < 1 or min(pool.strides) < 1:
@@ -284,7 +284,7 @@ class _Emitter:
         image = Image(
             c.height, c.width, c.channels, c.kernel, c.strides, c.dilation, c.padding[:2], c.out_width
         )
-        relu = epilogue.split(c.epilogue)[1]
+        relu = epilogue.split(c.epilogue).relu
         with k.loop(ceil_div(c.out_width, self.pixels), buffers=2) as j:
             m = extent_at(c.out_width, self.pixels, j)
             acc = k.alloc(L0C, (self.pixels, n), "float32")

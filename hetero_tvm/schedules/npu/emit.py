@@ -196,10 +196,12 @@ class Kernel:
         *,
         scale: float | At | None = None,
         bias: At | None = None,
+        residual: At | None = None,
         relu: bool = False,
         zero_point: int = 0,
     ) -> None:
-        """L0C -> UB: times ``scale`` (one, or [n]), plus ``bias`` [n], relu, rounded; loops (m, n).
+        """L0C -> UB: times ``scale`` (one, or [n]), plus ``bias`` [n], plus ``residual`` [m, n] in L1 or UB,
+        relu, rounded; loops (m, n).
 
         Of int32 accumulators an int32 bias is added before the scale; ``zero_point`` after rounding.
         """
@@ -207,6 +209,8 @@ class Kernel:
         fields = {"relu": "yes" if relu else "no", "scale_mode": mode, "zero_point": zero_point}
         if isinstance(scale, float):
             fields["scale"] = scale
+        if residual is not None:
+            fields["residual"] = "yes"
         with self._nest("move_out", extents, fields) as i:
             value = c.buffer[tuple(c.index(*i))]
             whole = bias is not None and str(bias.buffer.dtype) == "int32"
@@ -218,6 +222,8 @@ class Kernel:
                 value = _cast(value, "float32") * tirx.const(scale, "float32")
             if bias is not None and not whole:
                 value = value + _cast(bias.buffer[tuple(bias.index(*i))], str(value.ty.dtype))
+            if residual is not None:
+                value = _cast(value, "float32") + _cast(residual.buffer[tuple(residual.index(*i))], "float32")
             if relu:
                 value = tirx.max(value, tirx.const(0, value.ty.dtype))
             dtype = str(dst.buffer.dtype)

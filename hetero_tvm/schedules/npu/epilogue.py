@@ -29,13 +29,23 @@ def passes(steps: Steps, divisor: int) -> float:
     return sum(weights[step] for step in steps)
 
 
-def split(steps: Steps) -> tuple[bool, bool, tuple[str, ...]]:
-    """What the way out of the accumulators does itself (bias, relu), and the steps that remain."""
+@dataclass(frozen=True)
+class Split:
+    """What the way out of the accumulators does itself, in this order, and the steps that remain."""
+
+    bias: bool
+    residual: bool
+    relu: bool
+    rest: tuple[str, ...]
+
+
+def split(steps: Steps) -> Split:
     rest = list(steps)
-    bias = bool(rest) and rest[0] == BIAS
-    rest = rest[bias:]
-    relu = bool(rest) and rest[0] == "relu"
-    return bias, relu, tuple(rest[relu:])
+    done = []
+    for step in (BIAS, RESIDUAL, "relu"):
+        done.append(rest[:1] == [step])
+        rest = rest[done[-1] :]
+    return Split(*done, tuple(rest))
 
 
 def supported(steps: Steps) -> str | None:

@@ -67,8 +67,6 @@ class RegionCompiler(ABC):
             packed = leader.space.pack(leader.op, leader.point, machine)[1](leader.arrays[1])
             op, step.arrays = Fetch(1, 1, packed.size), [packed]
             step.result.shape = (packed.size,)
-        if (reader := step.table_for) is not None:
-            step.arrays = reader.space.tables(reader.op, reader.point, machine, reader.held)
         builder.reserves = step.reserves
         packers = space.pack(op, point, machine)
         dtypes = space.dtypes(op, machine)
@@ -92,7 +90,7 @@ class RegionCompiler(ABC):
                 tensors.append(builder.constant(constant))
         for n, table in enumerate(space.tables(op, point, machine, held)):
             key = (space.name, op, tuple(sorted(point.items())), bool(held), n)
-            tensors.append(builder.constant(table, key) if step.table is None else builder.placed(step.table))
+            tensors.append(builder.constant(table, key))
         tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
         for index, value in enumerate((step.result, step.copy), start=len(step.operands)):
             if value is None:

@@ -10,7 +10,7 @@ from hetero_tvm.targets.npu.encoding import HEAD, Instruction, StreamError, Valu
 from hetero_tvm.targets.npu.isa_sync import QUEUES as QUEUES
 from hetero_tvm.targets.npu.spec import NPUSpec
 
-ISA_VERSION = 1
+ISA_VERSION = 2
 """Version of encodings and semantics; part of every stream."""
 INSTRUCTIONS = (
     *isa_sync.INSTRUCTIONS, *isa_copy.INSTRUCTIONS, *isa_matrix.INSTRUCTIONS, *isa_vector.INSTRUCTIONS,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_tvm.targets.npu.encoding import Access, Cost, Instruction, Values, f32, i32, size, u8, u32
 from hetero_tvm.targets.npu.numbers import DTYPES, WIDTH, cast, numpy_dtype
-from hetero_tvm.targets.npu.regions import bank_cycles, overlaps_itself
+from hetero_tvm.targets.npu.regions import bank_cycles, overlap, overlaps_itself
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 _ACCUMULATOR = {"f16": "f32", "bf16": "f32", "i8": "i32"}
@@ -111,16 +111,47 @@ def _check_move_out(v: Values, spec: NPUSpec) -> Iterator[str]:
         yield f"scales is misaligned: {v['scales']} is not a multiple of 4"
     if v["bias"] != "none" and v["biases"] % WIDTH[v["bias"]]:
         yield f"biases is misaligned: {v['biases']} is not a multiple of {WIDTH[v['bias']]}"
+    if v["residual"] != "none":
+        yield from _check_residual(v)
     if v["bias"] == "i32" and v["src_dtype"] != "i32":
         yield "an i32 bias needs an i32 source"
     if v["zero_point"] and v["dst_dtype"] not in ("i8", "i32"):
         yield "zero_point needs an integer destination"
 
 
+def _residual(v: Values) -> Access:
+    width = WIDTH[v["residual"]]
+    return Access(
+        v["residual_mem"], v["residuals"], (v["m"],), (v["residual_pitch"],), width * v["n"], False
+    )
+
+
+def _check_residual(v: Values) -> Iterator[str]:
+    width = WIDTH[v["residual"]]
+    for name in ("residuals", "residual_pitch"):
+        if v[name] % width:
+            yield f"{name} is misaligned: {v[name]} is not a multiple of {width}"
+    if v["residual_mem"] != "ub":
+        return
+    shape, written = (v["m"], v["n"]), WIDTH[v["dst_dtype"]]
+    target = Access("ub", v["dst"], shape, (v["row_stride"], v["column_stride"]), written, True)
+    steps = zip(shape, target.strides, (v["residual_pitch"], width), strict=True)
+    same = v["residuals"] == v["dst"] and written == width and all(a == b for e, a, b in steps if e > 1)
+    if not same and overlap(target, _residual(v)):
+        yield "the destination overlaps the residual without being the same region"
+
+
 def _move_out_cost(v: Values, spec: NPUSpec) -> Cost:
     shape, width = (v["m"], v["n"]), WIDTH[v["dst_dtype"]]
-    written = bank_cycles(shape, (v["row_stride"], v["column_stride"]), width, spec.ub_bytes_per_cycle)
-    return Cost(unit=v["m"] * v["n"] * 4 / spec.l0c_to_ub, ub=written)
+    ub = bank_cycles(shape, (v["row_stride"], v["column_stride"]), width, spec.ub_bytes_per_cycle)
+    l1 = 0.0
+    if v["residual"] != "none":
+        narrow = WIDTH[v["residual"]]
+        in_l1 = v["residual_mem"] == "l1"
+        banks = spec.l1_to_l0a if in_l1 else spec.ub_bytes_per_cycle
+        read = bank_cycles(shape, (v["residual_pitch"], narrow), narrow, banks)
+        l1, ub = (read, ub) if in_l1 else (0.0, ub + read)
+    return Cost(unit=v["m"] * v["n"] * 4 / spec.l0c_to_ub, l1=l1, ub=ub)
 
 
 def _move_out_accesses(v: Values) -> list[Access]:
@@ -130,6 +161,8 @@ def _move_out_accesses(v: Values) -> list[Access]:
         result.append(Access("ub", v["scales"], (n,), (4,), 4, False))
     if v["bias"] != "none":
         result.append(Access("ub", v["biases"], (n,), (WIDTH[v["bias"]],), WIDTH[v["bias"]], False))
+    if v["residual"] != "none":
+        result.append(_residual(v))
     return [*result, Access("ub", v["dst"], (m, n), (v["row_stride"], v["column_stride"]), width, True)]
 
 
@@ -142,7 +175,7 @@ def _move_out(v: Values, machine: Any) -> None:
     with np.errstate(all="ignore"):
         if v["bias"] == "i32":
             c = c + bias
-        plain = v["scale_mode"] == "none" and v["bias"] in ("none", "i32")
+        plain = v["scale_mode"] == v["residual"] == "none" and v["bias"] in ("none", "i32")
         if not (plain and c.dtype == np.int32 and v["dst_dtype"] in ("i32", "i8")):
             c = c.astype(np.float32)
             if v["scale_mode"] == "immediate":
@@ -151,6 +184,10 @@ def _move_out(v: Values, machine: Any) -> None:
                 c = c * machine.read("ub", 0, v["scales"], (n,), (4,), np.dtype("f4"))
             if v["bias"] not in ("none", "i32"):
                 c = c + bias.astype(np.float32)
+            if v["residual"] != "none":
+                strides = (v["residual_pitch"], WIDTH[v["residual"]])
+                where, dtype = v["residual_mem"], numpy_dtype(v["residual"])
+                c = c + machine.read(where, 0, v["residuals"], (m, n), strides, dtype).astype(np.float32)
         if v["relu"] == "yes":
             c = np.maximum(c, c.dtype.type(0))
         c = cast(c, v["dst_dtype"], v["zero_point"])
@@ -160,14 +197,17 @@ def _move_out(v: Values, machine: Any) -> None:
 MOVE_OUT = Instruction(
     "move_out", 0x21, "vector",
     "Copy accumulators to UB: an i32 bias is added first; then, unless all stays integer, to f32, times "
-    "the scale, plus the bias; relu; round to the destination (integers: half to even, plus zero_point, "
-    "saturated).  Scales (f32) and biases have one element per column.",
+    "the scale, plus the bias, plus the residual; relu; round to the destination (integers: half to even, "
+    "plus zero_point, saturated).  Scales (f32) and biases have one element per column; the residual, rows "
+    "of n in L1 or UB, one per accumulator.",
     (
         u8("src_dtype", "of the accumulators", ("f32", "i32")),
         u8("dst_dtype", "in UB", DTYPES),
         u8("scale_mode", "where the scale is", ("none", "immediate", "column"), default="none"),
         u8("bias", "dtype of the biases", ("none", "f16", "bf16", "f32", "i32"), default="none"),
         u8("relu", "negative results become 0", _NO_YES, default="no"),
+        u8("residual", "dtype of the residual", ("none", "f16", "bf16", "f32"), default="none"),
+        u8("residual_mem", "memory of the residual", ("l1", "ub"), default="l1"),
         size("m", "rows"), size("n", "columns"),
         u32("c", "byte address in L0C"), u32("c_pitch", "bytes from row to row"),
         u32("dst", "byte address in UB"),
@@ -176,6 +216,8 @@ MOVE_OUT = Instruction(
         u32("scales", "byte address in UB", default=0),
         u32("biases", "byte address in UB", default=0),
         i32("zero_point", "added after rounding", default=0),
+        u32("residuals", "byte address of the residual", default=0),
+        u32("residual_pitch", "bytes from row to row of it", default=0),
     ),
     check=_check_move_out, cost=_move_out_cost, accesses=_move_out_accesses, execute=_move_out,
 )  # fmt: skip

@@ -67,12 +67,8 @@ class Step:
     """The step whose point this one shares."""
     packed_for: Step | None = None
     """A copy of the packed weights of that step."""
-    table_for: Step | None = None
-    """A copy of the table of that step's kernel."""
-    table: Value | None = None
-    """Where the kernel's own table is already."""
     held: frozenset[int] = frozenset()
-    """Operands on chip (the result's index is ``len(operands)``, then come its copy and the table)."""
+    """Operands on chip (the result's index is ``len(operands)``, then comes its copy)."""
     reserves: bool = False
     """Others have something in the unified buffer while this runs."""
     point: Point = field(default_factory=dict)
@@ -83,11 +79,9 @@ class Step:
         made = enumerate((self.result, self.copy), start=len(self.operands))
         return [(value, index) for index, value in made if value is not None]
 
-
     def reads(self) -> list[tuple[Value, int]]:
         """Values that it reads with their indices."""
-        entries = [*enumerate(self.operands), (len(self.operands) + 2, self.table)]
-        return [(value, index) for index, value in entries if value is not None]
+        return [(value, index) for index, value in enumerate(self.operands) if value is not None]
 
 
 @dataclass(eq=False)

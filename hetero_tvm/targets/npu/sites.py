@@ -13,6 +13,7 @@ from hetero_tvm.targets.npu.spec import NPUSpec
 RANK = 4
 _ADDRESS_IN_L1 = {
     "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
+    "move_out": ("residuals", "<I"),
 }  # fmt: skip
 _PARAMETER_IN_UB = {"load": ("dst", "<I"), "move_out": ("biases", "<I")}
 
@@ -233,13 +234,20 @@ class MoveOutSite(Site):
         ]
         # An integer bias comes before the scales, any other one behind them.
         scaled = self.fixed.get("scale_mode") == "column"
+        residual, base = (rest.pop(), bases[-1]) if fields.pop("residual", None) else (None, 0)
         names = ["bias", "scale"] if rest and rest[0].dtype == "i32" else ["scale"] * scaled + ["bias"]
-        for name, vector, base in zip(names, rest, bases[2:], strict=False):
+        for name, vector, start in zip(names, rest, bases[2:], strict=False):
             if name == "bias":
-                fields |= {"bias": vector.dtype, "biases": base}
+                fields |= {"bias": vector.dtype, "biases": start}
             else:
-                fields["scales"] = base
-            spans.append((base, base + n * vector.width))
+                fields["scales"] = start
+            spans.append((start, start + n * vector.width))
+        if residual is not None:
+            fields |= {
+                "residual": residual.dtype, "residual_mem": residual.memory, "residuals": base,
+                "residual_pitch": residual.strides[0],
+            }  # fmt: skip
+            spans.append((base, base + (m - 1) * residual.strides[0] + n * residual.width))
         return fields, spans
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
-from hetero_tvm.schedules.npu.matmul.roles import unit_size
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value
 from hetero_tvm.targets.npu.residency import Step
@@ -194,9 +193,6 @@ class _Builder:
             step.result: Value((step.op.filters,), pinned=True, in_ub=True)
             for step in group.steps if _bias(step) is not None
         }  # fmt: skip
-        self.unit = Value((unit_size(machine.spec) ** 2,), pinned=True)
-        self.adding = [step.result for step in group.steps if RESIDUAL in step.op.epilogue]
-        """Results that begin with a residual."""
         self.leaders: dict[Value, Step] = {}
 
     def run(self) -> Strips:
@@ -262,15 +258,12 @@ class _Builder:
         return [fetch(self.group.steps[self._first_reader(source)], op, part, target)]
 
     def _weights_of(self, step: Step) -> list[Step]:
-        """Once for all strips: the bias to the unified buffer; the unit matrix, the weights to L1."""
+        """Once for all strips: the bias to the unified buffer, the weights to L1."""
         copies = []
         if step.result in self.biases:
             vector = Fetch(1, 1, step.op.filters, vector=True)
             copies.append(fetch(step, vector, None, self.biases[step.result]))
             copies[0].arrays = [step.arrays[_bias(step)]]
-        if self.adding and step.result is self.adding[0]:
-            copies.append(fetch(step, Fetch(1, 1, self.unit.shape[0]), None, self.unit))
-            copies[-1].table_for = self.leaders[step.result]
         copies.append(fetch(step, Fetch(1, 1, _weights(step)), None, self.weights[step.result]))
         copies[-1].packed_for = self.leaders[step.result]
         return copies
@@ -305,7 +298,7 @@ class _Builder:
         return replace(
             step, op=replace(op, height=rows[1] - rows[0], padding=padding), operands=operands,
             result=target, copy=copy, copied=copied * result.shape[3],
-            leader=self.leaders.get(result), table=self.unit if result in self.adding else None,
+            leader=self.leaders.get(result),
         )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def _live(steps: Sequence[Step]) -> tuple[list[int], dict[Value, int]]:
     """Bytes of L1 that pinned values take at every step, and the first step of each."""
     spans: dict[Value, tuple[int, int]] = {}
     for n, step in enumerate(steps):
-        for value in (*step.operands, step.result, step.copy, step.table):
+        for value in (*step.operands, step.result, step.copy):
             if value is not None and value.root.pinned and not value.in_ub:
                 spans[value.root] = (spans.get(value.root, (n, n))[0], n)
     live = [0] * (len(steps) + 1)

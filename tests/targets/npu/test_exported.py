@@ -217,7 +217,7 @@ def test_a_device_that_is_too_small_is_refused_with_all_that_it_lacks(net, progr
     config.write_text(NPUSpec.preset("edge").to_config().replace("l0a_kib=16", "l0a_kib=1"))
     done = without_python(program("main.c"), net, VENDOR_CONFIG=config, VENDOR_ISA=1, **vendor("good"))
     assert done.returncode == 1
-    assert "the device cannot run this model: its command streams have version 1, " in done.stderr
+    assert "the device cannot run this model: its command streams have version 2, " in done.stderr
     assert "the device takes version 7; it needs " in done.stderr
     assert "bytes of L0A, the device has 1024" in done.stderr
     assert "hnpu_alloc" not in counted(done)

@@ -19,6 +19,7 @@ MMAD = {"dtype": "f16", "m": 16, "n": 16, "k": 16, "a": 0, "a_pitch": 32, "b": 0
 MMAD |= {"c": 0, "c_pitch": 64}
 OUT = {"src_dtype": "f32", "dst_dtype": "f16", "m": 4, "n": 4, "c": 0, "c_pitch": 16, "dst": 0}
 OUT |= {"row_stride": 8, "column_stride": 2}
+RESIDUAL = {"residual": "f16", "residual_mem": "ub", "residuals": 512, "residual_pitch": 8}
 IM2COL = {"elem": 2, "src": 0, "height": 4, "width": 4, "channels": 2, "row_pitch": 16, "pixel_pitch": 4}
 IM2COL |= {"kernel_h": 2, "kernel_w": 2, "out_width": 3, "m": 9, "k": 8, "dst": 0, "dst_pitch": 16}
 GATHER = {"dst_mem": "ub", "src": 0, "src_pitch": 8, "rows": 4, "row_bytes": 8, "indices": 0, "count": 2}
@@ -56,6 +57,10 @@ STATIC = [
     ("move_out", OUT | {"bias": "i32"}, "unsupported", "i32 bias needs an i32 source"),
     ("move_out", OUT | {"zero_point": 1}, "unsupported", "zero_point"),
     ("move_out", OUT | {"scale_mode": "column", "scales": 2}, "misaligned", "scales"),
+    ("move_out", OUT | RESIDUAL | {"residuals": 3}, "misaligned", "residuals"),
+    ("move_out", OUT | RESIDUAL | {"residual_pitch": 15}, "misaligned", "residual_pitch"),
+    ("move_out", OUT | RESIDUAL | {"residuals": UB - 24}, "out of range", "ub has 65536"),
+    ("move_out", OUT | RESIDUAL | {"residuals": 2}, "out of range", "overlaps the residual without"),
     ("vunary", COPY | {"dst": 2}, "out of range", "overlaps src without"),
     ("vunary", COPY | {"src": 1}, "misaligned", "src is misaligned"),
     ("vunary", COPY | {"dst": UB}, "out of range", "ub has 65536"),

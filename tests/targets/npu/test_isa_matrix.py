@@ -13,8 +13,9 @@ L1_B = 64 * 1024
 SHAPES = [(1, 1, 1), (16, 16, 16), (17, 33, 40), (13, 70, 5), (1, 64, 33), (50, 1, 31)]
 
 
-def product(dtype, m, n, k, a_transposed, b_transposed, out, accumulate=False, **move_out):
-    """A program C = A B (twice onto itself when accumulating), moved out to UB and stored."""
+def product(dtype, m, n, k, a_transposed, b_transposed, out, accumulate=False, rows=None, **move_out):
+    """A program C = A B (twice onto itself when accumulating), moved out to UB and stored; ``rows`` come to
+    where ``move_out`` expects its residual."""
     w = programs.width(dtype)
     builder = Builder()
     a, b = builder.slot("a", m * k * w, "input"), builder.slot("b", k * n * w, "input")
@@ -23,6 +24,9 @@ def product(dtype, m, n, k, a_transposed, b_transposed, out, accumulate=False, *
     programs.load_all(builder, a, "l1", m * k * w)
     programs.load_all(builder, b, "l1", k * n * w, dst=L1_B)
     programs.load_all(builder, extra, "ub", 8 * n)
+    if rows is not None:
+        slot = builder.slot("rows", rows.nbytes, "input")
+        programs.load_all(builder, slot, move_out["residual_mem"], rows.nbytes, dst=move_out["residuals"])
     builder.emit("barrier")
     a_rows, a_row = (k, m * w) if a_transposed else (m, k * w)
     b_rows, b_row = (n, k * w) if b_transposed else (k, n * w)
@@ -131,6 +135,48 @@ def test_move_out(dtype, out, scale_mode, bias):
     else:
         finite = np.isfinite(expected)
         assert np.allclose(got.astype("f8")[finite], expected[finite], rtol=step, atol=step)
+
+
+def with_residual(values, where, out, m, n, k=16, **fields):
+    """A product plus a residual whose rows have some space between them: simulated, and by the reference."""
+    w = values.itemsize
+    stream = product("f16", m, n, k, False, False, out, residual_mem=where, residual=fields.pop("dtype"),
+                     residuals=fields.pop("at", 32768), residual_pitch=fields.pop("pitch", (n + 3) * w),
+                     rows=values, **fields)  # fmt: skip
+    a, b = operands("f16", m, n, k)
+    arrays = {"a": a, "b": b, "columns": np.zeros(8 * n, "u1"), "rows": values}
+    arrays["c"] = ((m, n), numpy_dtype(out))
+    got = programs.simulate(stream, arrays).outputs["c"]
+    assert np.array_equal(got, programs.reference(stream, arrays)["c"], equal_nan=True)
+    return got, a.astype("f8") @ b.astype("f8")
+
+
+@pytest.mark.parametrize("where", ["l1", "ub"])
+@pytest.mark.parametrize("dtype,out", [("f16", "f16"), ("bf16", "f32"), ("f32", "f16"), ("f16", "i8")])
+@pytest.mark.parametrize("m,n", [(1, 1), (9, 21), (5, 64)])
+def test_residual_on_the_way_out(where, dtype, out, m, n):
+    rng = np.random.default_rng(5)
+    residual = (rng.standard_normal((m, n + 3)) * 4).astype(numpy_dtype(dtype))
+    scaled = {"scale_mode": "immediate", "scale": 0.5}
+    got, plain = with_residual(residual, where, out, m, n, dtype=dtype, relu="yes", **scaled)
+    # Relu comes behind the residual; everything is rounded once.
+    expected = cast(np.maximum(plain * 0.5 + residual[:, :n].astype("f8"), 0), out, 0).astype("f8")
+    step = {"f16": 2e-3, "f32": 1e-5, "i8": 1.0}[out]
+    assert np.allclose(got.astype("f8"), expected, rtol=step, atol=step)
+
+
+def test_residual_in_place():
+    """A tile of results may begin as the residual in the same place."""
+    m, n = 6, 20
+    residual = np.random.default_rng(6).standard_normal((m, n)).astype("f2")
+    got, plain = with_residual(residual, "ub", "f16", m, n, dtype="f16", at=8192, pitch=2 * n)
+    assert np.allclose(got.astype("f8"), plain + residual, rtol=2e-3, atol=2e-3)
+
+
+def test_residual_of_special_values():
+    residual = np.array([[np.nan, np.inf, -np.inf, 6e4]], "f2")
+    got, _ = with_residual(residual, "ub", "f16", 1, 4, dtype="f16", pitch=8)
+    assert np.isnan(got[0, 0]) and got[0, 1] == np.inf and got[0, 2] == -np.inf
 
 
 def test_move_out_transposed():

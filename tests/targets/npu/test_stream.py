@@ -98,7 +98,7 @@ def test_malformed_streams_say_offset_and_reason():
         (b"", "offset 0: 0 bytes are less than a header"),
         (b"ELF" + data[3:], "offset 0: not a command stream"),
         (data[:-1] + b"\x01", "offset 8: damaged"),
-        (broken(data, 4, b"\x09\0"), "offset 4: version 9, this is version 1"),
+        (broken(data, 4, b"\x09\0"), "offset 4: version 9, this is version 2"),
         (seal(data + b"\0\0\0\0"), "offset 16: "),
         (broken(data, 96 + 12, b"\x07"), "offset 96: slot 0 is of unknown kind 7"),
         (broken(data, 96 + 8, b"\xff\xff"), "offset 96: name at 65535, the text has"),

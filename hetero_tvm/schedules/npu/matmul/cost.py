@@ -7,15 +7,13 @@ from typing import Any
 
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
-from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
 from hetero_tvm.schedules.npu.tiles import ceil_div
 
 _ISSUE = 12
 _ISSUE_MATRIX = 24
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
-_SHARED = 75
-"""Cycles that a residual's tile waits for the matrix unit when its place in L0A is also X's."""
 
 
 def queue_cycles(
@@ -32,7 +30,7 @@ def queue_cycles(
     panels, blocks = ceil_div(inner, t.sub), outer
     x, w = ("x" not in held) * 2.0 * op.m * op.k, ("w" not in held) * 2.0 * op.k * op.n
     moved = {"x": x + w * panels, "w": w + x * panels, "none": x * blocks + w * panels}[t.stationary]
-    residuals = steps_of(op, held).count(RESIDUAL)
+    residuals = op.epilogue.count(RESIDUAL) - (RESIDUAL in held)
     out = 2.0 * op.m * op.n
     dma = (moved + out * (("y" not in held) + residuals)) / spec.dram_bytes_per_cycle
     mmads = m_tiles * n_tiles * k_tiles
@@ -43,18 +41,12 @@ def queue_cycles(
         return (k_tiles - 1) * spec.matrix_cycles(rows, t.tn, t.tk) + spec.matrix_cycles(rows, t.tn, depth)
 
     matrix = float(n_tiles * ((m_tiles - 1) * column(t.tm) + column(last)) + mmads * _ISSUE_MATRIX)
-    if RESIDUAL in held:
-        unit = unit_size(spec)
-        each = spec.matrix_cycles(t.tm, unit, unit) + _ISSUE // 2
-        matrix += m_tiles * n_tiles * ceil_div(t.tn, unit) * each
-        if 4 * t.tm * (t.tk + min(t.tk, t.tn)) > spec.scratchpad("l0a"):
-            matrix += m_tiles * n_tiles * _SHARED
     a_moves, b_moves = (mmads // max(1, min(t.sub, inner)), mmads) if t.stationary == "w" else (
         mmads, mmads // max(1, min(t.sub, inner)))  # fmt: skip
     move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + _ISSUE)
     move += b_moves * (2.0 * t.tn * t.tk / spec.l1_to_l0b + _ISSUE)
     divisor = spec.transcendental_divisor
-    rest = epilogue.split(steps_of(op, held))[2]
+    rest = epilogue.split(op.epilogue).rest
     pieces = m_tiles * n_tiles * ceil_div(t.tm, t.rows)
     vector = op.m * op.n * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
     vector += pieces * _ISSUE * (1 + len(rest))

@@ -1,4 +1,4 @@
-"""Around the accumulators of a product: residuals go in, results come out through the unified buffer."""
+"""Behind the accumulators of a product: results come out through the unified buffer."""
 
 from __future__ import annotations
 
@@ -10,36 +10,15 @@ import_tvm()
 
 from tvm import tirx  # noqa: E402
 
-from hetero_tvm.ops.matmul import BIAS  # noqa: E402
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL  # noqa: E402
 from hetero_tvm.schedules.npu import epilogue  # noqa: E402
-from hetero_tvm.schedules.npu.emit import L0A, L0B, UB, At  # noqa: E402
-from hetero_tvm.schedules.npu.image import Image  # noqa: E402
+from hetero_tvm.schedules.npu.emit import UB, At  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.operands import Operands  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import extent_at, round_up  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import extent_at  # noqa: E402
 
 
 class Finish(Operands):
-    """What comes before and after the reduction of a tile."""
-
-    def _start_from_residual(self, i: Any, j: Any, s: Any, c: Any) -> None:
-        """Accumulators of tile (i, j) = residual times the unit matrix: exact, and the vector unit and DRAM
-        have nothing to do with it."""
-        op, t, k, unit = self.op, self.t, self.k, self.unit_size
-        high, width = extent_at(op.m, t.tm, i), extent_at(op.n, t.tn, j)
-        part = min(t.tk, round_up(t.tn, unit)) // unit * unit
-        rows = Image(op.m, 1, op.n)
-        b0 = k.alloc(L0B, (unit, unit), self.dtype)
-        k.move((unit, unit), At(b0, lambda a, b: (a, b)), At(self.unit, lambda a, b: (a, b)))
-        with k.loop(_pieces(width, part), buffers=2) as q:
-            wide = least(part, width - q * part)
-            a0 = k.alloc(L0A, (t.tm, part), self.dtype)
-            rows.patches(k, a0, (high, wide), i * t.tm, j * t.tn + q * part, self.residual)
-            with k.loop(_pieces(wide, unit)) as u:
-                n = least(unit, wide - u * unit)
-                k.mmad(
-                    (high, n, n), At(c, lambda a, b, d: (s, a, q * part + u * unit + b)),
-                    At(a0, lambda a, b, d: (a, u * unit + d)), At(b0, lambda a, b, d: (d, b)), True,
-                )  # fmt: skip
+    """What comes after the reduction of a tile."""
 
     def _load_biases(self) -> None:
         """Biases whole, where there is room: tiles would wait for the latency of theirs."""
@@ -58,8 +37,7 @@ class Finish(Operands):
         """Tile (i, j): out of the accumulators, piece by piece of some rows."""
         op, t, k = self.op, self.t, self.k
         high, width = extent_at(op.m, t.tm, i), extent_at(op.n, t.tn, j)
-        bias, relu, rest = epilogue.split(self.steps)
-        bias_tile = None
+        after = epilogue.split(self.steps)
         operands = self.extra
         with k.loop(1, buffers=2):
             order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
@@ -74,23 +52,25 @@ class Finish(Operands):
                         At(operands[n], lambda b: (self.first_bias + j * t.tn + b,)),
                     )  # fmt: skip
                     tiles[n] = At(tile, lambda a, b: (b,))
-            if bias:
-                bias_tile = tiles[0]
             pieces = (high + t.rows - 1) // t.rows
             with k.loop(pieces, buffers=self.pieces) as e:
                 part = t.rows if isinstance(high, int) and high % t.rows == 0 else least(
                     t.rows, high - e * t.rows
                 )  # fmt: skip
                 y = k.alloc(UB, (t.rows, t.tn), self.dtype)
-                k.move_out(
-                    (part, width), At(y, lambda a, b: (a, b)),
-                    At(c, lambda a, b: (s, e * t.rows + a, b)), bias=bias_tile, relu=relu,
-                )  # fmt: skip
 
                 def at_output(buffer: Any) -> At:
                     return self._output(i * t.tm + e * t.rows, j * t.tn, buffer)
 
-                pending = [n for n in range(len(order)) if not (bias and n == 0)]
+                added = at_output(operands[after.bias]) if after.residual else None
+                if after.residual and RESIDUAL not in self.held:
+                    k.load((part, width), At(y, lambda a, b: (a, b)), added)
+                    added = At(y, lambda a, b: (a, b))
+                k.move_out(
+                    (part, width), At(y, lambda a, b: (a, b)), At(c, lambda a, b: (s, e * t.rows + a, b)),
+                    bias=tiles[0] if after.bias else None, residual=added, relu=after.relu,
+                )  # fmt: skip
+                pending = list(range(after.bias + after.residual, len(order)))
 
                 def residual(buffer: Any) -> None:
                     n = next(n for n in pending if order[n] in epilogue.TENSORS)
@@ -100,7 +80,7 @@ class Finish(Operands):
                 later = next((n for n in pending if order[n] == BIAS), None)
                 bias_row = None if later is None else tiles[later]
                 operands_of = epilogue.Operands(residual, bias_row)
-                epilogue.apply(k, rest, y, (part, width), self.dtype, operands_of)
+                epilogue.apply(k, after.rest, y, (part, width), self.dtype, operands_of)
                 k.store((part, width), at_output(self.y), At(y, lambda a, b: (a, b)))
                 if self.copied:
                     begin = i * t.tm + e * t.rows - (op.m - self.copied)
@@ -111,10 +91,6 @@ class Finish(Operands):
                             At(self.copy, lambda a, b: (begin + skip + a, j * t.tn + b)),
                             At(y, lambda a, b: (skip + a, b)),
                         )  # fmt: skip
-
-
-def _pieces(extent: Any, size: int) -> Any:
-    return (extent + size - 1) // size
 
 
 def least(a: int, b: Any) -> Any:

@@ -54,10 +54,6 @@ class Emitter(Finish):
                 panel = k.alloc(L1, held, self.dtype)
             with k.loop(outer, buffers=self.versions) as o:
                 c = k.alloc(L0C, (t.sub, self.tile_rows, t.tn), self.accumulator)
-                if self.residual is not None:
-                    with k.loop(count, buffers=2) as s:
-                        i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
-                        self._start_from_residual(i, j, s, c)
                 with k.loop(ceil_div(steps, t.slices), buffers=t.ring) as k1:
                     self._reduce(p, o, k1, count, panel, c)
                 with k.loop(count) as s:
@@ -132,5 +128,5 @@ class Emitter(Finish):
                     extents = (high, width, d)
                 k.mmad(
                     extents, At(c, lambda i, j, q: (s, i, j)), At(a0, lambda i, j, q: (i, q)),
-                    At(b0, lambda i, j, q: (q, j)), False if self.residual is not None else r == 0,
+                    At(b0, lambda i, j, q: (q, j)), r == 0,
                 )  # fmt: skip

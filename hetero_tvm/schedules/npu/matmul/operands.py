@@ -8,7 +8,7 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.image import Image
-from hetero_tvm.schedules.npu.matmul.roles import NOTHING, UNIT, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, l1_bytes
 from hetero_tvm.schedules.npu.tiles import aligned_rows, extent_at, round_up
 
@@ -30,20 +30,19 @@ class Operands:
         self.accumulator = "float32"
         self.image = image or Image(op.m, 1, op.k)
         """X in L1, from which tiles are taken as patches: that reads rows at any pitch at the full rate."""
-        self.residual: Any = None
         self.copied = copied
         """So many of the last rows of the result are stored a second time, into a tensor of their own."""
         self.tile_rows = aligned_rows(tiles.tm, 4 * tiles.tn, machine.spec.alignment)
         both = 8 * tiles.sub * self.tile_rows * tiles.tn <= machine.spec.scratchpad("l0c")
         self.versions = 2 if both else 1
-        piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(self.steps)[2]))
+        piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(self.steps).rest))
         # Results on their way to DRAM, and residuals from it, should not hold up the kernels around.
         room = machine.spec.scratchpad("ub") * 3 // 8
         self.pieces = 2 if "y" in held else max(2, min(16, room // piece))
         self.panels = panels or (2 if l1_bytes(op, tiles, 2, held) <= machine.spec.scratchpad("l1") else 1)
         if tiles.stationary == "w" and "x" in held:
             self.panels = tiles.ring
-        self.unit_size, self.ub = unit_size(machine.spec), machine.spec.scratchpad("ub")
+        self.ub = machine.spec.scratchpad("ub")
         self.biases: dict[int, Any] = {}
         self.extra: list[Any] = []
         self.k = Kernel()
@@ -52,8 +51,8 @@ class Operands:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The epilogue in the unified buffer."""
-        return steps_of(self.op, self.held)
+        """The epilogue."""
+        return self.op.epilogue
 
     def _scope(self, role: str) -> str:
         return L1 if role in self.held else DRAM
@@ -62,26 +61,16 @@ class Operands:
         """The parameters behind X; the result, and residuals, have ``shape``."""
         op, k = self.op, self.k
         self.w = k.argument("W", (op.k * round_up(op.n, self.t.tn),), self.dtype, self._scope("w"))
-        self.extra, unit = [], None
+        self.extra = []
         for n, step in enumerate(s for s in op.epilogue if s in (BIAS, RESIDUAL)):
             if step == BIAS:
                 scope = UB if BIAS in self.held else DRAM
                 self.extra.append(k.argument(f"{step}{n}", (op.n,), "float32", scope))
-            elif RESIDUAL in self.held:
-                self.residual = k.argument(f"{step}{n}", shape, self.dtype, L1)
             else:
-                self.extra.append(k.argument(f"{step}{n}", shape, self.dtype))
-        size = self.unit_size
-        if self.residual is not None:
-            unit = k.argument("unit", (size, size), self.dtype, self._scope(UNIT))
+                self.extra.append(k.argument(f"{step}{n}", shape, self.dtype, self._scope(step)))
         self.y = k.argument("Y", shape, self.dtype, self._scope("y"))
         if self.copied:
             self.copy = k.argument("copy", (self.copied, op.n), self.dtype, L1)
-        if UNIT in self.held:
-            self.unit = unit
-        elif unit is not None:
-            self.unit = k.alloc(L1, (size, size), self.dtype)
-            k.load((size, size), At(self.unit, lambda a, b: (a, b)), At(unit, lambda a, b: (a, b)))
 
     def _output(self, row: Any, column: Any, buffer: Any) -> At:
         """The region of the result (or a residual) from (row, column)."""

@@ -14,7 +14,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.matmul.choices import fitted, ranked, too_large
 from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
-from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles, tables
+from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles
 from hetero_tvm.schedules.npu.matmul.split import SplitEmitter
 from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits
 from hetero_tvm.schedules.npu.tiles import round_up
@@ -78,11 +78,6 @@ class NpuMatmulSpace(NpuSpace):
         """Parts of a reduction meet in DRAM."""
         cut = point is not None and Tiles(*point["tiles"]).parts > 1
         return frozenset() if cut else self.on_chip(op)
-
-    def tables(
-        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
-    ) -> list[np.ndarray]:
-        return tables(roles(op, held), machine)
 
     def fitted(
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
-from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, steps_of, unit_size
+from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.tiles import aligned_rows, round_up
 
 STATIONARY = ("x", "w", "none")
@@ -45,7 +45,7 @@ def part_of(op: Matmul, parts: int) -> Matmul:
 def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
     """Rows per piece of the epilogue: some thousand elements, so that issue costs little and the last
     piece is short."""
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue)[2]))
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
     room = spec.scratchpad("ub") * 7 // 8 // (2 * tiles * tn)
     wanted = max(1, 64 * spec.vector_lanes // tn)
     rows = max(1, min(tm, room, wanted))
@@ -65,19 +65,18 @@ def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
     depth = t.tk * t.slices * t.ring if t.stationary == "none" else panels * round_up(op.k, t.tk)
     total = 0 if names[0] in held else streamed * t.tk * t.slices * t.ring
     total += 0 if names[1] in held else panel * t.sub * depth
-    return total + (RESIDUAL in held) * 4096
+    return total
 
 
 def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> bool:
     if t.parts > 1:
         whole = not held and t.stationary != "none" and op.k % t.parts == 0
         return whole and fits(part_of(op, t.parts), replace(t, parts=1), spec, NOTHING, l1)
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(steps_of(op, held))[2]))
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
     return (
         l1_bytes(op, t, 1, held) <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
         and 4 * t.sub * aligned_rows(t.tm, 4 * t.tn, spec.alignment) * t.tn <= spec.scratchpad("l0c")
         and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
-        and (RESIDUAL not in held or unit_size(spec) <= min(t.tk, 32))
     )
