@@ -249,9 +249,12 @@ def dtype_of(expr: Any) -> str:
 
 def array_of(expr: Any) -> np.ndarray | None:
     """The value of a constant; None for anything else."""
-    if isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor):
-        return expr.value.numpy()
-    return None
+    return expr.value.numpy() if is_constant(expr) else None
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether it is a tensor with a value."""
+    return isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor)
 
 
 def scalar_of(expr: Any) -> float | None:

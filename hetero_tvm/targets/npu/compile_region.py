@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -68,6 +69,7 @@ class RegionCompiler(ABC):
             op, step.arrays = Fetch(1, 1, packed.size), [packed]
             step.result.shape = (packed.size,)
         builder.reserves = step.reserves
+        kernel = (space.name, op, tuple(sorted(point.items())))
         packers = space.pack(op, point, machine)
         dtypes = space.dtypes(op, machine)
         tensors = []
@@ -80,17 +82,17 @@ class RegionCompiler(ABC):
                         f"{step.name}: operand {op.inputs[n].name} is declared constant, and is not",
                         hint="this is a fault of the fusion that made the call; switch it off and report it",
                     )
-                tensors.append(builder.constant(packers[n](array)))
+                pack = functools.partial(packers[n], array)
+                tensors.append(builder.constant_of((*kernel, n, array.shape), pack))
             elif value is not None:
                 tensors.append(builder.tensor_of(value, step.wanted[n], f"{step.name} input", dtypes[n]))
             elif space.name == FetchSpace.name:
                 tensors.append(builder.constant(array))
             else:
-                constant = self._constant(array, op.inputs[n], step.wanted[n], dtypes[n])
-                tensors.append(builder.constant(constant))
+                make = functools.partial(self._constant, array, op.inputs[n], step.wanted[n], dtypes[n])
+                tensors.append(builder.constant_of((*kernel, n, array.shape), make))
         for n, table in enumerate(space.tables(op, point, machine, held)):
-            key = (space.name, op, tuple(sorted(point.items())), bool(held), n)
-            tensors.append(builder.constant(table, key))
+            tensors.append(builder.constant(table, (*kernel, bool(held), n)))
         tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
         for index, value in enumerate((step.result, step.copy), start=len(step.operands)):
             if value is None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm._bootstrap import import_tvm
 
 tvm = import_tvm()
@@ -16,7 +18,13 @@ tvm = import_tvm()
 from tvm import relax  # noqa: E402
 
 from hetero_tvm.relax_passes.fused import is_call_tir  # noqa: E402
-from hetero_tvm.relax_passes.graph import _variables, array_of, dtype_of, shape_of  # noqa: E402
+from hetero_tvm.relax_passes.graph import (  # noqa: E402
+    _variables,
+    array_of,
+    dtype_of,
+    is_constant,
+    shape_of,
+)
 from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
 from hetero_tvm.schedules.base import Point  # noqa: E402
 from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
@@ -144,7 +152,7 @@ class RegionTimer:
     def __init__(self, module: Any, tasks: Sequence[Task], target: Any):
         self._module, self._regions, _, self._of_variable = place(module, tasks, target)
         self._machine = target.machine
-        self._cache = KernelCache(target.machine)
+        self._cache = KernelCache(target.machine, contents=False)
 
     def cycles(self, points: Mapping[str, Point], device: Device) -> float:
         """Raises :class:`BuildError` or :class:`DriverError`."""
@@ -215,7 +223,7 @@ class _Region(RegionCompiler):
 
     def _step(self, var: Any, call: Any, values: dict[Any, Value]) -> Step:
         task = self.of_variable[call.args[0]]
-        arrays = [array_of(arg) for arg in call.args[1].fields]
+        arrays = [self._array(arg) for arg in call.args[1].fields]
         fields = zip(call.args[1].fields, arrays, strict=True)
         operands = [values[arg] if array is None else None for arg, array in fields]
         wanted, layout = task.space.layouts(task.op)
@@ -229,6 +237,12 @@ class _Region(RegionCompiler):
             task.space, task.op, recorded or None, operands, wanted, result, layout, name, arrays,
             placing=Placing.of(point),
         )  # fmt: skip
+
+    def _array(self, arg: Any) -> np.ndarray | None:
+        """The value of a constant operand, or zeros where it does not matter."""
+        if self.cache.contents or not is_constant(arg):
+            return array_of(arg)
+        return np.broadcast_to(np.zeros((), dtype_of(arg)), shape_of(arg))
 
     def _default(self, task: Task) -> Point:
         if task.key not in self.cache.defaults:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,10 +95,16 @@ class Place:
 
 
 class KernelCache:
-    """Programs by what they were emitted from: equal kernels of a model are generated once."""
+    """Programs by what they were emitted from: equal kernels of a model are generated once.
 
-    def __init__(self, machine: NpuMachine, features: Features = ALL):
+    With ``contents`` False, regions are only for timing: their constants have sizes, and no bytes.
+    """
+
+    def __init__(self, machine: NpuMachine, features: Features = ALL, contents: bool = True):
         self.machine, self.features = machine, features
+        self.contents = contents
+        self.sizes: dict[Any, int] = {}
+        """Bytes of constants by what they were made from, where contents do not matter."""
         self._programs: dict[Any, Program] = {}
         self.defaults: dict[str, Any] = {}
         """Default points by task."""
@@ -130,7 +136,8 @@ class RegionBuilder:
         self.spec = machine.spec
         self.cache = cache
         self._slots = [Slot("constants", 0, "constant"), Slot("workspace", 0, "scratch")]
-        self._constants = bytearray()
+        self._constants: list[tuple[int, bytes]] = []
+        self._constant_bytes = 0
         self._constant_at: dict[Any, Tensor] = {}
         self._workspace: list[Tensor] = []
         self._calls: list[Call] = []
@@ -162,12 +169,29 @@ class RegionBuilder:
         key = key or hashlib.blake2b(data, digest_size=16).digest()
         if key in self._constant_at:
             return self._constant_at[key]
-        self._constants += b"\0" * (-len(self._constants) % _ALIGN)
-        tensor = Tensor(CONSTANTS, len(data), len(self._constants))
-        self._constants += data
-        if key is not None:
-            self._constant_at[key] = tensor
+        tensor = self._constant_at[key] = self._reserve(len(data))
+        self._constants.append((tensor.offset, data))
         return tensor
+
+    def constant_of(self, key: Any, make: Callable[[], np.ndarray]) -> Tensor:
+        """The constant that ``make`` gives; equal keys say that the size is the same."""
+        if self.cache.contents:
+            return self.constant(make())
+        sizes = self.cache.sizes
+        if key not in sizes:
+            sizes[key] = make().nbytes
+        return self._reserve(sizes[key])
+
+    def _reserve(self, size: int) -> Tensor:
+        tensor = Tensor(CONSTANTS, size, self._constant_bytes)
+        self._constant_bytes += -(-size // _ALIGN) * _ALIGN
+        return tensor
+
+    def _constant_data(self) -> bytes:
+        data = bytearray(self._constant_bytes)
+        for offset, piece in self._constants:
+            data[offset : offset + len(piece)] = piece
+        return bytes(data)
 
     def held(self, value: Value, size: int) -> Tensor:
         """Bytes on chip for as long as kernels need them."""
@@ -286,11 +310,9 @@ class RegionBuilder:
     def finish(self) -> CompiledRegion:
         """Plan the workspace and L1, bind the kernels' operands, synchronise, encode."""
         size = self._plan_workspace()
-        self._constants += b"\0" * (-len(self._constants) % _ALIGN)
-        if not self._constants:
-            self._constants += b"\0" * _ALIGN
+        self._constant_bytes = max(self._constant_bytes, _ALIGN)
         slots = list(self._slots)
-        slots[CONSTANTS] = Slot("constants", len(self._constants), "constant")
+        slots[CONSTANTS] = Slot("constants", self._constant_bytes, "constant")
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
         only_read = {n for n, slot in enumerate(slots) if slot.kind in ("constant", "input")}
         plan = plan_l1(self._calls, self.spec, self.cache.features.double_buffering)
@@ -303,8 +325,8 @@ class RegionBuilder:
         needs["l1"], needs["ub"] = plan.peak, max(needs["ub"], in_ub)
         stream = Stream(slots, bound.tags, bound.code, bound.count, needs, bound.events)
         return CompiledRegion(
-            self.name, stream.to_bytes(), bytes(self._constants), tuple(self._inputs), tuple(self._outputs),
-            bound.count, size,
+            self.name, stream.to_bytes(), self._constant_data() if self.cache.contents else b"",
+            tuple(self._inputs), tuple(self._outputs), bound.count, size,
         )  # fmt: skip
 
     def _plan_workspace(self) -> int:
