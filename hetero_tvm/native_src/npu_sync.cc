@@ -22,6 +22,7 @@ using Clock = std::array<int32_t, kQueues>;
 struct Access {
   int32_t place, write;
   int64_t low, high;
+  int64_t pitch, run;  // runs of so many bytes every `pitch` from `low` on; a pitch of 0: all bytes
 };
 struct Patch {
   int32_t place;  // below 0: the slot of parameter ~place goes there, else a place's address
@@ -36,9 +37,42 @@ struct Flag {
 };
 
 struct Live {
-  int64_t low, high;
+  int64_t low, high, pitch, run;
   int32_t queue, number, write;
 };
+
+int64_t Modulo(int64_t a, int64_t p) { return (a % p + p) % p; }
+
+// Runs of two accesses under a common pitch, where there is one: what is shorter than it is one run.
+struct Runs {
+  int64_t pitch = 0, a, b, from_a_to_b;
+  template <class A, class B>
+  Runs(const A& x, const B& y) {
+    int64_t p = x.pitch ? x.pitch : y.pitch;
+    a = x.pitch ? x.run : x.high - x.low;
+    b = y.pitch ? y.run : y.high - y.low;
+    if (p == 0 || (x.pitch && y.pitch && x.pitch != y.pitch) || a > p || b > p) return;
+    pitch = p;
+    from_a_to_b = Modulo(y.low - x.low, p);
+  }
+};
+
+// Whether they may share a byte.
+template <class A, class B>
+bool Meet(const A& x, const B& y) {
+  if (x.low >= y.high || y.low >= x.high) return false;
+  Runs runs(x, y);
+  return runs.pitch == 0 || runs.from_a_to_b < runs.a || runs.pitch - runs.from_a_to_b < runs.b;
+}
+
+// Whether all bytes of `y` are certainly among those of `x`.
+template <class A, class B>
+bool Covers(const A& x, const B& y) {
+  if (y.low < x.low || x.high < y.high) return false;
+  if (x.pitch == 0) return true;
+  Runs runs(x, y);
+  return runs.pitch != 0 && runs.from_a_to_b + runs.b <= runs.a;
+}
 
 class Stream {
  public:
@@ -59,14 +93,19 @@ class Stream {
     }
   }
 
-  // One interval per queue and kind remains of those between `low` and `high`.
-  void Merge(int64_t key, int64_t low, int64_t high) {
+  // Instructions of every queue so far.
+  void Mark(int32_t* counts) const {
+    for (int q = 0; q < kQueues; ++q) counts[q] = static_cast<int32_t>(index_[q].size());
+  }
+
+  // One interval per queue and kind remains of those between `low` and `high` from before a mark.
+  void Merge(int64_t key, int64_t low, int64_t high, const int32_t* mark) {
     std::vector<Live>& live = live_[key];
     Live united[2 * kQueues];
     bool any[2 * kQueues] = {};
     size_t kept = 0;
     for (const Live& a : live) {
-      if (a.low < low || a.high > high) {
+      if (a.low < low || a.high > high || a.number > mark[a.queue]) {
         live[kept++] = a;
         continue;
       }
@@ -76,6 +115,7 @@ class Stream {
         any[at] = true;
         continue;
       }
+      united[at].pitch = 0;
       united[at].low = std::min(united[at].low, a.low);
       united[at].high = std::max(united[at].high, a.high);
       united[at].number = std::max(united[at].number, a.number);
@@ -118,9 +158,9 @@ class Stream {
     for (const Access* a = begin; a < end; ++a) {
       const Place& place = places[a->place];
       if (place.key == kConstant) continue;
-      int64_t low = a->low + place.shift, high = a->high + place.shift;
+      Access moved = Moved(*a, place);
       for (const Live& b : live_[place.key]) {
-        if (b.queue != queue && b.low < high && low < b.high && (a->write || b.write) &&
+        if (b.queue != queue && Meet(moved, b) && (a->write || b.write) &&
             b.number > clock[b.queue] && b.number > needed[b.queue]) {
           needed[b.queue] = b.number;
           any = true;
@@ -134,19 +174,24 @@ class Stream {
     for (const Access* a = begin; a < end; ++a) {
       const Place& place = places[a->place];
       if (place.key == kConstant) continue;
-      int64_t low = a->low + place.shift, high = a->high + place.shift;
+      Access moved = Moved(*a, place);
       std::vector<Live>& live = live_[place.key];
       // Whatever conflicts with an access that this one covers conflicts with this one too, and this one is
       // ordered behind it.
       bool write = a->write;
       live.erase(std::remove_if(live.begin(), live.end(),
                                 [&](const Live& b) {
-                                  return low <= b.low && b.high <= high &&
-                                         (write || (!b.write && b.queue == queue));
+                                  return Covers(moved, b) && (write || (!b.write && b.queue == queue));
                                 }),
                  live.end());
-      live.push_back({low, high, queue, number, a->write});
+      live.push_back({moved.low, moved.high, moved.pitch, moved.run, queue, number, a->write});
     }
+  }
+
+  static Access Moved(Access a, const Place& place) {
+    a.low += place.shift;
+    a.high += place.shift;
+    return a;
   }
 
   // Flags for what `queue` must know, without those that follow from the others.
@@ -210,7 +255,11 @@ int npu_sync_add(Stream* stream, int64_t first, int64_t last, const uint8_t* cod
   }
 }
 
-void npu_sync_merge(Stream* stream, int64_t key, int64_t low, int64_t high) { stream->Merge(key, low, high); }
+void npu_sync_mark(const Stream* stream, int32_t* counts) { stream->Mark(counts); }
+
+void npu_sync_merge(Stream* stream, int64_t key, int64_t low, int64_t high, const int32_t* mark) {
+  stream->Merge(key, low, high, mark);
+}
 
 // The number of flags; with `out`, they are written there.
 int64_t npu_sync_flags(const Stream* stream, Flag* out) {

@@ -120,8 +120,10 @@ void check_one(const Im2col& v, const Spec& spec) {
 }
 
 int accesses_one(const Im2col& v, Access* out) {
-  Box image = {{1, 1, v.height, v.width}, {0, 0, v.row_pitch, v.pixel_pitch}, int64_t{v.channels} * v.elem};
-  out[0] = make_access(HNPU_L1, 0, v.src, image, false);
+  int64_t first = v.k_start % v.channels, count = v.k;
+  if (first + count > v.channels) first = 0, count = v.channels;
+  Box image = {{1, 1, v.height, v.width}, {0, 0, v.row_pitch, v.pixel_pitch}, count * v.elem};
+  out[0] = make_access(HNPU_L1, 0, v.src + first * v.elem, image, false);
   out[1] = make_access(HNPU_L0A, 0, v.dst, row_box(v.m, v.dst_pitch, int64_t{v.k} * v.elem), true);
   return 2;
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
 from hetero_tvm.targets.npu.codegen import Program
@@ -187,19 +189,20 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
         places = [*_scratchpads(plan.parts[index]), *(_place(t, only_read) for t in call.tensors)]
         slots = [tensor.slot for tensor in call.tensors]
         tag = tags.setdefault(call.tag, len(tags))
+        mark = sync.mark()
         sync.add(call.program.packed, places, slots, tag, first, last)
         count += last - first
         if index and first < last == len(call.program.instrs):
             # The kernel behind may still start on the first tiles of this one.
-            _merge(calls[index - 1], plan.parts[index - 1], sync, only_read)
+            _merge(calls[index - 1], plan.parts[index - 1], sync, only_read, mark)
     flags = len(sync.flags)
     return Bound(sync.code(), count + 2 * flags, list(tags), 1 if flags else 0)
 
 
-def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int]) -> None:
-    sync.merge(Place(scratchpad_key("l1"), part), call.program.needs.get("l1", 0))
+def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int], mark: np.ndarray) -> None:
+    sync.merge(Place(scratchpad_key("l1"), part), call.program.needs.get("l1", 0), mark)
     for tensor in call.tensors:
-        sync.merge(_place(tensor, only_read), tensor.bytes)
+        sync.merge(_place(tensor, only_read), tensor.bytes, mark)
 
 
 def _scratchpads(part: int) -> list[Place]:

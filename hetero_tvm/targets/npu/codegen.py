@@ -100,7 +100,7 @@ def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -
             ):
                 front.append(instr)
                 continue
-        for memory_, low, high, _ in instr.accesses:
+        for memory_, low, high, *_ in instr.accesses:
             passed.setdefault(memory_, []).append((low, high))
         rest.append(instr)
     program.instrs, program.front = front + rest, len(front)

@@ -215,9 +215,12 @@ def _check_im2col(v: Values, spec: NPUSpec) -> Iterator[str]:
 
 
 def _im2col_accesses(v: Values) -> list[Access]:
+    first, count = v["k_start"] % v["channels"], v["k"]
+    if first + count > v["channels"]:
+        first, count = 0, v["channels"]
     image = Access(
-        "l1", v["src"], (v["height"], v["width"]), (v["row_pitch"], v["pixel_pitch"]),
-        v["channels"] * v["elem"], False,
+        "l1", v["src"] + first * v["elem"], (v["height"], v["width"]), (v["row_pitch"], v["pixel_pitch"]),
+        count * v["elem"], False,
     )  # fmt: skip
     return [image, Access("l0a", v["dst"], (v["m"],), (v["dst_pitch"],), v["k"] * v["elem"], True)]
 
@@ -241,7 +244,8 @@ IM2COL = Instruction(
     "im2col", 0x13, "move",
     "Write rows m_start... of the patch matrix of an image in L1 (height, width, channels) to L0A.  "
     "Row m is the output pixel (m // out_width, m % out_width); column k is (tap row, tap column, "
-    "channel), channel fastest.  Taps outside of the image are filled.",
+    "channel), channel fastest.  Taps outside of the image are filled.  Every pixel counts as read for data "
+    "races and must be written: of its channels those of the columns, when they are of one tap, or else all.",
     (
         u8("elem", "bytes per element: 1, 2 or 4"),
         u32("src", "byte address in L1 of pixel (0, 0)"),

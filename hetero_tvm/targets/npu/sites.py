@@ -39,7 +39,7 @@ class Instr:
         self,
         code: bytes,
         queue: int,
-        accesses: tuple[tuple[str | int, int, int, bool], ...],
+        accesses: tuple[tuple[Any, ...], ...],
         reference: tuple[int, int, int, int] | None,
         in_l1: tuple[int | None, int, str, int] | None,
         in_ub: tuple[int, int, str, int] | None = None,
@@ -47,7 +47,8 @@ class Instr:
         self.code = code
         self.queue = queue
         self.accesses = accesses
-        """(scratchpad or index of a parameter, first byte, one past the last, written)."""
+        """(scratchpad or index of a parameter, first byte, one past the last, written), and where that is
+        not all between, the pitch and the bytes of runs."""
         self.reference = reference
         """(parameter in DRAM, position of the slot field, of the address field, byte offset in the
         parameter)."""
@@ -76,9 +77,11 @@ class Site:
         """``moving``: fields that differ from tile to tile."""
         values, spans = self.values(extents, bases, moving)
         accesses, reference, in_l1, in_ub = [], None, None, None
-        for operand, (low, high), write in zip(self.operands, spans, self.writes(values), strict=True):
+        for operand, (low, high, *runs), write in zip(
+            self.operands, spans, self.writes(values), strict=True
+        ):
             where = operand.memory if operand.parameter is None else operand.parameter
-            accesses.append((where, low, high, write))
+            accesses.append((where, low, high, write, *runs))
             if operand.memory == "l1":
                 field, form = _ADDRESS_IN_L1[self.instruction.name]
                 in_l1 = (operand.parameter, self.offsets[field], form, values[field])
@@ -92,7 +95,7 @@ class Site:
                 operand.parameter, self.offsets[f"{field}_slot"], self.offsets[field], values[field],
             )  # fmt: skip
         if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
-            accesses.append((*accesses[0][:3], False))
+            accesses.append((*accesses[0][:3], False, *accesses[0][4:]))
         return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference, in_l1, in_ub)
 
     def writes(self, values: Mapping[str, Any]) -> list[bool]:
@@ -100,8 +103,9 @@ class Site:
 
     def values(
         self, extents: tuple[int, ...], bases: tuple[int, ...], moving: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-        """Fields of the instruction, and the byte interval of every operand."""
+    ) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+        """Fields of the instruction, and the byte interval of every operand, with pitch and run where it has
+        gaps."""
         raise NotImplementedError
 
     def _merged(self, extents: tuple[int, ...], keep: Sequence[int] = ()) -> Any:
@@ -137,10 +141,23 @@ class Site:
         return self._shapes[extents]
 
 
-def _span(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[int, int]:
-    """First byte and one past the last, from the base."""
+def _span(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[int, ...]:
+    """First byte and one past the last, from the base; then pitch and bytes of runs, where there are gaps."""
     reach = [(n - 1) * s for n, s in zip(extents, strides, strict=True)]
-    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + width
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + width
+    steps = sorted((abs(s), n) for s, n in zip(strides, extents, strict=True) if s and n > 1)
+    run = width
+    while steps and steps[0][0] <= run:
+        step, n = steps.pop(0)
+        run += step * (n - 1)
+    if steps and all(step % steps[0][0] == 0 for step, _ in steps):
+        return low, high, steps[0][0], run
+    return low, high
+
+
+def _moved(span: tuple[int, ...], base: int) -> tuple[int, ...]:
+    low, high, *runs = span
+    return (low + base, high + base, *runs)
 
 
 class CopySite(Site):
@@ -164,16 +181,15 @@ class CopySite(Site):
                 shift, spans[1] = 0, (0, 0)
                 bases = (bases[0], 0)
             else:
-                spans[1] = tuple(x + shift for x in _span(inner, strides[1], src.width))
+                spans[1] = _span(inner, strides[1], src.width)
             bases = (bases[0], bases[1] + shift)
-            spans[1] = tuple(x - shift for x in spans[1])
         fields = {
             "elem": dst.width, "dst_mem": dst.memory, "extents": shape, "dst_strides": strides[0],
             "src_strides": strides[1], "dst": bases[0], "src": bases[1],
         }  # fmt: skip
         if pads is not None:
             fields |= {"pad_low": low, "pad_high": high, "fill": self.fixed.get("fill", 0)}
-        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+        return fields, [_moved(span, base) for base, span in zip(bases, spans, strict=True)]
 
 
 class GatherSite(Site):
@@ -229,7 +245,7 @@ class MoveOutSite(Site):
             "column_stride": dst.strides[1],
         }  # fmt: skip
         spans = [
-            tuple(bases[0] + x for x in _span(extents, dst.strides, dst.width)),
+            _moved(_span(extents, dst.strides, dst.width), bases[0]),
             (bases[1], bases[1] + (m - 1) * c.strides[0] + 4 * n),
         ]
         # An integer bias comes before the scales, any other one behind them.
@@ -247,7 +263,7 @@ class MoveOutSite(Site):
                 "residual": residual.dtype, "residual_mem": residual.memory, "residuals": base,
                 "residual_pitch": residual.strides[0],
             }  # fmt: skip
-            spans.append((base, base + (m - 1) * residual.strides[0] + n * residual.width))
+            spans.append(_moved(_span(extents, residual.strides, residual.width), base))
         return fields, spans
 
 
@@ -261,7 +277,12 @@ class Im2colSite(Site):
         fields |= {
             "elem": dst.width, "src": origin, "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch,
         }  # fmt: skip
-        return fields, [(bases[0], bases[0] + (m - 1) * pitch + k * dst.width), (origin, origin + size)]
+        written = bases[0], bases[0] + (m - 1) * pitch + k * dst.width
+        first, pixel = fields["k_start"] % fields["channels"], fields["pixel_pitch"]
+        if first + k > fields["channels"] or fields["row_pitch"] % pixel:
+            return fields, [written, (origin, origin + size)]
+        begin, end = origin + first * image.width, origin + size - pixel + (first + k) * image.width
+        return fields, [written, (begin, end, pixel, k * image.width)]
 
 
 class VectorSite(Site):
@@ -287,7 +308,7 @@ class VectorSite(Site):
         for source, base, stride in zip(self.names, bases[1:], strides[1:], strict=True):
             fields[source] = base
             fields[f"{source}_strides"] = stride
-        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+        return fields, [_moved(span, base) for base, span in zip(bases, spans, strict=True)]
 
 
 class ReduceSite(Site):
@@ -300,7 +321,7 @@ class ReduceSite(Site):
             "accumulate": "no" if first else "yes", "extents": shape, "dst": bases[0],
             "src": bases[1], "dst_strides": strides[0], "src_strides": strides[1],
         }  # fmt: skip
-        return fields, [(b + a, b + z) for b, (a, z) in zip(bases, spans, strict=True)]
+        return fields, [_moved(span, base) for base, span in zip(bases, spans, strict=True)]
 
 
 _SITES: dict[str, type[Site]] = {

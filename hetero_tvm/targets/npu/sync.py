@@ -1,5 +1,9 @@
 """Synchronisation: set and wait flags between the queues, from the byte intervals of the accesses.
 
+Intervals may have gaps: columns of a matrix are runs of some bytes every row.  Two accesses with equal
+pitch whose runs lie beside one another do not conflict, so a kernel may start on the first columns of a
+result whose last ones are still on their way.
+
 Queues run in order and know nothing of each other.  For every instruction this pass looks for
 earlier conflicting accesses (the same bytes, at least one of them written) on other queues, and
 orders what no earlier flag orders already: a flag is set behind the producer and waited for before
@@ -33,7 +37,8 @@ QUEUES = len(isa.QUEUES)
 ONLY_READ = -1
 """Key of bytes that need no flags."""
 
-_ACCESS = np.dtype([("place", "<i4"), ("write", "<i4"), ("low", "<i8"), ("high", "<i8")])
+_ACCESS = np.dtype([("place", "<i4"), ("write", "<i4"), ("low", "<i8"), ("high", "<i8"),
+                    ("pitch", "<i8"), ("run", "<i8")])  # fmt: skip
 _PATCH = np.dtype([("place", "<i4"), ("at", "<i2"), ("width", "<i2"), ("offset", "<i8")])
 _FLAG = np.dtype([("source", "<i4"), ("target", "<i4"), ("after", "<i4"), ("before", "<i4")])
 _WIDTH = {"<I": 4, "<Q": 8}
@@ -62,11 +67,14 @@ class Packed:
     """Instructions as arrays.  Places are the scratchpads in their order, then the parameters."""
 
     def __init__(self, instrs: Sequence[Instr]):
-        accesses: list[tuple[int, bool, int, int]] = []
+        accesses: list[tuple[int, ...]] = []
         patches: list[tuple[int, int, int, int]] = []
         code_at, access_at, patch_at = [0], [0], [0]
         for instr in instrs:
-            accesses += [(_place(where), write, low, high) for where, low, high, write in instr.accesses]
+            accesses += [
+                (_place(where), write, low, high, *(runs or (0, 0)))
+                for where, low, high, write, *runs in instr.accesses
+            ]
             if instr.reference is not None:
                 parameter, slot_at, address_at, offset = instr.reference
                 patches += [(~parameter, slot_at, 2, 0), (_place(parameter), address_at, 8, offset)]
@@ -125,13 +133,20 @@ class Synchronizer:
         ):
             raise BuildError(f"not enough memory to synchronise {last - first} instructions")
 
-    def merge(self, place: Place, size: int) -> None:
-        """Forget the pieces in which ``size`` bytes of a place were accessed: one interval per queue and kind
-        remains.
+    def mark(self) -> np.ndarray:
+        """How far the stream is: see :meth:`merge`."""
+        counts = np.empty(QUEUES, np.int32)
+        self._library.npu_sync_mark(self._stream, counts.ctypes.data)
+        return counts
+
+    def merge(self, place: Place, size: int, mark: np.ndarray) -> None:
+        """Forget the pieces in which ``size`` bytes of a place were accessed before a mark: one interval per
+        queue and kind remains.
 
         Keeps the pass fast when a kernel has written a tensor tile by tile.
         """
-        self._library.npu_sync_merge(self._stream, place.key, place.shift, place.shift + size)
+        end = place.shift + size
+        self._library.npu_sync_merge(self._stream, place.key, place.shift, end, mark.ctypes.data)
 
     @property
     def flags(self) -> np.ndarray:
@@ -178,7 +193,9 @@ def _library() -> Any:
     library.npu_sync_add.restype = ctypes.c_int
     library.npu_sync_add.argtypes = [pointer, number, number, *[pointer] * 9, ctypes.c_uint16]
     library.npu_sync_merge.restype = None
-    library.npu_sync_merge.argtypes = [pointer, number, number, number]
+    library.npu_sync_merge.argtypes = [pointer, number, number, number, pointer]
+    library.npu_sync_mark.restype = None
+    library.npu_sync_mark.argtypes = [pointer, pointer]
     library.npu_sync_flags.restype = number
     library.npu_sync_flags.argtypes = [pointer, pointer]
     library.npu_sync_code.restype = number

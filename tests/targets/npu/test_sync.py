@@ -51,12 +51,52 @@ def test_order_through_a_third_queue_needs_no_flag():
     assert [flag[:2] for flag in found] == [(0, 1), (1, 2)]
 
 
+def test_columns_beside_one_another_do_not_conflict():
+    """Runs of 16 bytes every 64, four rows of them: a reader of columns waits for those only."""
+    columns = [("l1", 1000 + 16 * n, 1000 + 16 * n + 3 * 64 + 16, True, 64, 16) for n in range(4)]
+    found = synchronized(
+        *((4, [tile]) for tile in columns),
+        (1, [("l1", 1016, 1016 + 3 * 64 + 16, False, 64, 16)]),  # the second tile
+        (1, [("l1", 1032, 1032 + 64 + 24, False, 64, 24)]),  # parts of the third and fourth
+        (2, [("l1", 1064, 1080, False)]),  # one run, of the first
+        (2, [("l1", 1080, 1081, False, 0, 0), ("l1", 1000, 1256, False, 32, 1)]),  # other pitches: all
+        (0, [("l1", 1064, 1128, True)]),  # a whole row: behind every reader
+    )
+    assert found == [(4, 1, 1, 4), (4, 1, 3, 5), (4, 2, 0, 6), (4, 2, 3, 7), (2, 0, 7, 8), (1, 0, 5, 8)]
+
+
+def test_what_is_written_beside_what_was_read_stays_ordered():
+    """A write of some columns does not make earlier accesses of others forgotten."""
+    found = synchronized(
+        (1, [("l1", 0, 256, False)]),
+        (4, [("l1", 0, 208, True, 64, 16)]),
+        (0, [("l1", 16, 32, True)]),  # still behind the read
+        (1, [("l1", 0, 16, False)]),  # and this behind the write
+    )
+    assert found == [(1, 4, 0, 1), (1, 0, 0, 2), (4, 1, 1, 3)]
+
+
+def test_marks_keep_what_comes_behind_them():
+    sync = Synchronizer()
+
+    def add(queue, *access):
+        sync.add(Packed([Instr(bytes(8), queue, [access], None, None)]), PLACES)
+
+    add(4, "l1", 0, 16, True)
+    mark = sync.mark()
+    add(4, "l1", 32, 48, True)
+    sync.merge(Place(scratchpad_key("l1")), 64, mark)
+    add(1, "l1", 16, 32, False)
+    add(1, "l1", 0, 16, False)
+    assert sync.flags.tolist() == [(4, 1, 0, 3)]
+
+
 def test_what_is_merged_still_conflicts():
     """A merged tensor counts as one access, by its last instruction."""
     tiles = [(0, [("l1", 16 * n, 16 * n + 16, True)]) for n in range(4)]
     sync = Synchronizer()
     sync.add(Packed([Instr(bytes(8), *tile, None, None) for tile in tiles]), PLACES)
-    sync.merge(Place(scratchpad_key("l1")), 64)
+    sync.merge(Place(scratchpad_key("l1")), 64, sync.mark())
     sync.add(Packed([Instr(bytes(8), 1, [("l1", 0, 16, False)], None, None)]), PLACES)
     assert sync.flags.tolist() == [(0, 1, 3, 4)]
 
