@@ -24,6 +24,7 @@ from .onnx_check import (
 from .onnx_constants import ConstantPool, names_used, tensor_problem
 from .onnx_contrib import expand_contrib
 from .onnx_fold import Folder, merge_identities, tensor_type
+from .onnx_recurrent import expand_recurrent, refuse_recurrent
 from .onnx_shapes import fix_input_shapes
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
@@ -195,10 +196,13 @@ def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[
         if inlined is not None:
             model.graph.CopyFrom(inlined.graph)
             continue
-        removed = folder.run(model.graph, _types(inferred.graph))
+        types = _types(inferred.graph)
+        removed = folder.run(model.graph, types)
         remove_dead_nodes(model.graph)
-        if not removed:
+        unrolled = expand_recurrent(model.graph, types, pool, opset_of(model))
+        if not removed and not unrolled:
             break
+    refuse_recurrent(model.graph)
     merge_identities(model.graph)
     return _infer(model, pool).graph
 

@@ -16,7 +16,8 @@ class Body:
 
     Parameters
     ----------
-    node : the node to replace; new nodes and tensors bear its name.
+    node : the node to replace; new nodes bear its name, new tensors that of its first result, which
+        no other node has.
     opset : of the default domain, which decides what may be used.
     shape_of : what is known of the shape of a tensor (None for dimensions that are not).
     """
@@ -24,6 +25,7 @@ class Body:
     def __init__(self, node: onnx.NodeProto, opset: int, shape_of: ShapeOf = lambda name: None):
         self.node, self.opset, self._shape_of = node, opset, shape_of
         self.nodes: list[onnx.NodeProto] = []
+        self._prefix = next(filter(None, node.output), node.name)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
     def input(self, index: int) -> str:
@@ -36,10 +38,18 @@ class Body:
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: object) -> str:
         """A plain node; returns its (first) output, under a name of its own unless given."""
-        name = f"{self.node.name}/{kind}_{len(self.nodes)}"
-        output = output or f"{name}_output"
+        number = f"{kind}_{len(self.nodes)}"
+        output = output or f"{self._prefix}/{number}"
+        name = f"{self.node.name}/{number}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], name=name, **attributes))
         return output
+
+    def split(self, x: str, axis: int, extents: list[int]) -> list[str]:
+        """Parts along an axis (from opset 13 on)."""
+        first = self.op("Split", x, self.const(extents, "int64"), axis=axis)
+        node = self.nodes[-1]
+        node.output.extend(f"{first}_{n}" for n in range(1, len(extents)))
+        return list(node.output)
 
     def const(self, value: object, dtype: str = "float32") -> str:
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))

@@ -73,9 +73,24 @@ class Mixer(torch.nn.Module):
         return z.std(-1), self.norm(self.rows(mixed.transpose(1, 2))), torch.where(z > 0, z, z * 0.1).mean(1)
 
 
+class Recurrent(torch.nn.Module):
+    """Two layers of LSTM in both directions, and a GRU behind them, from states of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(40, 24, 2, batch_first=True, bidirectional=True)
+        self.gru = torch.nn.GRU(48, 32)
+
+    def forward(self, x):
+        y, (h, c) = self.lstm(x)
+        z, last = self.gru(y.transpose(0, 1), torch.cat([h[:1], c[:1, :, :8]], 2).tanh())
+        return z, last, c
+
+
 NETS = {
     "mobile blocks": (MobileBlocks, (1, 3, 32, 32), "npu:edge"),
     "decoder": (Decoder, (1, 3, 16, 24), "npu:mobile"),
+    "recurrent": (Recurrent, (2, 3, 40), "npu:datacenter"),
     "mixer": (Mixer, (2, 20, 64), "npu:edge,bf16"),
 }
 

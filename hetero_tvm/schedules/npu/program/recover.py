@@ -123,6 +123,7 @@ class _Recovery(Positions):
         env = {v: Affine.axis(n) for n, v in enumerate(variables)}
         pending = [Box(env, [e for _, e, _ in raw.axes], [r for *_, r in raw.axes])]
         done = 0
+        seen: list[Any] = []
         while pending:
             self.box = box = pending.pop()
             self._memo: dict[Any, Expr] = {}
@@ -144,9 +145,11 @@ class _Recovery(Positions):
             except NotAffineError as error:
                 self._give_up(str(error))
             self._stages.append(stage)
+            seen += self._seen
             done += 1
             if done + len(pending) > _MOST_BOXES:
-                raise NotAffineError(f"its positions fall into more than {_MOST_BOXES} boxes")
+                self._seen = seen
+                self._give_up(f"its positions fall into more than {_MOST_BOXES} boxes")
 
     def _give_up(self, reason: str) -> None:
         """What was computed in place gets a tensor of its own; when there is nothing, that was all."""

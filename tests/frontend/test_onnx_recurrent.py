@@ -1,0 +1,159 @@
+"""RNN, GRU and LSTM in all their options: equal to ONNX Runtime, or to ONNX's own evaluator."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+
+STEPS, BATCH, FEATURES, HIDDEN = 3, 3, 6, 8
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+LENGTHS = "lengths"
+
+
+class Layers:
+    """Collects recurrent layers over one input; every result is an output."""
+
+    def __init__(self, opset=17, steps=STEPS, batch_first=False):
+        self.opset, self.batch_first = opset, batch_first
+        self.generator = np.random.default_rng(steps)
+        shape = (BATCH, steps, FEATURES) if batch_first else (steps, BATCH, FEATURES)
+        self.feeds = {"x": self.noise(*shape)}
+        self.nodes, self.weights, self.outputs = [], [], []
+
+    def noise(self, *shape):
+        return self.generator.standard_normal(shape, np.float32) / shape[-1] ** 0.5
+
+    def weight(self, array):
+        self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def add(
+        self, kind, *, bias=True, lengths=None, state=None, peephole=False, outputs=(0, 1, 2), **attributes
+    ):
+        """``lengths``: an array, or the input of that name; ``state``: "input" or "zeros"."""
+        directions = 2 if attributes.get("direction") == "bidirectional" else 1
+        rows = GATES[kind] * HIDDEN
+        inputs = [
+            "x", self.weight(self.noise(directions, rows, FEATURES)),
+            self.weight(self.noise(directions, rows, HIDDEN)),
+            self.weight(self.noise(directions, 2 * rows)) if bias else "",
+        ]  # fmt: skip
+        if lengths is LENGTHS:
+            self.feeds[LENGTHS] = np.array([STEPS, 2, 1], np.int32)
+            inputs.append(LENGTHS)
+        else:
+            inputs.append("" if lengths is None else self.weight(np.array(lengths, np.int32)))
+        shape = (BATCH, directions, HIDDEN) if self.batch_first else (directions, BATCH, HIDDEN)
+        for _ in range(2 if kind == "LSTM" else 1):
+            if state == "input":
+                inputs.append(f"state{len(self.feeds)}")
+                self.feeds[inputs[-1]] = self.noise(*shape)
+            else:
+                inputs.append(self.weight(np.zeros(shape, np.float32)) if state else "")
+        if peephole:
+            inputs.append(self.weight(self.noise(directions, 3 * HIDDEN)))
+        number = len(self.nodes)
+        count = 3 if kind == "LSTM" else 2
+        names = [f"y{number}_{n}" if n in outputs else "" for n in range(count)]
+        self.outputs += [(name, 4 if n == 0 else 3) for n, name in enumerate(names) if name]
+        self.nodes.append(
+            helper.make_node(kind, inputs, names, f"layer{number}", hidden_size=HIDDEN, **attributes)
+        )
+        return self
+
+    def proto(self):
+        types = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int32): TensorProto.INT32}
+        graph = helper.make_graph(
+            self.nodes, "layers",
+            [helper.make_tensor_value_info(n, types[a.dtype], a.shape) for n, a in self.feeds.items()],
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * r) for n, r in self.outputs],
+            self.weights,
+        )  # fmt: skip
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+
+    def check(self):
+        proto = self.proto()
+        ours = build_model(optimize_model(import_model(proto)), use_shipped=False).run(self.feeds)
+        if self.batch_first:  # ONNX Runtime's CPU kernels have no such layout
+            theirs = ReferenceEvaluator(proto).run(None, self.feeds)
+        else:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            theirs = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            ).run(None, self.feeds)
+        for (name, _), one, two in zip(self.outputs, ours, theirs, strict=True):
+            assert one.shape == two.shape, name
+            # States lie within 1 to 3; float32 sums in another order, a few steps after one another.
+            np.testing.assert_allclose(one, two, rtol=0, atol=2e-6, err_msg=name)
+
+
+def test_lstm():
+    m = Layers().add("LSTM").add("LSTM", bias=False, state="zeros", outputs=(1,))
+    m.add("LSTM", direction="bidirectional", state="input", peephole=True, lengths=LENGTHS)
+    m.add("LSTM", direction="reverse", lengths=[2, STEPS, 1], clip=0.2, outputs=(0, 2))
+    m.add("LSTM", state="input", input_forget=1)
+    names = ["HardSigmoid", "ScaledTanh", "relu"]
+    m.add("LSTM", activations=names, activation_alpha=[0.3, 1.1], activation_beta=[0.4, 0.7])
+    m.check()
+
+
+def test_gru_and_rnn():
+    m = Layers(opset=14).add("GRU").add("GRU", linear_before_reset=1, bias=False)
+    m.add("GRU", direction="bidirectional", linear_before_reset=1, state="input", lengths=LENGTHS)
+    m.add("GRU", direction="bidirectional", state="input", lengths=[1, STEPS, 2], clip=0.4)
+    m.add("RNN").add("RNN", direction="bidirectional", state="input", activations=["Relu", "Tanh"])
+    m.add("RNN", lengths=LENGTHS, activations=["Affine"], activation_alpha=[0.5], activation_beta=[0.1])
+    m.check()
+
+
+def test_before_opset_13():
+    Layers(opset=11).add("LSTM").add("GRU", linear_before_reset=1).check()
+
+
+def test_batch_first():
+    m = Layers(batch_first=True).add("LSTM", layout=1, state="input").add("GRU", layout=1)
+    m.check()
+
+
+@pytest.mark.parametrize("steps", [1, 19])
+def test_lengths(steps):
+    """One step, and more than one Split or Concat takes."""
+    Layers(steps=steps).add("RNN", direction="bidirectional").check()
+
+
+def test_steps_are_the_same_kernels():
+    layer = Layers(steps=16).add("LSTM", outputs=(0,), state="input")
+    plan = optimize_model(import_model(layer.proto()))
+    counts = sorted(task.count for task in plan.tasks)
+    # Every step is a product, a cell and a state (the last cell is nobody's: it is part of the state);
+    # around them are the input's product and parts.
+    assert counts[-3:] == [15, 15, 16]
+    assert sum(counts[:-3]) <= 5
+
+
+def test_refused():
+    with pytest.raises(UnsupportedOperatorError, match="'layer0' .RNN. has the activation 'Gelu'"):
+        import_model(Layers().add("RNN", activations=["Gelu"]).proto())
+    with pytest.raises(ModelError, match="names 1 activations; it takes 3"):
+        import_model(Layers().add("LSTM", activations=["Tanh"]).proto())
+    with pytest.raises(ModelError, match="which do not fit its input of 6 features"):
+        broken = Layers().add("GRU").proto()
+        broken.graph.node[0].input[1] = broken.graph.node[0].input[2]
+        import_model(broken)
+
+
+def test_unknown_length():
+    """The length of a sequence that is cut by values: no number of steps."""
+    m = Layers().add("RNN", outputs=(1,))
+    m.feeds["mask"] = np.ones(STEPS, np.int32)
+    m.nodes.insert(0, helper.make_node("Compress", ["x", "flags"], ["cut"], "compress", axis=0))
+    m.nodes.insert(0, helper.make_node("Cast", ["mask"], ["flags"], "flags", to=TensorProto.BOOL))
+    m.nodes[-1].input[0] = "cut"
+    with pytest.raises(UnsupportedOperatorError, match="depends on values") as caught:
+        import_model(m.proto())
+    assert "'layer0'" in str(caught.value)
