@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
 from hetero_tvm.schedules.npu.tiles import ceil_div
+from hetero_tvm.targets.npu.regions import bank_cycles
 
 _ISSUE = 12
 _ISSUE_MATRIX = 24
@@ -49,6 +51,12 @@ def queue_cycles(
     rest = epilogue.split(op.epilogue).rest
     pieces = m_tiles * n_tiles * ceil_div(t.tm, t.rows)
     vector = op.m * op.n * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    # Narrow tiles of a matrix in L1 meet in few of its banks.
+    in_banks = n_tiles * _banks(op.m, t.tn, op.n, spec.l1_to_l0a)
+    if RESIDUAL in held:
+        vector += max(0.0, in_banks - 4.0 * op.m * op.n / spec.l0c_to_ub)
+    if "y" in held:
+        vector = max(vector, in_banks)
     vector += pieces * _ISSUE * (1 + len(rest))
     versions = 2 if 8 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c") else 1
     if versions == 1:  # the next block's products wait until the accumulators are out
@@ -65,6 +73,11 @@ def queue_cycles(
         width = t.sub * (t.tn if t.stationary == "w" else t.tm)
         first += 0.25 * panels * width * op.k * 2.0 / spec.dram_bytes_per_cycle
     return dma, move, matrix, vector, first + last
+
+
+@functools.lru_cache(maxsize=1024)
+def _banks(rows: int, columns: int, pitch: int, bytes_per_cycle: int) -> float:
+    return bank_cycles((rows, columns), (2 * pitch, 2), 2, bytes_per_cycle)
 
 
 def estimate(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING) -> float:
