@@ -9,14 +9,16 @@ from typing import Any
 
 from hetero_tvm.build_steps import BuiltModel, build
 from hetero_tvm.plan_model import Plan, import_model, optimize_model
-from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.bench_client import BenchClient
-from hetero_tvm.search.candidates import point_key
-from hetero_tvm.search.choose import Choice, choose, choose_one
+from hetero_tvm.search.choose import Choice, choose
 from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, batch_size, open_benches
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.records import VERIFIED, RecordStore, Site, new_record, shipped_logs
+from hetero_tvm.search.records import RecordStore, Site, shipped_logs
+from hetero_tvm.search.together import tune_together
+
+_ALONE = 0.3
+"""Of the minutes of a search: for kernels alone, where whole models are timed too."""
 
 __all__ = [
     "BuiltModel",
@@ -71,7 +73,8 @@ def tune_model(
 
     Parameters
     ----------
-    trials : candidates in all, over the whole model; finished records count.
+    trials : candidates in all, over the whole model; finished records count.  Where kernels overlap, as
+        many whole models are timed after that.
     minutes : wall time of the search; whichever limit comes first ends it.
     logs : folder of the records, read and appended to.
     rpc : ``HOST:PORT`` of a machine that runs ``python -m hetero_tvm.serve``, or ``HOST:PORT:KEY`` of a
@@ -90,64 +93,31 @@ def tune_model(
         report = tune_on_device(plan, benches, options, logs, use_shipped, on_event)
     elif (report := _ranked(plan, trials, logs, use_shipped, on_event)) is None:
         store = record_store(plan, logs, use_shipped)
-        tasks, workers = plan.target.measuring(plan.tasks)
-        before = choose(plan.tasks, plan.machine, store)
-        try:
-            report = tune(tasks, plan.machine, options, store, on_event, workers=workers)
-        finally:
-            if workers is not None:
-                workers.close()
-        if report.trials and not report.interrupted:
-            _reconsider(plan, store, report, before, options)
+        report = _measured(plan, options, store, on_event)
     first = plan.variants()[0]
     store = record_store(first, logs, use_shipped)
     return TunedPlan(plan, choose(first.tasks, first.machine, store), report)
 
 
-def _reconsider(
-    plan: Plan, store: RecordStore, report: TuneReport, before: Mapping[str, Choice], options: TuneOptions
-) -> None:
-    """What serves the whole model best wins, by records of its own: kernels were measured alone."""
-    tasks = {task.key: task for task in plan.tasks if task.space is not None}
-    after = choose(tasks.values(), plan.machine, store)
-    starts = [
-        {key: choice.point for key, choice in one.items() if key in tasks and choice.point is not None}
-        for one in (after, before)
-    ]
-    measured = {
-        key: [
-            (thaw(record.point), record.seconds)
-            for record in sorted(store.measured(task).values(), key=lambda r: r.seconds or 0.0)
-            if record.ok and record.point is not None and record.seconds is not None
-        ]
-        for key, task in tasks.items()
-    }  # fmt: skip
-    trials = None if options.trials is None else max(16, options.trials // 2)
-    seconds = None if options.minutes is None else 20 * options.minutes
-    found = plan.target.reconsider(plan.module, plan.tasks, starts, measured, trials, seconds)
-    if found is None:
-        return
-    points, note = found
-    report.notes.append(note)
-    rows = {row.name: row for row in report.tasks}
-    for key, point in points.items():
-        task, chosen = tasks[key], after[key]
-        if chosen.point is None or dict(point) == dict(chosen.point):
-            continue
-        default = dict(task.space.default(task.op, plan.machine))
-        # A point may say more than the space's knobs: where its kernel stands in the model.
-        names = {knob.name for knob in task.space.knobs(task.op, plan.machine)}
-        alone = {point_key(p): s for p, s in measured[key]}
-        seconds = alone.get(point_key({n: c for n, c in point.items() if n in names})) or chosen.seconds
-        row = rows.get(task.name)
-        store.append(
-            new_record(
-                task, store.site, {"point": dict(point)}, seconds=seconds, role=VERIFIED,
-                default_seconds=alone.get(point_key(default)) or seconds,
-            )
-        )  # fmt: skip
-        if row is not None:
-            row.tuned_seconds, row.origin = seconds, choose_one(task, plan.machine, store).origin
+def _measured(
+    plan: Plan, options: TuneOptions, store: RecordStore, on_event: Callable[[dict[str, Any]], None]
+) -> TuneReport:
+    """Kernels alone, then, where they overlap, the whole model."""
+    tasks, workers = plan.target.measuring(plan.tasks)
+    together = getattr(plan.machine, "whole_models", False)
+    alone, minutes = options, options.minutes
+    if together and minutes is not None:
+        alone = replace(options, minutes=_ALONE * minutes)
+    try:
+        report = tune(tasks, plan.machine, alone, store, on_event, workers=workers)
+    finally:
+        if workers is not None:
+            workers.close()
+    if together and not report.interrupted:
+        if minutes is not None:
+            options = replace(options, minutes=minutes - report.elapsed / 60)
+        tune_together(plan, options, store, report, on_event)
+    return report
 
 
 def tune_on_device(

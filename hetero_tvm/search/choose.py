@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.schedules.base import thaw
+from hetero_tvm.search.candidates import point_key
+from hetero_tvm.search.combinations import best_combination
 from hetero_tvm.search.records import RANKED, VERIFIED, Record, RecordStore
 
 DEFAULT = "default"
@@ -30,8 +32,46 @@ class Choice:
 
 
 def choose(tasks: Iterable[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
-    """For each task (by key) the best record that fits this machine, else the space's default."""
+    """For each task (by key) the best record that fits this machine, else the space's default.
+
+    Where kernels overlap (``machine.whole_models``), what is best alone may make a model slower: there only
+    combinations count that were timed in this very model.
+    """
+    if getattr(machine, "whole_models", False):
+        return _together(list(tasks), machine, store)
     return {task.key: choose_one(task, machine, store) for task in tasks}
+
+
+def _together(tasks: Sequence[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
+    """The best combination of the model; none when it has a point that its space no longer knows."""
+    chosen = {task.key: _default(task, machine) for task in tasks}
+    found = best_combination(tasks, store)
+    if found is None:
+        return chosen
+    combination, record, layer = found
+    for task in tasks:
+        point = combination.get(task.key)
+        if point is None:
+            continue
+        try:
+            task.space.check(task.op, point, machine)
+        except ValueError:
+            return {task.key: _default(task, machine) for task in tasks}
+        seconds = _alone(task, point, machine, store)
+        chosen[task.key] = Choice(point, None, _origin(record, layer, store), seconds)
+    return chosen
+
+
+def _alone(task: Any, point: Mapping[str, Any], machine: Any, store: RecordStore) -> float | None:
+    """Seconds of the kernel alone, whatever the point says beyond the space's knobs."""
+    names = {knob.name for knob in task.space.knobs(task.op, machine)}
+    record = store.measured(task).get(point_key({n: c for n, c in point.items() if n in names}))
+    return record.seconds if record is not None and record.ok else None
+
+
+def _default(task: Any, machine: Any) -> Choice:
+    point = None if task.space is None else dict(task.space.default(task.op, machine))
+    return Choice(point, None, DEFAULT)
 
 
 def choose_one(task: Any, machine: Any, store: RecordStore) -> Choice:
@@ -48,9 +88,7 @@ def choose_one(task: Any, machine: Any, store: RecordStore) -> Choice:
             pass
         else:
             return Choice(point, None, _origin(record, layer, store), record.seconds)
-    if task.space is None:
-        return Choice(None, None, DEFAULT)
-    return Choice(dict(task.space.default(task.op, machine)), None, DEFAULT)
+    return _default(task, machine)
 
 
 def _origin(record: Record, layer: str, store: RecordStore) -> str:

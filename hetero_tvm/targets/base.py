@@ -15,6 +15,7 @@ from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.search.combinations import Combination, Found, Known
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.records import RecordStore
 
@@ -184,21 +185,19 @@ class Target(ABC):
         self,
         module: Any,
         tasks: Sequence[Any],
-        starts: Sequence[Mapping[str, Point]],
-        measured: Mapping[str, Sequence[tuple[Point, float]]],
-        trials: int | None,
-        seconds: float | None = None,
-    ) -> tuple[Mapping[str, Point], str] | None:
-        """The points with which the whole model is fastest, and what to tell of them; None: no opinion.
+        known: Known,
+        seed: int,
+        more: Callable[[], bool],
+        on_trial: Callable[[Combination, float | None, float], None],
+    ) -> Found | None:
+        """The combination of points with which the whole model is fastest; None: no opinion.
 
-        Asked once after a search.
+        Asked after a search for kernels alone, of targets whose machine says ``whole_models``.
 
         Parameters
         ----------
-        starts : choices of points by task: today's, and that of the last search.
-        measured : by task, points with the seconds that they take alone, the fastest first.
-        trials : whole models to measure at most; None for no such limit.
-        seconds : of wall time to spend at most.
+        more : whether another whole model may be timed.
+        on_trial : is told of every one: the combination, its seconds (None: it failed), the least so far.
         """
         return None
 

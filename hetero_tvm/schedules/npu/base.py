@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,14 @@ class NpuSpace(DesignSpace):
     def dtypes(self, op: FusedOp, machine: Any) -> tuple[str, ...]:
         """The type of every operand as the kernel reads it."""
         return tuple(stored_as(operand.dtype, machine.dtype) for operand in op.inputs)
+
+    def family(self, point: Point) -> Hashable:
+        """Points of one family resemble each other: a search tries the best of each early.
+
+        By default, tiles of one family have as many numbers and the same words among them.
+        """
+        tiles = [value for value in point.values() if isinstance(value, tuple)]
+        return tuple((len(value), *(x for x in value if isinstance(x, str))) for value in tiles)
 
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         """Layout of every operand, and of the result."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,8 +21,28 @@ from hetero_tvm.targets.npu.numbers import numpy_dtype
 from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, RegionBuilder, Value, plain_layout
 from hetero_tvm.targets.npu.residency import Step
 
+_Made = TypeVar("_Made")
 _ATTEMPTS = ((0.95, 8), (0.8, 8), (0.0, 8), (0.0, 4), (0.0, 2), (0.0, 1))
 """(Share of L1 that strips may take; one part in so many of L1 is left to tiles), in turns."""
+
+
+@dataclass
+class Settled:
+    """Kernels with their points, and what stays on chip between them."""
+
+    builder: RegionBuilder
+    steps: list[Step]
+    outputs: list[tuple[str, Value]]
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two choices of points of one region that come to the same code."""
+        return tuple(
+            (
+                step.space.name, step.op, tuple(sorted(step.point.items())), step.held, step.reserves,
+                tuple((value.pinned, value.in_ub) for value, _ in step.writes()),
+            )
+            for step in self.steps
+        )  # fmt: skip
 
 
 class RegionCompiler(ABC):
@@ -34,16 +56,20 @@ class RegionCompiler(ABC):
         """The kernels to be, and the values that leave the region by name."""
 
     def compile(self) -> CompiledRegion:
-        """Strips take less of L1, and larger shares of it are left to tiles, until there is a plan."""
+        return self.first_that_fits(self.emit)
+
+    def first_that_fits(self, make: Callable[[Settled], _Made]) -> _Made:
+        """What ``make`` gives: strips take less of L1, and larger shares of it are left to tiles, until there
+        is a plan.  Raises :class:`L1Full`."""
         l1 = self.machine.spec.scratchpad("l1")
         for share, part in _ATTEMPTS:
             try:
-                return self._compile(share, l1 // part)
+                return make(self._settle(share, l1 // part))
             except L1Full as error:
                 failed = error
         raise failed
 
-    def _compile(self, share: float, least_free: int) -> CompiledRegion:
+    def _settle(self, share: float, least_free: int) -> Settled:
         builder = RegionBuilder(self.name, self.machine, self.cache)
         steps, outputs = self.prepare(builder)
         leaving = [value for _, value in outputs]
@@ -56,6 +82,11 @@ class RegionCompiler(ABC):
         if share and len(thinned := strips.thin(steps)) > len(steps):
             steps = thinned
             residency.settle(steps, leaving, self.machine, least_free)
+        return Settled(builder, steps, outputs)
+
+    def emit(self, settled: Settled) -> CompiledRegion:
+        """The region with these kernels.  Raises :class:`L1Full`."""
+        builder, steps, outputs = settled.builder, settled.steps, settled.outputs
         for step in steps:
             self._kernel(builder, step)
         for name, value in outputs:

@@ -29,7 +29,8 @@ from hetero_tvm.relax_passes.tasks_of import task_key  # noqa: E402
 from hetero_tvm.schedules.base import Point  # noqa: E402
 from hetero_tvm.schedules.npu.base import NpuSpace  # noqa: E402
 from hetero_tvm.targets.npu import byoc  # noqa: E402
-from hetero_tvm.targets.npu.compile_region import RegionCompiler  # noqa: E402
+from hetero_tvm.targets.npu.binding import L1Full  # noqa: E402
+from hetero_tvm.targets.npu.compile_region import RegionCompiler, Settled  # noqa: E402
 from hetero_tvm.targets.npu.driver import Device  # noqa: E402
 from hetero_tvm.targets.npu.features import ALL, Features  # noqa: E402
 from hetero_tvm.targets.npu.machine import NpuMachine  # noqa: E402
@@ -146,26 +147,41 @@ def _names(module: Any, of_variable: Mapping[Any, Task]) -> dict[Any, str]:
 class RegionTimer:
     """Simulated cycles of all regions of a module, for one choice of points after another.
 
-    Kernels are generated once per point.
+    Kernels are generated once per point, and what comes to the same code is simulated once.
     """
 
     def __init__(self, module: Any, tasks: Sequence[Task], target: Any):
         self._module, self._regions, _, self._of_variable = place(module, tasks, target)
         self._machine = target.machine
         self._cache = KernelCache(target.machine, contents=False)
+        self._known: dict[Any, float | L1Full] = {}
+        self.simulated = 0
+        """So many regions."""
 
     def cycles(self, points: Mapping[str, Point], device: Device) -> float:
         """Raises :class:`BuildError` or :class:`DriverError`."""
-        total = 0.0
         pieces = _pieces(
             self._module, self._regions, self._of_variable, points, self._machine, self._cache
         )
-        for piece in pieces:
-            if isinstance(piece, _Region):
-                program = device.load(piece.compile().stream)
-                total += device.time(program).counters.cycles
+        regions = (piece for piece in pieces if isinstance(piece, _Region))
+        return sum(
+            region.first_that_fits(lambda settled, region=region: self._time(region, settled, device))
+            for region in regions
+        )
+
+    def _time(self, region: _Region, settled: Settled, device: Device) -> float:
+        key = (region.name, settled.key())
+        if key not in self._known:
+            try:
+                program = device.load(region.emit(settled).stream)
+                self.simulated += 1
+                self._known[key] = device.time(program).counters.cycles
                 device.unload(program)
-        return total
+            except L1Full as error:
+                self._known[key] = error
+        if isinstance(found := self._known[key], L1Full):
+            raise found
+        return found
 
 
 def compile_regions(

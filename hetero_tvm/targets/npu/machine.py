@@ -30,6 +30,9 @@ class NpuMachine:
         """The dtype in the machine's words."""
         return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
 
+    whole_models = True
+    """Kernels overlap: records are of whole models (see ``search.choose``)."""
+
     # What keys records (see ``search.records.Site``): cycles are the same on every host.
     @property
     def mcpu(self) -> str:

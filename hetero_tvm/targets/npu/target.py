@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
 from hetero_tvm.schedules.npu.registry import NPU_SPACES
+from hetero_tvm.search.combinations import Combination, Found, Known
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cpu import CpuTarget
 from hetero_tvm.targets.npu.machine import NpuMachine
@@ -153,15 +154,14 @@ class NpuTarget(Target):
         self,
         module: Any,
         tasks: Sequence[Any],
-        starts: Sequence[Mapping[str, Point]],
-        measured: Mapping[str, Sequence[tuple[Point, float]]],
-        trials: int | None,
-        seconds: float | None = None,
-    ) -> tuple[Mapping[str, Point], str] | None:
+        known: Known,
+        seed: int,
+        more: Callable[[], bool],
+        on_trial: Callable[[Combination, float | None, float], None],
+    ) -> Found:
         from hetero_tvm.targets.npu.whole_model import search
 
-        found = search(module, tasks, starts, measured, self, trials, seconds)
-        return found.points, str(found)
+        return search(module, tasks, self, known, seed, more, on_trial)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.lowering import place

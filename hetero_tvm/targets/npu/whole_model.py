@@ -1,18 +1,21 @@
 """The search over whole models: what is best alone need not be best beside its neighbours.
 
 Kernels overlap with those around them and share L1, so the cost of a choice is what the whole model takes
-in the simulator.  From the best known combination, one kernel's choice changes at a time: first what only
-shows beside others (whether its result stays in L1, whether it leaves room for its neighbours' loads),
-then its points.  Which change comes next is what gradient-boosted trees expect most of: they learn what
-kernels take in their places, starting from what they take alone.
+in the simulator.  Two phases, from the best combination known:
+
+1. *Survey*: one kernel's choice changes at a time, and stays changed where the model is faster: the best
+   point of every family of its space (say, each number of parts of a reduction), and what only shows beside
+   others (whether its result stays in L1, whether it leaves room for its neighbours' loads).  What promises
+   most of the model's time comes first; a second round sees the changes of the first.
+2. *Evolution*: the best combinations are crossed and changed in one or two places, pairs of changes among
+   them; gradient-boosted trees, fitted to all cycles of whole models so far, choose which ones are timed.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from time import monotonic
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,187 +24,233 @@ from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.search.candidates import point_key
+from hetero_tvm.search.combinations import Combination, Found, Known
 from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.targets.npu.choices import Choices, placing_of, without_placing
 from hetero_tvm.targets.npu.driver import open_device
 from hetero_tvm.targets.npu.lowering import RegionTimer
-from hetero_tvm.targets.npu.residency import PLACING
 
-_BATCH = 8
-"""Changes tried between two looks at the model of costs."""
-_LEAST = 0.02
-"""Of a kernel's time alone: its least time in its place, for the model."""
-
-
-@dataclass
-class Found:
-    """The best combination, and simulated cycles of the model: by default, of the tuned points, of these."""
-
-    points: dict[str, Point]
-    default: float
-    started: float
-    cycles: float
-    trials: int
-
-    def __str__(self) -> str:
-        ratio = self.cycles / self.default if self.default else 1.0
-        return (
-            f"whole model: {self.default:,.0f} cycles by default, {self.started:,.0f} with kernels tuned "
-            f"alone, {self.cycles:,.0f} after {self.trials} trials of the whole ({ratio:.3f} x default)"
-        )
-
-
-@dataclass
-class _Kernel:
-    """A task in the search."""
-
-    task: Any
-    default: Point
-    measured: Sequence[tuple[Point, float]]
-    """Points with seconds alone, the fastest first."""
-    clock: float
-    """Cycles per second."""
-    tried: set[str] = field(default_factory=set)
-
-    @functools.cached_property
-    def alone(self) -> float:
-        """Cycles alone of the default, over all calls."""
-        return self.cycles_of(self.default) or 1.0
-
-    @functools.cached_property
-    def _seconds(self) -> dict[str, float]:
-        return {point_key(point): seconds for point, seconds in reversed(self.measured)}
-
-    def cycles_of(self, point: Point) -> float | None:
-        seconds = self._seconds.get(point_key(without_placing(point)))
-        return None if seconds is None else seconds * self.clock * self.task.count
-
-    def placings(self, current: Point) -> Iterator[Point]:
-        """The current point placed in other ways."""
-        for name in PLACING:
-            for choice in (0, 1):
-                if current.get(name) != choice:
-                    yield {**current, name: choice}
-
-    def points(self, current: Point) -> list[Point]:
-        """Other points, placed as the current one."""
-        placing = {name: current[name] for name in PLACING if name in current}
-        return [{**point, **placing} for point, _ in self.measured]
-
-
-def without_placing(point: Point) -> dict[str, Any]:
-    """What the kernel's space knows of a point."""
-    return {name: choice for name, choice in point.items() if name not in PLACING}
+_PLACING_HOPE, _FAMILY_HOPE = 0.04, 0.06
+"""Of a kernel's time: what the survey hopes to gain by placing it otherwise, by the best of a family."""
+_HOPELESS = 1.02
+"""Changes that make the model slower by more than that are not tried again in the second round."""
+_PARENTS, _CHILDREN, _BATCH, _AT_RANDOM = 16, 96, 6, 2
+_IDLE = 400
+"""Combinations in a row that came to known code: there is nothing left to find."""
+_RETRIED = 8
+"""The best of earlier runs, timed again when the compiler has changed since."""
 
 
 def search(
     module: Any,
     tasks: Sequence[Any],
-    starts: Sequence[Mapping[str, Point]],
-    measured: Mapping[str, Sequence[tuple[Point, float]]],
     target: Any,
-    trials: int | None,
-    seconds: float | None = None,
+    known: Known,
+    seed: int,
+    more: Callable[[], bool],
+    on_trial: Callable[[Combination, float | None, float], None],
 ) -> Found:
-    """The best combination within so many trials and so much wall time; never worse than the defaults.
-
-    Parameters
-    ----------
-    starts : combinations to begin with, beside the defaults.
-    measured : by task, points with the seconds that they take alone, the fastest first.
-    """
-    clock = target.spec.clock_ghz * 1e9
-    mine = [task for task in tasks if isinstance(task.space, NpuSpace)]
+    """The best combination; never worse than the defaults.  See :meth:`Target.reconsider`."""
+    second = 1e-9 / target.spec.clock_ghz
     kernels = {
-        task.key: _Kernel(
-            task, dict(task.space.default(task.op, target.machine)), measured.get(task.key, ()), clock
+        task.key: Choices(
+            task, target.machine, [(point, s / second) for point, s in known.alone.get(task.key, ())]
         )
-        for task in mine
+        for task in tasks
+        if isinstance(task.space, NpuSpace)
     }  # fmt: skip
+
+    def note(combination: Combination, cycles: float | None, best: float) -> None:
+        on_trial(combination, None if cycles is None else cycles * second, best * second)
+
     with open_device(target.spec) as device:
-        run = _Search(RegionTimer(module, tasks, target), device, kernels, target.machine)
-        return run.go(starts, trials, None if seconds is None else monotonic() + seconds)
+        timer = RegionTimer(module, tasks, target)
+        run = _Search(timer, device, kernels, random.Random(seed), more, note)
+        past = [(combination, s and s / second) for combination, s in known.past]
+        return Found(*run.go(past), "cycles", second)
 
 
 class _Search:
-    def __init__(self, timer: RegionTimer, device: Any, kernels: dict[str, _Kernel], machine: Any):
-        self.timer, self.device, self.kernels, self.machine = timer, device, kernels, machine
-        self.models: dict[str, SpaceModel] = {}
-        self.count = 0
+    def __init__(
+        self, timer: RegionTimer, device: Any, kernels: Mapping[str, Choices], dice: random.Random,
+        more: Callable[[], bool], on_trial: Callable[[Combination, float | None, float], None],
+    ):  # fmt: skip
+        self.timer, self.device, self.kernels, self.dice = timer, device, kernels, dice
+        self.more, self.on_trial = more, on_trial
+        self.model = SpaceModel()
+        self.archive: dict[str, tuple[Combination, float | None]] = {}
+        self.best: tuple[float, Combination] = (float("inf"), {})
+        self.idle = 0
+        self.total = sum(kernel.alone(kernel.default) for kernel in kernels.values())
 
-    def go(
-        self, starts: Sequence[Mapping[str, Point]], trials: int | None, deadline: float | None
-    ) -> Found:
-        defaults: dict[str, Point] = {key: kernel.default for key, kernel in self.kernels.items()}
-        self.best = self.first = self._cycles(defaults) or 0.0
-        self.points = dict(defaults)
-        started = self.best
-        for start in starts:
-            points = {**defaults, **{key: start[key] for key in defaults if key in start}}
-            if points in (defaults, self.points):
-                continue
-            cycles = self._cycles(points)
-            if start is starts[0]:
-                started = cycles or self.best
-            if cycles is not None and cycles < self.best:
-                self.best, self.points = cycles, points
-        self.count = 0
-        while self.kernels and (batch := self._next()):
-            for key, point in batch:
-                if (trials is not None and self.count >= trials) or (deadline and monotonic() > deadline):
-                    return self._found(started)
-                self._try(key, point)
-        return self._found(started)
+    def go(self, past: Sequence[tuple[Combination, float | None]]) -> tuple[Combination, float, float]:
+        """The best combination, cycles by default, its cycles."""
+        default = self.timer.cycles({}, self.device)
+        self._resume(default, past)
+        for combination in itertools.chain([self._alone()], self._survey()):
+            if not self.more():
+                break
+            self._try(combination)
+        while self.more() and self.idle < _IDLE and (batch := self._evolve()):
+            for combination in batch:
+                if self.more():
+                    self._try(combination)
+        return self.best[1], default, self.best[0]
 
-    def _found(self, started: float) -> Found:
-        return Found(self.points, self.first, started, self.best, self.count)
+    # what is known ---------------------------------------------------------------------------------
+    def _resume(self, default: float, past: Sequence[tuple[Combination, float | None]]) -> None:
+        """Begin with the default and what earlier runs found, as long as it is still true."""
+        fastest = sorted((entry for entry in past if entry[1]), key=lambda entry: entry[1])
+        same = any(not combination and _equal(cycles, default) for combination, cycles in past)
+        if same and fastest:
+            same = _equal(self._cycles(fastest[0][0]), fastest[0][1])
+        if same:
+            for combination, cycles in past:
+                self._learn(combination, cycles)
+            return
+        self._learn({}, default)
+        self.on_trial({}, default, default)
+        for combination, _ in fastest[:_RETRIED]:
+            self._try(combination)
 
-    def _cycles(self, points: Mapping[str, Point]) -> float | None:
-        self.count += 1
+    def _learn(self, combination: Combination, cycles: float | None) -> None:
+        self.archive[_key(combination)] = combination, cycles
+        self.model.add("model", self._features(combination), cycles)
+        if cycles is not None and cycles < self.best[0]:
+            self.best = cycles, combination
+
+    def _features(self, combination: Combination) -> list[float]:
+        points = [(k, combination.get(key, k.default)) for key, k in self.kernels.items()]
+        alone = sum(kernel.alone(point) for kernel, point in points)
+        return [*(x for kernel, point in points for x in kernel.features(point)), 1e6 / max(alone, 1.0)]
+
+    # trials ----------------------------------------------------------------------------------------
+    def _cycles(self, combination: Combination) -> float | None:
         try:
-            return self.timer.cycles(points, self.device)
+            return self.timer.cycles(combination, self.device)
         except HeteroTVMError:
             return None
 
-    def _try(self, key: str, point: Point) -> None:
+    def _try(self, combination: Combination) -> float | None:
+        """Cycles of a combination.  What comes to known code is no trial."""
+        combination = self._plain(combination)
+        if (found := self.archive.get(_key(combination))) is not None:
+            return found[1]
+        before = self.timer.simulated
+        cycles = self._cycles(combination)
+        self._learn(combination, cycles)
+        self.idle += 1
+        if cycles is None or self.timer.simulated > before:
+            self.idle = 0
+            self.on_trial(combination, cycles, self.best[0])
+        return cycles
+
+    def _plain(self, combination: Combination) -> dict[str, Point]:
+        """Without what is default anyway."""
+        return {
+            key: point for key, point in combination.items()
+            if key in self.kernels and point != self.kernels[key].default
+        }  # fmt: skip
+
+    def _changed(self, combination: Combination, key: str, point: Point) -> dict[str, Point]:
+        return {**combination, key: point}
+
+    # the survey ------------------------------------------------------------------------------------
+    def _alone(self) -> Combination:
+        """What is best of every kernel alone."""
+        return {key: kernel.listed[0] for key, kernel in self.kernels.items()}
+
+    def _survey(self) -> Iterator[Combination]:
+        changes = self._changes()
+        hopeless = set()
+        for _ in range(2):
+            before = self.best[0]
+            for n, (key, change) in enumerate(changes):
+                if n in hopeless:
+                    continue
+                current = self.best[1].get(key, self.kernels[key].default)
+                combination = self._plain({**self.best[1], key: {**current, **change}})
+                if _key(combination) in self.archive:
+                    continue
+                least = self.best[0]
+                yield combination
+                found = self.archive.get(_key(combination), (None, None))[1]
+                if found is None or found > least * _HOPELESS:
+                    hopeless.add(n)
+            if self.best[0] == before:
+                return
+
+    def _changes(self) -> list[tuple[str, Point]]:
+        """By kernel: the best points of every family, and placings; what promises most of the model's time
+        first."""
+        found: list[tuple[float, str, Point]] = []
+        for key, kernel in self.kernels.items():
+            share = kernel.alone(kernel.default) / self.total
+            for placing in kernel.placings({}):
+                found.append((share * _PLACING_HOPE, key, placing))
+            for family in kernel.families().values():
+                for n, point in enumerate(p for p in family[:3] if p != kernel.default):
+                    gain = 1 - kernel.alone(point) / kernel.alone(kernel.default)
+                    found.append((share * max(gain, _FAMILY_HOPE) / (1 + 2 * n), key, point))
+        return [(key, change) for _, key, change in sorted(found, key=lambda entry: -entry[0])]
+
+    # evolution -------------------------------------------------------------------------------------
+    def _evolve(self) -> list[Combination]:
+        """The next combinations to time."""
+        known = [(cycles, key) for key, (_, cycles) in self.archive.items() if cycles is not None]
+        parents = [self.archive[key][0] for _, key in sorted(known)[:_PARENTS]]
+        children: dict[str, Combination] = {}
+        for _ in range(4 * _CHILDREN):
+            child = self._plain(self._child(parents))
+            if (key := _key(child)) not in self.archive:
+                children[key] = child
+            if len(children) == _CHILDREN:
+                break
+        if not children:
+            return []
+        fresh = list(children.values())
+        score = self.model.score(np.asarray([self._features(child) for child in fresh], np.float64))
+        order = np.argsort(-score)
+        chosen = [fresh[n] for n in order[:_BATCH]]
+        rest = [fresh[n] for n in order[_BATCH:]]
+        return chosen + self.dice.sample(rest, min(_AT_RANDOM, len(rest)))
+
+    def _child(self, parents: Sequence[Combination]) -> Combination:
+        child = dict(self._parent(parents))
+        if self.dice.random() < 0.4:
+            other = self._parent(parents)
+            for key in self.kernels:
+                if self.dice.random() < 0.5:
+                    child.pop(key, None)
+                    child.update({key: other[key]} if key in other else {})
+        for _ in range(self.dice.choice((1, 1, 2))):
+            key = self._kernel()
+            child[key] = self._mutated(key, child.get(key, self.kernels[key].default))
+        return child
+
+    def _parent(self, parents: Sequence[Combination]) -> Combination:
+        """The better, the likelier."""
+        return parents[min(self.dice.randrange(len(parents)), self.dice.randrange(len(parents)))]
+
+    def _kernel(self) -> str:
+        """One to change: large ones are likelier."""
+        keys = list(self.kernels)
+        weights = [self.kernels[key].alone(self.kernels[key].default) ** 0.5 for key in keys]
+        return self.dice.choices(keys, weights)[0]
+
+    def _mutated(self, key: str, point: Point) -> Point:
         kernel = self.kernels[key]
-        kernel.tried.add(point_key(point))
-        cycles = self._cycles({**self.points, key: point})
-        alone = kernel.cycles_of(point)
-        if alone is not None:
-            here = None if cycles is None else max(kernel.alone + cycles - self.best, _LEAST * kernel.alone)
-            self._model(kernel).add(key, self._features(kernel, point), here)
-        if cycles is not None and cycles < self.best:
-            self.best, self.points = cycles, {**self.points, key: point}
+        if len(kernel.listed) == 1 or self.dice.random() < 0.3:
+            changed = {**point, **self.dice.choice(kernel.placings({}))}
+            return changed if changed != point else without_placing(point)
+        # Fast ones alone are likelier.
+        places = [self.dice.randrange(len(kernel.listed)) for _ in range(2)]
+        return {**kernel.listed[min(places)], **placing_of(point)}
 
-    def _next(self) -> list[tuple[str, Point]]:
-        """The changes to try next: of placing, of the longest kernels first, and points that promise most."""
-        order = sorted(self.kernels.items(), key=lambda entry: entry[1].alone, reverse=True)
-        placed = [
-            (key, point)
-            for key, kernel in order
-            for point in kernel.placings(self.points[key])
-            if point_key(point) not in kernel.tried
-        ]
-        hopes: list[tuple[float, int, str, Point]] = []
-        for key, kernel in order:
-            fresh = [p for p in kernel.points(self.points[key]) if point_key(p) not in kernel.tried]
-            fresh = [p for p in fresh if p != self.points[key]]
-            if not fresh:
-                continue
-            rows = [self._features(kernel, point) for point in [self.points[key], *fresh]]
-            score = self._model(kernel).score(np.asarray(rows, np.float64))
-            gains = kernel.alone * (1 - np.exp(score[0] - score[1:]))
-            hopes += [(-gain, n, key, p) for n, (gain, p) in enumerate(zip(gains, fresh, strict=True))]
-        hopes.sort(key=lambda hope: hope[:3])
-        placed = placed[: _BATCH // 2]
-        return placed + [(key, point) for _, _, key, point in hopes[: _BATCH - len(placed)]]
 
-    def _model(self, kernel: _Kernel) -> SpaceModel:
-        return self.models.setdefault(kernel.task.space.name, SpaceModel())
+def _key(combination: Combination) -> str:
+    return point_key(combination)
 
-    def _features(self, kernel: _Kernel, point: Point) -> list[float]:
-        """What the space says of the point, how it is placed, and its speed alone."""
-        task = kernel.task
-        own = task.space.features(task.op, without_placing(point), self.machine)
-        placing = [float(point.get(name, -1)) for name in PLACING]
-        return [*own, *placing, 1.0 / (kernel.cycles_of(point) or kernel.alone)]
+
+def _equal(a: float | None, b: float | None) -> bool:
+    return a is not None and b is not None and abs(a - b) <= 1e-9 * b

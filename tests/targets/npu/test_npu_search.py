@@ -2,7 +2,7 @@ import pytest
 
 from hetero_tvm import api
 from hetero_tvm.targets.npu.driver import open_device
-from hetero_tvm.targets.npu.measure import cycles
+from hetero_tvm.targets.npu.lowering import RegionTimer
 
 
 @pytest.fixture(scope="module")
@@ -14,12 +14,10 @@ def test_search_by_simulated_cycles_is_never_worse_and_is_found_again(plan, tmp_
     tuned = api.tune_model(plan, trials=16, logs=tmp_path, use_shipped=False)
     assert tuned.report.trials == 16
     assert (tmp_path / "npu-edge.jsonl").is_file()
+    points = {key: choice.point for key, choice in tuned.choices.items() if choice.point is not None}
+    timer = RegionTimer(plan.module, plan.tasks, plan.target)
     with open_device(plan.target.spec) as device:
-        for task in (t for t in plan.tasks if t.space is not None and t.space.name.startswith("npu.")):
-            default = task.space.default(task.op, plan.machine)
-            chosen = tuned.choices[task.key].point
-            before = cycles(task.space, task.op, default, plan.machine, device)
-            assert cycles(task.space, task.op, chosen, plan.machine, device) <= before
+        assert timer.cycles(points, device) < timer.cycles({}, device)
     assert api.build_model(tuned, logs=tmp_path).check().ok
     again = api.tune_model(plan, trials=16, logs=tmp_path, use_shipped=False)
     assert again.report.trials == 0 and again.report.reused > 0

@@ -53,6 +53,11 @@ class NpuMatmulSpace(NpuSpace):
         return [*parts, float(STATIONARY.index(tiles.stationary)), *map(float, point["tiles"][1:8]),
                 float(tiles.parts), 1e6 / estimate(op, tiles, machine.spec)]  # fmt: skip
 
+    def family(self, point: Point) -> tuple[str, int]:
+        """What stays in L1, and into how many parts the reduction is cut."""
+        tiles = Tiles(*point["tiles"])
+        return tiles.stationary, tiles.parts
+
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Column panels of the weights one after the other, each contiguous: a tile of a stream is one run.
         The last panel is as wide as the others."""
