@@ -156,6 +156,13 @@ class Kernel:
         """L1 -> L0A or L0B."""
         self._copy("move", extents, dst, src)
 
+    def fill_operand(self, extents: Sequence[Any], dst: At, value: float, via: Any) -> None:
+        """A constant into L0A or L0B: a move of nothing but padding, from a buffer in L1."""
+        dtype = str(dst.buffer.dtype)
+        with self._nest("move", extents, {"fill": _bits(value, dtype)}) as i:
+            never = tirx.if_then_else(i[0] < 0, via[(0,) * len(via.shape)], tirx.const(value, dtype))
+            T.buffer_store(dst.buffer, never, list(dst.index(*i)))
+
     def mmad(self, extents: Sequence[Any], c: At, a: At, b: At, first: Any) -> None:
         """``c[m, n] += a[m, k] * b[k, n]``, from zero when ``first``; loops (m, n, k)."""
         with self._nest("mmad", extents, {"first": first}) as (i, j, r):

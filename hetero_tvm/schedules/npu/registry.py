@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_tvm.schedules.npu.attention import NpuAttentionSpace
+from hetero_tvm.schedules.npu.attention.space import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
