@@ -17,10 +17,14 @@ from hetero_tvm.targets.npu.sync import ONLY_READ, Place, Synchronizer, scratchp
 CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
 """Slots that every region has, and those that stand for L1 and the unified buffer."""
 _ON_CHIP = {IN_L1: "l1", IN_UB: "ub"}
-_PLAN_SECONDS = 1.0
+_PLAN_SECONDS = 0.3
 _LEAD = 6
 _FULL = 0.99
 """Copies to L1 have their place so many steps earlier, as long as L1 is not fuller than that."""
+_LESS = 16
+"""By one part in so many of L1, where there is no plan."""
+_APART = 16
+"""Kernels whose tiles may be known one by one."""
 _STREAMING = 1 << 16
 """Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
 
@@ -99,21 +103,32 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
             live[n] += -(-tensor.bytes // align) * align
     fits = [bool(n) and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
     starts = [tensor.first for tensor in held]
-    never = [False] * len(calls)
-    leading = (_early_copies(held, calls, own, fits, int(capacity * _FULL), align), fits)
-    for begin, early in (leading, (starts, fits), (starts, never)) if ahead else ((starts, never),):
-        buffers = [
-            memory.Buffer(f"t{n}", begin[n], t.last + 1, -(-t.bytes // align) * align)
-            for n, t in enumerate(held)
-        ]
-        buffers += [memory.Buffer(f"k{n}", n - early[n], n + 1, size) for n, size in enumerate(own)]
+    early = fits if ahead else [False] * len(calls)
+    room = [int(capacity * _FULL) if ahead else 0] * len(calls)
+    while True:
+        begin = _early_copies(held, calls, own, early, room, align)
+        spans = [(begin[n], t.last + 1, -(-t.bytes // align) * align) for n, t in enumerate(held)]
+        spans += [(n - early[n], n + 1, size) for n, size in enumerate(own)]
+        buffers = [memory.Buffer(str(n), *span) for n, span in enumerate(spans)]
         plan = memory.plan(
             memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
         )
+        places = [plan.offsets[buffer.id] for buffer in buffers]
         if plan.fits:
-            for n, tensor in enumerate(held):
-                tensor.offset = plan.offsets[f"t{n}"]
-            return L1Plan([plan.offsets[f"k{n}"] for n in range(len(calls))], plan.peak, early)
+            for tensor, place in zip(held, places, strict=False):
+                tensor.offset = place
+            return L1Plan(places[len(held) :], plan.peak, early)
+        # Where it is too full, less has its place early.
+        full = [False] * len(calls)
+        for (lower, upper, size), place in zip(spans, places, strict=True):
+            if place + size > capacity:
+                full[lower:upper] = [True] * (upper - lower)
+        if begin == starts:
+            later = [e and not full[n] and not full[n - 1] for n, e in enumerate(early)]
+            if later == early:
+                break
+            early = later
+        room = [size - capacity // _LESS * f for size, f in zip(room, full, strict=True)]
     raise L1Full(
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
@@ -121,11 +136,11 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
 
 
 def _early_copies(
-    held: Sequence[Tensor], calls: Sequence[Call], own: Sequence[int], early: Sequence[bool], room: int,
-    align: int,
+    held: Sequence[Tensor], calls: Sequence[Call], own: Sequence[int], early: Sequence[bool],
+    room: Sequence[int], align: int,
 ) -> list[int]:  # fmt: skip
     """From which step on a tensor has its place: up to some before the copy that fills it, while what is
-    alive takes at most ``room``, so that the copy waits for none of the kernels right before it."""
+    alive takes at most ``room`` (by step), so that the copy waits for none of the kernels right before it."""
     live = list(own)
     for n, size in enumerate(own):
         if early[n]:
@@ -138,7 +153,7 @@ def _early_copies(
     for tensor, size in zip(held, sizes, strict=True):
         begin = tensor.first
         copied = not any(calls[begin].program.needs.values())
-        while copied and begin > max(0, tensor.first - _LEAD) and live[begin - 1] + size <= room:
+        while copied and begin > max(0, tensor.first - _LEAD) and live[begin - 1] + size <= room[begin - 1]:
             begin -= 1
             live[begin] += size
         starts.append(begin)
@@ -184,6 +199,7 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
     sync = Synchronizer()
     tags = {"": 0}
     count = 0
+    apart: list[int] = []
     for index, first, last in _order(calls, plan.early):
         call = calls[index]
         places = [*_scratchpads(plan.parts[index]), *(_place(t, only_read) for t in call.tensors)]
@@ -192,9 +208,13 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
         mark = sync.mark()
         sync.add(call.program.packed, places, slots, tag, first, last)
         count += last - first
-        if index and first < last == len(call.program.instrs):
-            # The kernel behind may still start on the first tiles of this one.
-            _merge(calls[index - 1], plan.parts[index - 1], sync, only_read, mark)
+        if first < last == len(call.program.instrs):
+            # The kernel behind, and copies before it, may still start on the first tiles of this one.
+            if call.program.needs.get("l0c") or len(apart) == _APART:
+                for n in apart:
+                    _merge(calls[n], plan.parts[n], sync, only_read, mark)
+                apart.clear()
+            apart.append(index)
     flags = len(sync.flags)
     return Bound(sync.code(), count + 2 * flags, list(tags), 1 if flags else 0)
 

@@ -216,10 +216,10 @@ class _Builder:
             # Piece by piece: the small loads of the kernels would wait behind the whole.
             rest += self._inputs(i + 1, 0, ahead) if more and i else []
             for n, step in enumerate(kernels[i][1:], start=1):
-                if i == 0:  # Weights in the order in which they are needed, and the next strip's input last.
+                if more and n == ahead:
+                    rest += [*(self._inputs(1) if i == 0 else []), kernels[i + 1][0]]
+                if i == 0:  # Weights in the order in which they are needed.
                     rest += [*self._weights_of(group.steps[n]), *images(n)]
-                    rest += self._inputs(1) if more and n == ahead else []
-                rest += [kernels[i + 1][0]] if more and n == ahead else []
                 rest.append(step)
                 rest += self._inputs(i + 1, n, ahead) if more and i and n < ahead else []
         size = sum(

@@ -11,7 +11,7 @@ it: strip by strip the input comes to L1 once for all its readers, intermediate 
 
 Groups begin and end where a single image lives (around a residual block, for example).  Where the
 weights of such a run leave no room for strips, as many of its last convolutions as do are a group, which
-then may read several images.
+then may read several images, and those before it are another one.
 """
 
 from __future__ import annotations
@@ -87,12 +87,18 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
         strips = _strips(Group.of(steps[start:end]), machine, room)
         return None if strips is None else _Found(start, end, strips, *_estimate(strips, machine))
 
-    groups: list[_Found] = []
-    for start, end in _runs(steps, last):
-        # All of the run, or else the most of its end that fits.
+    def cover(start: int, end: int) -> list[_Found]:
+        """Groups of a run: all of it, or else the most of its end that fits, and what is before likewise."""
         whole = Group.of(steps[start:end])
-        cuts = range(start, end - 1 if whole.bytes() > room * 7 // 8 else start)
-        groups += itertools.islice(filter(None, (group(cut, end) for cut in cuts)), 1)
+        if whole.bytes() <= room * 7 // 8:
+            return []
+        for cut in range(start, end - 1):
+            inner = (step.result for step in steps[cut : end - 1])
+            if all(last[value] < end for value in inner) and (found := group(cut, end)):
+                return [*cover(start, cut), found]
+        return []
+
+    groups = [found for start, end in _runs(steps, last) for found in cover(start, end)]
     while True:
         gains: list[tuple[float, int, _Found]] = []
         for n, (a, b) in enumerate(itertools.pairwise(groups)):
