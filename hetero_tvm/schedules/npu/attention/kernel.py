@@ -23,7 +23,7 @@ near zero.  The sum of the weights comes from the matrix unit, a product with a 
 time; products with the values stay float32 until they are divided.
 
 What lies in L1 already (projections whose kernel left them there) is not loaded, and the result may stay.
-A mask that is the same for all queries costs nothing: the way out of the accumulators adds it as a bias.
+Masks are added on the way out of the accumulators: as a bias when they are the same for all queries.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from hetero_tvm.schedules.npu.attention.tiles import Tiles, sums_at
 from hetero_tvm.schedules.npu.attention.walk import Step, Walk, piece, pieces
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, round_up
+
+_NO_WEIGHT = 1e-30
+"""Below any sum of weights."""
 
 
 class Emitter:
@@ -98,11 +101,10 @@ class Emitter:
         k.fill_operand((t.tk,), At(self.ones, lambda j: (j,)), 1.0, self.weights_l1)
         self.scores = k.alloc(UB, (rows, t.block), "float32")
         self.weights = k.alloc(UB, (rows, t.block), dtype)
-        self.peak = k.alloc(UB, (2, column), "float32")
+        self.peak = k.alloc(UB, (column,), "float32")
         self.wide_out = k.alloc(UB, (rows, dv + 1), "float32")
         if self.walk.online:
             self.shrink = k.alloc(UB, (turns, column), "float32")
-            self.part = k.alloc(UB, (rows, dv + 1), "float32")
 
     def _own_keys(self) -> None:
         """Where keys and values pass through L1: a place for a block of keys, which this step reads, and one
@@ -179,26 +181,35 @@ class Emitter:
         self.masks.load_bias(it, step)
         scores, weights = (At(buffer, lambda i, j: (i, j)) for buffer in (self.scores, self.weights))
         product = At(self.scores_l0c, lambda i, j: (i, j))
+        self.masks.load_tile(step)
         if op.softcap:
             # Beyond the cap's range float16 ends at infinity, whose tanh is right.
             k.move_out(box, weights, product, scale=op.scale / op.softcap)
             k.unary("tanh", box, weights, weights)
             k.unary("copy", box, scores, weights, mul=op.softcap)
         else:
-            bias = None if self.masks.bias is None else At(self.masks.bias, lambda i, j: (j,))
-            k.move_out(box, scores, product, scale=op.scale, bias=bias)
+            k.move_out(
+                box,
+                scores,
+                product,
+                scale=op.scale,
+                bias=self.masks.by_column,
+                residual=self.masks.by_element,
+            )
         self.masks.add(scores, step)
-        peak = At(self.peak, lambda i, *_: (step.round_turn, i))
+        peak = At(self.peak, lambda i, *_: (i,))
         if self.walk.online:
             shrink = At(self.shrink, lambda i: (step.turn, i))
             with k.when(n > 0):
                 k.unary("copy", box[:1], shrink, peak)
-            k.reduce("max", box, [1], peak, scores, first=n == 0)
+        k.reduce("max", box, [1], peak, scores, first=n == 0 if self.walk.online else True)
+        if op.zero_masked:
+            # Weights of a row that is hidden altogether are zero, not one.
+            k.binary("max", box[:1], peak, peak, MASKED / 2)
+        if self.walk.online:
             with k.when(n > 0):
                 k.binary("sub", box[:1], shrink, shrink, peak)
                 k.unary("exp", box[:1], shrink, shrink)
-        else:
-            k.reduce("max", box, [1], peak, scores)
         k.binary("sub", box, weights, scores, peak)
         k.unary("exp", box, weights, weights)
         with k.loop(pieces(wide, t.tk)) as p:
@@ -237,37 +248,34 @@ class Emitter:
         k, dv = self.k, self.op.values
         step = self.walk.step(it, n)
         rows = self._rows(step)
-        if not self.walk.online:
-            self._move_out(rows, self.wide_out)
-            self._finish(step, rows)
-            return
-        with k.when(n == 0):
-            self._move_out(rows, self.wide_out)
-        with k.when(n > 0):
-            self._move_out(rows, self.part)
-            out, part = (At(buffer, lambda i, j: (i, j)) for buffer in (self.wide_out, self.part))
-            k.ternary("muladd", (rows, dv + 1), out, out, At(self.shrink, lambda i, j: (step.turn, i)), part)
+        if self.walk.online:
+            with k.when(n == 0):
+                self._move_out(rows)
+            with k.when(n > 0):
+                out = At(self.wide_out, lambda i, j: (i, j))
+                k.binary("mul", (rows, dv + 1), out, out, At(self.shrink, lambda i, j: (step.turn, i)))
+                self._move_out(rows, onto=True)
+        else:
+            self._move_out(rows)
         with k.when(self.walk.is_last(it, n)):
             self._finish(step, rows)
 
-    def _move_out(self, rows: Any, out: Any) -> None:
-        """Products with the values, and in the last column the sums, as float32."""
-        k, dv, at = self.k, self.op.values, self.sums_at
-        whole = At(out, lambda i, j: (i, j))
-        k.move_out((rows, dv + (at == dv)), whole, At(self.out_l0c, lambda i, j: (i, j)))
-        if at != dv:
-            last = At(out, lambda i, j: (i, dv + j))
-            k.move_out((rows, 1), last, At(self.out_l0c, lambda i, j: (i, at + j)))
+    def _move_out(self, rows: Any, onto: bool = False) -> None:
+        """Products with the values, and in the last column the sums, as float32; ``onto`` what is there."""
+        k, dv = self.k, self.op.values
+        parts = ((0, 0, dv + 1),) if self.sums_at == dv else ((0, 0, dv), (dv, self.sums_at, 1))
+        for column, at, wide in parts:
+            out = At(self.wide_out, lambda i, j, column=column: (i, column + j))
+            product = At(self.out_l0c, lambda i, j, at=at: (i, at + j))
+            k.move_out((rows, wide), out, product, residual=out if onto else None)
 
     def _finish(self, step: Step, rows: Any) -> None:
         """The result of a round."""
         op, t, k, dv = self.op, self.t, self.k, self.op.values
         sums = At(self.wide_out, lambda i, *_: (i, dv))
-        k.unary("reciprocal", (rows,), sums, sums)
         if op.zero_masked:
-            seen = At(self.peak, lambda i: (step.round_turn, i))
-            k.binary("gt", (rows,), seen, seen, MASKED / 2)
-            k.binary("mul", (rows,), sums, sums, seen)
+            k.binary("max", (rows,), sums, sums, _NO_WEIGHT)
+        k.unary("reciprocal", (rows,), sums, sums)
         # Rounds of several steps are long enough for a single version to be stored meanwhile.
         with k.loop(1, buffers=1 if self.walk.online else 2):
             out = k.alloc(UB, (t.rows, dv), self.dtype)

@@ -16,17 +16,23 @@ from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 MASKED = -1e30
 
 
-def by_keys(op: Attention) -> bool:
-    """Whether the mask differs by keys only, and is added to the scores themselves."""
-    return bool(op.mask) and op.mask[2] == 1 and not op.softcap
-
-
 class Masks:
-    """Adds an operator's masks to tiles of float32 scores."""
+    """Adds an operator's masks to tiles of float32 scores.
+
+    ``by_column``, ``by_element``: what the way out of the accumulators adds, if anything.
+    """
 
     def __init__(self, op: Attention, tiles: Tiles, walk: Walk, k: Kernel, dtype: str, mask: Any):
         self.op, self.t, self.walk, self.k, self.dtype, self.mask = op, tiles, walk, k, dtype, mask
-        self.bias = k.alloc(UB, (tiles.block,), "float32") if by_keys(op) else None
+        self.bias = self.by_column = self.tile = self.by_element = None
+        if op.mask and op.mask[2] == 1 and not op.softcap:
+            self.bias = k.alloc(UB, (tiles.block,), "float32")
+            self.by_column = At(self.bias, lambda i, j: (j,))
+        elif op.mask:
+            full, wide = op.mask[2] > 1, op.mask[3] > 1
+            self.tile = k.alloc(UB, (tiles.tq if full else 1, tiles.block if wide else 1), dtype)
+            if wide and full and not op.softcap:
+                self.by_element = At(self.tile, lambda i, j: (i, j))
         self.edge = None
         if walk.causal:
             # Element tq - 1 + x says whether a key x places behind the last visible one is hidden.  Tiles
@@ -53,32 +59,37 @@ class Masks:
             short = At(row, lambda j: (j if wide else 0,))
             k.binary("max", (count,), At(self.bias, lambda j: (j,)), short, MASKED)
 
-    def add(self, tile: At, step: Step) -> None:
-        """``tile``: scores by (query, key), of which heads that share keys lie one after the other."""
-        if self.mask is not None and self.bias is None:
-            self._add_given(tile, step)
+    def load_tile(self, step: Step) -> None:
+        """A mask that differs by queries, to where it is added from."""
+        op = self.op
+        if self.tile is None:
+            return
+        batch, head = self._sequence(step)
+        full, wide = op.mask[2] > 1, op.mask[3] > 1
+        row, first = step.row if full else 0, step.first if wide else 0
+        source = At(self.mask, lambda i, j: (batch, head, row + i, first + j))
+        extents = (step.high if full else 1, step.wide if wide else 1)
+        self.k.load(extents, At(self.tile, lambda i, j: (i, j)), source)
+
+    def add(self, scores: At, step: Step) -> None:
+        """What is left to add to ``scores`` by (query, key), of which heads that share keys lie one after the
+        other."""
+        op, k = self.op, self.k
+        box = (step.high if self.t.heads == 1 else self.t.rows, step.wide)
+        if self.tile is not None:
+            if self.by_element is None:
+                full, wide = op.mask[2] > 1, op.mask[3] > 1
+                mask = At(self.tile, lambda i, j: (i if full else 0, j if wide else 0))
+                k.binary("add", box, scores, scores, mask)
+            if not op.zero_masked:
+                # Behind the sum, because float16 has no number as low as what hides a key.
+                k.binary("max", box, scores, scores, MASKED)
         if self.edge is not None:
-            self._add_causal(tile, step)
+            self._add_causal(scores, step)
 
     def _sequence(self, step: Step) -> tuple[Any, Any]:
         mask = self.op.mask
         return step.batch % mask[0] if mask[0] > 1 else 0, step.head if mask[1] > 1 else 0
-
-    def _add_given(self, tile: At, step: Step) -> None:
-        op, k, t = self.op, self.k, self.t
-        batch, head = self._sequence(step)
-        full, wide = op.mask[2] > 1, op.mask[3] > 1
-        rows = step.high if t.heads == 1 else t.heads * t.tq
-        with k.loop(1, buffers=2):
-            held = k.alloc(UB, (t.tq if full else 1, t.block if wide else 1), self.dtype)
-            row, first = step.row if full else 0, step.first if wide else 0
-            source = At(self.mask, lambda i, j: (batch, head, row + i, first + j))
-            extents = (step.high if full else 1, step.wide if wide else 1)
-            k.load(extents, At(held, lambda i, j: (i, j)), source)
-            mask = At(held, lambda i, j: (i if full else 0, j if wide else 0))
-            k.binary("add", (rows, step.wide), tile, tile, mask)
-        # Behind the sum, because float16 has no number as low as what hides a key.
-        k.binary("max", (rows, step.wide), tile, tile, MASKED)
 
     def _add_causal(self, tile: At, step: Step) -> None:
         """Only where the edge of what is visible passes through the tile."""

@@ -94,7 +94,7 @@ def fits(
     masks = bool(op.mask)
     full = masks and op.mask[2] > 1
     ub = (4 + 2) * rows * t.block  # scores, weights
-    ub += (8 + 2 if online else 4 + 4) * rows * (dv + 1) + 20 * round_up(rows, 16) + 16 * spec.alignment
+    ub += (4 + 2 if online else 4 + 4) * rows * (dv + 1) + 20 * round_up(rows, 16) + 16 * spec.alignment
     ub += masks * t.block * (4 * t.tq if full else 8) + op.causal * 4 * (2 * t.tq + max(t.block, t.tq))
     keys, values = ((t.resident * s if t.resident else 2 * t.block) * 2 * n for n in (d, dv))
     own = (4 * rows * d, keys, values)
@@ -135,7 +135,7 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
     slow = spec.transcendental_divisor
     leave = 4.0 / spec.l0c_to_ub
     passes = 2.0 * _WIDE + slow + (1 + slow + _WIDE) * bool(op.softcap)
-    passes += 2.0 * _WIDE * (bool(op.mask) and op.mask[2] > 1)
+    passes += _WIDE * (bool(op.mask) and op.mask[2] > 1 and not op.zero_masked)
     vector = scores * (passes / lanes + leave)
     vector += steps * (rows * dv * (leave + _WIDE * online / lanes) + (6 + 6 * online) * _ISSUE)
     vector += steps * online * rows * _WIDE * (4 + slow) / lanes

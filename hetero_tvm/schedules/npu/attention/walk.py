@@ -56,8 +56,6 @@ class Step:
     """Keys, as many as any of the queries sees."""
     turn: Any
     """Which version of what one step leaves to the next."""
-    round_turn: Any
-    """Which version of what belongs to a round."""
     kv_turn: Any
     """Which version of a head's keys and values."""
 
@@ -117,7 +115,6 @@ class Walk:
             first=first,
             wide=wide,
             turn=turn,
-            round_turn=it % 2,
             kv_turn=it // self.per_kv % t.resident if t.resident else 0,
         )  # fmt: skip
 
