@@ -14,6 +14,10 @@ from hetero_tvm.schedules.npu.tiles import ceil_div, even, round_up
 
 _ISSUE = 12
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
+_PIECE = 6
+"""Cycles by which a step is longer for every product that it is cut into."""
+_CHAIN = 200
+"""Cycles of issue and latency between a step's weights and their products."""
 _WIDE = 2
 """A vector instruction with an operand of 4 bytes takes so many times as long."""
 
@@ -156,7 +160,10 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
     keys = wide * steps if not t.resident else s * t.heads * op.kv_heads / op.heads
     dma = 2.0 * (keys * (d + dv) + op.q_len * t.heads * (d + dv)) / spec.dram_bytes_per_cycle
     store = scores * 2.0 / spec.l0c_to_ub
-    each = max(vector, matrix, move, dma, store) + 0.1 * (vector + matrix + move + dma)
+    # From a step's weights to its products there is no other vector work than the next step's softmax.
+    chain = steps * _CHAIN + store + 0.5 * (move + matrix) + steps * rows * dv * leave
+    each = max(vector, matrix, move, dma, store, chain) + 0.1 * (vector + matrix + move + dma)
+    each += _PIECE * steps * (wide / tn + 2 * wide / tk)
     # The first scores and the last result overlap with nothing.
     ends = (matrix + vector + store) / max(1.0, steps)
     return op.batch * op.heads / t.heads * each + ends
