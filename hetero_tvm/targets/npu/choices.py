@@ -69,11 +69,15 @@ class Choices:
         placed = [float(point.get(name, -1)) for name in PLACING]
         return [*self._own_features(point), *placed, self.alone(point) / self.alone(self.default)]
 
+    def family(self, point: Point | None) -> Hashable:
+        """Of a point; of the default where there is none."""
+        return self.task.space.family(without_placing(point or self.default))
+
     def families(self) -> dict[Hashable, list[Point]]:
         """The listed points by family, what is fastest alone first."""
         found: dict[Hashable, list[Point]] = {}
         for point in self.listed:
-            found.setdefault(self.task.space.family(point), []).append(point)
+            found.setdefault(self.family(point), []).append(point)
         return found
 
     def placings(self, point: Point) -> list[Point]:

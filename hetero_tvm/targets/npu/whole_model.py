@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,16 @@ from hetero_tvm.targets.npu.choices import Choices, placing_of, without_placing
 from hetero_tvm.targets.npu.driver import open_device
 from hetero_tvm.targets.npu.lowering import RegionTimer
 
-_PLACING_HOPE, _FAMILY_HOPE = 0.04, 0.06
-"""Of a kernel's time: what the survey hopes to gain by placing it otherwise, by the best of a family."""
+_PLACING_HOPE, _FAMILY_HOPE = 0.02, 0.06
+"""What the survey hopes to gain: of the model's time, by placing the kernel with most calls otherwise; of a
+kernel's own time, by the best of a family."""
+_NICHES = 3
+"""Families from which the survey begins anew."""
 _HOPELESS = 1.02
 """Changes that make the model slower by more than that are not tried again in the second round."""
 _PARENTS, _CHILDREN, _BATCH, _AT_RANDOM = 16, 96, 6, 2
+_LARGE, _ALIKE = 3, 5
+"""So many parents may have the same families of so many of the largest kernels."""
 _IDLE = 400
 """Combinations in a row that came to known code: there is nothing left to find."""
 _RETRIED = 8
@@ -81,6 +87,7 @@ class _Search:
         self.archive: dict[str, tuple[Combination, float | None]] = {}
         self.best: tuple[float, Combination] = (float("inf"), {})
         self.idle = 0
+        self.niches: set[tuple[str, Hashable]] = set()
         self.total = sum(kernel.alone(kernel.default) for kernel in kernels.values())
 
     def go(self, past: Sequence[tuple[Combination, float | None]]) -> tuple[Combination, float, float]:
@@ -152,53 +159,81 @@ class _Search:
             if key in self.kernels and point != self.kernels[key].default
         }  # fmt: skip
 
-    def _changed(self, combination: Combination, key: str, point: Point) -> dict[str, Point]:
-        return {**combination, key: point}
-
     # the survey ------------------------------------------------------------------------------------
     def _alone(self) -> Combination:
         """What is best of every kernel alone."""
         return {key: kernel.listed[0] for key, kernel in self.kernels.items()}
 
     def _survey(self) -> Iterator[Combination]:
-        changes = self._changes()
+        first, more = self._changes(0, 1), self._changes(1, 3)
+        yield from self._climb(self.best[1], first)
+        # Where another family of a kernel was better than the default, its own best surroundings.
+        for _ in range(_NICHES):
+            if (niche := self._next_niche()) is not None:
+                yield from self._climb(niche[1], [change for change in first if change[0] != niche[0]])
+        yield from self._climb(self.best[1], [*first, *more])
+
+    def _climb(self, best: Combination, changes: Sequence[tuple[str, Point]]) -> Iterator[Combination]:
+        """Changes one by one from a combination; what makes it faster stays."""
+        least = self._known(best) or float("inf")
         hopeless = set()
         for _ in range(2):
-            before = self.best[0]
+            before = least
             for n, (key, change) in enumerate(changes):
-                if n in hopeless:
+                current = best.get(key, self.kernels[key].default)
+                combination = self._plain({**best, key: {**current, **change}})
+                if n in hopeless or _key(combination) in self.archive:
                     continue
-                current = self.best[1].get(key, self.kernels[key].default)
-                combination = self._plain({**self.best[1], key: {**current, **change}})
-                if _key(combination) in self.archive:
-                    continue
-                least = self.best[0]
                 yield combination
-                found = self.archive.get(_key(combination), (None, None))[1]
-                if found is None or found > least * _HOPELESS:
+                cycles = self._known(combination)
+                if cycles is None or cycles > least * _HOPELESS:
                     hopeless.add(n)
-            if self.best[0] == before:
+                elif cycles < least:
+                    least, best = cycles, combination
+            if least == before:
                 return
 
-    def _changes(self) -> list[tuple[str, Point]]:
-        """By kernel: the best points of every family, and placings; what promises most of the model's time
-        first."""
+    def _next_niche(self) -> tuple[str, Combination] | None:
+        """A kernel, and the best combination with a family of its points that the best one overall lacks and
+        no climb began with."""
+        default = self._known({})
+        found: dict[tuple[str, Hashable], tuple[float, str]] = {}
+        for text, (combination, cycles) in self.archive.items():
+            if cycles is None or cycles >= default:
+                continue
+            for key, kernel in self.kernels.items():
+                family = kernel.family(combination.get(key))
+                if family != kernel.family(self.best[1].get(key)):
+                    found[key, family] = min(found.get((key, family), (cycles, text)), (cycles, text))
+        fresh = [(cycles, niche, text) for niche, (cycles, text) in found.items() if niche not in self.niches]
+        if not fresh:
+            return None
+        _, niche, text = min(fresh, key=lambda entry: entry[0])
+        self.niches.add(niche)
+        return niche[0], self.archive[text][0]
+
+    def _known(self, combination: Combination) -> float | None:
+        return self.archive.get(_key(combination), (None, None))[1]
+
+    def _changes(self, begin: int, end: int) -> list[tuple[str, Point]]:
+        """By kernel: so many of the best points of every family, and placings if those from the first on;
+        what promises most of the model's time first."""
         found: list[tuple[float, str, Point]] = []
+        most = max(kernel.task.count for kernel in self.kernels.values())
         for key, kernel in self.kernels.items():
             share = kernel.alone(kernel.default) / self.total
-            for placing in kernel.placings({}):
-                found.append((share * _PLACING_HOPE, key, placing))
+            for placing in kernel.placings({}) if begin == 0 else ():
+                found.append((_PLACING_HOPE * kernel.task.count / most, key, placing))
             for family in kernel.families().values():
-                for n, point in enumerate(p for p in family[:3] if p != kernel.default):
+                for point in [p for p in family if p != kernel.default][begin:end]:
                     gain = 1 - kernel.alone(point) / kernel.alone(kernel.default)
-                    found.append((share * max(gain, _FAMILY_HOPE) / (1 + 2 * n), key, point))
+                    found.append((share * max(gain, _FAMILY_HOPE), key, point))
         return [(key, change) for _, key, change in sorted(found, key=lambda entry: -entry[0])]
 
     # evolution -------------------------------------------------------------------------------------
     def _evolve(self) -> list[Combination]:
         """The next combinations to time."""
-        known = [(cycles, key) for key, (_, cycles) in self.archive.items() if cycles is not None]
-        parents = [self.archive[key][0] for _, key in sorted(known)[:_PARENTS]]
+        parents = self._parents()
         children: dict[str, Combination] = {}
         for _ in range(4 * _CHILDREN):
             child = self._plain(self._child(parents))
@@ -214,6 +249,20 @@ class _Search:
         chosen = [fresh[n] for n in order[:_BATCH]]
         rest = [fresh[n] for n in order[_BATCH:]]
         return chosen + self.dice.sample(rest, min(_AT_RANDOM, len(rest)))
+
+    def _parents(self) -> list[Combination]:
+        """The best ones, of different families of the largest kernels."""
+        large = sorted(self.kernels, key=lambda key: -self.kernels[key].alone(self.kernels[key].default))
+        known = [(cycles, key) for key, (_, cycles) in self.archive.items() if cycles is not None]
+        seen: Counter = Counter()
+        parents = []
+        for _, text in sorted(known):
+            combination = self.archive[text][0]
+            niche = tuple(self.kernels[key].family(combination.get(key)) for key in large[:_LARGE])
+            seen[niche] += 1
+            if seen[niche] <= _ALIKE:
+                parents.append(combination)
+        return parents[:_PARENTS]
 
     def _child(self, parents: Sequence[Combination]) -> Combination:
         child = dict(self._parent(parents))
