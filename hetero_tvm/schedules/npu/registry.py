@@ -7,6 +7,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
+from hetero_tvm.schedules.npu.global_pool import NpuGlobalPoolSpace
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.schedules.npu.program.space import NpuProgramSpace
 from hetero_tvm.schedules.npu.quant_depthwise import NpuQuantDepthwiseSpace
@@ -23,6 +24,7 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuEmbeddingNormSpace(),
     NpuConv2dSpace(),
     NpuDepthwiseSpace(),
+    NpuGlobalPoolSpace(),
     NpuPoolSpace(),
     NpuQuantMatmulSpace(),
     NpuQuantConv2dSpace(),

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.pool2d import MAX, Pool2d
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.global_pool import NpuGlobalPoolSpace
 from hetero_tvm.schedules.npu.windows import NpuPoolSpace
 from hetero_tvm.targets.npu.compile_region import RegionCompiler
 from hetero_tvm.targets.npu.driver import Run, open_device
@@ -17,7 +18,7 @@ from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.residency import Step
 
-SPACE, POOL = NpuConv2dSpace(), NpuPoolSpace()
+SPACE, POOL, MEAN = NpuConv2dSpace(), NpuPoolSpace(), NpuGlobalPoolSpace()
 
 
 class Chain:
@@ -57,6 +58,13 @@ class Chain:
         self.shapes.append(op.out_image)
         return len(self.steps)
 
+    def mean(self, x: int) -> int:
+        """Add the mean over a whole image."""
+        n, c, h, w = self.shapes[x]
+        self.steps.append((Pool2d(n, c, h, w, (h, w), (1, 1), (0,) * 4, (1, 1), AVERAGE), [x]))
+        self.shapes.append((n, c, 1, 1))
+        return len(self.steps)
+
     def expected(self) -> np.ndarray:
         """The last image in float64."""
         images = [self.x.astype(np.float64)]
@@ -87,7 +95,7 @@ class ChainRegion(RegionCompiler):
         images = [builder.input("x", self.chain.shapes[0])]
         steps = []
         for n, (op, operands) in enumerate(self.chain.steps):
-            space = SPACE if isinstance(op, Conv2d) else POOL
+            space = SPACE if isinstance(op, Conv2d) else MEAN if op.mode == AVERAGE else POOL
             wanted, layout = space.layouts(op)
             values = [images[o] if isinstance(o, int) else None for o in operands]
             arrays = [None if isinstance(o, int) else o for o in operands]

@@ -45,6 +45,16 @@ def test_small_images_stay_whole(size):
     assert counters.dram_read_bytes + counters.dram_write_bytes < 4 * crossing + weights + inner
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_mean_of_an_image_reads_it_from_l1(batch):
+    chain = Chain((batch, 16, 12, 12))
+    chain.mean(chain.conv(0, 64))
+    counters = check(chain, "mobile")
+    image = 2 * batch * 12 * 12
+    crossing = (4 + 3 * 2) * image // 2 * 16  # in as float32, converted, read by the convolution
+    assert counters.dram_read_bytes + counters.dram_write_bytes < crossing + 64 * image // 2 + 16384
+
+
 BLOCKS = [(64, 48, 16, 1), (32, 52, 24, 1), (64, 40, 32, 2), (64, 40, 80, 2)]
 
 
