@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.choose import choose
-from hetero_tvm.search.combinations import Combination, Known, WholeModel, combination_of
+from hetero_tvm.search.combinations import Combination, Found, Known, WholeModel, combination_of
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import OnEvent
 from hetero_tvm.search.options import TuneOptions
@@ -51,23 +51,29 @@ def tune_together(
             late = options.minutes is not None and monotonic() - start > 60 * options.minutes
             return not (late or interrupted.is_set() or (left is not None and count >= left))
 
-        if more() or (recorded and store.verified(model) is None):
+        if more() or recorded:  # also to see whether what is recorded is still true
             past = [(combination_of(record), record.seconds) for record in recorded]
             known = Known({task.key: _alone(task, store) for task in plan.tasks}, past)
-            found = plan.target.reconsider(plan.module, plan.tasks, known, options.seed, more, note)
+            seed = options.seed + len(recorded)
+            found = plan.target.reconsider(plan.module, plan.tasks, known, seed, more, note)
             if found is not None:
-                best, default = found.best * found.second, found.default * found.second
-                winner = {"point": found.combination}
-                store.append(
-                    new_record(
-                        model, store.site, winner, seconds=best, role=VERIFIED, default_seconds=default
-                    )
-                )
+                _settle(model, found, store)
                 report.notes.append(f"{found}, {count} trials of the whole, {len(recorded)} in records")
     if interrupted.is_set():
         report.stopped = "interrupted"
     report.elapsed += monotonic() - start
     _tell(plan, store, report)
+
+
+def _settle(model: WholeModel, found: Found, store: RecordStore) -> None:
+    """The record to build from, unless it is there."""
+    best, default = found.best * found.second, found.default * found.second
+    last = store.verified(model)
+    if last is None or combination_of(last) != dict(found.combination):
+        winner = {"point": found.combination}
+        store.append(
+            new_record(model, store.site, winner, seconds=best, role=VERIFIED, default_seconds=default)
+        )
 
 
 def _alone(task: Any, store: RecordStore) -> list[tuple[dict[str, Any], float]]:

@@ -106,7 +106,8 @@ class _Search:
 
     # what is known ---------------------------------------------------------------------------------
     def _resume(self, default: float, past: Sequence[tuple[Combination, float | None]]) -> None:
-        """Begin with the default and what earlier runs found, as long as it is still true."""
+        """Begin with the default and what earlier runs found; if it is no longer true, with the best of it
+        timed again, whatever the budget: an old record must not win."""
         fastest = sorted((entry for entry in past if entry[1]), key=lambda entry: entry[1])
         same = any(not combination and _equal(cycles, default) for combination, cycles in past)
         if same and fastest:
