@@ -37,6 +37,9 @@ class Graph:
         self._order: list[Any] = []
         self._value: dict[Any, Any] = {}
         self._uses: dict[Any, list[Any]] = {}
+        self._known: dict[Any, Any] = {}
+        """One Python object per variable: TVM makes another one whenever it is asked, and telling by their
+        comparison that they are the same costs more than all else here."""
         self._sources: dict[Any, tuple[str, ...]] = {}
         for block in self._function.body.blocks:
             for binding in block.bindings:
@@ -44,15 +47,16 @@ class Graph:
                     raise ValueError(
                         f"binding {binding.var.name} is a match_cast: shapes must be static here"
                     )
-                self._order.append(binding.var)
-                self._bind(binding.var, binding.value)
-                self._sources[binding.var] = (sources or {}).get(binding.var.name, (binding.var.name,))
+                var = self._known.setdefault(binding.var, binding.var)
+                self._order.append(var)
+                self._bind(var, binding.value)
+                self._sources[var] = (sources or {}).get(var.name, (var.name,))
         self._users: dict[Any, list[Any]] | None = None
         self._written: list[Any] = []
 
     def _bind(self, var: Any, value: Any) -> None:
         self._value[var] = value
-        self._uses[var] = _variables(value)
+        self._uses[var] = [self._known.setdefault(used, used) for used in _variables(value)]
 
     def _live_users(self) -> dict[Any, list[Any]]:
         """Users of each variable among the bindings that the result needs; dead bindings are dropped."""
@@ -176,6 +180,7 @@ class Graph:
         taken = {known.name for known in self._order}
         fresh = (f"{name}_{n}" if n else name for n in itertools.count())
         var = relax.DataflowVar(next(n for n in fresh if n not in taken), value.ty)
+        self._known[var] = var
         self._bind(var, value)
         self._sources[var] = _united(self.sources(v) for v in absorbs) or (name,)
         self._order.insert(self._order.index(anchor), var)

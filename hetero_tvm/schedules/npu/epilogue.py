@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ def temporaries(steps: Steps) -> int:
 
 def passes(steps: Steps, divisor: int) -> float:
     """Vector passes over the tile (in elements per lane), for cost estimates."""
-    weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 5 + divisor, "silu": 1 + divisor,
+    weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 4 + divisor, "silu": 1 + divisor,
                "quick_gelu": 1 + divisor, "sigmoid": divisor,
                "tanh": divisor, "relu": 1.0, "relu6": 2.0, RESIDUAL: 1.0, GATE: 1.0, BIAS: 0.0}  # fmt: skip
     return sum(weights[step] for step in steps)
@@ -40,6 +41,11 @@ class Split:
 
 
 def split(steps: Steps) -> Split:
+    return _split(tuple(steps))
+
+
+@functools.cache
+def _split(steps: tuple[str, ...]) -> Split:
     rest = list(steps)
     done = []
     for step in (BIAS, RESIDUAL, "relu"):
@@ -90,18 +96,17 @@ def _gelu_erf(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
 
 
 def _gelu_tanh(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
-    """tanh(c * (x + a x^3)) = tanh(x * (c a x^2 + c)).
+    """x / 2 * (1 + tanh(y)) = x * sigmoid(2 y), where y = c * (x + a x^3) = x * (c a x^2 + c).
 
-    The square of a large activation would overflow float16, so it is taken at a quarter: tanh is
+    The square of a large activation would overflow float16, so it is taken at a quarter: the sigmoid is
     saturated long before.
     """
-    c, a = math.sqrt(2 / math.pi), 0.044715
+    c, a = 2 * math.sqrt(2 / math.pi), 0.044715
     k.unary("square", n, t[0], x, mul=0.25)
     k.unary("copy", n, t[0], t[0], mul=16 * c * a, add=c)
     k.binary("mul", n, t[0], t[0], x)
-    k.unary("tanh", n, t[0], t[0])
-    k.unary("copy", n, x, x, mul=0.5)
-    k.ternary("muladd", n, x, x, t[0], x)
+    k.unary("sigmoid", n, t[0], t[0])
+    k.binary("mul", n, x, x, t[0])
 
 
 def _silu(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:

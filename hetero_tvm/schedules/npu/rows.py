@@ -41,6 +41,10 @@ def tile_rows(n: int, rows: int, tiles: int, spec: Any, *, shared: int = 0) -> l
     return [first, *sorted(others - {first})]
 
 
+_MOST_SUMMED = 1 << 13
+"""Weights of a softmax whose sum is kept in 2 bytes."""
+
+
 class _RowSpace(NpuSpace):
     """What both row spaces share: one knob, the rows of a tile."""
 
@@ -132,7 +136,8 @@ class NpuSoftmaxSpace(_RowSpace):
                 high = extent_at(op.rows, rows, t)
                 a = k.alloc(UB, (rows, n), dtype)
                 peak = k.alloc(UB, (rows,), dtype)
-                total = k.alloc(UB, (rows,), dtype)
+                # A sum of more would come near the end of float16, its reciprocal too near to zero.
+                total = k.alloc(UB, (rows,), dtype if n <= _MOST_SUMMED else "float32")
                 tile = At(a, lambda i, j: (i, j))
                 k.load((high, n), tile, At(x, lambda i, j: (t * rows + i, j)))
                 row_peak, row_total = (At(buffer, lambda i, *_: (i,)) for buffer in (peak, total))

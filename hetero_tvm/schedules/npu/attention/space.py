@@ -48,6 +48,9 @@ class NpuAttentionSpace(NpuSpace):
         best = next((t for t in ranked(op, spec) if fits(op, t, spec, held, l1)), None)
         return None if best is None else {"tiles": best.point()}
 
+    def cost(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> float | None:
+        return estimate(op, Tiles(*point["tiles"]), machine.spec, held)
+
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
         return self.emit_held(op, point, machine, frozenset())
 

@@ -131,7 +131,7 @@ def _areas(op: Attention, t: Tiles) -> tuple[float, float]:
     return float(steps.sum()), float((high * (last - first * t.block)).sum() * t.heads)
 
 
-def estimate(op: Attention, t: Tiles, spec: Any) -> float:
+def estimate(op: Attention, t: Tiles, spec: Any, held: frozenset[int] = frozenset()) -> float:
     """Cycles: the vector unit's passes, the matrix unit, moves and DMA, whichever is most."""
     d, dv, s, rows, lanes = op.head_dim, op.values, op.kv_len, t.rows, spec.vector_lanes
     rounds, online = ceil_div(op.q_len, t.tq), t.block < s
@@ -158,7 +158,10 @@ def estimate(op: Attention, t: Tiles, spec: Any) -> float:
     if 4 * (t.tn * d + t.tk * dv) + 2 * t.tk > spec.scratchpad("l0b"):
         move += 0.5 * matrix  # the operands of one product wait for those of the other one
     keys = wide * steps if not t.resident else s * t.heads * op.kv_heads / op.heads
-    dma = 2.0 * (keys * (d + dv) + op.q_len * t.heads * (d + dv)) / spec.dram_bytes_per_cycle
+    queries = op.q_len * t.heads
+    q_at, k_at, v_at = (at.operand not in held for at in op.heads_at)
+    loaded = keys * (d * k_at + dv * v_at) + queries * (d * q_at + dv * (len(op.inputs) not in held))
+    dma = 2.0 * loaded / spec.dram_bytes_per_cycle
     store = scores * 2.0 / spec.l0c_to_ub
     # From a step's weights to its products there is no other vector work than the next step's softmax.
     chain = steps * _CHAIN + store + 0.5 * (move + matrix) + steps * rows * dv * leave

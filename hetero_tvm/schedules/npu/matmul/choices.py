@@ -11,7 +11,16 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.matmul.cost import estimate
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
-from hetero_tvm.schedules.npu.matmul.tiles import STATIONARY, Tiles, fits, l1_bytes, part_of, piece_rows
+from hetero_tvm.schedules.npu.matmul.tiles import (
+    STATIONARY,
+    Tiles,
+    fits,
+    fits_l0c,
+    fits_ub,
+    l1_bytes,
+    part_of,
+    piece_rows,
+)
 from hetero_tvm.schedules.npu.tiles import ceil_div, even
 
 MOST = 48
@@ -25,11 +34,15 @@ def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = No
     """Tiles that fit every scratchpad, over a grid of sensible sizes."""
     bm, bn, bk = spec.matrix_block
     l0c = spec.scratchpad("l0c") // 4
+    l1 = spec.scratchpad("l1") if l1 is None else l1
     for parts_m in (2, 4, 8, 16, 32):
         tm = even(op.m, bm * parts_m, bm) if op.m > bm else op.m
         for parts_n in (2, 4, 8, 16, 32):
             tn = even(op.n, bn * parts_n, bn) if op.n > bn else op.n
             if tm * tn > l0c:
+                continue
+            rows = piece_rows(op, tm, tn, spec)
+            if not fits_ub(op, tn, rows, spec):
                 continue
             room = min(spec.scratchpad("l0a") // (4 * tm), spec.scratchpad("l0b") // (4 * tn))
             for limit in {room, 128, 64, 32}:
@@ -39,16 +52,14 @@ def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = No
                 for stationary in STATIONARY:
                     span = ceil_div(op.n, tn) if stationary == "w" else ceil_div(op.m, tm)
                     for sub in {1, 2, 3, 4, span}:
-                        if sub > span or sub * tm * tn > l0c:
+                        if sub > span or not fits_l0c(sub, tm, tn, spec):
                             continue
                         for slices in (1, 2, 4):
                             if slices > 1 and (slices - 1) * tk >= op.k:
                                 continue
                             for ring in (1, 2, 4) if "x" in held and stationary == "w" else (2, 4):
-                                tiles = Tiles(
-                                    stationary, tm, tn, tk, slices, sub, ring, piece_rows(op, tm, tn, spec)
-                                )
-                                if fits(op, tiles, spec, held, l1):
+                                tiles = Tiles(stationary, tm, tn, tk, slices, sub, ring, rows)
+                                if l1_bytes(op, tiles, 1, held) <= l1:
                                     yield tiles
 
 

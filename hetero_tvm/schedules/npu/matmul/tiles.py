@@ -72,11 +72,21 @@ def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None 
     if t.parts > 1:
         whole = not held and t.stationary != "none" and op.k % t.parts == 0
         return whole and fits(part_of(op, t.parts), replace(t, parts=1), spec, NOTHING, l1)
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
     return (
         l1_bytes(op, t, 1, held) <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
-        and 4 * t.sub * aligned_rows(t.tm, 4 * t.tn, spec.alignment) * t.tn <= spec.scratchpad("l0c")
-        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
+        and fits_l0c(t.sub, t.tm, t.tn, spec)
+        and fits_ub(op, t.tn, t.rows, spec)
     )
+
+
+def fits_l0c(sub: int, tm: int, tn: int, spec: Any) -> bool:
+    """Whether the accumulators of a panel's tiles do."""
+    return 4 * sub * aligned_rows(tm, 4 * tn, spec.alignment) * tn <= spec.scratchpad("l0c")
+
+
+def fits_ub(op: Matmul, tn: int, rows: int, spec: Any) -> bool:
+    """Whether pieces of the epilogue do."""
+    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
+    return 2 * tiles * rows * tn + 16 * tn <= spec.scratchpad("ub") * 15 // 16

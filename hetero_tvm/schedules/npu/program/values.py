@@ -101,7 +101,7 @@ def activation(name: str, x: Expr) -> Expr:
     if name == "gelu_tanh":
         c = math.sqrt(2 / math.pi)
         inner = ("binary", "mul", unary("copy", unary("square", x), mul=0.044715 * c, add=c), x)
-        return half(unary("tanh", inner))
+        return gated(unary("sigmoid", inner, mul=2.0))
     if name == "relu6":
         return ("binary", "min", unary("relu", x), constant(6.0))
     if name in ("relu", "sigmoid", "tanh"):
