@@ -132,7 +132,9 @@ def _untranslatable(program: Any) -> dict[str, list[str]]:
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
         registry = registration.ONNXRegistry.from_torchlib(opset_version=_OPSET)
-        table = decomposition.create_onnx_friendly_decomposition_table(set(registry.functions))
+        table = decomposition.create_onnx_friendly_decomposition_table(
+            set(decomposition.get_onnx_implemented_overloads(registry))
+        )
         for node in program.run_decompositions(table).graph.nodes:
             if node.op == "call_function" and not registry.is_registered(node.target):
                 missing[str(node.target)].append(_scoped(node))
