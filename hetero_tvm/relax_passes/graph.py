@@ -8,6 +8,7 @@ of the source nodes it stands for; a rewrite unites those of the bindings that i
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,51 +38,90 @@ class Graph:
         self._order: list[Any] = []
         self._value: dict[Any, Any] = {}
         self._uses: dict[Any, list[Any]] = {}
-        self._known: dict[Any, Any] = {}
-        """One Python object per variable: TVM makes another one whenever it is asked, and telling by their
-        comparison that they are the same costs more than all else here."""
+        self._users: dict[Any, list[Any]] = {}
         self._sources: dict[Any, tuple[str, ...]] = {}
+        self._carriers: Counter[str] = Counter()
+        self._names: set[str] = set()
+        self._itself: dict[Any, Any] = {}
+        self._unused: list[Any] = []
+        self._written: list[Any] = []
         for block in self._function.body.blocks:
             for binding in block.bindings:
                 if isinstance(binding, relax.MatchCast):
                     raise ValueError(
                         f"binding {binding.var.name} is a match_cast: shapes must be static here"
                     )
-                var = self._known.setdefault(binding.var, binding.var)
-                self._order.append(var)
-                self._bind(var, binding.value)
-                self._sources[var] = (sources or {}).get(var.name, (var.name,))
-        self._users: dict[Any, list[Any]] | None = None
-        self._written: list[Any] = []
+                names = (sources or {}).get(binding.var.name, (binding.var.name,))
+                self._add(len(self._order), binding.var, binding.value, names)
+        for used in _variables(self._output):
+            self._users.setdefault(self._known(used), []).insert(0, None)
+
+    # Large models have thousands of bindings and as many rewrites, so what a rewrite changes is kept up
+    # to date, and nothing is computed again for the whole graph.
+
+    def _known(self, var: Any) -> Any:
+        """One Python object for each variable: comparing two that stand for the same one is slow."""
+        return self._itself.setdefault(var, var)
+
+    def _add(self, place: int, var: Any, value: Any, names: tuple[str, ...]) -> None:
+        var = self._known(var)
+        self._order.insert(place, var)
+        self._names.add(var.name)
+        self._uses[var] = []
+        self._bind(var, value)
+        self._stand_for(var, names)
+        self._unused.append(var)  # until somebody uses it
 
     def _bind(self, var: Any, value: Any) -> None:
         self._value[var] = value
-        self._uses[var] = [self._known.setdefault(used, used) for used in _variables(value)]
+        if (before := self._uses.get(var)) is None:
+            return  # it is dead already
+        self._uses[var] = [self._known(used) for used in _variables(value)]
+        for used in self._uses[var]:
+            self._users.setdefault(used, []).append(var)
+        for used in before:
+            self._leave(used, var)
 
-    def _live_users(self) -> dict[Any, list[Any]]:
-        """Users of each variable among the bindings that the result needs; dead bindings are dropped."""
-        if self._users is None:
-            users: dict[Any, list[Any]] = {}
-            for used in _variables(self._output):
-                users.setdefault(used, []).append(None)
-            kept = []
-            for var in reversed(self._order):
-                if var in users:
-                    kept.append(var)
-                    for used in self._uses[var]:
-                        users.setdefault(used, []).append(var)
-            self._order = kept[::-1]
-            self._users = users
-        return self._users
+    def _leave(self, used: Any, user: Any) -> None:
+        """One use less."""
+        users = self._users[used]
+        del users[next(n for n, known in enumerate(users) if known is user)]
+        if not users:
+            self._unused.append(used)
+
+    def _stand_for(self, var: Any, names: tuple[str, ...]) -> None:
+        if var in self._uses:
+            self._carriers.subtract(self._sources.get(var, ()))
+            self._carriers.update(names)
+        self._sources[var] = names
+
+    def _sweep(self) -> list[Any]:
+        """Drop the bindings that the result does not need; those that went, in order."""
+        gone: set[int] = set()
+        while self._unused:
+            var = self._unused.pop()
+            if self._users.get(var) or var not in self._uses:
+                continue
+            gone.add(id(var))
+            self._names.discard(var.name)
+            self._carriers.subtract(self._sources[var])
+            for used in self._uses.pop(var):
+                self._leave(used, var)
+        if not gone:
+            return []
+        dropped = [var for var in self._order if id(var) in gone]
+        self._order = [var for var in self._order if id(var) not in gone]
+        return dropped
 
     # reading -----------------------------------------------------------------------------------
     def bindings(self) -> list[Any]:
         """The live variables in order (a snapshot: rules may rewrite while they walk)."""
-        self._live_users()
+        self._sweep()
         return list(self._order)
 
     def is_live(self, var: Any) -> bool:
-        return var in self._live_users()
+        self._sweep()
+        return bool(self._users.get(var))
 
     def value(self, expr: Any) -> Any:
         """What a variable is bound to, through aliases; constants and parameters are themselves."""
@@ -107,7 +147,8 @@ class Graph:
 
     def users(self, var: Any) -> list[Any]:
         """Variables whose values use ``var``; the function's result counts as the user ``None``."""
-        return self._live_users().get(var, [])
+        self._sweep()
+        return list(self._users.get(var, ()))
 
     def only_user(self, var: Any) -> Any | None:
         """The one binding that uses ``var``; None when there are several, or it is a result or an alias."""
@@ -140,12 +181,11 @@ class Graph:
         From now on it stands for the bindings ``absorbs``, and for whatever else nobody needs any
         more: a source node that is computed must not vanish from reports.
         """
-        before = list(self._order)
+        var = self._known(var)
         self._bind(var, self._normalized(value))
         self._written.append(var)
-        self._sources[var] = _united(self.sources(v) for v in (*absorbs, var))
-        self._users = None
-        self._inherit(before, [var])
+        self._stand_for(var, _united(self.sources(v) for v in (*absorbs, var)))
+        self._inherit([var])
 
     def forward(self, var: Any, to: Any) -> None:
         """Let whoever uses ``var`` use ``to``, which has the same value: a variable or a constant.
@@ -153,44 +193,37 @@ class Graph:
         The variable disappears unless it is a result.  What it stood for passes on to ``to`` when that
         is a binding, else to the users.
         """
-        before, users = self.bindings(), [user for user in self.users(var) if user is not None]
+        users = [user for user in dict.fromkeys(self.users(var)) if user is not None]
         for user in users:
             self._bind(user, self._normalized(_substituted(self._value[user], var, to)))
-        if None in self.users(var):
-            self._bind(var, to)
+        if None in self._users.get(var, ()):
+            self._bind(self._known(var), to)
         self._written += users
-        heirs = [to] if isinstance(to, relax.Var) and to in self._value else users or [var]
+        heirs = [self._known(to)] if isinstance(to, relax.Var) and to in self._value else users or [var]
         for heir in heirs:
-            self._sources[heir] = _united([self.sources(var), self.sources(heir)])
-        self._users = None
-        self._inherit(before, heirs)
+            self._stand_for(heir, _united([self.sources(var), self.sources(heir)]))
+        self._inherit(heirs)
 
-    def _inherit(self, before: list[Any], heirs: list[Any]) -> None:
+    def _inherit(self, heirs: list[Any]) -> None:
         """Source names of bindings that died, and that nobody else carries, pass on to ``heirs``."""
-        live = self._live_users()
-        gone = [v for v in before if v not in live]
-        carried = {name for v in self._order for name in self.sources(v)} if gone else set()
-        lost = tuple(name for v in gone for name in self.sources(v) if name not in carried)
+        gone = self._sweep()
+        lost = tuple(name for v in gone for name in self.sources(v) if not self._carriers[name])
         for heir in heirs if lost else ():
-            self._sources[heir] = _united([lost, self.sources(heir)])
+            self._stand_for(heir, _united([lost, self.sources(heir)]))
 
     def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
         """A new binding right before ``anchor``; returns its variable."""
-        value = self._normalized(value)
-        taken = {known.name for known in self._order}
+        value, anchor = self._normalized(value), self._known(anchor)
         fresh = (f"{name}_{n}" if n else name for n in itertools.count())
-        var = relax.DataflowVar(next(n for n in fresh if n not in taken), value.ty)
-        self._known[var] = var
-        self._bind(var, value)
-        self._sources[var] = _united(self.sources(v) for v in absorbs) or (name,)
-        self._order.insert(self._order.index(anchor), var)
+        var = relax.DataflowVar(next(n for n in fresh if n not in self._names), value.ty)
+        place = next(n for n, known in enumerate(self._order) if known is anchor)
+        self._add(place, var, value, _united(self.sources(v) for v in absorbs) or (name,))
         self._written.append(var)
-        self._users = None
         return var
 
     def rename(self, var: Any, name: str) -> None:
         """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
-        self._sources[var] = (name,)
+        self._stand_for(self._known(var), (name,))
 
     def add_function(self, function: Any, name: str) -> Any:
         """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""

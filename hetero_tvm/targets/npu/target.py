@@ -11,6 +11,7 @@ from typing import Any
 from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.conv_forms import FORMS
+from hetero_tvm.relax_passes.grid_sample import GridSampleAsTake
 from hetero_tvm.relax_passes.index_forms import INDEX_FORMS, SplitAsSlices
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.pool import ClaimPool
@@ -109,7 +110,7 @@ class NpuTarget(Target):
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
         quantized = (QuantConv1dAsConv2d(), Quantized())
-        forms = (*FORMS, *INDEX_FORMS, *RESIZE_FORMS)
+        forms = (*FORMS, *INDEX_FORMS, *RESIZE_FORMS, GridSampleAsTake())
         return (*quantized, *forms, *FUSIONS, ClaimPool(), SplitAsSlices())
 
     @functools.cached_property
