@@ -119,6 +119,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 return self.bb.normalize(_extreme(op_name, inputs))
             if op_name == "Einsum" and (terms := _einsum_terms(attrs)) is not None:
                 return self.bb.normalize(relax.op.einsum(tuple(inputs), terms))
+            if op_name == "ScatterND" and isinstance(inputs[1], tvm.ir.GenericConst):
+                inputs = [inputs[0], _from_the_beginning(inputs[0], inputs[1]), inputs[2]]
+                return self.bb.normalize(relax.op.scatter_nd(*inputs, _reduction(attrs)))
             if op_name == "Conv":
                 attrs = _explicit_padding(inputs[0], attrs)
             if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
@@ -203,6 +206,24 @@ def _einsum_terms(attrs: dict) -> str | None:
     if "->" in equation:
         return equation
     return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
+
+
+def _from_the_beginning(data: relax.Expr, places: relax.Expr) -> relax.Expr:
+    """Constant places of a scatter, none of which counts from the end.
+
+    TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
+    """
+    values = places.value.numpy()
+    extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
+    if values.size and not ((values >= -extents) & (values < extents)).all():
+        raise ValueError("a place lies outside the tensor")
+    return relax.const(np.where(values < 0, values + extents, values))
+
+
+def _reduction(attrs: dict) -> str:
+    name = attrs.get("reduction", b"none")
+    name = name.decode() if isinstance(name, bytes) else name
+    return "update" if name == "none" else name
 
 
 def _extreme(op_name: str, inputs: list) -> relax.Expr:

@@ -111,6 +111,24 @@ def test_gather_counts_negative_indices_from_the_end():
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
+def test_known_places_of_a_scatter_stay_known():
+    model = text_model(
+        """scatter (float[4, 2] x, float[2, 2] u) => (float[4, 2] y) <int64[2, 1] i = {3, -4}> {
+            y = ScatterND(x, i, u) }"""
+    )
+    imported = import_model(model)
+    assert len(bindings(imported)) == 1
+    inputs = {"x": np.zeros((4, 2), np.float32), "u": np.ones((2, 2), np.float32)}
+    (y,) = run_tvm(imported, inputs)
+    assert y[:, 0].tolist() == [1, 0, 0, 1]
+    onnx_model = text_model(
+        """scatter (float[4, 2] x, float[1, 2] u) => (float[4, 2] y) <int64[1, 1] i = {4}> {
+            y = ScatterND(x, i, u) }"""
+    )
+    with pytest.raises(ModelError, match="a place lies outside the tensor"):
+        import_model(onnx_model)
+
+
 def test_clip_is_two_plain_operators():
     model = import_onnx(text_model("g (float[8] x) => (float[8] y) { y = Clip(x, lo, hi) }"
                                    .replace("{", "<float lo = {-1.0}, float hi = {0.5}> {")))  # fmt: skip
