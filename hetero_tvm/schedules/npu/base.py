@@ -80,6 +80,13 @@ class NpuSpace(DesignSpace):
         something near to it, if one is given; None when there is none."""
         return point or self.default(op, machine)
 
+    def in_place(
+        self, op: FusedOp, machine: Any, held: frozenset[int], l1: int, most: int
+    ) -> list[Point]:
+        """Points that a search may try where these operands lie in L1 and the kernel has so much of it for
+        itself: the best ``most`` by estimate, beside what :meth:`knobs` offers anyway."""
+        return []
+
     def cost(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> float | None:
         """Estimated cycles of the kernel with these operands in L1; None when the space cannot say."""
         return None

@@ -123,6 +123,15 @@ class NpuConv2dSpace(NpuSpace):
         # Patches of several images are no rows of one.
         return found if op.batch == 1 or is_plain(op) else found - {0}
 
+    def in_place(
+        self, op: FusedOp, machine: Any, held: frozenset[int], l1: int, most: int
+    ) -> list[Point]:
+        spec, held_roles = machine.spec, roles(op, held)
+        if not is_plain(op) and "x" not in held_roles:
+            return []
+        found = choices.in_place(as_product(op), spec, held_roles, l1, most)
+        return [point for point in found if is_plain(op) or _fits(op, Tiles(*point["tiles"]), spec)]
+
     def fitted(
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:

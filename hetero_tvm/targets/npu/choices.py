@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from hetero_tvm.schedules.base import Point
@@ -14,6 +14,8 @@ from hetero_tvm.targets.npu.residency import PLACING
 
 _MOST = 256
 """Points of a space that are listed."""
+_IN_PLACE = 8
+"""And so many for every place in which a call was seen."""
 
 
 def without_placing(point: Point) -> dict[str, Any]:
@@ -42,6 +44,9 @@ class Choices:
         unique = {point_key(point): point for point in listed}
         self.listed = sorted(unique.values(), key=self.alone)
         """Without placing, what is fastest alone first."""
+        self.in_place: list[Point] = []
+        """Further ones, for the places in which the calls were seen."""
+        self._places: set[tuple[frozenset[int], int]] = set()
 
     def alone(self, point: Point) -> float:
         """Cycles alone over all calls: measured, or estimated from the default's."""
@@ -68,6 +73,18 @@ class Choices:
         """For the model of costs: what the space says, how the point is placed, its time alone."""
         placed = [float(point.get(name, -1)) for name in PLACING]
         return [*self._own_features(point), *placed, self.alone(point) / self.alone(self.default)]
+
+    def note_places(self, places: Iterable[tuple[frozenset[int], int]]) -> None:
+        """Where the calls stand in a model: points for there."""
+        task, fresh = self.task, set(places) - self._places
+        self._places |= fresh
+        found = [
+            task.space.in_place(task.op, self.machine, held, room, _IN_PLACE)
+            for held, room in sorted(fresh, key=lambda place: (sorted(place[0]), place[1]))
+        ]
+        for point in itertools.chain.from_iterable(itertools.zip_longest(*found)):
+            if point is not None and point not in self.listed and point not in self.in_place:
+                self.in_place.append(point)
 
     def family(self, point: Point | None) -> Hashable:
         """Of a point; of the default where there is none."""

@@ -152,14 +152,19 @@ class RegionTimer:
 
     def __init__(self, module: Any, tasks: Sequence[Task], target: Any):
         self._module, self._regions, _, self._of_variable = place(module, tasks, target)
+        self._ops = {task.key: task.op for task in tasks}
         self._machine = target.machine
         self._cache = KernelCache(target.machine, contents=False)
         self._known: dict[Any, float | L1Full] = {}
         self.simulated = 0
         """So many regions."""
+        self.places: dict[str, set[tuple[frozenset[int], int]]] = {}
+        """Of the last choice of points: by task, which operands its calls have in L1, and bytes for their own
+        part of it."""
 
     def cycles(self, points: Mapping[str, Point], device: Device) -> float:
         """Raises :class:`BuildError` or :class:`DriverError`."""
+        self.places = {}
         pieces = _pieces(
             self._module, self._regions, self._of_variable, points, self._machine, self._cache
         )
@@ -181,6 +186,11 @@ class RegionTimer:
                 self._known[key] = error
         if isinstance(found := self._known[key], L1Full):
             raise found
+        for step in settled.steps:
+            if step.op != self._ops.get(step.task):  # a part of it
+                continue
+            operands = frozenset(index for index in step.held if index <= len(step.operands))
+            self.places.setdefault(step.task, set()).add((operands, step.room))
         return found
 
 
@@ -251,7 +261,7 @@ class _Region(RegionCompiler):
             recorded = {}  # what is best in its place, which the region knows
         return Step(
             task.space, task.op, recorded or None, operands, wanted, result, layout, name, arrays,
-            placing=Placing.of(point),
+            placing=Placing.of(point), task=task.key,
         )  # fmt: skip
 
     def _array(self, arg: Any) -> np.ndarray | None:

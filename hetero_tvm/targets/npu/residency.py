@@ -71,6 +71,10 @@ class Step:
     """Operands on chip (the result's index is ``len(operands)``, then comes its copy)."""
     reserves: bool = False
     """Others have something in the unified buffer while this runs."""
+    task: str = ""
+    """Key of the task that it is a call of."""
+    room: int = 0
+    """Bytes of L1 that its own part may take."""
     point: Point = field(default_factory=dict)
     placing: Placing = field(default_factory=Placing)
 
@@ -161,6 +165,7 @@ def _points(
         # The indices of a second copy and of a table are no operands of the contract.
         inner = frozenset(index for index in step.held if index <= len(step.operands))
         rooms = ((capacity - around) // 2, capacity - around, alone)
+        step.room = rooms[1]
         point = _fitted(step, recorded, machine, inner, rooms)
         if point is None:
             if live[n]:

@@ -34,6 +34,8 @@ from hetero_tvm.targets.npu.lowering import RegionTimer
 _PLACING_HOPE, _FAMILY_HOPE = 0.02, 0.06
 """What the survey hopes to gain: of the model's time, by placing the kernel with most calls otherwise; of a
 kernel's own time, by the best of a family."""
+_PLACED = 4
+"""Points for the place of a kernel that the survey tries."""
 _NICHES = 3
 """Families from which the survey begins anew."""
 _HOPELESS = 1.02
@@ -89,6 +91,7 @@ class _Search:
         self.idle = 0
         self.niches: set[tuple[str, Hashable]] = set()
         self.total = sum(kernel.alone(kernel.default) for kernel in kernels.values())
+        self.large = sorted(kernels, key=lambda key: -kernels[key].alone(kernels[key].default))
 
     def go(self, past: Sequence[tuple[Combination, float | None]]) -> tuple[Combination, float, float]:
         """The best combination, cycles by default, its cycles."""
@@ -98,6 +101,7 @@ class _Search:
             if not self.more():
                 break
             self._try(combination)
+        self._in_place()
         while self.more() and self.idle < _IDLE and (batch := self._evolve()):
             for combination in batch:
                 if self.more():
@@ -172,7 +176,7 @@ class _Search:
         for _ in range(_NICHES):
             if (niche := self._next_niche()) is not None:
                 yield from self._climb(niche[1], [change for change in first if change[0] != niche[0]])
-        yield from self._climb(self.best[1], [*first, *more])
+        yield from self._climb(self.best[1], [*first, *more, *self._in_place()])
 
     def _climb(self, best: Combination, changes: Sequence[tuple[str, Point]]) -> Iterator[Combination]:
         """Changes one by one from a combination; what makes it faster stays."""
@@ -231,6 +235,14 @@ class _Search:
                     found.append((share * max(gain, _FAMILY_HOPE), key, point))
         return [(key, change) for _, key, change in sorted(found, key=lambda entry: -entry[0])]
 
+    def _in_place(self) -> list[tuple[str, Point]]:
+        """Points for the places in which the kernels stand now, the largest kernels first."""
+        self._cycles(self.best[1])
+        for key, places in self.timer.places.items():
+            if key in self.kernels:
+                self.kernels[key].note_places(places)
+        return [(key, point) for key in self.large for point in self.kernels[key].in_place[:_PLACED]]
+
     # evolution -------------------------------------------------------------------------------------
     def _evolve(self) -> list[Combination]:
         """The next combinations to time."""
@@ -253,13 +265,12 @@ class _Search:
 
     def _parents(self) -> list[Combination]:
         """The best ones, of different families of the largest kernels."""
-        large = sorted(self.kernels, key=lambda key: -self.kernels[key].alone(self.kernels[key].default))
         known = [(cycles, key) for key, (_, cycles) in self.archive.items() if cycles is not None]
         seen: Counter = Counter()
         parents = []
         for _, text in sorted(known):
             combination = self.archive[text][0]
-            niche = tuple(self.kernels[key].family(combination.get(key)) for key in large[:_LARGE])
+            niche = tuple(self.kernels[key].family(combination.get(key)) for key in self.large[:_LARGE])
             seen[niche] += 1
             if seen[niche] <= _ALIKE:
                 parents.append(combination)
@@ -293,6 +304,8 @@ class _Search:
         if len(kernel.listed) == 1 or self.dice.random() < 0.3:
             changed = {**point, **self.dice.choice(kernel.placings({}))}
             return changed if changed != point else without_placing(point)
+        if kernel.in_place and self.dice.random() < 0.4:
+            return {**self.dice.choice(kernel.in_place), **placing_of(point)}
         # Fast ones alone are likelier.
         places = [self.dice.randrange(len(kernel.listed)) for _ in range(2)]
         return {**kernel.listed[min(places)], **placing_of(point)}

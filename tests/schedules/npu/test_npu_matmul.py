@@ -72,3 +72,16 @@ def test_reductions_in_parts_give_the_contract(steps):
         SPACE.check(op, {"tiles": tiles}, mach)
         assert_close(SPACE, op, mach, point={"tiles": tiles})
     assert len(SPACE.default(op, mach)["tiles"]) == 8
+
+
+@pytest.mark.parametrize("room", [16 << 10, 64 << 10])
+def test_points_for_a_place_fit_there_and_alone(room):
+    """So that a record of one is kept, whatever is held when the model is built."""
+    op, mach, held = Matmul((64,), 96, 64, ("bias",)), machine("edge"), frozenset({0})
+    space = NpuMatmulSpace()
+    found = space.in_place(op, mach, held, room, 4)
+    assert 1 < len(found) <= 4 and len({str(point) for point in found}) == len(found)
+    for point in found:
+        space.check(op, point, mach)
+        kept = space.fitted(op, point, mach, held, room)["tiles"]
+        assert kept[:6] == point["tiles"][:6] and kept[6] >= point["tiles"][6]

@@ -105,6 +105,16 @@ def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> 
     return {"tiles": tiles.point(), "panels": 2 if l1_bytes(op, tiles, 2, held) <= l1 else 1}
 
 
+def in_place(op: Matmul, spec: Any, held: Roles, l1: int, most: int) -> list[Point]:
+    """The best tiles by estimate, of different sizes, that fit with these operands in L1 and without."""
+    fitting = sorted(candidates(op, spec, held, l1), key=lambda t: estimate(op, t, spec, held))
+    found: dict[Any, Tiles] = {}
+    for t in fitting:
+        if len(found) < most and fits(op, t, spec):
+            found.setdefault((t.stationary, t.tm, t.tn, t.tk, t.sub), t)
+    return [{"tiles": t.point()} for t in found.values()]
+
+
 def deepen(op: Matmul, t: Tiles, held: Roles, fit: Any) -> Tiles:
     """With as deep a ring as has room, up to the whole stream: what the next kernel streams arrives while
     this one computes."""

@@ -11,7 +11,7 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.schedules.npu.matmul.choices import fitted, ranked, too_large
+from hetero_tvm.schedules.npu.matmul.choices import fitted, in_place, ranked, too_large
 from hetero_tvm.schedules.npu.matmul.cost import estimate, queue_cycles
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import on_chip, roles
@@ -88,6 +88,11 @@ class NpuMatmulSpace(NpuSpace):
         self, op: FusedOp, point: Point | None, machine: Any, held: frozenset[int], l1: int
     ) -> Point | None:
         return fitted(op, point, machine.spec, roles(op, held), l1)
+
+    def in_place(
+        self, op: FusedOp, machine: Any, held: frozenset[int], l1: int, most: int
+    ) -> list[Point]:
+        return in_place(op, machine.spec, roles(op, held), l1, most)
 
     def cost(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> float | None:
         return estimate(op, Tiles(*point["tiles"]), machine.spec, roles(op, held))
