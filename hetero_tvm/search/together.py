@@ -30,7 +30,9 @@ def tune_together(
     start = monotonic()
     model = WholeModel.of(plan.tasks)
     recorded = store.trials(model)
-    left = None if options.trials is None else options.trials - len(recorded)
+    # The default begins every series: those before it were timed with another compiler.
+    begin = max((n for n, record in enumerate(recorded) if not record.point), default=0)
+    left = None if options.trials is None else options.trials - len(recorded[begin:])
     count = 0
 
     def note(combination: Combination, seconds: float | None, best: float) -> None:

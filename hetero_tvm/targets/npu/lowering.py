@@ -162,8 +162,13 @@ class RegionTimer:
         """Of the last choice of points: by task, which operands its calls have in L1, and bytes for their own
         part of it."""
 
-    def cycles(self, points: Mapping[str, Point], device: Device) -> float:
-        """Raises :class:`BuildError` or :class:`DriverError`."""
+    def cycles(self, points: Mapping[str, Point], device: Device | None) -> float:
+        """With no device, only of code that was simulated before: else ``LookupError``.
+
+        Raises
+        ------
+        BuildError, DriverError : there is no such model.
+        """
         self.places = {}
         pieces = _pieces(
             self._module, self._regions, self._of_variable, points, self._machine, self._cache
@@ -174,9 +179,11 @@ class RegionTimer:
             for region in regions
         )
 
-    def _time(self, region: _Region, settled: Settled, device: Device) -> float:
+    def _time(self, region: _Region, settled: Settled, device: Device | None) -> float:
         key = (region.name, settled.key())
         if key not in self._known:
+            if device is None:
+                raise LookupError("this code was not simulated")
             try:
                 program = device.load(region.emit(settled).stream)
                 self.simulated += 1

@@ -14,21 +14,16 @@ in the simulator.  Two phases, from the best combination known:
 from __future__ import annotations
 
 import itertools
-import random
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.search.candidates import point_key
 from hetero_tvm.search.combinations import Combination, Found, Known
-from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.targets.npu.choices import Choices, placing_of, without_placing
 from hetero_tvm.targets.npu.driver import open_device
+from hetero_tvm.targets.npu.evolution import Evolution, plain, text_of
 from hetero_tvm.targets.npu.lowering import RegionTimer
 
 _PLACING_HOPE, _FAMILY_HOPE = 0.02, 0.06
@@ -36,13 +31,10 @@ _PLACING_HOPE, _FAMILY_HOPE = 0.02, 0.06
 kernel's own time, by the best of a family."""
 _PLACED = 4
 """Points for the place of a kernel that the survey tries."""
-_NICHES = 3
-"""Families from which the survey begins anew."""
+_NICHES, _BETTER = 4, 0.995
+"""Families from which the survey may begin anew, if the model is so much faster with them."""
 _HOPELESS = 1.02
 """Changes that make the model slower by more than that are not tried again in the second round."""
-_PARENTS, _CHILDREN, _BATCH, _AT_RANDOM = 16, 96, 6, 2
-_LARGE, _ALIKE = 3, 5
-"""So many parents may have the same families of so many of the largest kernels."""
 _IDLE = 400
 """Combinations in a row that came to known code: there is nothing left to find."""
 _RETRIED = 8
@@ -73,19 +65,19 @@ def search(
 
     with open_device(target.spec) as device:
         timer = RegionTimer(module, tasks, target)
-        run = _Search(timer, device, kernels, random.Random(seed), more, note)
+        run = _Search(timer, device, kernels, seed, more, note)
         past = [(combination, s and s / second) for combination, s in known.past]
         return Found(*run.go(past), "cycles", second)
 
 
 class _Search:
     def __init__(
-        self, timer: RegionTimer, device: Any, kernels: Mapping[str, Choices], dice: random.Random,
+        self, timer: RegionTimer, device: Any, kernels: Mapping[str, Choices], seed: int,
         more: Callable[[], bool], on_trial: Callable[[Combination, float | None, float], None],
     ):  # fmt: skip
-        self.timer, self.device, self.kernels, self.dice = timer, device, kernels, dice
+        self.timer, self.device, self.kernels = timer, device, kernels
         self.more, self.on_trial = more, on_trial
-        self.model = SpaceModel()
+        self.evolution = Evolution(kernels, seed)
         self.archive: dict[str, tuple[Combination, float | None]] = {}
         self.best: tuple[float, Combination] = (float("inf"), {})
         self.idle = 0
@@ -102,39 +94,33 @@ class _Search:
                 break
             self._try(combination)
         self._in_place()
-        while self.more() and self.idle < _IDLE and (batch := self._evolve()):
+        while self.more() and self.idle < _IDLE and (batch := self.evolution.next(self.archive)):
             for combination in batch:
                 if self.more():
                     self._try(combination)
-        return self.best[1], default, self.best[0]
+        return self._simplified(), default, self.best[0]
 
     # what is known ---------------------------------------------------------------------------------
     def _resume(self, default: float, past: Sequence[tuple[Combination, float | None]]) -> None:
-        """Begin with the default and what earlier runs found; if it is no longer true, with the best of it
-        timed again, whatever the budget: an old record must not win."""
-        fastest = sorted((entry for entry in past if entry[1]), key=lambda entry: entry[1])
-        same = any(not combination and _equal(cycles, default) for combination, cycles in past)
-        if same and fastest:
-            same = _equal(self._cycles(fastest[0][0]), fastest[0][1])
-        if same:
-            for combination, cycles in past:
+        """Begin with the default and what was found since it took as many cycles as now; if it does not, with
+        the best of earlier times timed again, whatever the budget: an old record must not win."""
+        begin = max((n for n, (combination, _) in enumerate(past) if not combination), default=len(past))
+        true = past[begin:]
+        best = min(((cycles, one) for one, cycles in true if cycles), key=lambda e: e[0], default=None)
+        if best is not None and _equal(true[0][1], default) and _equal(self._cycles(best[1]), best[0]):
+            for combination, cycles in true:
                 self._learn(combination, cycles)
             return
         self._learn({}, default)
         self.on_trial({}, default, default)
-        for combination, _ in fastest[:_RETRIED]:
+        for combination, _ in sorted((e for e in past if e[1]), key=lambda e: e[1])[:_RETRIED]:
             self._try(combination)
 
     def _learn(self, combination: Combination, cycles: float | None) -> None:
-        self.archive[_key(combination)] = combination, cycles
-        self.model.add("model", self._features(combination), cycles)
+        self.archive[text_of(combination)] = combination, cycles
+        self.evolution.learn(combination, cycles)
         if cycles is not None and cycles < self.best[0]:
             self.best = cycles, combination
-
-    def _features(self, combination: Combination) -> list[float]:
-        points = [(k, combination.get(key, k.default)) for key, k in self.kernels.items()]
-        alone = sum(kernel.alone(point) for kernel, point in points)
-        return [*(x for kernel, point in points for x in kernel.features(point)), 1e6 / max(alone, 1.0)]
 
     # trials ----------------------------------------------------------------------------------------
     def _cycles(self, combination: Combination) -> float | None:
@@ -145,8 +131,8 @@ class _Search:
 
     def _try(self, combination: Combination) -> float | None:
         """Cycles of a combination.  What comes to known code is no trial."""
-        combination = self._plain(combination)
-        if (found := self.archive.get(_key(combination))) is not None:
+        combination = plain(combination, self.kernels)
+        if (found := self.archive.get(text_of(combination))) is not None:
             return found[1]
         before = self.timer.simulated
         cycles = self._cycles(combination)
@@ -157,12 +143,21 @@ class _Search:
             self.on_trial(combination, cycles, self.best[0])
         return cycles
 
-    def _plain(self, combination: Combination) -> dict[str, Point]:
-        """Without what is default anyway."""
-        return {
-            key: point for key, point in combination.items()
-            if key in self.kernels and point != self.kernels[key].default
-        }  # fmt: skip
+    def _simplified(self) -> Combination:
+        """The best combination without what changes no code."""
+        cycles, best = self.best
+        for key, point in self.best[1].items():
+            fewer = [{n: c for n, c in point.items() if n != name} for name in placing_of(point)]
+            for change in (self.kernels[key].default, without_placing(point), *fewer):
+                simpler = plain({**best, key: change}, self.kernels)
+                try:
+                    same = self.timer.cycles(simpler, None) == cycles
+                except (LookupError, HeteroTVMError):
+                    same = False
+                if same:
+                    best = simpler
+                    break
+        return best
 
     # the survey ------------------------------------------------------------------------------------
     def _alone(self) -> Combination:
@@ -172,10 +167,15 @@ class _Search:
     def _survey(self) -> Iterator[Combination]:
         first, more = self._changes(0, 1), self._changes(1, 3)
         yield from self._climb(self.best[1], first)
-        # Where another family of a kernel was better than the default, its own best surroundings.
+        # Where another family of a kernel is better than its default, its own best surroundings.
         for _ in range(_NICHES):
-            if (niche := self._next_niche()) is not None:
-                yield from self._climb(niche[1], [change for change in first if change[0] != niche[0]])
+            if (niche := self._next_niche()) is None:
+                break
+            key, combination = niche
+            yield (without := plain({**combination, key: self.kernels[key].default}, self.kernels))
+            before = self._known(without)
+            if before is not None and self._known(combination) < _BETTER * before:
+                yield from self._climb(combination, [change for change in first if change[0] != key])
         yield from self._climb(self.best[1], [*first, *more, *self._in_place()])
 
     def _climb(self, best: Combination, changes: Sequence[tuple[str, Point]]) -> Iterator[Combination]:
@@ -186,8 +186,8 @@ class _Search:
             before = least
             for n, (key, change) in enumerate(changes):
                 current = best.get(key, self.kernels[key].default)
-                combination = self._plain({**best, key: {**current, **change}})
-                if n in hopeless or _key(combination) in self.archive:
+                combination = plain({**best, key: {**current, **change}}, self.kernels)
+                if n in hopeless or text_of(combination) in self.archive:
                     continue
                 yield combination
                 cycles = self._known(combination)
@@ -218,7 +218,7 @@ class _Search:
         return niche[0], self.archive[text][0]
 
     def _known(self, combination: Combination) -> float | None:
-        return self.archive.get(_key(combination), (None, None))[1]
+        return self.archive.get(text_of(combination), (None, None))[1]
 
     def _changes(self, begin: int, end: int) -> list[tuple[str, Point]]:
         """By kernel: so many of the best points of every family, and placings if those from the first on;
@@ -242,77 +242,6 @@ class _Search:
             if key in self.kernels:
                 self.kernels[key].note_places(places)
         return [(key, point) for key in self.large for point in self.kernels[key].in_place[:_PLACED]]
-
-    # evolution -------------------------------------------------------------------------------------
-    def _evolve(self) -> list[Combination]:
-        """The next combinations to time."""
-        parents = self._parents()
-        children: dict[str, Combination] = {}
-        for _ in range(4 * _CHILDREN):
-            child = self._plain(self._child(parents))
-            if (key := _key(child)) not in self.archive:
-                children[key] = child
-            if len(children) == _CHILDREN:
-                break
-        if not children:
-            return []
-        fresh = list(children.values())
-        score = self.model.score(np.asarray([self._features(child) for child in fresh], np.float64))
-        order = np.argsort(-score)
-        chosen = [fresh[n] for n in order[:_BATCH]]
-        rest = [fresh[n] for n in order[_BATCH:]]
-        return chosen + self.dice.sample(rest, min(_AT_RANDOM, len(rest)))
-
-    def _parents(self) -> list[Combination]:
-        """The best ones, of different families of the largest kernels."""
-        known = [(cycles, key) for key, (_, cycles) in self.archive.items() if cycles is not None]
-        seen: Counter = Counter()
-        parents = []
-        for _, text in sorted(known):
-            combination = self.archive[text][0]
-            niche = tuple(self.kernels[key].family(combination.get(key)) for key in self.large[:_LARGE])
-            seen[niche] += 1
-            if seen[niche] <= _ALIKE:
-                parents.append(combination)
-        return parents[:_PARENTS]
-
-    def _child(self, parents: Sequence[Combination]) -> Combination:
-        child = dict(self._parent(parents))
-        if self.dice.random() < 0.4:
-            other = self._parent(parents)
-            for key in self.kernels:
-                if self.dice.random() < 0.5:
-                    child.pop(key, None)
-                    child.update({key: other[key]} if key in other else {})
-        for _ in range(self.dice.choice((1, 1, 2))):
-            key = self._kernel()
-            child[key] = self._mutated(key, child.get(key, self.kernels[key].default))
-        return child
-
-    def _parent(self, parents: Sequence[Combination]) -> Combination:
-        """The better, the likelier."""
-        return parents[min(self.dice.randrange(len(parents)), self.dice.randrange(len(parents)))]
-
-    def _kernel(self) -> str:
-        """One to change: large ones are likelier."""
-        keys = list(self.kernels)
-        weights = [self.kernels[key].alone(self.kernels[key].default) ** 0.5 for key in keys]
-        return self.dice.choices(keys, weights)[0]
-
-    def _mutated(self, key: str, point: Point) -> Point:
-        kernel = self.kernels[key]
-        if len(kernel.listed) == 1 or self.dice.random() < 0.3:
-            changed = {**point, **self.dice.choice(kernel.placings({}))}
-            return changed if changed != point else without_placing(point)
-        if kernel.in_place and self.dice.random() < 0.4:
-            return {**self.dice.choice(kernel.in_place), **placing_of(point)}
-        # Fast ones alone are likelier.
-        places = [self.dice.randrange(len(kernel.listed)) for _ in range(2)]
-        return {**kernel.listed[min(places)], **placing_of(point)}
-
-
-def _key(combination: Combination) -> str:
-    return point_key(combination)
 
 
 def _equal(a: float | None, b: float | None) -> bool:

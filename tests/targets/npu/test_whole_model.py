@@ -124,6 +124,8 @@ def test_other_cycles_than_recorded_are_not_believed(plan):
     found, noted = searched(plan, 2, Known(past=[({}, 2e-9), (lie, 1e-9)]))
     assert [combination for combination, _ in noted] == [{}, lie]
     assert found.best == min(cycles(plan, {}), cycles(plan, lie))
+    again, more = searched(plan, 0, Known(past=[({}, 2e-9), (lie, 1e-9), *noted]))
+    assert again.best == found.best and not more
 
 
 def test_a_tuned_model_is_never_slower_than_its_defaults(plan, tmp_path):
