@@ -35,6 +35,9 @@ class NpuSpace(DesignSpace):
     constants in the type that the kernel declares.
     """
 
+    by_rows = False
+    """Whether a kernel may make some rows of an image at a time, from rows of the image that it reads."""
+
     def tables(
         self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
     ) -> list[np.ndarray]:
@@ -61,6 +64,16 @@ class NpuSpace(DesignSpace):
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         """Layout of every operand, and of the result."""
         return (ROW_MAJOR,) * len(op.inputs), ROW_MAJOR
+
+    # Kernels by rows.
+
+    def matrix_cycles(self, op: FusedOp, spec: Any) -> float:
+        """Whole blocks of the matrix unit."""
+        raise NotImplementedError(f"{self.name} does not work by rows")
+
+    def weight_elements(self, op: FusedOp, machine: Any) -> int:
+        """Of the packed weights, but for what tiles round up."""
+        raise NotImplementedError(f"{self.name} does not work by rows")
 
     # Chains that stay on chip: ``held`` are indices of operands (the result's is ``len(op.inputs)``) that
     # lie in L1 instead of DRAM.

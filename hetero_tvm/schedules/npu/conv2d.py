@@ -56,6 +56,7 @@ class NpuConv2dSpace(NpuSpace):
 
     name = "npu.conv2d"
     version = 1
+    by_rows = True
 
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Conv2d):
@@ -114,6 +115,13 @@ class NpuConv2dSpace(NpuSpace):
             return panels(w.transpose(2, 3, 1, 0).reshape(-1, op.filters))
 
         return {1: packed}
+
+    def matrix_cycles(self, op: FusedOp, spec: Any) -> float:
+        product = as_product(op)
+        return spec.matrix_cycles(product.m, product.n, product.k)
+
+    def weight_elements(self, op: FusedOp, machine: Any) -> int:
+        return op.filters * op.channels * op.kernel[0] * op.kernel[1]
 
     def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
         return self.emit_held(op, point, machine, frozenset())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_tvm.schedules.npu.attention.space import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.schedules.npu.embedding_norm import NpuEmbeddingNormSpace
 from hetero_tvm.schedules.npu.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.global_pool import NpuGlobalPoolSpace
@@ -23,6 +24,7 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuSoftmaxSpace(),
     NpuEmbeddingNormSpace(),
     NpuConv2dSpace(),
+    NpuDepthwiseMatrixSpace(),
     NpuDepthwiseSpace(),
     NpuGlobalPoolSpace(),
     NpuPoolSpace(),

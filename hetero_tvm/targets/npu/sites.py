@@ -279,10 +279,11 @@ class Im2colSite(Site):
         }  # fmt: skip
         written = bases[0], bases[0] + (m - 1) * pitch + k * dst.width
         first, pixel = fields["k_start"] % fields["channels"], fields["pixel_pitch"]
-        if first + k > fields["channels"] or fields["row_pitch"] % pixel:
-            return fields, [written, (origin, origin + size)]
+        if first + k > fields["channels"]:
+            first, k = 0, fields["channels"]
         begin, end = origin + first * image.width, origin + size - pixel + (first + k) * image.width
-        return fields, [written, (begin, end, pixel, k * image.width)]
+        gaps = k * image.width < pixel and fields["row_pitch"] % pixel == 0
+        return fields, [written, (begin, end, pixel, k * image.width) if gaps else (begin, end)]
 
 
 class VectorSite(Site):

@@ -113,11 +113,6 @@ def strips_of(group: Group, high: int, machine: NpuMachine) -> Strips | None:
     return None if ranges is None else _Builder(group, ranges, machine).run()
 
 
-def _weights(step: Step) -> int:
-    op = step.op
-    return op.filters * op.channels * op.kernel[0] * op.kernel[1]
-
-
 def _bias(step: Step) -> int | None:
     """The operand that is its only bias, a constant."""
     steps = [s for s in step.op.epilogue if s in (BIAS, RESIDUAL)]
@@ -183,12 +178,13 @@ class _Builder:
 
     def __init__(self, group: Group, ranges: dict[Value, _Ranges], machine: NpuMachine):
         self.group, self.ranges, self.final = group, ranges, group.values[-1]
+        self.machine = machine
         self.count = len(ranges[self.final].made)
         self.segments = {
             v: [Value((1, v.shape[1], z - a, v.shape[3]), pinned=True) for a, z in ranges[v].needed]
             for v in group.values[:-1]
         }
-        self.weights = {step.result: Value((_weights(step),), pinned=True) for step in group.steps}
+        self.weights = {step.result: Value((self._elements(step),), pinned=True) for step in group.steps}
         self.biases = {
             step.result: Value((step.op.filters,), pinned=True, in_ub=True)
             for step in group.steps if _bias(step) is not None
@@ -238,6 +234,9 @@ class _Builder:
             default=len(steps) - 1,
         )  # fmt: skip
 
+    def _elements(self, step: Step) -> int:
+        return step.space.weight_elements(step.op, self.machine)
+
     def _first_reader(self, source: Value) -> int:
         return next(n for n, step in enumerate(self.group.steps) if source in step.operands)
 
@@ -264,7 +263,7 @@ class _Builder:
             vector = Fetch(1, 1, step.op.filters, vector=True)
             copies.append(fetch(step, vector, None, self.biases[step.result]))
             copies[0].arrays = [step.arrays[_bias(step)]]
-        copies.append(fetch(step, Fetch(1, 1, _weights(step)), None, self.weights[step.result]))
+        copies.append(fetch(step, Fetch(1, 1, self._elements(step)), None, self.weights[step.result]))
         copies[-1].packed_for = self.leaders[step.result]
         return copies
 

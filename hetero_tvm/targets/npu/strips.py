@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace, as_product
+from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.targets.npu.machine import NpuMachine
 from hetero_tvm.targets.npu.region import Value
@@ -69,7 +69,8 @@ class _Found:
 
     start: int
     end: int
-    strips: Strips
+    strips: Strips | None
+    """None: a single convolution, which is by itself no group."""
     matrix: float
     moved: float
     """Estimated cycles of the matrix unit, and of DRAM."""
@@ -98,17 +99,31 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
                 return [*cover(start, cut), found]
         return []
 
-    groups = [found for start, end in _runs(steps, last) for found in cover(start, end)]
+    groups = [
+        found for start, end in _runs(steps, last)
+        for found in ([_alone(steps, start, machine)] if end == start + 1 else cover(start, end))
+    ]  # fmt: skip
     while True:
         gains: list[tuple[float, int, _Found]] = []
         for n, (a, b) in enumerate(itertools.pairwise(groups)):
             apart = a.cycles + b.cycles
-            if a.end == b.start and a.matrix + b.matrix < apart and (both := group(a.start, b.end)):
+            if a.end != b.start or Group.of(steps[a.start : b.end]).bytes() <= room * 7 // 8:
+                continue
+            if a.matrix + b.matrix < apart and (both := group(a.start, b.end)):
                 gains.append((apart - both.cycles, n, both))
         gain, n, both = max(gains, key=lambda entry: entry[0], default=(0.0, 0, None))
         if both is None or gain <= 0:
-            return groups
+            return [found for found in groups if found.strips is not None]
         groups[n : n + 2] = [both]
+
+
+def _alone(steps: Sequence[Step], n: int, machine: NpuMachine) -> _Found:
+    """One convolution, which may become part of a group."""
+    step, spec = steps[n], machine.spec
+    images = sum(_bytes(value) for value in (*step.operands, step.result) if value is not None)
+    moved = images + 2 * step.space.weight_elements(step.op, machine)
+    cycles = step.space.matrix_cycles(step.op, spec) + _SWITCH
+    return _Found(n, n + 1, None, cycles, moved / spec.dram_bytes_per_cycle)
 
 
 def _estimate(strips: Strips, machine: NpuMachine) -> tuple[float, float]:
@@ -118,8 +133,7 @@ def _estimate(strips: Strips, machine: NpuMachine) -> tuple[float, float]:
         if step.space.name == FetchSpace.name:
             moved += 2 * math.prod(step.op.out) * step.op.channels
         else:
-            product = as_product(step.op)
-            matrix += spec.matrix_cycles(product.m, product.n, product.k) + _SWITCH
+            matrix += step.space.matrix_cycles(step.op, spec) + _SWITCH
             moved += 0 if step.result.root.pinned else _bytes(step.result)
     return matrix, moved / spec.dram_bytes_per_cycle
 
@@ -236,7 +250,7 @@ def _last_readers(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value
 
 
 def _runs(steps: Sequence[Step], last: dict[Value, int]) -> Iterator[tuple[int, int]]:
-    """Runs of convolutions that read one image and leave one."""
+    """Runs of convolutions that read one image and leave one; the shortest."""
     start = 0
     for n, step in enumerate(steps):
         if not _can_strip(step):
@@ -247,13 +261,13 @@ def _runs(steps: Sequence[Step], last: dict[Value, int]) -> Iterator[tuple[int, 
         read = {v for s in run for v in s.operands if v is not None}
         if {v for v in made | read if last.get(v, 0) > n} - {step.result}:
             continue
-        if len(run) > 1 and len(read - made) == 1:
+        if len(read - made) == 1:
             yield start, n + 1
         start = n + 1
 
 
 def _can_strip(step: Step) -> bool:
-    if not isinstance(step.space, NpuConv2dSpace) or step.op.batch != 1:
+    if not step.space.by_rows or step.op.batch != 1:
         return False
     free = [n for n, value in enumerate(step.operands) if value is not None]
     chip = step.space.on_chip(step.op)

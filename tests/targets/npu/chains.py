@@ -9,6 +9,7 @@ import numpy as np
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.schedules.npu.global_pool import NpuGlobalPoolSpace
 from hetero_tvm.schedules.npu.windows import NpuPoolSpace
 from hetero_tvm.targets.npu.compile_region import RegionCompiler
@@ -19,6 +20,7 @@ from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.residency import Step
 
 SPACE, POOL, MEAN = NpuConv2dSpace(), NpuPoolSpace(), NpuGlobalPoolSpace()
+DEPTHWISE = NpuDepthwiseMatrixSpace()
 
 
 class Chain:
@@ -32,17 +34,19 @@ class Chain:
 
     def conv(
         self, x: int, filters: int, kernel: int = 1, stride: int = 1, residual: int | None = None,
-        relu: bool = True,
+        relu: bool = True, depthwise: bool = False,
     ) -> int:  # fmt: skip
         """Add a convolution with bias; the number of its result."""
         n, c, h, w = self.shapes[x]
         pad = (kernel // 2,) * 4
         epilogue = ("bias", *(("residual",) if residual is not None else ()), *(("relu",) if relu else ()))
         op = Conv2d(
-            n, c, h, w, filters, (kernel, kernel), strides=(stride, stride), padding=pad, epilogue=epilogue
-        )
-        scale = 1 / np.sqrt(c * kernel * kernel)
-        weights = (self.rng.standard_normal((filters, c, kernel, kernel)) * scale).astype(np.float32)
+            n, c, h, w, filters, (kernel, kernel), strides=(stride, stride), padding=pad, epilogue=epilogue,
+            groups=c if depthwise else 1,
+        )  # fmt: skip
+        depth = 1 if depthwise else c
+        scale = 1 / np.sqrt(depth * kernel * kernel)
+        weights = (self.rng.standard_normal((filters, depth, kernel, kernel)) * scale).astype(np.float32)
         operands: list[Any] = [x, weights, self.rng.standard_normal(filters).astype(np.float32)]
         self.steps.append((op, operands + ([residual] if residual is not None else [])))
         self.shapes.append(op.out_image)
@@ -95,7 +99,7 @@ class ChainRegion(RegionCompiler):
         images = [builder.input("x", self.chain.shapes[0])]
         steps = []
         for n, (op, operands) in enumerate(self.chain.steps):
-            space = SPACE if isinstance(op, Conv2d) else MEAN if op.mode == AVERAGE else POOL
+            space = _space_of(op)
             wanted, layout = space.layouts(op)
             values = [images[o] if isinstance(o, int) else None for o in operands]
             arrays = [None if isinstance(o, int) else o for o in operands]
@@ -103,3 +107,9 @@ class ChainRegion(RegionCompiler):
             steps.append(Step(space, op, None, values, wanted, image, layout, f"conv{n}", arrays))
             images.append(steps[-1].result)
         return steps, [("y", images[-1])]
+
+
+def _space_of(op: Any) -> Any:
+    if isinstance(op, Conv2d):
+        return DEPTHWISE if op.depthwise else SPACE
+    return MEAN if op.mode == AVERAGE else POOL

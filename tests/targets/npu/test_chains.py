@@ -45,6 +45,23 @@ def test_small_images_stay_whole(size):
     assert counters.dram_read_bytes + counters.dram_write_bytes < 4 * crossing + weights + inner
 
 
+INVERTED = [(16, 10, 40, 1), (24, 50, 80, 1), (16, 56, 48, 2)]
+
+
+@pytest.mark.parametrize(("channels", "size", "wide", "stride"), INVERTED)
+@pytest.mark.parametrize("preset", ["edge", "mobile"])
+def test_inverted_residuals(channels, size, wide, stride, preset):
+    """Wide images in the middle, whole or by strips; with a stride no image but one is alive anywhere."""
+    chain = Chain((1, channels, size, size))
+    narrow = chain.conv(0, channels)
+    middle = chain.conv(chain.conv(narrow, wide), wide, 3, stride, depthwise=True)
+    chain.conv(middle, channels, residual=narrow if stride == 1 else None, relu=False)
+    counters = check(chain, preset)
+    if size > 10:
+        wide_bytes = 2 * wide * size * size
+        assert counters.dram_read_bytes + counters.dram_write_bytes < 10 * channels * size * size + wide_bytes
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_mean_of_an_image_reads_it_from_l1(batch):
     chain = Chain((batch, 16, 12, 12))
