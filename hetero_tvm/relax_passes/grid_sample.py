@@ -76,7 +76,7 @@ class GridSampleAsTake(Rule):
         rows = bind(relax.op.permute_dims(x, [0, 2, 3, 1]), "channels_last")
         table = bind(relax.op.reshape(rows, (batch * height * width, channels)), "table")
         flat = bind(relax.op.reshape(index, (math.prod(places),)), "flat")
-        taken = bind(relax.op.take(table, flat, axis=0, mode="fast"), "taken")
+        taken = bind(relax.op.take(table, flat, axis=0, mode="wrap"), "taken")
         taken = bind(relax.op.reshape(taken, (*places, channels)), "around")
         mixed = (*places[2:], channels)
         result = kernel(form.mixture(channels), "weighted_pixels", [taken, weight], mixed, "float32")

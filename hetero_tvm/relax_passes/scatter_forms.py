@@ -153,7 +153,7 @@ def _known(write: _Write, bind: Any) -> Any:
     source[places] = np.arange(write.count, dtype=np.int32)
     written = np.zeros(write.extent, np.bool_)
     written[places] = True
-    spread = bind(relax.op.take(updates, relax.const(source), axis), "spread")
+    spread = bind(relax.op.take(updates, relax.const(source), axis, mode="wrap"), "spread")
     if write.add:
         spread = bind(relax.op.add(data, spread), "sum")
     return relax.op.where(write.along(written), spread, data)

@@ -148,6 +148,11 @@ def expressions():
         [((3, 11, 4), F), ((5,), "int32")],
         lambda t, i: topi.take(t, i, 1, mode="wrap") * 2.0,
     )
+    yield of(
+        "lookup of long rows",
+        [((4, 40000), F), ((3,), "int64")],
+        lambda t, i: topi.take(t, i, 0, mode="wrap"),
+    )
     yield of("lookup of one", [((3, 11, 4), F), ((), "int64")], lambda t, i: topi.take(t, i, 1, mode="wrap"))
 
 

@@ -1,13 +1,15 @@
 """Rows of a table by indices.
 
 Loops: some indices at a time are loaded, counted from the end where negative, kept inside of the table,
-and the DMA engine copies their rows; they leave as they came::
+and the DMA engine copies their rows, or parts of rows that do not fit as a whole; they leave as they
+came::
 
     for tile of indices:   UB <- indices;  wrap (vector);  UB <- rows (gather);  DRAM <- UB
 """
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,14 +18,26 @@ from hetero_tvm.schedules.npu.program.stages import Gather
 from hetero_tvm.schedules.npu.program.vector import width
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
+_MOST_PARTS = 256
+"""Of one row."""
+
 
 class GatherStage:
-    """One :class:`Gather`; ``rows`` is 0 when not one row fits."""
+    """One :class:`Gather`; ``rows`` is 0 when not one row fits, nor half of one, nor a third ..."""
 
     def __init__(self, stage: Gather, dtypes: tuple[str, ...], spec: Any):
-        self.stage, self._dtypes = stage, dtypes
-        each = 2 * (stage.run * width(dtypes[stage.table]) + width(dtypes[stage.indices]) + 8)
-        room = (spec.scratchpad("ub") * 7 // 8 - 512) // each
+        self._dtypes = dtypes
+        for parts in range(1, _MOST_PARTS + 1):
+            run = stage.run // parts
+            each = 2 * (run * width(dtypes[stage.table]) + width(dtypes[stage.indices]) + 8)
+            room = (spec.scratchpad("ub") * 7 // 8 - 512) // each
+            if room and run * parts == stage.run:
+                break
+        else:
+            room = 0
+        if room and parts > 1:
+            stage = dataclasses.replace(stage, outer=(*stage.outer, (parts, run, run)), run=run)
+        self.stage = stage
         self.rows = even(stage.count, min(room, 64)) if room else 0
 
     def emit(self, k: Kernel, arguments: list[Any]) -> None:
