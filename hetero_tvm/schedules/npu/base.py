@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.layout import PLAIN
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace, Point
 
 ROW_MAJOR = "row"
@@ -25,6 +27,19 @@ def stored_as(dtype: str, machine_dtype: str) -> str:
     of an index or a token.  Raises ``KeyError`` for what it cannot keep.
     """
     return machine_dtype if dtype == "float32" else _STORED[dtype]
+
+
+def image_layouts(op: Any) -> tuple[tuple[str, ...], str]:
+    """Of a convolution's operands and result: images, and residuals, lie channels last."""
+    extra = (CHANNELS_LAST if s == RESIDUAL else ROW_MAJOR for s in op.epilogue if s in (BIAS, RESIDUAL))
+    return (CHANNELS_LAST, ROW_MAJOR, *extra), CHANNELS_LAST
+
+
+def other_layout(op: Any) -> str | None:
+    """Why images in the layouts of other targets are refused; None: they are in no such layout."""
+    if {op.x_layout, op.y_layout, getattr(op, "residual_layout", PLAIN)} == {PLAIN}:
+        return None
+    return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
 
 
 class NpuSpace(DesignSpace):

@@ -25,11 +25,10 @@ from tvm import tirx  # noqa: E402
 
 from hetero_tvm.ops.base import FusedOp  # noqa: E402
 from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
-from hetero_tvm.ops.layout import PLAIN  # noqa: E402
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul  # noqa: E402
+from hetero_tvm.ops.matmul import RESIDUAL, Matmul  # noqa: E402
 from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
 from hetero_tvm.schedules.npu import epilogue  # noqa: E402
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace  # noqa: E402
+from hetero_tvm.schedules.npu.base import NpuSpace, image_layouts, other_layout  # noqa: E402
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At  # noqa: E402
 from hetero_tvm.schedules.npu.image import Image  # noqa: E402
 from hetero_tvm.schedules.npu.matmul import choices, cost  # noqa: E402
@@ -61,8 +60,8 @@ class NpuConv2dSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Conv2d):
             return f"is for conv2d, not {op.kind}"
-        if {op.x_layout, op.y_layout, op.residual_layout} != {PLAIN}:
-            return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
+        if reason := other_layout(op):
+            return reason
         if op.groups != 1:
             return f"{op.groups} groups: the matrix unit takes convolutions without groups"
         if reason := epilogue.supported(op.epilogue):
@@ -72,9 +71,7 @@ class NpuConv2dSpace(NpuSpace):
         return None
 
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
-        names = [CHANNELS_LAST, ROW_MAJOR]
-        names += [CHANNELS_LAST if s == RESIDUAL else ROW_MAJOR for s in op.epilogue if s in (BIAS, RESIDUAL)]
-        return tuple(names), CHANNELS_LAST
+        return image_layouts(op)
 
     def _candidates(self, op: Conv2d, machine: Any) -> Iterator[Tiles]:
         if is_plain(op):

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.layout import PLAIN
 from hetero_tvm.ops.pool2d import AVERAGE, Pool2d
 from hetero_tvm.schedules.base import Knob, Point
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, NpuSpace
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, NpuSpace, other_layout
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at, round_up
 
@@ -42,8 +41,8 @@ class NpuGlobalPoolSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Pool2d):
             return f"is for pool2d, not {op.kind}"
-        if {op.x_layout, op.y_layout} != {PLAIN}:
-            return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
+        if reason := other_layout(op):
+            return reason
         whole = op.out == (1, 1) and op.kernel == (op.height, op.width) and not any(op.padding)
         if op.mode != AVERAGE or not whole:
             return "is for means over whole images"

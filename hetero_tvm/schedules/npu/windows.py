@@ -19,12 +19,11 @@ import numpy as np
 
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.layout import PLAIN
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, NpuSpace, image_layouts, other_layout
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
@@ -140,14 +139,12 @@ class NpuDepthwiseSpace(WindowSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Conv2d) or not op.depthwise:
             return f"is for depthwise convolutions, not {op.kind}"
-        if {op.x_layout, op.y_layout, op.residual_layout} != {PLAIN}:
-            return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
+        if reason := other_layout(op):
+            return reason
         return epilogue.supported(op.epilogue) or self._fits(op, machine)
 
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
-        names = [CHANNELS_LAST, ROW_MAJOR]
-        names += [CHANNELS_LAST if s == RESIDUAL else ROW_MAJOR for s in op.epilogue if s in (BIAS, RESIDUAL)]
-        return tuple(names), CHANNELS_LAST
+        return image_layouts(op)
 
     def _tiles(self, op: Any, machine: Any) -> list[Tile]:
         return Window(op).tiles(machine.spec, epilogue.temporaries(op.epilogue), 0)
@@ -224,8 +221,8 @@ class NpuPoolSpace(WindowSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         if not isinstance(op, Pool2d):
             return f"is for pool2d, not {op.kind}"
-        if {op.x_layout, op.y_layout} != {PLAIN}:
-            return f"images lie as {op.x_layout} and {op.y_layout}, not as {PLAIN}"
+        if reason := other_layout(op):
+            return reason
         return self._fits(op, machine)
 
     def tables(
