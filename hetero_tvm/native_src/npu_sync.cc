@@ -31,6 +31,12 @@ struct Patch {
 };
 struct Place {
   int64_t key, shift;
+  int64_t wrap;  // byte `wrap` is byte 0 again; 0: it is not
+
+  int64_t At(int64_t byte) const {
+    byte += shift;
+    return wrap && byte >= wrap ? byte - wrap : byte;
+  }
 };
 struct Flag {
   int32_t source, target, after, before;
@@ -87,7 +93,7 @@ class Stream {
       code_.insert(code_.end(), code + code_at[n], code + code_at[n + 1]);
       std::memcpy(&code_[begin + 2], &tag, 2);
       for (const Patch* p = patches + patch_at[n]; p < patches + patch_at[n + 1]; ++p) {
-        int64_t value = p->place < 0 ? slots[~p->place] : places[p->place].shift + p->offset;
+        int64_t value = p->place < 0 ? slots[~p->place] : places[p->place].At(p->offset);
         std::memcpy(&code_[begin + p->at], &value, p->width);  // little-endian, as the stream is
       }
     }
@@ -189,8 +195,9 @@ class Stream {
   }
 
   static Access Moved(Access a, const Place& place) {
-    a.low += place.shift;
-    a.high += place.shift;
+    int64_t low = place.At(a.low);
+    a.high += low - a.low;
+    a.low = low;
     return a;
   }
 

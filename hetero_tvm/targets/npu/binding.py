@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -200,9 +200,11 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
     tags = {"": 0}
     count = 0
     apart: list[int] = []
+    turns = _turns(calls)
     for index, first, last in _order(calls, plan.early):
         call = calls[index]
-        places = [*_scratchpads(plan.parts[index]), *(_place(t, only_read) for t in call.tensors)]
+        places = _scratchpads(plan.parts[index], turns[index])
+        places += [_place(tensor, only_read) for tensor in call.tensors]
         slots = [tensor.slot for tensor in call.tensors]
         tag = tags.setdefault(call.tag, len(tags))
         mark = sync.mark()
@@ -225,9 +227,24 @@ def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int],
         sync.merge(_place(tensor, only_read), tensor.bytes, mark)
 
 
-def _scratchpads(part: int) -> list[Place]:
+def _scratchpads(part: int, turns: Mapping[str, tuple[int, int]]) -> list[Place]:
     """The kernel's own."""
-    return [Place(n, part if name == "l1" else 0) for n, name in enumerate(SCRATCHPADS)]
+    shifts = {"l1": (part, 0), **turns}
+    return [Place(n, *shifts.get(name, (0, 0))) for n, name in enumerate(SCRATCHPADS)]
+
+
+def _turns(calls: Sequence[Call]) -> list[dict[str, tuple[int, int]]]:
+    """Shift and wrap of every kernel in L0A, L0B and L0C: it begins in the half that the kernel before has
+    left first."""
+    begun = dict.fromkeys(SCRATCHPADS, 0)
+    found = []
+    for call in calls:
+        turns = call.program.turns
+        found.append({name: (begun[name] % 2 * half, 2 * half) for name, (half, _) in turns.items()})
+        for name, size in call.program.needs.items():
+            if size:
+                begun[name] = begun[name] + turns[name][1] if name in turns else 0
+    return found
 
 
 def _place(tensor: Tensor, only_read: Container[int]) -> Place:

@@ -22,7 +22,7 @@ tvm = import_tvm()
 
 from hetero_tvm.errors import BuildError  # noqa: E402
 from hetero_tvm.targets.npu import isa  # noqa: E402
-from hetero_tvm.targets.npu.kernel_memory import plan_scratchpads  # noqa: E402
+from hetero_tvm.targets.npu.kernel_memory import half_of, plan_scratchpads  # noqa: E402
 from hetero_tvm.targets.npu.python_expr import Names, python  # noqa: E402
 from hetero_tvm.targets.npu.sites import Instr, Operand, Site, site_of  # noqa: E402
 from hetero_tvm.targets.npu.spec import NPUSpec  # noqa: E402
@@ -50,6 +50,9 @@ class Program:
     front: int | None = None
     """So many instructions at the front are loads that :func:`hoist_loads` brought there."""
     source: str = field(repr=False, default="")
+    turns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of L0A, L0B and L0C, where a kernel may begin in either half: bytes from one half to the other, and how
+    many times it goes from one to the other."""
 
     @functools.cached_property
     def packed(self) -> Packed:
@@ -72,11 +75,12 @@ def generate(
     scope: dict[str, Any] = dict(translator.scope)
     exec(compile(source, "<npu kernel>", "exec"), scope)
     out: list[Instr] = []
-    scope["kernel"](out.append)
+    used = scope["kernel"](out.append)
     sizes = tuple(
         math.prod(int(e) for e in buffer.shape) * WIDTH[str(buffer.dtype)] for buffer in function.params
     )
-    return Program(out, translator.needs, len(function.params), sizes, source=source)
+    turns = {name: (half, used[name]) for name, half in translator.turning.items()}
+    return Program(out, translator.needs, len(function.params), sizes, source=source, turns=turns)
 
 
 def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -> None:
@@ -117,13 +121,16 @@ class _Translator:
         self.most = buffers or 1 << 30
         self.place, self.needs = plan_scratchpads(function.body, spec, high, self.most, reserved)
         self._turn: dict[Any, str] = {}
+        self.turning: dict[str, int] = {}
+        self._used: list[str] = []
         self._loop: tuple[str, int] = ("", 1)
         self.counters: list[str] = []
         self._sites = itertools.count()
 
     def run(self) -> str:
         self._walk(self.function.body, 1)
-        self.lines[:0] = ["def kernel(put):", *(f"    {name} = -1" for name in self.counters), "    pass"]
+        self.lines[:0] = ["def kernel(put):", *(f"    {name} = -1" for name in self.counters)]
+        self._line(1, f"return {{{', '.join(self._used)}}}")
         return "\n".join(self.lines) + "\n"
 
     def _line(self, depth: int, text: str) -> None:
@@ -138,6 +145,11 @@ class _Translator:
             counter, versions = self._loop
             size, base = self.place[stmt.buffer]
             turn = f"{base}+{counter}%{versions}*{size}" if versions > 1 else str(base)
+            memory = str(stmt.buffer.scope()).rpartition(".")[2]
+            alone = sum(str(b.scope()) == str(stmt.buffer.scope()) for b in self.place) == 1
+            if alone and versions == 2 and size == half_of(memory, self.spec):
+                self.turning[memory] = size
+                self._used.append(f"{memory!r}: {counter} + 1")
             self._turn[stmt.buffer] = turn
         elif kind == "For" and "npu.op" in stmt.annotations:
             self._site(stmt, depth)

@@ -22,6 +22,9 @@ def plan_scratchpads(
     work beside one another.  (In L1 the region gives every kernel its part.)  The first ``reserved`` bytes
     of the unified buffer are not the kernel's.
 
+    Two versions of the only buffer of L0A, L0B or L0C take a half each: kernels go on in the half that the
+    one before has left first.
+
     A buffer is alive as long as the loop in whose body it is allocated runs: with several versions
     iterations overlap, and reuse within an iteration would only make queues wait.
 
@@ -61,6 +64,11 @@ def plan_scratchpads(
     places: dict[Any, tuple[int, int]] = {}
     needs: dict[str, int] = {}
     for scope, entries in found.items():
+        half = half_of(scope, spec)
+        if len(entries) == 1 and entries[0][2] == 2 and entries[0][1] <= half:
+            ((buffer, size, *_),) = entries
+            places[buffer], needs[scope] = (half, 0), half + size
+            continue
         capacity = spec.scratchpad(scope) - (reserved if scope == "ub" else 0)
         total = sum(size * count for _, size, count, _, _ in entries)
         if total <= capacity:
@@ -93,3 +101,9 @@ def plan_scratchpads(
         if found["ub"]:
             needs["ub"] += shift
     return places, needs
+
+
+def half_of(scope: str, spec: NPUSpec) -> int:
+    """Bytes of half of L0A, L0B or L0C; 0 for other memories."""
+    inner = scope in ("l0a", "l0b", "l0c")
+    return spec.scratchpad(scope) // 2 // spec.alignment * spec.alignment if inner else 0

@@ -15,6 +15,12 @@ _ADDRESS_IN_L1 = {
     "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
     "move_out": ("residuals", "<I"),
 }  # fmt: skip
+_ADDRESS_IN_L0 = {
+    "move": ("dst", "dst", ""), "im2col": ("dst", "dst", ""), "mmad": ("a", "b", "c"),
+    "move_out": ("", "", "c"),
+}  # fmt: skip
+"""Fields of addresses in L0A, L0B and L0C."""
+_L0 = ("l0a", "l0b", "l0c")
 _PARAMETER_IN_UB = {"load": ("dst", "<I"), "move_out": ("biases", "<I")}
 
 
@@ -33,7 +39,7 @@ class Operand:
 class Instr:
     """One instruction without flags: its encoding, queue, and the byte intervals that it touches."""
 
-    __slots__ = ("accesses", "code", "in_l1", "in_ub", "queue", "reference")
+    __slots__ = ("accesses", "code", "in_l0", "in_l1", "in_ub", "queue", "reference")
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class Instr:
         reference: tuple[int, int, int, int] | None,
         in_l1: tuple[int | None, int, str, int] | None,
         in_ub: tuple[int, int, str, int] | None = None,
+        in_l0: tuple[tuple[str, int, int], ...] = (),
     ):
         self.code = code
         self.queue = queue
@@ -58,6 +65,8 @@ class Instr:
         at most."""
         self.in_ub = in_ub
         """The same of a parameter in the unified buffer."""
+        self.in_l0 = in_l0
+        """(L0A, L0B or L0C, position of the address field, byte) of every address there."""
 
 
 class Site:
@@ -77,6 +86,7 @@ class Site:
         """``moving``: fields that differ from tile to tile."""
         values, spans = self.values(extents, bases, moving)
         accesses, reference, in_l1, in_ub = [], None, None, None
+        in_l0: list[tuple[str, int, int]] = []
         for operand, (low, high, *runs), write in zip(
             self.operands, spans, self.writes(values), strict=True
         ):
@@ -85,6 +95,9 @@ class Site:
             if operand.memory == "l1":
                 field, form = _ADDRESS_IN_L1[self.instruction.name]
                 in_l1 = (operand.parameter, self.offsets[field], form, values[field])
+            if operand.memory in _L0:
+                field = _ADDRESS_IN_L0[self.instruction.name][_L0.index(operand.memory)]
+                in_l0.append((operand.memory, self.offsets[field], values[field]))
             if operand.memory == "ub" and operand.parameter is not None:
                 field, form = _PARAMETER_IN_UB[self.instruction.name]
                 in_ub = (operand.parameter, self.offsets[field], form, values[field])
@@ -96,7 +109,8 @@ class Site:
             )  # fmt: skip
         if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
             accesses.append((*accesses[0][:3], False, *accesses[0][4:]))
-        return Instr(self.instruction.encode(values), self.queue, tuple(accesses), reference, in_l1, in_ub)
+        code = self.instruction.encode(values)
+        return Instr(code, self.queue, tuple(accesses), reference, in_l1, in_ub, tuple(in_l0))
 
     def writes(self, values: Mapping[str, Any]) -> list[bool]:
         return [n == 0 for n in range(len(self.operands))]

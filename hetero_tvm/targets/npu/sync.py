@@ -52,6 +52,8 @@ class Place:
     """Equal for what may be the same bytes: see :func:`scratchpad_key`, :func:`slot_key`."""
     shift: int = 0
     """Of its byte 0."""
+    wrap: int = 0
+    """Bytes from here on are those from 0 on again; 0: they are not."""
 
 
 def scratchpad_key(name: str) -> int:
@@ -82,6 +84,7 @@ class Packed:
                 if found is not None:
                     owner, at, form, offset = found
                     patches.append((_place("l1" if owner is None else owner), at, _WIDTH[form], offset))
+            patches += [(_place(where), at, 4, offset) for where, at, offset in instr.in_l0]
             code_at.append(code_at[-1] + len(instr.code))
             access_at.append(len(accesses))
             patch_at.append(len(patches))
@@ -125,7 +128,7 @@ class Synchronizer:
         slots : of DRAM, by parameter.
         first, last : which instructions; all unless given.
         """
-        table = np.array([(place.key, place.shift) for place in places], np.int64)
+        table = np.array([(place.key, place.shift, place.wrap) for place in places], np.int64)
         numbers = np.array(slots, np.int32)
         last = kernel.count if last is None else last
         if self._library.npu_sync_add(
