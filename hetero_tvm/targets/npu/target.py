@@ -20,6 +20,7 @@ from hetero_tvm.relax_passes.quantized_rows import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.resize_forms import RESIZE_FORMS
 from hetero_tvm.relax_passes.rule import GraphPass
 from hetero_tvm.relax_passes.scatter_forms import ScatterAsSelection
+from hetero_tvm.relax_passes.topk_form import TopkAsExtrema
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
@@ -111,7 +112,14 @@ class NpuTarget(Target):
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
         quantized = (QuantConv1dAsConv2d(), Quantized())
-        forms = (*FORMS, *INDEX_FORMS, *RESIZE_FORMS, GridSampleAsTake(), ScatterAsSelection())
+        forms = (
+            *FORMS,
+            *INDEX_FORMS,
+            *RESIZE_FORMS,
+            GridSampleAsTake(),
+            ScatterAsSelection(),
+            TopkAsExtrema(),
+        )
         return (*quantized, *forms, *FUSIONS, ClaimPool(), SplitAsSlices())
 
     @functools.cached_property
