@@ -22,7 +22,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = cli_common.parser("tune", text)
     parser.add_argument(
         "--trials", type=cli_common.count, metavar="N",
-        help="candidates to measure in all; finished ones count (default: 64, or no limit with --minutes)",
+        help="candidates to measure in all; finished ones count (default: 64, or no limit with --minutes); "
+        "for an NPU as many whole models after them",
     )  # fmt: skip
     parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
     parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
