@@ -8,9 +8,12 @@ from typing import Any
 
 from hetero_tvm.errors import BuildError
 from hetero_tvm.targets.npu import isa
+from hetero_tvm.targets.npu.site_cache import patched
 from hetero_tvm.targets.npu.spec import NPUSpec
 
 RANK = 4
+_MANY = 16
+"""Instructions that differ by addresses only from which on they are no longer encoded one by one."""
 _ADDRESS_IN_L1 = {
     "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
     "move_out": ("residuals", "<I"),
@@ -80,10 +83,23 @@ class Site:
         self.queue = isa.QUEUES.index(self.instruction.queue)
         self.offsets = self.instruction.offsets()
         self._shapes: dict[Any, Any] = {}
-        self._cache: dict[Any, Any] = {}
+        self._alike: dict[Any, Any] = {}
+        """By extents and moving fields: how many such instructions were made, then what makes others."""
 
     def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
         """``moving``: fields that differ from tile to tile."""
+        key = (extents, *moving.values())
+        known = self._alike.get(key, 0)
+        if not isinstance(known, int):
+            return known(bases)
+        instr = self._encoded(extents, bases, moving)
+        self._alike[key] = known + 1
+        if known == _MANY:
+            quick = patched(instr, bases, lambda at: self.values(extents, at, moving), self.instruction)
+            self._alike[key] = quick or (lambda at: self._encoded(extents, at, moving))
+        return instr
+
+    def _encoded(self, extents: tuple[int, ...], bases: tuple[int, ...], moving: dict[str, Any]) -> Instr:
         values, spans = self.values(extents, bases, moving)
         accesses, reference, in_l1, in_ub = [], None, None, None
         in_l0: list[tuple[str, int, int]] = []
