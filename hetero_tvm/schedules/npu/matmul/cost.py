@@ -27,17 +27,18 @@ def queue_cycles(
         part = queue_cycles(part_of(op, t.parts), replace(t, parts=1), spec)
         dma, move, matrix, vector, ends = (t.parts * cycles for cycles in part)
         return dma, move, matrix, vector, ends / t.parts
-    m_tiles, n_tiles, k_tiles = ceil_div(op.m, t.tm), ceil_div(op.n, t.tn), ceil_div(op.k, t.tk)
+    m, n, k = op.m, op.n, op.k
+    m_tiles, n_tiles, k_tiles = ceil_div(m, t.tm), ceil_div(n, t.tn), ceil_div(k, t.tk)
     inner, outer = (n_tiles, m_tiles) if t.stationary == "w" else (m_tiles, n_tiles)
     panels, blocks = ceil_div(inner, t.sub), outer
-    x, w = ("x" not in held) * 2.0 * op.m * op.k, ("w" not in held) * 2.0 * op.k * op.n
+    x, w = ("x" not in held) * 2.0 * m * k, ("w" not in held) * 2.0 * k * n
     moved = {"x": x + w * panels, "w": w + x * panels, "none": x * blocks + w * panels}[t.stationary]
     residuals = op.epilogue.count(RESIDUAL) - (RESIDUAL in held)
-    out = 2.0 * op.m * op.n
+    out = 2.0 * m * n
     dma = (moved + out * (("y" not in held) + residuals)) / spec.dram_bytes_per_cycle
     mmads = m_tiles * n_tiles * k_tiles
-    depth = op.k - (k_tiles - 1) * t.tk
-    last = op.m - (m_tiles - 1) * t.tm
+    depth = k - (k_tiles - 1) * t.tk
+    last = m - (m_tiles - 1) * t.tm
 
     def column(rows: int) -> int:
         return (k_tiles - 1) * spec.matrix_cycles(rows, t.tn, t.tk) + spec.matrix_cycles(rows, t.tn, depth)
@@ -50,11 +51,12 @@ def queue_cycles(
     divisor = spec.transcendental_divisor
     rest = epilogue.split(op.epilogue).rest
     pieces = m_tiles * n_tiles * ceil_div(t.tm, t.rows)
-    vector = op.m * op.n * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    per_element = 4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes
+    vector = m * n * per_element
     # Narrow tiles of a matrix in L1 meet in few of its banks.
-    in_banks = n_tiles * _banks(op.m, t.tn, op.n, spec.l1_to_l0a)
+    in_banks = n_tiles * _banks(m, t.tn, n, spec.l1_to_l0a)
     if RESIDUAL in held:
-        vector += max(0.0, in_banks - 4.0 * op.m * op.n / spec.l0c_to_ub)
+        vector += max(0.0, in_banks - 4.0 * m * n / spec.l0c_to_ub)
     if "y" in held:
         vector = max(vector, in_banks)
     vector += pieces * _ISSUE * (1 + len(rest))
@@ -66,12 +68,12 @@ def queue_cycles(
     lines = ("x" not in held) * t.tm + ("w" not in held) * t.tn
     first = lines * t.tk * t.slices * 2.0 / spec.dram_bytes_per_cycle + 2 * spec.dram_latency * (lines > 0)
     store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
-    last = t.tm * t.tn * (4.0 / spec.l0c_to_ub + epilogue.passes(rest, divisor) / spec.vector_lanes)
+    last = t.tm * t.tn * per_element
     last += t.rows * t.tn * 2.0 / store_rate
     if t.stationary != "none" and t.stationary not in held:
         # A panel is loaded while less than usual can run.
         width = t.sub * (t.tn if t.stationary == "w" else t.tm)
-        first += 0.25 * panels * width * op.k * 2.0 / spec.dram_bytes_per_cycle
+        first += 0.25 * panels * width * k * 2.0 / spec.dram_bytes_per_cycle
     return dma, move, matrix, vector, first + last
 
 
