@@ -23,8 +23,8 @@ from .onnx_check import (
 )
 from .onnx_constants import ConstantPool, names_used, tensor_problem
 from .onnx_contrib import expand_contrib
+from .onnx_expand import expand_shaped, refuse_shapeless
 from .onnx_fold import Folder, merge_identities, tensor_type
-from .onnx_recurrent import expand_recurrent, refuse_recurrent
 from .onnx_shapes import fix_input_shapes
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
@@ -199,10 +199,10 @@ def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[
         types = _types(inferred.graph)
         removed = folder.run(model.graph, types)
         remove_dead_nodes(model.graph)
-        unrolled = expand_recurrent(model.graph, types, pool, opset_of(model))
-        if not removed and not unrolled:
+        expanded = expand_shaped(model.graph, types, pool, opset_of(model))
+        if not removed and not expanded:
             break
-    refuse_recurrent(model.graph)
+    refuse_shapeless(model.graph)
     merge_identities(model.graph)
     return _infer(model, pool).graph
 

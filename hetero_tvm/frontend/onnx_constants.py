@@ -14,6 +14,9 @@ from hetero_tvm.errors import ModelError
 #: Larger constants take part in shape inference as inputs: their values decide no shapes.
 _VALUE_BYTES = 8192
 
+#: Types by tensor name, as shape inference found them: (element type, dimensions or None).
+Types = dict[str, "tuple[int, tuple[int | None, ...] | None]"]
+
 
 class ConstantPool:
     """Constant tensors by name, stored as NumPy arrays or as the protobuf they came in."""
@@ -57,6 +60,19 @@ class ConstantPool:
     def nbytes(self, name: str) -> int:
         element, dims = self.type_of(name)
         return int(np.prod(dims, dtype=np.float64) * _item_bytes(element))
+
+    def shape(self, name: str, types: Types) -> tuple[int, ...] | None:
+        """The shape of a constant or of a tensor that ``types`` has; None when an extent is unknown."""
+        known = self.type_of(name) if name in self else types.get(name)
+        if known is None or known[1] is None:
+            return None
+        shape = tuple(dim for dim in known[1] if dim is not None)
+        return shape if len(shape) == len(known[1]) else None
+
+    def dtype(self, name: str, types: Types) -> str:
+        """The name in NumPy of the element type of a tensor whose type is known."""
+        known = self.type_of(name) if name in self else types[name]
+        return helper.tensor_dtype_to_np_dtype(known[0]).name
 
     def attach(self, graph: onnx.GraphProto) -> None:
         """Give a light graph its constants: small ones as initializers, large ones as inputs."""

@@ -10,10 +10,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 
-from .onnx_constants import ConstantPool, to_array
-
-#: Types by tensor name, as shape inference found them: (element type, dimensions or None).
-Types = dict[str, "tuple[int, tuple[int | None, ...] | None]"]
+from .onnx_constants import ConstantPool, Types, to_array
 
 _ONNX_DOMAINS = ("", "ai.onnx")
 _KEEP = frozenset({

@@ -12,14 +12,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 
 from .onnx_cells import CELLS, Cell, Step, activations
-from .onnx_constants import ConstantPool
+from .onnx_constants import ConstantPool, Types
 from .onnx_contrib_body import Body
-from .onnx_fold import Types
 
 _FAN = 16
 """Parts of one Split or Concat."""
@@ -27,56 +25,22 @@ _MOST_STEPS = 4096
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-def expand_recurrent(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
-    """Replace the recurrent nodes whose input has a known shape; whether there were any.
+def recurrent(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """The nodes that stand for a recurrent one; None while the shape of its input or weights is unknown.
 
     Raises
     ------
     UnsupportedOperatorError, ModelError : an option without expansion, or weights that do not fit.
     """
-    nodes: list[onnx.NodeProto] = []
-    found = False
-    for node in graph.node:
-        if node.op_type not in CELLS or node.domain not in ("", "ai.onnx"):
-            nodes.append(node)
-            continue
-        shapes = _shapes(node, types, pool)
-        if shapes is None:
-            nodes.append(node)
-            continue
-        nodes += _Layer(node, opset, shapes, types, pool).write()
-        found = True
-    if found:
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
-    return found
-
-
-def refuse_recurrent(graph: onnx.GraphProto) -> None:
-    """Refuse what :func:`expand_recurrent` has left; lists all nodes."""
-    left = [node.name for node in graph.node if node.op_type in CELLS and node.domain in ("", "ai.onnx")]
-    if left:
-        raise UnsupportedOperatorError(
-            "The length of a recurrent layer's sequence, or the shape of its weights, depends on values.",
-            problems=[f"node {name!r}" for name in left[:12]],
-            hint="Fix the model's inputs with --shape, or export it with fixed shapes.",
-        )
-
-
-def _shapes(node: onnx.NodeProto, types: Types, pool: ConstantPool) -> dict[int, tuple[int, ...]] | None:
-    """Shapes of X, W and R by input; None while one is unknown."""
     shapes = {}
     for index in range(3):
-        known = _type(node.input[index], types, pool)
-        if known is None or known[1] is None or None in known[1]:
+        shape = pool.shape(node.input[index], types)
+        if shape is None:
             return None
-        shapes[index] = tuple(dim for dim in known[1] if dim is not None)
-    return shapes
-
-
-def _type(name: str, types: Types, pool: ConstantPool):
-    return pool.type_of(name) if name in pool else types.get(name)
+        shapes[index] = shape
+    return _Layer(node, opset, shapes, types, pool).write()
 
 
 class _Layer(Body):
@@ -88,8 +52,7 @@ class _Layer(Body):
     ):  # fmt: skip
         super().__init__(node, opset)
         self.cell, self.pool = CELLS[node.op_type], pool
-        element = _type(node.input[0], types, pool)[0]
-        self.dtype = helper.tensor_dtype_to_np_dtype(element).name
+        self.dtype = pool.dtype(node.input[0], types)
         self.batch_first = bool(self.attributes.get("layout", 0))
         (first, second, self.features), w, r = (shapes[index] for index in range(3))
         self.steps, self.batch = (second, first) if self.batch_first else (first, second)
