@@ -41,6 +41,7 @@ class Patched:
             (entry, *(fixed if entry is None else fields.get(entry[at], fixed))[1])
             for entry, at in ((instr.reference, 2), (instr.in_l1, 1), (instr.in_ub, 1))
         ]
+        self._in_l0 = [(entry, *fields.get(entry[1], fixed)[1]) for entry in instr.in_l0]
 
     def __call__(self, bases: tuple[int, ...]) -> Any:
         code = bytearray(self._code)
@@ -54,7 +55,11 @@ class Patched:
             entry if operand is None else (*entry[:3], bases[operand] + more)
             for entry, operand, more in self._entries
         ]
-        return self._make(bytes(code), self._queue, tuple(accesses), *entries)
+        in_l0 = tuple(
+            entry if operand is None else (*entry[:2], bases[operand] + more)
+            for entry, operand, more in self._in_l0
+        )
+        return self._make(bytes(code), self._queue, tuple(accesses), *entries, in_l0)
 
 
 def patched(instr: Any, bases: tuple[int, ...], values: Values, instruction: Any) -> Patched | None:
