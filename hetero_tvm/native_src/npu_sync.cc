@@ -104,6 +104,13 @@ class Stream {
     for (int q = 0; q < kQueues; ++q) counts[q] = static_cast<int32_t>(index_[q].size());
   }
 
+  // The next instruction of `target` waits for the instruction of `source` with that number (from 1 on).
+  void After(int target, int source, int32_t number) {
+    Clock needed{};
+    needed[source] = number;
+    if (number > clock_[target][source]) Wait(target, needed);
+  }
+
   // One interval per queue and kind remains of those between `low` and `high` from before a mark.
   void Merge(int64_t key, int64_t low, int64_t high, const int32_t* mark) {
     std::vector<Live>& live = live_[key];
@@ -263,6 +270,10 @@ int npu_sync_add(Stream* stream, int64_t first, int64_t last, const uint8_t* cod
 }
 
 void npu_sync_mark(const Stream* stream, int32_t* counts) { stream->Mark(counts); }
+
+void npu_sync_after(Stream* stream, int target, int source, int32_t number) {
+  stream->After(target, source, number);
+}
 
 void npu_sync_merge(Stream* stream, int64_t key, int64_t low, int64_t high, const int32_t* mark) {
   stream->Merge(key, low, high, mark);

@@ -64,6 +64,8 @@ class Call:
     program: Program
     tensors: list[Tensor]
     tag: str
+    behind: int | None = None
+    """The kernel whose stores go first: what this one loads would take DRAM from them."""
     streams: bool = field(init=False)
     """Whether its constants keep the DMA engine busy."""
 
@@ -201,6 +203,7 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
     count = 0
     apart: list[int] = []
     turns = _turns(calls)
+    ends: dict[int, np.ndarray] = {}
     for index, first, last in _order(calls, plan.early):
         call = calls[index]
         places = _scratchpads(plan.parts[index], turns[index])
@@ -208,8 +211,11 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
         slots = [tensor.slot for tensor in call.tensors]
         tag = tags.setdefault(call.tag, len(tags))
         mark = sync.mark()
+        if first == 0 < last and call.behind is not None:
+            sync.after("dma_in", "dma_out", ends[call.behind])
         sync.add(call.program.packed, places, slots, tag, first, last)
         count += last - first
+        ends[index] = sync.mark()
         if first < last == len(call.program.instrs):
             # The kernel behind, and copies before it, may still start on the first tiles of this one.
             if call.program.needs.get("l0c") or len(apart) == _APART:

@@ -137,7 +137,7 @@ class RegionCompiler(ABC):
             tensors.append(builder.placed(value))
         # After the operands: their conversions are kernels of their own.
         program = builder.cache.of_space(space, op, point, builder.place, held)
-        builder.call(program, tensors, step.name)
+        step.number = builder.call(program, tensors, step.name, step.behind and step.behind.number)
 
     def _constant(self, array: np.ndarray, operand: Any, layout: str, dtype: str) -> np.ndarray:
         """A constant operand that the space does not pack: vectors of declared constants stay float32."""

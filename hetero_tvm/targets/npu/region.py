@@ -293,8 +293,11 @@ class RegionBuilder:
 
     # --- kernels -------------------------------------------------------------------------------
 
-    def call(self, program: Program, tensors: Sequence[Tensor], tag: str) -> None:
-        """Append a kernel; ``tensors`` are its parameters in order."""
+    def call(
+        self, program: Program, tensors: Sequence[Tensor], tag: str, behind: int | None = None
+    ) -> int:
+        """Append a kernel; ``tensors`` are its parameters in order; the kernel's number.  ``behind``: see
+        :class:`Call`."""
         if len(tensors) != program.parameters:
             raise BuildError(
                 f"{tag}: the kernel has {program.parameters} parameters, {len(tensors)} were given"
@@ -303,7 +306,8 @@ class RegionBuilder:
             hoist_loads(program, [tensor.slot == CONSTANTS for tensor in tensors])
         for tensor in tensors:
             tensor.touch(len(self._calls))
-        self._calls.append(Call(program, list(tensors), tag))
+        self._calls.append(Call(program, list(tensors), tag, behind))
+        return len(self._calls) - 1
 
     # --- the stream ------------------------------------------------------------------------------
 

@@ -65,6 +65,10 @@ class Step:
     """So many rows of the product."""
     leader: Step | None = None
     """The step whose point this one shares."""
+    behind: Step | None = None
+    """The step whose stores to DRAM go before what this one copies."""
+    number: int | None = None
+    """Of its kernel in the region."""
     packed_for: Step | None = None
     """A copy of the packed weights of that step."""
     held: frozenset[int] = frozenset()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetero_tvm.schedules.npu.conv2d import NpuConv2dSpace
@@ -30,8 +30,13 @@ from hetero_tvm.targets.npu.strip_kernels import Group, Strips, fetch, strips_of
 
 _LEAST_PIXELS = 96
 """Of a strip: with fewer rows of the product, issuing instructions would cost more than the traffic."""
-_SWITCH = 100
+_SWITCH = 30
 """Cycles from one kernel of a strip to the next, at least."""
+_PATIENT = 1.2
+"""Copies of a group whose products take so many times as long as DRAM can wait for its stores, behind which
+stores to L1 wait."""
+_BURST = 1.5
+"""Results of a kernel come in a burst when DRAM takes so many times as long for them as their products."""
 _AHEAD = 4
 """Kernels that a copy to L1 may be ahead of its place."""
 
@@ -41,26 +46,17 @@ def split(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, 
     room = int(machine.spec.scratchpad("l1") * share)
     result: list[Step] = []
     before: Strips | None = None
-    for piece in _pieces(list(steps), outputs, machine, room):
-        if isinstance(piece, Strips):
-            result = _joined(result, before, piece, room)
-            before = piece
-        else:
-            result.append(piece)
-            before = None
-    return _prefetched(result, room)
-
-
-def _pieces(
-    steps: list[Step], outputs: Sequence[Value], machine: NpuMachine, room: int
-) -> Iterator[Step | Strips]:
-    """Strips of groups, and steps that are in none."""
+    urgent: dict[Step, set[Value]] = {}
     at = 0
-    for found in _groups(steps, _last_readers(steps, outputs), machine, room):
-        yield from steps[at : found.start]
-        yield found.strips
-        at = found.end
-    yield from steps[at:]
+    for group in _groups(list(steps), _last_readers(steps, outputs), machine, room):
+        if group.start > at:
+            result += steps[at : group.start]
+            before = None
+        result = _joined(result, before, group.strips, room)
+        before, at = group.strips, group.end
+        if group.matrix > group.moved * _PATIENT:
+            urgent |= _urgent(group.strips, machine)
+    return _prefetched([*result, *steps[at:]], room, urgent)
 
 
 @dataclass(frozen=True)
@@ -133,9 +129,26 @@ def _estimate(strips: Strips, machine: NpuMachine) -> tuple[float, float]:
         if step.space.name == FetchSpace.name:
             moved += 2 * math.prod(step.op.out) * step.op.channels
         else:
-            matrix += step.space.matrix_cycles(step.op, spec) + _SWITCH
-            moved += 0 if step.result.root.pinned else _bytes(step.result)
+            own = step.space.matrix_cycles(step.op, spec)
+            matrix += own + _SWITCH
+            if not step.result.root.pinned:
+                moved += _bytes(step.result)
+                # What comes faster than DRAM takes it waits in the unified buffer, then in the accumulators.
+                waiting = _bytes(step.result) - spec.scratchpad("ub") * 3 // 8
+                matrix += max(0.0, waiting / spec.dram_bytes_per_cycle - own)
     return matrix, moved / spec.dram_bytes_per_cycle
+
+
+def _urgent(strips: Strips, machine: NpuMachine) -> dict[Step, set[Value]]:
+    """Steps that make results much faster than DRAM takes them, with the images that are copied to L1."""
+    spec, steps = machine.spec, strips.steps()
+    copied = (step.operands[0] for step in steps if step.space.name == FetchSpace.name)
+    images = {value.root for value in copied if value is not None}
+    return {
+        step: images for step in steps
+        if not step.result.root.pinned
+        and _bytes(step.result) > _BURST * spec.dram_bytes_per_cycle * step.space.matrix_cycles(step.op, spec)
+    }  # fmt: skip
 
 
 def _joined(done: list[Step], before: Strips | None, strips: Strips, room: int) -> list[Step]:
@@ -181,9 +194,9 @@ def _pinned(steps: Sequence[Step]) -> int:
     return max(_live(steps)[0])
 
 
-def _prefetched(steps: list[Step], room: int) -> list[Step]:
+def _prefetched(steps: list[Step], room: int, urgent: Mapping[Step, Collection[Value]]) -> list[Step]:
     """Copies to L1 as early as there is room, in their order: what one block needs arrives while the one
-    before still computes."""
+    before still computes.  ``urgent``: steps whose stores go before copies of some images."""
     steps = list(steps)
     order = [step for step in steps if step.space.name == FetchSpace.name and step.result.root.pinned]
     barrier = 0
@@ -192,9 +205,11 @@ def _prefetched(steps: list[Step], room: int) -> list[Step]:
         live, first = _live(steps)
         target = copy.result.root
         size, alive = (0, at) if target.in_ub else (_bytes(target), first[target])
-        kernels, place = 0, at
+        kernels, place, source = 0, at, copy.operands[0]
         while place > barrier:
             above = steps[place - 1]
+            if source is not None and source.root in urgent.get(above, ()):
+                break
             kernels += above.space.name != FetchSpace.name
             full = place - 1 < alive and live[place - 1] + size > room
             if full or kernels > _AHEAD or not _of_strip(above) or _feeds(above, copy):
@@ -202,6 +217,9 @@ def _prefetched(steps: list[Step], room: int) -> list[Step]:
             place -= 1
         steps.insert(place, steps.pop(at))
         barrier = place + 1
+        if source is not None:
+            stores = (step for step in reversed(steps[:place]) if source.root in urgent.get(step, ()))
+            copy.behind = next(stores, None)
     return steps
 
 
@@ -275,11 +293,13 @@ def _can_strip(step: Step) -> bool:
 
 
 def _strips(group: Group, machine: NpuMachine, room: int) -> Strips | None:
-    """In as few strips as fit ``room``, and so that the input of one more strip fits it if these are not too
-    short."""
+    """In strips that fit ``room``: the fastest of those that are not too short and leave room for the input
+    of one more strip."""
     final = group.steps[-1].op
     previous = 0
     found: Strips | None = None
+    best: Strips | None = None
+    least = math.inf
     for parts in range(2, final.out_height + 1):
         high = -(-final.out_height // parts)
         if high == previous:
@@ -294,6 +314,6 @@ def _strips(group: Group, machine: NpuMachine, room: int) -> Strips | None:
         need = _pinned(strips.steps())
         if need <= room:
             found = found or strips
-            if need + strips.input_bytes <= room:
-                return strips
-    return found
+            if need + strips.input_bytes <= room and (cycles := max(_estimate(strips, machine))) < least:
+                best, least = strips, cycles
+    return best or found

@@ -142,6 +142,11 @@ class Synchronizer:
         self._library.npu_sync_mark(self._stream, counts.ctypes.data)
         return counts
 
+    def after(self, target: str, source: str, mark: np.ndarray) -> None:
+        """The next instruction, one of queue ``target``, waits for all of ``source`` before a mark."""
+        queue = isa.QUEUES.index(source)
+        self._library.npu_sync_after(self._stream, isa.QUEUES.index(target), queue, int(mark[queue]))
+
     def merge(self, place: Place, size: int, mark: np.ndarray) -> None:
         """Forget the pieces in which ``size`` bytes of a place were accessed before a mark: one interval per
         queue and kind remains.
@@ -195,6 +200,8 @@ def _library() -> Any:
     library.npu_sync_delete.argtypes = [pointer]
     library.npu_sync_add.restype = ctypes.c_int
     library.npu_sync_add.argtypes = [pointer, number, number, *[pointer] * 9, ctypes.c_uint16]
+    library.npu_sync_after.restype = None
+    library.npu_sync_after.argtypes = [pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int32]
     library.npu_sync_merge.restype = None
     library.npu_sync_merge.argtypes = [pointer, number, number, number, pointer]
     library.npu_sync_mark.restype = None
