@@ -97,7 +97,8 @@ def optimize_model(
     ----------
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
     disable : names of fusions to switch off.
-    precision : ``f32`` or ``f16``, where the target has it; None for the target's own.
+    precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
+        target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
 
     Raises
@@ -107,8 +108,7 @@ def optimize_model(
         be written.
     """
     target = parse_target(target)
-    if precision is not None:
-        target = target.with_precision(precision)
+    target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):

@@ -14,6 +14,7 @@ from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from .onnx_clean import clean
 from .onnx_load import load_onnx, tensors
 from .onnx_relax import source_names, supported_operators, to_relax
+from .onnx_widen import stored_type
 from .signature import ImportedModel, Signature, TensorSpec
 
 tvm = import_tvm()
@@ -56,6 +57,7 @@ def import_onnx(
             model = load_onnx(Path(source))
         else:
             _refuse_external(model)
+        stored = stored_type(model)
         cleaned = clean(model, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
         del model  # large: the cleaned one has its own copy of the weights
         module = to_relax(cleaned)
@@ -71,6 +73,7 @@ def import_onnx(
         signature=signature,
         onnx_model=cleaned,
         name=name or default,
+        stored=stored,
         weight_bytes=sum(_tensor_bytes(t) for t in cleaned.graph.initializer),
     )
 

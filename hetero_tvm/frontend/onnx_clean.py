@@ -1,4 +1,5 @@
-"""ONNX -> ONNX clean-up: one opset range, no functions, static shapes, folded constants, no dead nodes."""
+"""ONNX -> ONNX clean-up: one opset range, no functions, static shapes, float32 inside, folded constants, no
+dead nodes."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from .onnx_contrib import expand_contrib
 from .onnx_expand import expand_shaped, refuse_shapeless
 from .onnx_fold import Folder, merge_identities, tensor_type
 from .onnx_shapes import fix_input_shapes
+from .onnx_widen import widen
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
 _OLDEST_OPSET = 13
@@ -69,6 +71,7 @@ def clean(
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
         model = _convert_opset(model, pool)
+    widen(model, pool)
     inferred = _simplify(model, pool, supported)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)

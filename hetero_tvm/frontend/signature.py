@@ -47,6 +47,8 @@ class ImportedModel:
     name: str
     weight_bytes: int
     original: Original | None = None
+    stored: str = "float32"
+    """The type of the model's weights where it comes from; in ``module`` they are float32."""
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:

@@ -116,6 +116,10 @@ class Target(ABC):
             )
         return self
 
+    def for_stored(self, dtype: str) -> Target:
+        """The precision for a model whose weights are stored as ``dtype``, where none is asked for."""
+        return self
+
     def scope(self) -> AbstractContextManager[Any]:
         """Open while operators become TensorIR: sort and scan differ from one kind of device to another."""
         return nullcontext()

@@ -26,7 +26,7 @@ def stored_as(dtype: str, machine_dtype: str) -> str:
     Truth values are int8 0 and 1; uint8 is kept as int8, less 128; int64 as its lower half, which is all
     of an index or a token.  Raises ``KeyError`` for what it cannot keep.
     """
-    return machine_dtype if dtype == "float32" else _STORED[dtype]
+    return machine_dtype if dtype in ("float32", machine_dtype) else _STORED[dtype]
 
 
 def image_layouts(op: Any) -> tuple[tuple[str, ...], str]:
@@ -79,6 +79,10 @@ class NpuSpace(DesignSpace):
     def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
         """Layout of every operand, and of the result."""
         return (ROW_MAJOR,) * len(op.inputs), ROW_MAJOR
+
+    def is_identity(self, op: FusedOp, machine: Any) -> bool:
+        """Whether the result has the very bytes of the operand, as the NPU keeps both: it needs no kernel."""
+        return False
 
     # Kernels by rows.
 

@@ -130,6 +130,10 @@ class CudaTarget(Target):
     def graph_dtype(self) -> str:
         return DTYPES.get(self.precision, "float32")
 
+    def for_stored(self, dtype: str) -> CudaTarget:
+        short = next((name for name, full in DTYPES.items() if full == dtype), self.precision)
+        return self.with_precision(short) if self.precision == "f32" else self
+
     def with_precision(self, precision: str) -> CudaTarget:
         if precision not in ("f32", *_ACCEPTED):
             raise UsageError(

@@ -247,12 +247,22 @@ class _Region(RegionCompiler):
         values = {var: builder.input(var.name, shape_of(var), dtype_of(var)) for var in self.inputs}
         steps: list[Step] = []
         for var, value in self.members:
-            if is_call_tir(value):
+            if is_call_tir(value) and (source := self._renamed(value)) is not None:
+                values[var] = Value(shape_of(var), dtype=dtype_of(var), source=values[source])
+            elif is_call_tir(value):
                 steps.append(self._step(var, value, values))
                 values[var] = steps[-1].result
             else:
                 values[var] = Value(shape_of(var), dtype=dtype_of(var), source=values[value.args[0]])
         return steps, [(self.names.get(var, var.name), values[var]) for var in self.outputs]
+
+    def _renamed(self, call: Any) -> Any:
+        """The operand of a call that does nothing to what the NPU keeps (a cast from the type that it keeps
+        floats in, say)."""
+        task = self.of_variable[call.args[0]]
+        operands = [arg for arg in call.args[1].fields if not is_constant(arg)]
+        alone = len(operands) == len(call.args[1].fields) == 1
+        return operands[0] if alone and task.space.is_identity(task.op, self.machine) else None
 
     def _step(self, var: Any, call: Any, values: dict[Any, Value]) -> Step:
         task = self.of_variable[call.args[0]]

@@ -259,6 +259,12 @@ class RegionBuilder:
             self.tensor_of(value, ROW_MAJOR, tag)
         have = ROW_MAJOR if ROW_MAJOR in value.by_layout else next(iter(value.by_layout))
         source, own = value.by_layout[have], stored_as(value.dtype, self.machine.dtype)
+        in_parts = any(tensor.whole is source for call in self._calls for tensor in call.tensors)
+        if own == value.dtype and have == ROW_MAJOR and source in self._workspace and not in_parts:
+            # The kernel that makes it writes to the host's tensor.
+            self._workspace.remove(source)
+            source.slot = target.slot
+            return
         self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, elements, tag)
 
     def _convert(self, source, dtype, have, result, wanted, layout, shape, elements, tag) -> None:

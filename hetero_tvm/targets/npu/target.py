@@ -91,6 +91,11 @@ class NpuTarget(Target):
         target._precision_named = bool(precisions)
         return target
 
+    def for_stored(self, dtype: str) -> NpuTarget:
+        if self._precision_named or dtype != "bfloat16":
+            return self
+        return self.with_precision("bf16")
+
     def with_precision(self, precision: str) -> NpuTarget:
         """The same machine with weights and activations of another type."""
         if self._precision_named and precision != self.precision:

@@ -44,7 +44,7 @@ from hetero_tvm.schedules.npu.program.values import binary, constant, is_integer
 _MOST_BOXES = 64
 _MOST_PLACES = 4
 """At which a step is computed again rather than kept."""
-_DTYPES = ("float32", "int32", "int64", "int8", "uint8", "bool")
+_DTYPES = ("float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool")
 
 
 class _MaterializeError(Exception):

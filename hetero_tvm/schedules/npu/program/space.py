@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,18 @@ class NpuProgramSpace(NpuSpace):
     def refuses(self, op: FusedOp, machine: Any) -> str | None:
         planned = _planned(op, machine.dtype, machine.spec)
         return planned if isinstance(planned, str) else None
+
+    def is_identity(self, op: FusedOp, machine: Any) -> bool:
+        program = _program(op)
+        if isinstance(program, str) or program.inputs != 1 or len(program.buffers) != 2:
+            return False
+        (stage, *more), (source, result) = program.stages, program.buffers
+        if more or not isinstance(stage, Map) or stage.reduce or stage.expr[0] != "load":
+            return False
+        same = _stored(source, machine.dtype) == _stored(result, machine.dtype)
+        whole = math.prod(stage.extents) == source.size == result.size
+        there, here = stage.expr[1], stage.out
+        return same and whole and (there.base, there.strides) == (here.base, here.strides)
 
     def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
         return ()
@@ -111,6 +124,9 @@ def _planned(op: FusedOp, dtype: str, spec: Any) -> tuple[Any, ...] | str:
     program = _program(op)
     if isinstance(program, str):
         return program
+    other = {b.dtype for b in program.buffers} & ({"float16", "bfloat16"} - {dtype})
+    if other:
+        return f"the NPU keeps {dtype} at this precision, not {other.pop()}"
     dtypes = tuple(_stored(b, dtype) for b in program.buffers)
     planned: list[Any] = []
     try:
