@@ -65,7 +65,8 @@ class Call:
     tensors: list[Tensor]
     tag: str
     behind: int | None = None
-    """The kernel whose stores go first: what this one loads would take DRAM from them."""
+    """The kernel whose stores (all but a quarter: loads take a while to start) go first: what this one loads
+    would take DRAM from them."""
     streams: bool = field(init=False)
     """Whether its constants keep the DMA engine busy."""
 
@@ -203,7 +204,7 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
     count = 0
     apart: list[int] = []
     turns = _turns(calls)
-    ends: dict[int, np.ndarray] = {}
+    out: dict[int, np.ndarray] = {}
     for index, first, last in _order(calls, plan.early):
         call = calls[index]
         places = _scratchpads(plan.parts[index], turns[index])
@@ -212,10 +213,10 @@ def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Boun
         tag = tags.setdefault(call.tag, len(tags))
         mark = sync.mark()
         if first == 0 < last and call.behind is not None:
-            sync.after("dma_in", "dma_out", ends[call.behind])
+            sync.after("dma_in", "dma_out", out[call.behind])
         sync.add(call.program.packed, places, slots, tag, first, last)
         count += last - first
-        ends[index] = sync.mark()
+        out[index] = (mark + 3 * sync.mark()) // 4
         if first < last == len(call.program.instrs):
             # The kernel behind, and copies before it, may still start on the first tiles of this one.
             if call.program.needs.get("l0c") or len(apart) == _APART:

@@ -116,6 +116,16 @@ def test_strips_of_two_blocks_run_into_each_other():
     check(chain)
 
 
+def test_copies_wait_for_results_that_come_in_a_burst():
+    """The products of the last convolution take much less time than its results to DRAM."""
+    chain = two_blocks(64, 40, 41, 48)
+    steps = steps_of(chain)
+    waiting = [(step, step.behind) for step in steps if step.behind is not None]
+    assert waiting and all(final.name in ("conv2", "conv5") for _, final in waiting)
+    assert all(steps.index(final) < steps.index(step) for step, final in waiting)
+    check(chain)
+
+
 @pytest.mark.parametrize("size", [(64, 48, 48), (96, 47, 37)])
 def test_strips_through_two_blocks_that_wait_for_dram(size):
     chain = two_blocks(*size, 16)

@@ -101,6 +101,18 @@ def test_what_is_merged_still_conflicts():
     assert sync.flags.tolist() == [(0, 1, 3, 4)]
 
 
+def test_an_instruction_waits_for_what_it_is_told_to():
+    sync = Synchronizer()
+    stores = [Instr(bytes(8), 4, [(RESULT, 64 * n, 64 * n + 64, True)], None, None) for n in range(3)]
+    sync.add(Packed(stores), PLACES)
+    mark = sync.mark()
+    sync.add(Packed(stores[:1]), PLACES)
+    for _ in range(2):  # known already the second time
+        sync.after("dma_in", "dma_out", mark)
+        sync.add(Packed([Instr(bytes(8), 0, [("l1", 0, 64, True)], None, None)]), PLACES)
+    assert [tuple(flag) for flag in sync.flags.tolist()] == [(4, 0, 2, 4)]
+
+
 def test_without_any_one_flag_there_is_a_race():
     mach = machine("edge")
     op = Matmul((40,), 48, 64, ("bias", "relu"))
