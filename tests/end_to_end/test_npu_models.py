@@ -73,6 +73,19 @@ class Mixer(torch.nn.Module):
         return z.std(-1), self.norm(self.rows(mixed.transpose(1, 2))), torch.where(z > 0, z, z * 0.1).mean(1)
 
 
+class Enlarged(torch.nn.Module):
+    """A chain of convolutions too large for L1, whose image comes from a product with channels first."""
+
+    def __init__(self):
+        super().__init__()
+        conv = torch.nn.Conv2d
+        self.first, self.second, self.last = conv(8, 12, 3, 1, 1), conv(12, 32, 3, 1, 1), conv(32, 1, 1)
+
+    def forward(self, x):
+        wide = functional.interpolate(self.first(x), scale_factor=2, mode="bilinear", align_corners=True)
+        return self.last(functional.relu(self.second(wide)))
+
+
 class Recurrent(torch.nn.Module):
     """Two layers of LSTM in both directions, and a GRU behind them, from states of their own."""
 
@@ -90,6 +103,7 @@ class Recurrent(torch.nn.Module):
 NETS = {
     "mobile blocks": (MobileBlocks, (1, 3, 32, 32), "npu:edge"),
     "decoder": (Decoder, (1, 3, 16, 24), "npu:mobile"),
+    "enlarged": (Enlarged, (1, 8, 32, 32), "npu:edge"),
     "recurrent": (Recurrent, (2, 3, 40), "npu:datacenter"),
     "mixer": (Mixer, (2, 20, 64), "npu:edge,bf16"),
 }

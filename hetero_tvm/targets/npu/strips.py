@@ -103,7 +103,9 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
         gains: list[tuple[float, int, _Found]] = []
         for n, (a, b) in enumerate(itertools.pairwise(groups)):
             apart = a.cycles + b.cycles
-            if a.end != b.start or Group.of(steps[a.start : b.end]).bytes() <= room * 7 // 8:
+            if a.end != b.start or not _is_chain(steps[a.start : b.end], b.end, last):
+                continue
+            if Group.of(steps[a.start : b.end]).bytes() <= room * 7 // 8:
                 continue
             if a.matrix + b.matrix < apart and (both := group(a.start, b.end)):
                 gains.append((apart - both.cycles, n, both))
@@ -270,8 +272,14 @@ def _last_readers(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value
 def _runs(steps: Sequence[Step], last: dict[Value, int]) -> Iterator[tuple[int, int]]:
     """Runs of convolutions that read one image and leave one; the shortest."""
     start = 0
+    layouts = {step.result: step.layout for step in steps}
     for n, step in enumerate(steps):
-        if not _can_strip(step):
+        # Strips copy rows as they lie: an image that comes in another layout is converted as a whole.
+        as_wanted = all(
+            value is None or layouts.get(value, wanted) == wanted
+            for value, wanted in zip(step.operands, step.wanted, strict=True)
+        )
+        if not as_wanted or not _can_strip(step):
             start = n + 1
             continue
         run = steps[start : n + 1]
@@ -282,6 +290,13 @@ def _runs(steps: Sequence[Step], last: dict[Value, int]) -> Iterator[tuple[int, 
         if len(read - made) == 1:
             yield start, n + 1
         start = n + 1
+
+
+def _is_chain(run: Sequence[Step], end: int, last: dict[Value, int]) -> bool:
+    """Whether steps up to ``end`` read one image, and nobody behind them reads what is between them."""
+    made = {step.result for step in run}
+    read = {value for step in run for value in step.operands if value is not None}
+    return len(read - made) == 1 and all(last[value] < end for value in made - {run[-1].result})
 
 
 def _can_strip(step: Step) -> bool:
