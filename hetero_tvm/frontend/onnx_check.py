@@ -55,18 +55,10 @@ def check_text(graph: onnx.GraphProto) -> None:
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Give nodes without a name the name OpType_output, and of several with one name all but the first a
-    number: exporters repeat names, ONNX Runtime refuses that, and reports tell nodes by them."""
-    taken = {node.name for node in graph.node}
-    seen = set()
+    """Give nodes without a name the name OpType_output."""
     for node in graph.node:
-        wanted = node.name or f"{node.op_type}_{next((o for o in node.output if o), '')}"
-        name, number = wanted, 1
-        while name in seen or (number > 1 and name in taken):
-            number += 1
-            name = f"{wanted}_{number}"
-        node.name = name
-        seen.add(name)
+        if not node.name:
+            node.name = f"{node.op_type}_{next((o for o in node.output if o), '')}"
 
 
 def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:

@@ -212,21 +212,6 @@ def test_unused_nodes_and_weights_disappear():
     assert model.weight_bytes == 0
 
 
-def test_every_node_has_a_name_of_its_own():
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (3,)) for name in "xy"]
-    steps = [("twice", "Neg"), ("twice", "Exp"), ("", "Abs"), ("twice_2", "Sin"), ("Abs_t3", "Cos")]
-    names = ["x", "t1", "t2", "t3", "t4", "y"]
-    nodes = [
-        helper.make_node(op, [names[n]], [names[n + 1]], name=name) for n, (name, op) in enumerate(steps)
-    ]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    cleaned = import_onnx(model).onnx_model
-    found = {node.op_type: node.name for node in cleaned.graph.node}
-    assert len(set(found.values())) == 5 and found["Neg"] == "twice" and found["Sin"] == "twice_2"
-    ort.InferenceSession(cleaned.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
 def test_nodes_may_come_in_any_order():
     source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(a) y = Tanh(b) }")
     nodes = [source.graph.node[i] for i in (2, 0, 1)]
