@@ -3,7 +3,7 @@ while the graph is checked, converted and folded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -95,15 +95,16 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
     return used
 
 
+def subgraphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
+    """Those that an attribute holds."""
+    return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+
+
 def node_inputs(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, also those that its subgraphs take from outside."""
     names = {name for name in node.input if name}
     for attribute in node.attribute:
-        graphs: Iterable[onnx.GraphProto] = [
-            *attribute.graphs,
-            *([attribute.g] if attribute.HasField("g") else []),
-        ]
-        for graph in graphs:
+        for graph in subgraphs(attribute):
             inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
             inner |= {name for child in graph.node for name in child.output}
             names |= names_used(graph) - inner

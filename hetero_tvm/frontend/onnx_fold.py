@@ -10,7 +10,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 
-from .onnx_constants import ConstantPool, Types, to_array
+from .onnx_constants import ConstantPool, Types, subgraphs, to_array
 
 _ONNX_DOMAINS = ("", "ai.onnx")
 _KEEP = frozenset({
@@ -67,7 +67,7 @@ class Folder:
 
     def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """What stands for ``node`` afterwards (often nothing)."""
-        _rename_inputs(node, self._alias)
+        rename_inputs(node, self._alias)
         if node.domain not in _ONNX_DOMAINS:
             return [node]
         branch = self._known_branch(node)
@@ -308,23 +308,23 @@ def merge_identities(graph: onnx.GraphProto) -> None:
         graph.node.remove(node)
         for other in graph.node:
             other.output[:] = [result if name == source else name for name in other.output]
-            _rename_inputs(other, {source: result})
+            rename_inputs(other, {source: result})
 
 
-def _rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
+def rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
+    """Let a node, subgraphs included, read other tensors."""
     if not alias:
         return
     for index, name in enumerate(node.input):
         if name in alias:
             node.input[index] = alias[name]
     for attribute in node.attribute:
-        graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-        for graph in graphs:
+        for graph in subgraphs(attribute):
             inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
             inner |= {name for child in graph.node for name in child.output}
             outer = {old: new for old, new in alias.items() if old not in inner}
             for child in graph.node:
-                _rename_inputs(child, outer)
+                rename_inputs(child, outer)
             for value in graph.output:
                 value.name = outer.get(value.name, value.name)
 

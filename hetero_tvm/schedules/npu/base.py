@@ -53,9 +53,7 @@ class NpuSpace(DesignSpace):
     by_rows = False
     """Whether a kernel may make some rows of an image at a time, from rows of the image that it reads."""
 
-    def tables(
-        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
-    ) -> list[np.ndarray]:
+    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
         """Constants of the kernel's own."""
         return []
 

@@ -35,8 +35,8 @@ from hetero_tvm.schedules.npu.matmul import choices, cost  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace  # noqa: E402
-from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits, piece_rows  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, even, extent_at  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits, fits_l0c, fits_ub, piece_rows  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at  # noqa: E402
 
 
 def as_product(op: Conv2d) -> Matmul:
@@ -220,13 +220,12 @@ def _l1_bytes(op: Conv2d, t: Tiles, panels: int) -> int:
 def _fits(op: Conv2d, t: Tiles, spec: Any, l1: int | None = None) -> bool:
     if t.tm % op.out_width or t.stationary not in ("x", "w"):
         return False
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
     return (
         _l1_bytes(op, t, 1) + 256 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * t.tk <= spec.scratchpad("l0b")
-        and 4 * t.sub * aligned_rows(t.tm, 4 * t.tn, spec.alignment) * t.tn <= spec.scratchpad("l0c")
-        and 2 * tiles * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
+        and fits_l0c(t.sub, t.tm, t.tn, spec)
+        and fits_ub(as_product(op), t.tn, t.rows, spec)
     )
 
 

@@ -41,18 +41,18 @@ from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At  # noqa: E402
 from hetero_tvm.schedules.npu.image import Image  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.finish import Finish  # noqa: E402
 from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles  # noqa: E402
-from hetero_tvm.schedules.npu.matmul.tiles import Tiles, piece_rows  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, even, extent_at, round_up  # noqa: E402
+from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits_l0c, fits_ub, piece_rows  # noqa: E402
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up  # noqa: E402
 from hetero_tvm.schedules.npu.windows import NpuDepthwiseSpace, Window  # noqa: E402
+from hetero_tvm.targets.npu.spec import BANK_BYTES  # noqa: E402
 
 _ISSUE = 12
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
-_BANK = 32
 
 
 def group_width(spec: Any) -> int:
     """Channels that one product takes: a block's columns, and no less than L1 passes at once."""
-    return max(spec.matrix_block[1], _BANK // 2)
+    return max(spec.matrix_block[1], BANK_BYTES // 2)
 
 
 def as_product(op: Conv2d, spec: Any) -> Matmul:
@@ -190,16 +190,14 @@ def _fits(op: Conv2d, t: Tiles, spec: Any, held: Roles, l1: int | None) -> bool:
     product, wide = as_product(op, spec), group_width(spec)
     if t.tn % wide or t.tk % wide or ("x" not in held and t.tm % op.out_width):
         return False
-    pieces = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
-    rows = aligned_rows(t.tm, 4 * t.tn, spec.alignment)
     own = 0 if "w" in held else 2 * t.ring * t.tn * product.k
     own += 0 if "x" in held else 4 * _rows_below(op, t.tm // op.out_width) * op.width * t.tn
     return (
         own + 256 <= (spec.scratchpad("l1") if l1 is None else l1)
         and 4 * t.tm * t.tk <= spec.scratchpad("l0a")
         and 4 * t.tn * product.k <= spec.scratchpad("l0b")
-        and 4 * rows * t.tn <= spec.scratchpad("l0c")
-        and 2 * pieces * t.rows * t.tn + 16 * t.tn <= spec.scratchpad("ub") * 15 // 16
+        and fits_l0c(1, t.tm, t.tn, spec)
+        and fits_ub(product, t.tn, t.rows, spec)
     )
 
 
@@ -215,8 +213,8 @@ def _cost(op: Conv2d, t: Tiles, spec: Any, held: Roles = frozenset()) -> float:
     tiles_m, groups = ceil_div(product.m, t.tm), ceil_div(op.channels, wide)
     steps = ceil_div(product.k, t.tk)
     each = spec.matrix_cycles(t.tm, wide, t.tk)
-    pieces = t.tm * (t.tk // wide) * ceil_div(2 * wide, _BANK)
-    patches = pieces * _BANK / spec.l1_to_l0a
+    pieces = t.tm * (t.tk // wide) * ceil_div(2 * wide, BANK_BYTES)
+    patches = pieces * BANK_BYTES / spec.l1_to_l0a
     tile = steps * (max(each, patches) + 2 * _ISSUE)
     rest = epilogue.split(op.epilogue).rest
     passes = epilogue.passes(rest, spec.transcendental_divisor)
@@ -239,8 +237,6 @@ class _Emitter(Finish):
     def __init__(self, op: Conv2d, tiles: Tiles, machine: Any, held: Roles, copied: int):
         super().__init__(as_product(op, machine.spec), tiles, machine, held, copied=copied)
         self.conv, self.wide = op, group_width(machine.spec)
-        both = 8 * self.tile_rows * tiles.tn <= machine.spec.scratchpad("l0c")
-        self.versions = 2 if both else 1
 
     def run(self) -> Any:
         c, k, t = self.conv, self.k, self.t

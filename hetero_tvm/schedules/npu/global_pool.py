@@ -63,9 +63,7 @@ class NpuGlobalPoolSpace(NpuSpace):
     def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
         return [*map(float, point["tile"]), 1e6 / _cost(op, point["tile"], machine.spec)]
 
-    def tables(
-        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
-    ) -> list[np.ndarray]:
+    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
         from hetero_tvm.targets.npu.numbers import numpy_dtype
 
         return [np.ones(point["tile"][1], numpy_dtype(machine.short))]

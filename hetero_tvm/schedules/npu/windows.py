@@ -225,9 +225,7 @@ class NpuPoolSpace(WindowSpace):
             return reason
         return self._fits(op, machine)
 
-    def tables(
-        self, op: FusedOp, point: Point, machine: Any, held: frozenset[int] = frozenset()
-    ) -> list[np.ndarray]:
+    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
         """What the sum of each window is multiplied by, where windows count differently."""
         if op.mode == MAX or _one_count(op):
             return []

@@ -122,7 +122,7 @@ class RegionCompiler(ABC):
             else:
                 make = functools.partial(self._constant, array, op.inputs[n], step.wanted[n], dtypes[n])
                 tensors.append(builder.constant_of((*kernel, n, array.shape), make))
-        for n, table in enumerate(space.tables(op, point, machine, held)):
+        for n, table in enumerate(space.tables(op, point, machine)):
             tensors.append(builder.constant(table, (*kernel, bool(held), n)))
         tensors += [builder.fresh(*own) for own in space.scratch(op, point, machine)]
         for index, value in enumerate((step.result, step.copy), start=len(step.operands)):

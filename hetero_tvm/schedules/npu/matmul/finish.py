@@ -24,7 +24,7 @@ class Finish(Operands):
         """Biases whole, where there is room: tiles would wait for the latency of theirs."""
         op, k = self.op, self.k
         self.biases = {}
-        order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
+        order = [step for step in self.op.epilogue if step in (BIAS, *epilogue.TENSORS)]
         for n, step in enumerate(order):
             if step == BIAS and BIAS in self.held:
                 self.biases[n] = self.extra[n]
@@ -37,10 +37,10 @@ class Finish(Operands):
         """Tile (i, j): out of the accumulators, piece by piece of some rows."""
         op, t, k = self.op, self.t, self.k
         high, width = extent_at(op.m, t.tm, i), extent_at(op.n, t.tn, j)
-        after = epilogue.split(self.steps)
+        after = epilogue.split(self.op.epilogue)
         operands = self.extra
         with k.loop(1, buffers=2):
-            order = [step for step in self.steps if step in (BIAS, *epilogue.TENSORS)]
+            order = [step for step in self.op.epilogue if step in (BIAS, *epilogue.TENSORS)]
             tiles = {}
             for n, step in enumerate(order):
                 if step == BIAS and n in self.biases:

@@ -35,7 +35,7 @@ class Operands:
         self.tile_rows = aligned_rows(tiles.tm, 4 * tiles.tn, machine.spec.alignment)
         both = 8 * tiles.sub * self.tile_rows * tiles.tn <= machine.spec.scratchpad("l0c")
         self.versions = 2 if both else 1
-        piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(self.steps).rest))
+        piece = 2 * tiles.rows * tiles.tn * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
         # Results on their way to DRAM, and residuals from it, should not hold up the kernels around.
         room = machine.spec.scratchpad("ub") * 3 // 8
         self.pieces = 2 if "y" in held else max(2, min(16, room // piece))
@@ -48,11 +48,6 @@ class Operands:
         self.k = Kernel()
         self.first_weight = self.first_bias = 0
         """Where the weights and the bias begin in their operands."""
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """The epilogue."""
-        return self.op.epilogue
 
     def _scope(self, role: str) -> str:
         return L1 if role in self.held else DRAM
