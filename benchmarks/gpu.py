@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from hetero_tvm.benchmarking.gpu.main import main  # noqa: E402
+from benchmarks.gpu.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,13 +16,12 @@ import tempfile
 
 from hetero_tvm import host
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.relax_passes.tasks_of import task_key
-from hetero_tvm.schedules.cpu.matmul import MatmulSpace
+from hetero_tvm.records.store import RecordStore, Site
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.search.loop import TuneOptions, tune
-from hetero_tvm.search.records import RecordStore, Site
-from hetero_tvm.search.workers import Job, Workers, contract_spec, start_early
+from hetero_tvm.search.measure.workers import Job, Workers, contract_spec, start_early
 from hetero_tvm.targets.registry import parse_target
-from hetero_tvm.tasks import Task
 
 SHAPES = ("128x384x1536", "1024x1024x1024", "197x768x3072", "7x768x2048", "128x768x768", "1x2048x1000")
 

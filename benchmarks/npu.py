@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hetero_tvm import api
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.schedules.npu.conv2d import as_product
-from hetero_tvm.schedules.npu.depthwise_matrix import NpuDepthwiseMatrixSpace
-from hetero_tvm.targets.npu.driver import open_device
-from hetero_tvm.targets.npu.features import ALL, Features
-from hetero_tvm.targets.npu.lowering import compile_regions, place
-from hetero_tvm.targets.npu.spec import NPUSpec
+from hetero_tvm.schedules.npu.images.conv2d import as_product
+from hetero_tvm.schedules.npu.images.depthwise_matrix import NpuDepthwiseMatrixSpace
+from hetero_tvm.targets.npu.device.driver import open_device
+from hetero_tvm.targets.npu.regions.features import ALL, Features
+from hetero_tvm.targets.npu.regions.lowering import compile_regions, place
 
 MODELS = ("zoo:bert-base", "zoo:vit-b16", "zoo:resnet50", "zoo:mobilenetv2")
 

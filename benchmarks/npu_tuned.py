@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm import api
-from hetero_tvm.search.choose import choose
-from hetero_tvm.search.combinations import WholeModel
-from hetero_tvm.targets.npu.driver import open_device
-from hetero_tvm.targets.npu.lowering import compile_regions
+from hetero_tvm.records.choose import choose
+from hetero_tvm.records.combinations import WholeModel
+from hetero_tvm.targets.npu.device.driver import open_device
+from hetero_tvm.targets.npu.regions.lowering import compile_regions
 
 RESULTS = Path(__file__).parent / "results" / "npu-tuned.json"
 

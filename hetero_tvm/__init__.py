@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = ["HeteroTVMError", "build_model", "import_model", "load", "optimize_model", "tune_model"]
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetero_tvm.build_steps import BuiltModel, build
-from hetero_tvm.plan_model import Plan, import_model, optimize_model
-from hetero_tvm.search.bench_client import BenchClient
-from hetero_tvm.search.choose import Choice, choose
-from hetero_tvm.search.device_workers import DEVICE_LIMITS, DeviceWorkers, batch_size, open_benches
+from hetero_tvm.compile.build import BuiltModel, build
+from hetero_tvm.compile.optimize import Plan, import_model, optimize_model
+from hetero_tvm.records.choose import Choice, choose
+from hetero_tvm.records.store import RecordStore, Site, shipped_logs
 from hetero_tvm.search.loop import TuneOptions, tune
+from hetero_tvm.search.measure.device_client import BenchClient
+from hetero_tvm.search.measure.device_workers import DEVICE_LIMITS, DeviceWorkers, batch_size, open_benches
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.records import RecordStore, Site, shipped_logs
-from hetero_tvm.search.together import tune_together
+from hetero_tvm.search.whole_model import tune_together
 
 _ALONE = 0.33
 """Of the minutes of a search: for kernels alone, where whole models are timed too."""

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm import cli_common, host
+from hetero_tvm import host
 from hetero_tvm.benchmarking.compare import Options, Result, compare
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES
 from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_library
+from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.runtime import read_manifest
 

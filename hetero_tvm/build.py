@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hetero_tvm import cli_common
+from hetero_tvm.cli import common as cli_common
 
 
 def main(argv: Sequence[str] | None = None) -> int:

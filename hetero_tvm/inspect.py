@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm import cli_common, inspect_library
+from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli import library_report as inspect_library
 from hetero_tvm.errors import UsageError
 
 _ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
@@ -36,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     document = describe(plan)
     memory = None
     if options.memory or options.verify or options.plot is not None:
-        from hetero_tvm import memory_report
+        from hetero_tvm.cli import memory_report
 
         memory = _memory(plan, options)
         if options.verify:
@@ -75,8 +76,8 @@ def _library(path: Path, options: argparse.Namespace) -> int:
 def _memory(plan: Any, options: argparse.Namespace) -> Any:
     """The memory plan with the kernels that ``build`` would take."""
     from hetero_tvm.api import record_store
-    from hetero_tvm.build_steps import plan_memory
-    from hetero_tvm.search.choose import choose
+    from hetero_tvm.compile.build import plan_memory
+    from hetero_tvm.records.choose import choose
 
     first = plan.variants()[0]
     store = record_store(first, options.logs, not options.no_shipped_records)

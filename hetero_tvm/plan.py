@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetero_tvm import cli_common
+from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
 from hetero_tvm.memory import Plan, Problem
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm import cli_common
+from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
 
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     import hetero_tvm
     from hetero_tvm.runtime.opening import resolve
-    from hetero_tvm.targets.npu.profile import profile, totals, write_trace
+    from hetero_tvm.targets.npu.device.profile import profile, totals, write_trace
 
     path = resolve(options.library.expanduser())
     if options.trace is not None and not options.trace.absolute().parent.is_dir():

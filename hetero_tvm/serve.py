@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hetero_tvm import cli_common
+from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
 
 
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hetero_tvm.search import remote
+    from hetero_tvm.search.measure import remote
 
     tracker = None
     if options.tracker is not None:
@@ -43,11 +43,9 @@ def _run(options: argparse.Namespace) -> int:
         tracker = (address.host, address.port)
         if not options.key:
             raise UsageError("--tracker needs --key", hint="for example --key h100")
-    from hetero_tvm._bootstrap import import_tvm
 
-    import_tvm()
     try:
-        from tvm.rpc import server
+        from hetero_tvm.host.tvm import rpc_server as server
     except ImportError as error:
         raise UsageError(f"TVM's RPC server cannot be imported: {error}", hint=remote.INSTALL) from error
     remote.register()
@@ -87,7 +85,7 @@ def _leave() -> None:
 def _devices() -> list[tuple[str, str]]:
     """What there is to be served, for the first lines of the log.  Makes no context: sessions fork."""
     from hetero_tvm import host
-    from hetero_tvm.runtime import cuda_runtime
+    from hetero_tvm.runtime.cuda import devices as cuda_runtime
 
     here = host.detect()
     problem = cuda_runtime.missing_driver()

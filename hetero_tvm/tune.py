@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hetero_tvm import cli_common
+from hetero_tvm.cli import common as cli_common
 
 _SECONDS_PER_TRIAL = 0.12
 """For the estimate of --dry-run; the comparison at the end and the start-up come on top."""
@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.rpc is not None:
         _ask_remote(options)
     if searches and options.rpc is None and options.target.partition(":")[0] == "cpu":
-        from hetero_tvm.search.workers import spawn_early
+        from hetero_tvm.search.measure.workers import spawn_early
 
         spawn_early()
     from hetero_tvm import api
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _start_measuring_early(options: argparse.Namespace) -> None:
     """The measuring process starts on another core while the model is imported."""
-    from hetero_tvm.search.workers import start_early
+    from hetero_tvm.search.measure.workers import start_early
     from hetero_tvm.targets.registry import parse_target
 
     target = parse_target(options.target)
@@ -91,7 +91,7 @@ def _start_measuring_early(options: argparse.Namespace) -> None:
 
 def _ask_remote(options: argparse.Namespace) -> None:
     """``--target cuda`` or ``cpu`` alone means the device at the other end."""
-    from hetero_tvm.search import remote
+    from hetero_tvm.search.measure import remote
     from hetero_tvm.targets.registry import parse_target
 
     address = remote.Address.parse(options.rpc)
@@ -99,7 +99,7 @@ def _ask_remote(options: argparse.Namespace) -> None:
     if variant:
         return
     if kind == "cuda":
-        from hetero_tvm.targets.cuda.bench import BENCH
+        from hetero_tvm.targets.cuda.device import BENCH
         from hetero_tvm.targets.cuda.target import CudaTarget
 
         found = remote.describe(address, BENCH)

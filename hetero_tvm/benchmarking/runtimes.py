@@ -49,7 +49,8 @@ class Runtime:
 
 
 def _ours(job: Job) -> Call:
-    from hetero_tvm.runtime import load, npu_use
+    from hetero_tvm.runtime import load
+    from hetero_tvm.runtime import npu as npu_use
 
     net = load(job.library, threads=job.threads, pin=job.cores)
     names = [spec.name for spec in net.signature.inputs]
@@ -131,12 +132,8 @@ def _torch_compile(job: Job) -> Call:
 def _tvm(job: Job) -> Call:
     """Stock TVM on our import: its default pipeline with fusion, no tuning."""
     from hetero_tvm import host
-    from hetero_tvm._bootstrap import import_tvm
-
-    tvm = import_tvm()
-    from tvm import relax
-
     from hetero_tvm.frontend import import_model
+    from hetero_tvm.host.tvm import relax, tvm
     from hetero_tvm.runtime import quiet_fd2
 
     model = import_model(job.clean_model)

@@ -23,14 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-import tvm_ffi  # noqa: E402
-from tvm import tirx  # noqa: E402
-from tvm.ir.expr import TensorLoad  # noqa: E402
-from tvm.s_tir import SBlockRealize  # noqa: E402
+from hetero_tvm.host.tvm import SBlockRealize, TensorLoad, tirx, tvm, tvm_ffi
 
 _MOST_ELEMENTS = 1 << 23
 _MOST_READS = 24

@@ -10,16 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-import tvm_ffi  # noqa: E402
-from tvm import tirx  # noqa: E402
-from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
-from tvm.tirx import compilation_pipeline  # noqa: E402
-
-from hetero_tvm.codegen import vector_math  # noqa: E402
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import compilation_pipeline, s_tir_pipeline, tirx, tvm, tvm_ffi
 
 PIPELINE = "hetero_tvm"
 STACK_LIMIT = 64 << 10

@@ -13,11 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import tirx  # noqa: E402
+from hetero_tvm.host.tvm import tirx, tvm
 
 
 def _lanes(x: Any) -> int:

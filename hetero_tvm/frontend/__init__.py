@@ -10,10 +10,9 @@ from onnx import ModelProto
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError
-
-from .onnx import import_onnx
-from .onnx_relax import source_names
-from .signature import ImportedModel, Signature, TensorSpec, parse_shape_option
+from hetero_tvm.frontend.onnx.importer import import_onnx
+from hetero_tvm.frontend.onnx.relax import source_names
+from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec, parse_shape_option
 
 __all__ = [
     "ImportedModel",
@@ -48,7 +47,7 @@ def import_model(
     Raises
     ------
     UsageError : a source that is not (or not yet) supported.
-    ModelError : see :func:`import_onnx` and :func:`hetero_tvm.frontend.torch.import_torch`; unknown
+    ModelError : see :func:`import_onnx` and :func:`hetero_tvm.frontend.torch.importer.import_torch`; unknown
         zoo names list the known ones.
     """
     if isinstance(source, str) and source.startswith("zoo:"):
@@ -82,7 +81,9 @@ def import_model(
 
 
 def _import_torch(source: Any, **options: Any) -> ImportedModel:
-    from .torch import import_torch  # PyTorch is slow to import, and optional
+    from hetero_tvm.frontend.torch.importer import (
+        import_torch,  # PyTorch is slow to import, and optional
+    )
 
     return import_torch(source, **options)
 

@@ -9,11 +9,9 @@ from typing import Protocol
 import numpy as np
 import onnx
 
-from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.runtime.signature import Signature, TensorSpec
-
-tvm = import_tvm()
 
 __all__ = ["ImportedModel", "Original", "Signature", "TensorSpec", "parse_shape_option"]
 

@@ -5,7 +5,7 @@ Imports neither TVM nor NumPy, so that the command lines and the runtime may ask
 
 from hetero_tvm.host.cores import available_cores, cpu_quota, physical_cores
 from hetero_tvm.host.cpu import cpu_features
-from hetero_tvm.host.machine import Host, detect
+from hetero_tvm.host.facts import Host, detect
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
 
 __all__ = [

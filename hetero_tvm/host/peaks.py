@@ -45,9 +45,9 @@ def _c_ints(values: Sequence[int]):
 
 @functools.lru_cache(maxsize=1)
 def _peak_library():
-    from hetero_tvm import native  # brings much that facts alone do not need
+    from hetero_tvm.host import native  # brings much that facts alone do not need
 
-    path = native.compile_shared(["native_src/peak.cc"], flags=["-O3", "-march=native"], name="peak")
+    path = native.compile_shared(["host/cpp/peak.cc"], flags=["-O3", "-march=native"], name="peak")
     library = ctypes.CDLL(str(path))
     ints = ctypes.POINTER(ctypes.c_int)
     library.hetero_peak_gflops.restype = ctypes.c_double

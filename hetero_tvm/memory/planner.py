@@ -1,6 +1,6 @@
 """Offsets for buffers with known live ranges, so that the arena is as small as can be.
 
-The work is done in C++ (``native_src/planner*``): greedy first fit in several orders, local search
+The work is done in C++ (``memory/cpp/planner*``): greedy first fit in several orders, local search
 over orders, and an exact search with restarts that also proves bounds.  Without a C++ compiler
 the same greedy orders run in Python, and the plan says so.
 
@@ -143,9 +143,9 @@ def _in_cpp(
 
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
-    from hetero_tvm import native
+    from hetero_tvm.host import native
 
-    path = native.compile_shared(["native_src/planner.cc"], flags=["-O3", "-march=native"], name="planner")
+    path = native.compile_shared(["memory/cpp/planner.cc"], flags=["-O3", "-march=native"], name="planner")
     library = ctypes.CDLL(str(path))
     numbers = ctypes.POINTER(ctypes.c_int64)
     library.hetero_plan_memory.restype = ctypes.c_int

@@ -72,8 +72,7 @@ class AddNorm(FusedOp):
         return (total, y) if self.kept else y
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import prim_func
 
         def compute(x, r, *vectors):

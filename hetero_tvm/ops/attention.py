@@ -178,8 +178,7 @@ class Attention(FusedOp):
         return (weights @ value_BHSD).transpose(0, 2, 1, 3).reshape(self.output.shape)
 
     def workload(self):
-        from tvm import te, tirx, topi
-
+        from hetero_tvm.host.tvm import te, tirx, topi
         from hetero_tvm.ops.te_workload import activation, at_flat, prim_func, wide
 
         dim, values, group = self.head_dim, self.values, self.heads // self.kv_heads

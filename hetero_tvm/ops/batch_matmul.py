@@ -72,8 +72,7 @@ class BatchMatmul(FusedOp):
         return np.ascontiguousarray(product.transpose(self.order))
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import at_flat, prim_func
 
         sums = "int32" if self.dtype == "int8" else "float32"

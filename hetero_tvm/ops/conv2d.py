@@ -153,8 +153,7 @@ class Conv2d(FusedOp):
         return arrays
 
     def workload(self):
-        from tvm import te, topi
-
+        from hetero_tvm.host.tvm import te, topi
         from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func, wide
 
         def elementwise(step, y, operand):

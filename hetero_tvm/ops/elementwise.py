@@ -53,8 +53,7 @@ class Elementwise(FusedOp):
         return ACTIVATIONS[self.function](arrays[0])
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import plain_activation, prim_func
 
         def compute(x):

@@ -109,8 +109,7 @@ class EmbeddingNorm(FusedOp):
         return self.norm.reference(np.broadcast_to(total, (*self.lead, self.n)), *rest)
 
     def workload(self):
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import broadcast_index, prim_func, wide
 
         def compute(*operands):

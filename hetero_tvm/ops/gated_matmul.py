@@ -73,8 +73,7 @@ class GatedMatmul(FusedOp):
         return ACTIVATIONS[self.activation](both[..., : self.n]) * both[..., self.n :]
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         def compute(x, w, *bias):

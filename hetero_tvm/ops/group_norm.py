@@ -85,8 +85,7 @@ class GroupNorm(FusedOp):
         return ACTIVATIONS[self.activation](y) if self.activation else y
 
     def workload(self):
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         per_group = self.channels // self.groups

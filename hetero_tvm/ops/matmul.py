@@ -77,8 +77,7 @@ class Matmul(FusedOp):
         return y
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
         def elementwise(step, y, operand):

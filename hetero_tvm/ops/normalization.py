@@ -100,7 +100,7 @@ class Normalize(FusedOp):
 
         def compute(x, *vectors):
             if self.place:
-                from tvm import te
+                from hetero_tvm.host.tvm import te
 
                 def row(*index):
                     *lead, c = index
@@ -114,8 +114,7 @@ class Normalize(FusedOp):
 
     def compute(self, x, scale, *shift):
         """The norm of ``x`` [*lead, n, *trail] as tensor expressions."""
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import wide
 
         at, others = len(self.lead), (*self.lead, *self.trail)

@@ -112,8 +112,7 @@ class Pool2d(FusedOp):
         return [Layout.parse(self.x_layout).clean(array, self.channels)]
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import image, image_as, prim_func, wide
 
         def narrow(y):

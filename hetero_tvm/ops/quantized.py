@@ -68,7 +68,7 @@ class _Quantized(FusedOp):
 
     def _element(self, total: Any, bias: Any, scale: Any) -> Any:
         """The same of one sum as a tensor expression."""
-        from tvm import tirx
+        from hetero_tvm.host.tvm import tirx
 
         y = total + bias
         if not self.scaled:
@@ -134,8 +134,7 @@ class QuantMatmul(_Quantized):
         return self._finished(total, vectors, (-1,))
 
     def workload(self) -> Any:
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import prim_func
 
         offset = tirx.const(OFFSET[self.x_dtype], "int32")
@@ -238,8 +237,7 @@ class QuantConv2d(_Quantized):
         return self._finished(total, vectors, (-1, 1, 1))
 
     def workload(self) -> Any:
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import prim_func
 
         top, left, bottom, right = self.padding

@@ -89,8 +89,7 @@ class Rope(FusedOp):
         return np.concatenate([turned, x[..., self.rotary :]], -1)
 
     def workload(self):
-        from tvm import te, tirx
-
+        from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import at_flat, prim_func, wide
 
         half = self.rotary // 2

@@ -57,8 +57,7 @@ class Softmax(FusedOp):
         return e / e.sum(-1, keepdims=True)
 
     def workload(self):
-        from tvm import te, topi
-
+        from hetero_tvm.host.tvm import te, topi
         from hetero_tvm.ops.te_workload import prim_func, wide
 
         def compute(x):

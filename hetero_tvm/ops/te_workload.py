@@ -10,13 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import te, tirx  # noqa: E402
-
-from hetero_tvm.ops.layout import PLAIN, Layout  # noqa: E402
+from hetero_tvm.host.tvm import te, tirx
+from hetero_tvm.ops.layout import PLAIN, Layout
 
 OP_ATTR = "hetero.op"
 """PrimFunc attribute that carries the contract of a fused operator as JSON."""

@@ -32,7 +32,7 @@ class TensorProgram(FusedOp):
 
     @classmethod
     def of(cls, function: Any, name: str, work: int) -> TensorProgram:
-        import tvm
+        from hetero_tvm.host.tvm import tvm
 
         return cls(tvm.ir.save_json(function), name, work)
 
@@ -54,7 +54,7 @@ class TensorProgram(FusedOp):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         """The function itself, compiled for this machine without a schedule (in its own dtypes)."""
-        import tvm
+        from hetero_tvm.host.tvm import tvm
 
         module = tvm.IRModule({"main": self.workload().with_attr("global_symbol", "main")})
         compiled = tvm.compile(module, target="llvm")
@@ -72,7 +72,7 @@ class TensorProgram(FusedOp):
 
 @functools.lru_cache(maxsize=256)
 def _function(ir: str) -> Any:
-    import tvm
+    from hetero_tvm.host.tvm import tvm
 
     return tvm.ir.load_json(ir)
 

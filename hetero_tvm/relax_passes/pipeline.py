@@ -6,37 +6,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import relax  # noqa: E402
-
-from hetero_tvm.memory.model_plan import MemoryPlan  # noqa: E402
-from hetero_tvm.ops.base import FusedOp  # noqa: E402
-from hetero_tvm.relax_passes.add_norm import FuseAddNorm  # noqa: E402
-from hetero_tvm.relax_passes.anchors import anchors_of, close  # noqa: E402
-from hetero_tvm.relax_passes.attention import FuseAttention  # noqa: E402
-from hetero_tvm.relax_passes.batch_matmul import FuseBatchMatmul  # noqa: E402
-from hetero_tvm.relax_passes.canonicalize import CANONICAL  # noqa: E402
-from hetero_tvm.relax_passes.canonicalize_views import MergeReshapes  # noqa: E402
-from hetero_tvm.relax_passes.conv import ConvEpilogue, FoldBatchNorm, FoldPad  # noqa: E402
-from hetero_tvm.relax_passes.embedding_norm import FuseEmbeddingNorm  # noqa: E402
-from hetero_tvm.relax_passes.fold_scales import FoldInputScales, FoldOutputScales  # noqa: E402
-from hetero_tvm.relax_passes.gated_mlp import GatedMlp  # noqa: E402
-from hetero_tvm.relax_passes.gelu import Gelu  # noqa: E402
-from hetero_tvm.relax_passes.graph import Graph  # noqa: E402
-from hetero_tvm.relax_passes.group_norm import FuseGroupNorm  # noqa: E402
-from hetero_tvm.relax_passes.layer_norm import LayerNorm, RmsNorm  # noqa: E402
-from hetero_tvm.relax_passes.matmul_epilogue import MatmulEpilogue  # noqa: E402
-from hetero_tvm.relax_passes.norm_layout import NormAxis, NormRows  # noqa: E402
-from hetero_tvm.relax_passes.plan_memory import plan_memory  # noqa: E402
-from hetero_tvm.relax_passes.qkv import MergeQkv  # noqa: E402
-from hetero_tvm.relax_passes.rope import FuseRope  # noqa: E402
-from hetero_tvm.relax_passes.rows import ClaimSoftmax  # noqa: E402
-from hetero_tvm.relax_passes.rule import GraphPass, Report, run_rules  # noqa: E402
-from hetero_tvm.relax_passes.silu import QuickGelu, Silu  # noqa: E402
-from hetero_tvm.relax_passes.sources import after_fusion  # noqa: E402
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.memory.model_plan import MemoryPlan
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.canonical.rules import CANONICAL
+from hetero_tvm.relax_passes.canonical.views import MergeReshapes
+from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
+from hetero_tvm.relax_passes.fusions.anchors import anchors_of, close
+from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
+from hetero_tvm.relax_passes.fusions.attention.qkv import MergeQkv
+from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
+from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
+from hetero_tvm.relax_passes.fusions.conv2d import ConvEpilogue, FoldBatchNorm, FoldPad
+from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
+from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
+from hetero_tvm.relax_passes.fusions.gated_matmul import GatedMlp
+from hetero_tvm.relax_passes.fusions.gelu import Gelu
+from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
+from hetero_tvm.relax_passes.fusions.matmul import MatmulEpilogue
+from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
+from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
+from hetero_tvm.relax_passes.fusions.silu import QuickGelu, Silu
+from hetero_tvm.relax_passes.fusions.softmax import ClaimSoftmax
+from hetero_tvm.relax_passes.rewriting.graph import Graph
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
+from hetero_tvm.relax_passes.rewriting.sources import after_fusion
+from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 
 Claims = Callable[[FusedOp], bool]
 """Whether a target has a kernel for an operator in a form that not every target has."""

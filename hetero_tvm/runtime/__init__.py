@@ -9,7 +9,7 @@ from hetero_tvm.runtime.manifest import (
     read_manifest,
     write_sidecar,
 )
-from hetero_tvm.runtime.npu_use import NpuUse, npu_use
+from hetero_tvm.runtime.npu import NpuUse, npu_use
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec

@@ -55,7 +55,7 @@ def load(
     placement = plan(threads, pin)
     tvm_runtime.check_versions(manifest.versions)
     if manifest.target.kind == "cuda":
-        from hetero_tvm.runtime.cuda_library import CudaLibrary, check_can_run
+        from hetero_tvm.runtime.cuda.library import CudaLibrary, check_can_run
 
         check_can_run(manifest, device)
         return CudaLibrary(so_path, manifest, placement, device, cuda_graph)

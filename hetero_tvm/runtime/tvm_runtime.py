@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hetero_tvm._bootstrap import without_torch
 from hetero_tvm.errors import LibraryError
+from hetero_tvm.host.tvm import without_torch
 from hetero_tvm.runtime.manifest import current_versions
 
 PINS = ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1")

@@ -44,7 +44,7 @@ class DesignSpace(ABC):
     """The design space of one kind of operator on one kind of hardware.
 
     ``machine`` is the target's description of the hardware (for CPUs
-    :class:`hetero_tvm.schedules.cpu.machine.CpuModel`); spaces take vector width, registers,
+    :class:`hetero_tvm.machines.cpu.CpuModel`); spaces take vector width, registers,
     caches and threads from it and assume none of them.  A space has no state of its own: processes that
     time candidates create it from its class, without arguments.
     """

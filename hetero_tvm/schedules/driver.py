@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm import native
+from hetero_tvm.host import native
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Driver:
     def module(self) -> Any:
         """For the attribute ``external_mods`` of a module that is compiled.  Raises
         :class:`NativeBuildError`."""
-        from hetero_tvm._bootstrap import import_tvm
+        from hetero_tvm.host.tvm import tvm
 
         made = native.compile_object(self.sources, flags=self.flags, name=self.functions[0])
-        return import_tvm().runtime.load_static_library(str(made), list(self.functions))
+        return tvm.runtime.load_static_library(str(made), list(self.functions))

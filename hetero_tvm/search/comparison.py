@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetero_tvm.search.candidates import Candidate
-from hetero_tvm.search.records import VERIFIED, RecordStore
+from hetero_tvm.records.candidates import Candidate
+from hetero_tvm.records.store import VERIFIED, RecordStore
+from hetero_tvm.search.measure.workers import Result
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
-from hetero_tvm.search.workers import Result
 
 _MARGIN = 0.02
 """A challenger must beat the default by this fraction in the side-by-side comparison: smaller differences

@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from hetero_tvm.search import comparison, points, roofs, scheduler
-from hetero_tvm.search.candidates import Candidate, point_key
+from hetero_tvm.machines import roofs
+from hetero_tvm.records.candidates import Candidate, point_key
+from hetero_tvm.records.store import BASELINE, VERIFIED, RecordStore
+from hetero_tvm.search import comparison, points, scheduler
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import Ledger, OnEvent
-from hetero_tvm.search.options import TuneOptions
-from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.records import BASELINE, VERIFIED, RecordStore
-from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
-from hetero_tvm.search.workers import (
+from hetero_tvm.search.measure.workers import (
     OK,
     Job,
     Result,
@@ -35,6 +33,9 @@ from hetero_tvm.search.workers import (
     started_workers,
     target_for,
 )
+from hetero_tvm.search.options import TuneOptions
+from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
 
 _SLOW = 2.0
 """A candidate this much slower than the best is not timed to the end."""
@@ -61,7 +62,7 @@ def tune(
     on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``verify`` or
         ``done``) from this thread.
     workers : a measuring process to use and leave open; by default the one that
-        :func:`~hetero_tvm.search.workers.start_early` began, or a new one.
+        :func:`~hetero_tvm.search.measure.workers.start_early` began, or a new one.
 
     Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.
     Raises :class:`TuningError` when candidates cannot be measured at all.
@@ -158,7 +159,7 @@ class _Run:
         for index, state in enumerate(self.states):
             task, seed = state.task, self.options.seed * 10007 + index
             if task.space is None:
-                self.workers.add_task(task.key, generic_spec(task.workload))
+                self.workers.add_task(task.key, generic_spec(task.workload, self.options.generic))
                 state.make = lambda t=task, s=seed: StockProposer(t, self.target, s, self.batch)
             else:
                 self.workers.add_task(task.key, contract_spec(task.op, task.space))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import random
 import sys
 import types
@@ -12,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
+from hetero_tvm.host.tvm import PyCostModel, PyMutator
 
 _FOREIGN_INTRINSICS = ("cuda", "rocm", "hexagon", "arm_cpu", "riscv_cpu", "metal")
 
@@ -48,21 +47,16 @@ def _without_foreign_intrinsics() -> Iterator[None]:
 def load_metaschedule() -> Any:
     """``tvm.s_tir.meta_schedule``, ready to make a TuneContext (0.4 s the first time)."""
     with _without_foreign_intrinsics():
-        import tvm.s_tir.tensor_intrin  # noqa: F401
-    from tvm.s_tir import meta_schedule
+        importlib.import_module("tvm.s_tir.tensor_intrin")
+    from hetero_tvm.host.tvm import meta_schedule
 
     return meta_schedule
 
 
 def _derived(cls: type) -> type:
-    from tvm.ir.utils import derived_object
+    from hetero_tvm.host.tvm import derived_object
 
     return derived_object(cls)
-
-
-load_metaschedule()
-from tvm.s_tir.meta_schedule.cost_model import PyCostModel  # noqa: E402
-from tvm.s_tir.meta_schedule.mutator import PyMutator  # noqa: E402
 
 
 @_derived

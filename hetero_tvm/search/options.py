@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hetero_tvm.search.workers import Limits
+from hetero_tvm.search.measure.workers import Limits
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class TuneOptions:
     generic_share : generic kernels that take less than this share of the model's estimated time are
         not tuned.
     limits : what one candidate may use.
+    generic : ``module:function`` of the untuned schedule for kernels without a space, ``(PrimFunc, machine)
+        -> PrimFunc``; None where there are no such kernels among the tasks.
     """
 
     trials: int | None = 64
@@ -29,3 +31,4 @@ class TuneOptions:
     batch: int | None = None
     generic_share: float = 0.01
     limits: Limits = field(default_factory=Limits)
+    generic: str | None = None

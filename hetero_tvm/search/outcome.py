@@ -14,7 +14,7 @@ class TaskReport:
 
     Parameters
     ----------
-    name, calls, flops, nbytes : see :class:`hetero_tvm.tasks.Task`.
+    name, calls, flops, nbytes : see :class:`hetero_tvm.schedules.task.Task`.
     default_seconds, tuned_seconds : per call; None when not measured.
     origin : what the build will use: a record, or the default.
     roof_seconds : least time that peak and bandwidth of this machine allow; None when unknown.

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from hetero_tvm.records.candidates import point_key
 from hetero_tvm.schedules.base import DesignSpace, Point
-from hetero_tvm.search.candidates import point_key
 
 MOST = 4096
 """Larger spaces are not listed."""

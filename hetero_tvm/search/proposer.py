@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.search import points
-from hetero_tvm.search.candidates import Candidate
 from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.metaschedule import load_metaschedule
-
-tvm = import_tvm()
 
 _LOGGER = logging.getLogger("hetero_tvm.search.metaschedule")
 _LOGGER.setLevel(logging.ERROR)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_tvm.records.candidates import STOCK, Candidate, candidate_key
+from hetero_tvm.records.store import Record
 from hetero_tvm.search import scheduler
-from hetero_tvm.search.candidates import STOCK, Candidate, candidate_key
 from hetero_tvm.search.outcome import TaskReport
-from hetero_tvm.search.records import Record
 
 _TOGETHER, _TOGETHER_BYTES = 4, 64 << 20
 """Candidates of a task that one process may build, when their operands are no larger than this."""

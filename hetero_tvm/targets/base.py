@@ -13,11 +13,11 @@ from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.relax_passes.rule import GraphPass
+from hetero_tvm.records.combinations import Combination, Found, Known
+from hetero_tvm.records.store import RecordStore
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
-from hetero_tvm.search.combinations import Combination, Found, Known
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.records import RecordStore
 
 
 class Target(ABC):
@@ -52,9 +52,9 @@ class Target(ABC):
 
     def running(self) -> tuple[list[Any], str]:
         """Devices of the virtual machine, the one that computes first; the entry that runs there."""
-        from tvm.runtime import cpu
+        from hetero_tvm.host.tvm import tvm
 
-        return [cpu()], self.entry
+        return [tvm.cpu()], self.entry
 
     in_place: bool = True
     """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
@@ -87,7 +87,7 @@ class Target(ABC):
     offload: tuple[str, str] | None = None
     """What measures candidates in a process that owns a device, here or on another machine: the function
     that compiles one, ``(PrimFunc, machine, path) -> facts``, and the class of the device
-    (:class:`hetero_tvm.search.bench_device.BenchDevice`), each as ``module:name``.  None: only
+    (:class:`hetero_tvm.search.measure.device.BenchDevice`), each as ``module:name``.  None: only
     :meth:`measuring` measures."""
 
     def offload_environment(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ class Target(ABC):
 
     @property
     def graph_dtype(self) -> str:
-        """What :func:`hetero_tvm.relax_passes.precision.convert` makes of the graph for this target."""
+        """Type that the graph is converted to for this target (``relax_passes/storage/precision.py``)."""
         return "float32"
 
     def with_precision(self, precision: str) -> Target:
@@ -174,7 +174,7 @@ class Target(ABC):
         """Compile whole groups of calls for hardware with memory of its own.
 
         Gives the module with one call in the place of each group, and the tasks and points for what is
-        left in it, which ``relax_passes.finalize`` replaces by kernels one by one.
+        left in it, which ``compile.kernels`` replaces by kernels one by one.
         """
         return module, tasks, points
 

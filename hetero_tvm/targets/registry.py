@@ -22,7 +22,7 @@ def _builtin() -> dict[str, Callable[[str], Target]]:
 
         return CudaTarget.from_variant(variant)
 
-    from hetero_tvm.targets.cpu import CpuTarget
+    from hetero_tvm.targets.cpu.target import CpuTarget
 
     def npu(variant: str) -> Target:
         from hetero_tvm.targets.npu.target import NpuTarget

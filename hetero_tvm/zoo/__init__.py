@@ -14,8 +14,7 @@ from typing import Any
 import onnx
 
 from hetero_tvm.errors import ModelError, UsageError
-
-from . import bert, convnet, gpt2, llama, vit
+from hetero_tvm.zoo import bert, convnet, gpt2, llama, vit
 
 #: The model that commands use when none is named.
 DEFAULT = "minilm-l6"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from .graph import FLOAT32_MIN, GraphBuilder
+from hetero_tvm.zoo.graph import FLOAT32_MIN, GraphBuilder
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from .graph import GraphBuilder
+from hetero_tvm.zoo.graph import GraphBuilder
 
 
 @dataclass(frozen=True)

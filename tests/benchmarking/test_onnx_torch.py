@@ -5,9 +5,9 @@ from onnx import TensorProto, helper, numpy_helper
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from hetero_tvm import zoo  # noqa: E402
-from hetero_tvm.benchmarking.onnx_torch import to_torch  # noqa: E402
-from hetero_tvm.errors import UnsupportedOperatorError  # noqa: E402
+from hetero_tvm import zoo
+from hetero_tvm.benchmarking.onnx_torch import to_torch
+from hetero_tvm.errors import UnsupportedOperatorError
 
 
 def both(model, inputs):

@@ -7,24 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import te, tirx  # noqa: E402
-
-from hetero_tvm.codegen.access_order import why_not_in_place  # noqa: E402
-from hetero_tvm.codegen.pipeline import compile_kernels  # noqa: E402
-from hetero_tvm.ops.matmul import Matmul  # noqa: E402
-from hetero_tvm.ops.normalization import Normalize  # noqa: E402
-from hetero_tvm.ops.softmax import Softmax  # noqa: E402
-from hetero_tvm.relax_passes.in_place import variant  # noqa: E402
-from hetero_tvm.schedules.cpu import generic  # noqa: E402
-from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
-from hetero_tvm.schedules.cpu.matmul import MatmulSpace  # noqa: E402
-from hetero_tvm.schedules.cpu.normalize import NormalizeSpace  # noqa: E402
-from hetero_tvm.schedules.cpu.softmax import SoftmaxSpace  # noqa: E402
-from tests.schedules.running import MACHINES, TARGET, random_arrays  # noqa: E402
+from hetero_tvm.codegen.access_order import why_not_in_place
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.relax_passes.storage.in_place import variant
+from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
+from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
+from hetero_tvm.schedules.emit import Kernel, int32
+from tests.schedules.cpu.running import MACHINES, TARGET, random_arrays
 
 N = 96
 

@@ -7,14 +7,11 @@ import pytest
 from scipy.special import erf
 
 from hetero_tvm import host
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from hetero_tvm.codegen import avx512, transpose  # noqa: E402
-from hetero_tvm.codegen.pipeline import compile_kernels  # noqa: E402
-from hetero_tvm.schedules.cpu.emit import Kernel, int32, tirx  # noqa: E402
-from hetero_tvm.targets.registry import parse_target  # noqa: E402
+from hetero_tvm.codegen import avx512, transpose
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.schedules.emit import Kernel, int32, tirx
+from hetero_tvm.targets.registry import parse_target
 
 
 def run(k: Kernel, *arrays: np.ndarray) -> None:

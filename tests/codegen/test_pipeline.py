@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import te, topi  # noqa: E402
-
-from hetero_tvm.codegen.pipeline import STACK_LIMIT, compile_kernels  # noqa: E402
-from hetero_tvm.schedules.cpu import generic  # noqa: E402
-from hetero_tvm.schedules.cpu.emit import Kernel  # noqa: E402
-from tests.schedules.running import MACHINES, TARGET, compiled, llvm_of  # noqa: E402
+from hetero_tvm.codegen.pipeline import STACK_LIMIT, compile_kernels
+from hetero_tvm.host.tvm import te, topi, tvm
+from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.emit import Kernel
+from tests.schedules.cpu.running import MACHINES, TARGET, compiled, llvm_of
 
 AVX2 = MACHINES["avx2"]
 

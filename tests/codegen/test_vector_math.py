@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 from hetero_tvm.codegen import vector_math
-from hetero_tvm.schedules.cpu.emit import Kernel
-from tests.schedules.running import compiled
+from hetero_tvm.schedules.emit import Kernel
+from tests.schedules.cpu.running import compiled
 
 FUNCTIONS = (
     "exp", "softmax_exp", "erf", "tanh", "sigmoid", "silu", "gelu_erf", "gelu_tanh", "relu", "relu6",

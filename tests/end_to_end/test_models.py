@@ -12,13 +12,13 @@ from hetero_tvm import zoo
 from hetero_tvm.api import TunedPlan, build_model, import_model, optimize_model
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.errors import AccuracyError, UsageError
+from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import sample_inputs
-from hetero_tvm.schedules.cpu.activation import Activations  # noqa: E402
+from hetero_tvm.schedules.cpu.activations import Activations
 from hetero_tvm.schedules.cpu.attention import AttentionSpace
-from hetero_tvm.schedules.cpu.matmul import MatmulSpace
-from hetero_tvm.search.choose import Choice
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.search.proposer import _plain, tvm
-from tests.frontend.helpers_onnx import add_weight, text_model
+from tests.frontend.onnx.helpers import add_weight, text_model
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 

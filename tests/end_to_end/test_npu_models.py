@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.targets.npu.lowering import place
+from hetero_tvm.targets.npu.regions.lowering import place
 from tests.end_to_end.architectures import ARCHITECTURES, torch
 from tests.end_to_end.test_exported_models import export
 

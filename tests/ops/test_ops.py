@@ -16,9 +16,9 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.relax_passes.fused import contract_of
-from hetero_tvm.relax_passes.tasks_of import task_key
-from tests.schedules.running import compiled, exact, random_arrays, shapes_of
+from hetero_tvm.relax_passes.rewriting.fused import contract_of
+from hetero_tvm.schedules.task import task_key
+from tests.schedules.cpu.running import compiled, exact, random_arrays, shapes_of
 
 OPS = [
     Matmul((2, 3), 5, 4, ("bias", "gelu_erf", "residual")),

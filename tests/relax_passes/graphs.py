@@ -7,19 +7,14 @@ from collections import Counter
 import numpy as np
 from scipy import special
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import relax  # noqa: E402
-
-from hetero_tvm.ops import activations  # noqa: E402
-from hetero_tvm.ops.conv2d import Conv2d  # noqa: E402
-from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d  # noqa: E402
-from hetero_tvm.relax_passes.fused import contract, is_call_tir  # noqa: E402
-from hetero_tvm.relax_passes.graph import Graph, array_of  # noqa: E402
-from hetero_tvm.relax_passes.pipeline import FUSIONS  # noqa: E402
-from hetero_tvm.relax_passes.rule import Report, run_rules  # noqa: E402
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.ops import activations
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
+from hetero_tvm.relax_passes.pipeline import FUSIONS
+from hetero_tvm.relax_passes.rewriting.fused import contract, is_call_tir
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
+from hetero_tvm.relax_passes.rewriting.rule import Report, run_rules
 
 op = relax.op
 

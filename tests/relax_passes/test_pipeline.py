@@ -4,8 +4,8 @@ import pytest
 
 from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.relax_passes.fused import is_call_tir
 from hetero_tvm.relax_passes.pipeline import FUSIONS, lower
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from tests.relax_passes.graphs import bindings, relax, tvm
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]

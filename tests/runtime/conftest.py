@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetero_tvm import native
+from hetero_tvm.host import native
 from hetero_tvm.runtime import (
     Manifest,
     Signature,
@@ -44,10 +44,7 @@ def weights() -> np.ndarray:
 
 
 def _export(folder: Path, name: str, make_body, inputs, outputs) -> Path:
-    from hetero_tvm._bootstrap import import_tvm
-
-    tvm = import_tvm()
-    from tvm import relax
+    from hetero_tvm.host.tvm import relax, tvm
 
     builder = relax.BlockBuilder()
     variables = [relax.Var(spec.name, relax.TensorType(spec.shape, spec.dtype)) for spec in inputs]

@@ -202,8 +202,7 @@ print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 def test_it_works_beside_a_full_tvm(run_python, mlp):
     script = """
 import sys
-from hetero_tvm._bootstrap import import_tvm
-tvm = import_tvm()
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.runtime import load
 import numpy as np
 print(load(sys.argv[1])(np.ones((8, 64), "float32")).shape)
@@ -215,8 +214,7 @@ print(load(sys.argv[1])(np.ones((8, 64), "float32")).shape)
 def test_beside_a_compiler_any_order_of_sizes_works(run_python, mlp):
     script = """
 import sys, numpy as np
-from hetero_tvm._bootstrap import import_tvm
-import_tvm()
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.runtime import load
 x = np.ones((8, 64), "float32")
 for count in (1, 2, 1):

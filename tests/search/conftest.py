@@ -1,6 +1,6 @@
 import pytest
 
-from hetero_tvm.search.workers import Limits, Workers
+from hetero_tvm.search.measure.workers import Limits, Workers
 from tests.search.spaces import MACHINE
 
 

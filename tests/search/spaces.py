@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hetero_tvm import host
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp, Operand
 from hetero_tvm.schedules.base import DesignSpace, Knob
-from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
-from hetero_tvm.schedules.cpu.emit import Kernel
-from hetero_tvm.schedules.cpu.machine import CpuModel
-from hetero_tvm.schedules.cpu.normalize import normalize_row
-from hetero_tvm.schedules.cpu.rows import each_row
-from hetero_tvm.tasks import Task
+from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
+from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
+from hetero_tvm.schedules.cpu.rows.row_tiles import each_row
+from hetero_tvm.schedules.emit import Kernel
+from hetero_tvm.schedules.task import Task
 
 MACHINE = CpuModel(host.detect().microarchitecture, features=("test",), lanes=8, registers=16, threads=2)
 
@@ -55,8 +55,7 @@ class Scale(FusedOp):
         return x * w
 
     def workload(self):
-        from tvm import te
-
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import prim_func
 
         shape = (self.rows, self.n)
@@ -81,7 +80,7 @@ class ScaleSpace(DesignSpace):
         return [float(point["repeat"]), float(point["pieces"]), 1.0 / point["repeat"]]
 
     def emit(self, op, point, machine):
-        from hetero_tvm.schedules.cpu.emit import Kernel
+        from hetero_tvm.schedules.emit import Kernel
 
         k = Kernel()
         with k:
@@ -169,8 +168,7 @@ class BadSpace(ScaleSpace):
         return super().emit(op, point, machine)
 
     def before(self, k, point):
-        from tvm import tirx
-        from tvm.tirx.script.builder import ir as T
+        from hetero_tvm.host.tvm import T, tirx
 
         if point["mode"] == "crash_run":
             T.evaluate(tirx.call_extern("int32", "abort"))

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from hetero_tvm.search import comparison
+from hetero_tvm.search.measure.workers import OK, Result
 from hetero_tvm.search.task_state import key_of
-from hetero_tvm.search.workers import OK, Result
 
 POINTS = [{"point": {"tile": n}} for n in range(4)]
 NO_RECORDS = SimpleNamespace(best=lambda task: None)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tvm.machines import roofs
 from hetero_tvm.ops.add_norm import AddNorm
-from hetero_tvm.schedules.cpu.add_norm import AddNormSpace
-from hetero_tvm.search import comparison, roofs
-from hetero_tvm.search.choose import choose_one
+from hetero_tvm.records.choose import choose_one
+from hetero_tvm.records.store import VERIFIED, RecordStore, Site, append_line, new_record
+from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
+from hetero_tvm.schedules.task import Task
+from hetero_tvm.search import comparison
 from hetero_tvm.search.loop import TuneOptions, tune
-from hetero_tvm.search.records import VERIFIED, RecordStore, Site, append_line, new_record
-from hetero_tvm.search.workers import Limits
-from hetero_tvm.tasks import Task
+from hetero_tvm.search.measure.workers import Limits
 from tests.search.spaces import (
     MACHINE,
     BadSpace,
@@ -197,7 +198,7 @@ import sys
 from hetero_tvm.search import roofs
 roofs.measure = lambda threads: roofs.Roofs(100.0, 10.0)
 from hetero_tvm.search.loop import *
-from hetero_tvm.search.records import *
+from hetero_tvm.records.store import *
 from tests.search.spaces import *
 def say(event):
     if event["event"] == "trial":

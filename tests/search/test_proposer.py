@@ -1,9 +1,9 @@
 import pytest
 
-from hetero_tvm.search.candidates import candidate_key
+from hetero_tvm.records.candidates import candidate_key
 from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.measure.workers import target_for
 from hetero_tvm.search.proposer import PointProposer, StockProposer
-from hetero_tvm.search.workers import target_for
 from tests.search.spaces import MACHINE, IdleKnob, ScaleSpace, SinglePoint, TinySpace, generic_matmul, task
 
 TARGET = target_for(MACHINE)

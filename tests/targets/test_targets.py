@@ -7,11 +7,11 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.errors import TargetError
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cpu.machine import CpuModel
 from hetero_tvm.targets import registry
-from hetero_tvm.targets.cpu import CpuTarget
+from hetero_tvm.targets.cpu.target import CpuTarget
 from hetero_tvm.targets.registry import parse_target
 
 

@@ -6,12 +6,12 @@ Loop structure::
         pack K of this head as KT[S / NK][D][NK] and V as [D / NV][S][NV]        (L1 or L2)
         for each tile of MR query rows:
             for each panel of NK keys:  acc[MR][NK] = Q KT, times scale, plus mask -> P[MR][S]   (L1)
-            for each row of P:          max, exp, sum                     (schedules/cpu/softmax.py)
+            for each row of P:          max, exp, sum                     (schedules/cpu/rows/softmax.py)
             for each panel of NV values: acc[MR][NV] = P V, times 1 / sum -> O
         the last Sq % MR query rows: one more nest of that height
 
-Both products run in the register tile of ``schedules/cpu/tile.py`` on operands that sit in L1/L2; the
-scratch of a thread is MR x S scores plus one head's packed K and V.  K must be packed because lanes
+Both products run in the register tile of ``schedules/cpu/products/tile.py`` on operands that sit in L1/L2;
+the scratch of a thread is MR x S scores plus one head's packed K and V.  K must be packed because lanes
 run over keys; V because rows of a wide QKV tensor would fall into few cache sets.  A causal mask
 skips the panels of keys that no row of the tile can see, before a sliding window too.  Queries, keys
 and values are read where they lie (any strides between heads and rows), so nothing is transposed,
@@ -25,13 +25,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.codegen import transpose, vector_math
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu import pack, row, tile
-from hetero_tvm.schedules.cpu.emit import LINE_FLOATS, Kernel, chunks, constant, int32, tirx
-from hetero_tvm.schedules.cpu.machine import CpuModel
-from hetero_tvm.schedules.cpu.softmax import LOWEST
+from hetero_tvm.schedules.cpu.products import pack, tile
+from hetero_tvm.schedules.cpu.rows import row
+from hetero_tvm.schedules.cpu.rows.softmax import LOWEST
+from hetero_tvm.schedules.emit import LINE_FLOATS, Kernel, chunks, constant, int32, tirx
 
 _SCORES_LIMIT = 256 << 10
 """Bytes of scores per tile that still make sense in L2; longer rows are refused."""

@@ -18,14 +18,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import tirx  # noqa: E402
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError  # noqa: E402
-
-from hetero_tvm.schedules.cpu.machine import CpuModel  # noqa: E402
+from hetero_tvm.host.tvm import SBlockRealize, Schedule, ScheduleError, tirx, tvm
+from hetero_tvm.machines.cpu import CpuModel
 
 _PARALLEL_WORTH = 8192
 """Loop iterations below which waking the other threads costs more than it saves."""

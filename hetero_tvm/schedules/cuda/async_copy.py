@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import tirx  # noqa: E402
-from tvm.tirx.script.builder import ir as T  # noqa: E402
-
-from hetero_tvm.schedules.cpu.emit import Kernel, int32  # noqa: E402
-from hetero_tvm.schedules.cuda.rows import bytes_of  # noqa: E402
+from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
+from hetero_tvm.schedules.emit import Kernel, int32
 
 
 def copy(k: Kernel, shared: Any, to: Any, source: Any, origin: Any, width: int, dtype: str) -> None:

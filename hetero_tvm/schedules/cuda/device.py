@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm.backend.cuda.op import cuda_func_call  # noqa: E402
-from tvm.tirx.script.builder import ir as T  # noqa: E402
-
-from hetero_tvm.schedules.cuda.tiles import WGMMA_COLUMNS  # noqa: E402
+from hetero_tvm.host.tvm import T, cuda_func_call
+from hetero_tvm.schedules.cuda.products.tiles import WGMMA_COLUMNS
 
 _ADDRESS = "unsigned to = (unsigned)__cvta_generic_to_shared((char*)shared + at);"
 _MMA = """

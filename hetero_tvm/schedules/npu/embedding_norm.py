@@ -19,20 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
-
-import_tvm()
-
-from tvm import tirx  # noqa: E402
-
-from hetero_tvm.ops.base import FusedOp  # noqa: E402
-from hetero_tvm.ops.embedding_norm import EmbeddingNorm  # noqa: E402
-from hetero_tvm.schedules.base import Knob, Packer, Point  # noqa: E402
-from hetero_tvm.schedules.npu.base import NpuSpace, stored_as  # noqa: E402
-from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel  # noqa: E402
-from hetero_tvm.schedules.npu.program.emit_gather import wrap  # noqa: E402
-from hetero_tvm.schedules.npu.rows import normalise, tile_rows  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at  # noqa: E402
+from hetero_tvm.host.tvm import tirx
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm
+from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.npu.base import NpuSpace, stored_as
+from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
+from hetero_tvm.schedules.npu.normalization import normalise, tile_rows
+from hetero_tvm.schedules.npu.tensor_program.emit_gather import wrap
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _CHUNK = 512
 """Most rows whose indices lie in the unified buffer at once."""
@@ -80,7 +75,7 @@ class NpuEmbeddingNormSpace(NpuSpace):
 
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Tables with their factors, and vectors, in the machine's type."""
-        from hetero_tvm.targets.npu.numbers import numpy_dtype
+        from hetero_tvm.machines.npu.numbers import numpy_dtype
 
         dtype, count = numpy_dtype(machine.short), 2 * len(op.lookups)
         factors = {2 * n + 1: x.factor for n, x in enumerate(op.lookups)}

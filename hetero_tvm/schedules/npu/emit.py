@@ -23,13 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import tirx  # noqa: E402
-from tvm.script.ir_builder import IRBuilder  # noqa: E402
-from tvm.tirx.script.builder import ir as T  # noqa: E402
+from hetero_tvm.host.tvm import IRBuilder, T, tirx
 
 Index = Callable[..., Sequence[Any]]
 DRAM = "global"
@@ -49,7 +43,7 @@ Source = At | float
 
 
 class Kernel:
-    """Collects one PrimFunc; see ``schedules.cpu.emit.Kernel`` for the CPU's."""
+    """Collects one PrimFunc; see ``schedules.emit.Kernel`` for the CPU's."""
 
     def __init__(self, name: str = "main"):
         self._name = name

@@ -1,7 +1,7 @@
 """Products and convolutions of 8-bit integers on the matrix unit.
 
 Loops: those of :mod:`hetero_tvm.schedules.npu.matmul.kernel` and
-:mod:`hetero_tvm.schedules.npu.conv2d`, with int32 accumulators; their way out adds the bias, scales by
+:mod:`hetero_tvm.schedules.npu.images.conv2d`, with int32 accumulators; their way out adds the bias, scales by
 column, rounds and saturates in one instruction::
 
     for s in sub, rows of the tile: UB <- requantised(L0C + bias);  DRAM <- UB
@@ -21,9 +21,9 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu import conv2d
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace, stored_as
 from hetero_tvm.schedules.npu.emit import UB, At
+from hetero_tvm.schedules.npu.images import conv2d
 from hetero_tvm.schedules.npu.matmul.finish import least
 from hetero_tvm.schedules.npu.matmul.kernel import Emitter
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING

@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-import_tvm()
-
-from tvm import tirx  # noqa: E402
+from hetero_tvm.host.tvm import tirx
 
 
 def ceil_div(a: int, b: int) -> int:

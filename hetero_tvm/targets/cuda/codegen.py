@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-import tvm_ffi  # noqa: E402
-from tvm import tirx  # noqa: E402
-from tvm.s_tir import pipeline as s_tir_pipeline  # noqa: E402
-from tvm.tirx import compilation_pipeline  # noqa: E402
-
-from hetero_tvm.errors import BuildError, HeteroTVMError  # noqa: E402
-from hetero_tvm.runtime import cuda_runtime  # noqa: E402
-from hetero_tvm.runtime.quiet import quiet_fd2  # noqa: E402
-from hetero_tvm.targets.cuda import compilers, driver  # noqa: E402
+from hetero_tvm.errors import BuildError, HeteroTVMError
+from hetero_tvm.host.tvm import compilation_pipeline, s_tir_pipeline, tirx, tvm, tvm_ffi
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
+from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.targets.cuda import compilers, driver
 
 PIPELINE = "hetero_tvm_cuda"
 
@@ -198,7 +189,7 @@ def rejects(kernel: Any, target: Any) -> str | None:
 
 def compile_executable(module: Any, target: Any) -> Any:
     """From lowered Relax with scheduled kernels (each with its target attribute) to an executable."""
-    from tvm import relax
+    from hetero_tvm.host.tvm import relax
 
     driver.enable_module()
     check_bound(module)
@@ -212,7 +203,7 @@ def use_cuda_graph(module: Any, context: Any) -> Any:
     ``main`` stays beside it as ``main_eager``, kernel after kernel, for devices and users that cannot or
     will not capture; kernels and constants are shared.
     """
-    from tvm import relax
+    from hetero_tvm.host.tvm import relax
 
     eager = module["main"]
     config = {**dict(context.config), "relax.backend.use_cuda_graph": True}
@@ -231,9 +222,8 @@ def _with_results(module: Any) -> Any:
     The virtual machine cannot run a nested function without a result: it would write to its caller's
     void register.
     """
-    from tvm import relax
-
-    from hetero_tvm.relax_passes.bindings import map_bindings
+    from hetero_tvm.host.tvm import relax
+    from hetero_tvm.relax_passes.rewriting.bindings import map_bindings
 
     types = {}
     for variable, function in list(module.functions.items()):
@@ -263,20 +253,6 @@ def _with_results(module: Any) -> Any:
 
 
 _CALL_BUILTIN = "relax.call_builtin_with_ctx"
-
-
-def with_c_names(function: Any) -> Any:
-    """The function with buffers that CUDA C++ can name; TVM uses the names of the model as they are."""
-    renamed: dict[Any, Any] = {}
-
-    def rename(var: Any) -> Any:
-        if re.fullmatch(r"[A-Za-z]\w*", var.name):
-            return var
-        if var not in renamed:
-            renamed[var] = tvm.ir.Var(f"b{len(renamed)}_" + re.sub(r"\W+", "_", var.name).strip("_"), var.ty)
-        return renamed[var]
-
-    return tvm_ffi.structural_map(function, (tvm.ir.Var, rename))
 
 
 # --- nothing unscheduled -----------------------------------------------------------------------

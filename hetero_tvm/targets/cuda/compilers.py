@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from hetero_tvm.errors import TargetError
-from hetero_tvm.runtime import cuda_runtime
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.targets.cuda.emulator import Emulator
 from hetero_tvm.targets.cuda.toolchain import Toolchain
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from hetero_tvm._bootstrap import import_tvm
-from hetero_tvm.runtime import cuda_runtime
-
-tvm = import_tvm()
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
 
 
 def enable_module() -> None:

@@ -2,7 +2,7 @@
 
 With ``HETERO_TVM_CUDA_EMULATE=1`` kernels are translated from the CUDA C++ that TVM generates to
 C++ over ``emulated.h``, compiled by the host compiler, and run by the stand-in driver
-(``native_src/cuda/standin.cc``).  Everything else is what a GPU would see: TVM's CUDA runtime,
+(``runtime/cuda/cpp/standin.cc``).  Everything else is what a GPU would see: TVM's CUDA runtime,
 launches, device memory, streams, graphs.  It is for checking numbers, and slow: small shapes only.
 
 Not covered: TMA and mbarrier; data races between barriers; reads out of bounds.
@@ -15,8 +15,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetero_tvm import native
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host import native
 from hetero_tvm.targets.cuda.toolchain import Toolchain
 
 MAGIC = b"HTVMEMU1"
@@ -50,7 +50,7 @@ def compiled(text: str, flags: Sequence[str] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"emulated-{_digest(text)}.cc"
     path.write_text(text)
-    header = native.source_path("native_src/cuda/emulated.h")
+    header = native.source_path("runtime/cuda/cpp/emulated.h")
     flags = ["-std=c++20", "-O1", "-march=native", "-w", "-fpermissive", "-fno-math-errno", *flags]
     ready = native.compile_header(header, flags=flags, name="emulated")
     return native.compile_shared([path], include=[ready, header.parent], flags=flags, name="emulated")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hetero_tvm.machines.gpu import WARP, GpuModel, model_named
 from hetero_tvm.targets.cuda import cubin
 from hetero_tvm.targets.cuda.codegen import DeviceModule, Launch
-from hetero_tvm.targets.cuda.model import WARP, GpuModel, model_named
 
 _REGISTER_UNIT = 256  # registers are given to a warp in portions of so many
 _SHARED_RESERVED = 1 << 10  # that the driver takes of each block's shared memory ...

@@ -18,11 +18,11 @@ import numpy as np
 
 from hetero_tvm import host
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.records.choose import choose_one
+from hetero_tvm.records.store import RANKED, UNMEASURED, RecordStore, new_record
 from hetero_tvm.schedules.base import Knob, Point, thaw
-from hetero_tvm.search.choose import choose_one
 from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.outcome import TaskReport, TuneReport
-from hetero_tvm.search.records import RANKED, UNMEASURED, RecordStore, new_record
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import codegen, facts
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.relax_passes.finalize import symbol
+from hetero_tvm.machines.gpu import GpuModel, model_named
+from hetero_tvm.schedules.task import symbol
 from hetero_tvm.targets.cuda import facts
 from hetero_tvm.targets.cuda.codegen import DeviceModule
-from hetero_tvm.targets.cuda.model import GpuModel, model_named
 from hetero_tvm.targets.cuda.toolchain import Toolchain
 
 _REGISTERS, _THREADS = 65536, 1024  # of a block
@@ -27,7 +27,7 @@ def problems(built: Any, modules: Sequence[DeviceModule], tools: Toolchain) -> l
 
     Parameters
     ----------
-    built : a :class:`hetero_tvm.build_steps.BuiltModel` for GPUs.
+    built : a :class:`hetero_tvm.compile.build.BuiltModel` for GPUs.
     modules : its device modules (see :func:`.codegen.collect`).
     tools : the compiler, which gives their PTX.
     """

@@ -8,32 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from hetero_tvm.errors import LibraryError, TargetError, UsageError  # noqa: E402
-from hetero_tvm.ops.base import FusedOp  # noqa: E402
-from hetero_tvm.ops.batch_matmul import BatchMatmul  # noqa: E402
-from hetero_tvm.ops.tensor_program import TensorProgram  # noqa: E402
-from hetero_tvm.relax_passes.conv_forms import Conv1dAsConv2d  # noqa: E402
-from hetero_tvm.relax_passes.conv_transpose import ConvTransposeAsPhases  # noqa: E402
-from hetero_tvm.relax_passes.index_forms import ScanAsKernel, SplitAsSlices  # noqa: E402
-from hetero_tvm.relax_passes.layout import BlockImages  # noqa: E402
-from hetero_tvm.relax_passes.pipeline import fusions  # noqa: E402
-from hetero_tvm.relax_passes.precision import DTYPES  # noqa: E402
-from hetero_tvm.relax_passes.rule import GraphPass  # noqa: E402
-from hetero_tvm.runtime import cuda_runtime  # noqa: E402
-from hetero_tvm.schedules.base import DesignSpace  # noqa: E402
-from hetero_tvm.schedules.cuda import generic  # noqa: E402
-from hetero_tvm.schedules.cuda.nests import program_nests  # noqa: E402
-from hetero_tvm.schedules.cuda.scan import scan  # noqa: E402
-from hetero_tvm.schedules.registry import CUDA_SPACES  # noqa: E402
-from hetero_tvm.search.outcome import TuneReport  # noqa: E402
-from hetero_tvm.search.records import RecordStore  # noqa: E402
-from hetero_tvm.targets.base import Target  # noqa: E402
-from hetero_tvm.targets.cuda import codegen, compilers, facts  # noqa: E402
-from hetero_tvm.targets.cuda.model import MODELS, GpuModel, model_named  # noqa: E402
+from hetero_tvm.codegen.c_names import with_c_names
+from hetero_tvm.errors import LibraryError, TargetError, UsageError
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.gpu import MODELS, GpuModel, model_named
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.ops.tensor_program import TensorProgram
+from hetero_tvm.records.store import RecordStore
+from hetero_tvm.relax_passes.forms.conv_forms import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
+from hetero_tvm.relax_passes.forms.index_forms import ScanAsKernel, SplitAsSlices
+from hetero_tvm.relax_passes.pipeline import fusions
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.relax_passes.storage.layout import BlockImages
+from hetero_tvm.relax_passes.storage.precision import DTYPES
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
+from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
+from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.scan import scan
+from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.cuda import codegen, compilers, facts, generic
 
 _BLOCK = 8
 """Channels of an image that lie together: 16 bytes of half precision."""
@@ -68,7 +65,7 @@ class CudaTarget(Target):
 
     measured_here = False
 
-    offload = ("hetero_tvm.targets.cuda.bench:compile_candidate", "hetero_tvm.targets.cuda.bench:GpuBench")
+    offload = ("hetero_tvm.targets.cuda.device:compile_candidate", "hetero_tvm.targets.cuda.device:GpuBench")
 
     def devices_here(self) -> Sequence[int]:
         """The GPUs of the first one's name; none without a driver or GPU, or when no variant runs on it."""
@@ -214,7 +211,7 @@ class CudaTarget(Target):
         return None if isinstance(nests, str) or len(nests.results) != 1 else op
 
     def schedule_generic(self, function: Any) -> Any:
-        return generic.schedule(codegen.with_c_names(function), self.tvm_target, self.machine)
+        return generic.schedule(with_c_names(function), self.tvm_target, self.machine)
 
     def unrunnable(self) -> str | None:
         try:
@@ -238,7 +235,7 @@ class CudaTarget(Target):
         return self.tvm_target
 
     def stamp(self, kernel: Any) -> Any:
-        return codegen.with_c_names(kernel).with_attr("target", self.tvm_target)
+        return with_c_names(kernel).with_attr("target", self.tvm_target)
 
     def compile(self, module: Any) -> Any:
         return self.compile_with_facts(module)[0]

@@ -13,7 +13,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from hetero_tvm.native import cache_dir
+from hetero_tvm.host.native import cache_dir
 
 _BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")
 # Approximations that are only good near zero: sin of a large angle, powers of negative numbers.

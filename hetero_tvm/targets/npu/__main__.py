@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetero_tvm.errors import HeteroTVMError
-from hetero_tvm.targets.npu.assembler import assemble
-from hetero_tvm.targets.npu.disassembler import disassemble_file
+from hetero_tvm.targets.npu.isa.assembler import assemble
+from hetero_tvm.targets.npu.isa.disassembler import disassemble_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:

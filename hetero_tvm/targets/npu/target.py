@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
+from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.machines.npu.spec import NPUSpec, presets
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.relax_passes.conv_forms import FORMS
-from hetero_tvm.relax_passes.grid_sample import GridSampleAsTake
-from hetero_tvm.relax_passes.index_forms import INDEX_FORMS, SplitAsSlices
+from hetero_tvm.records.combinations import Combination, Found, Known
+from hetero_tvm.relax_passes.forms.conv_forms import FORMS
+from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
+from hetero_tvm.relax_passes.forms.index_forms import INDEX_FORMS, SplitAsSlices
+from hetero_tvm.relax_passes.forms.quantized_rows import QuantConv1dAsConv2d
+from hetero_tvm.relax_passes.forms.resize_forms import RESIZE_FORMS
+from hetero_tvm.relax_passes.forms.scatter_forms import ScatterAsSelection
+from hetero_tvm.relax_passes.forms.topk_form import TopkAsExtrema
+from hetero_tvm.relax_passes.fusions.pool2d import ClaimPool
+from hetero_tvm.relax_passes.fusions.quantized import Quantized
 from hetero_tvm.relax_passes.pipeline import FUSIONS
-from hetero_tvm.relax_passes.pool import ClaimPool
-from hetero_tvm.relax_passes.quantized import Quantized
-from hetero_tvm.relax_passes.quantized_rows import QuantConv1dAsConv2d
-from hetero_tvm.relax_passes.resize_forms import RESIZE_FORMS
-from hetero_tvm.relax_passes.rule import GraphPass
-from hetero_tvm.relax_passes.scatter_forms import ScatterAsSelection
-from hetero_tvm.relax_passes.topk_form import TopkAsExtrema
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
-from hetero_tvm.schedules.npu.registry import NPU_SPACES
-from hetero_tvm.search.combinations import Combination, Found, Known
+from hetero_tvm.schedules.npu.spaces import NPU_SPACES
 from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cpu import CpuTarget
-from hetero_tvm.targets.npu.machine import NpuMachine
-from hetero_tvm.targets.npu.spec import NPUSpec, presets
+from hetero_tvm.targets.cpu.target import CpuTarget
 
 DEFAULT = "mobile"
 _DTYPES = {"f16": "float16", "bf16": "bfloat16"}
@@ -133,7 +133,7 @@ class NpuTarget(Target):
 
     def contract_of(self, function: Any, name: str, flops: int) -> FusedOp | None:
         from hetero_tvm.ops.tensor_program import TensorProgram
-        from hetero_tvm.schedules.npu.program.recover import results
+        from hetero_tvm.schedules.npu.tensor_program.recover import results
 
         return TensorProgram.of(function, name, flops) if results(function) == 1 else None
 
@@ -143,7 +143,7 @@ class NpuTarget(Target):
     def offload_regions(
         self, module: Any, tasks: Sequence[Any], points: Mapping[str, Point]
     ) -> tuple[Any, Sequence[Any], Mapping[str, Point]]:
-        from hetero_tvm.targets.npu.lowering import lower_regions
+        from hetero_tvm.targets.npu.regions.lowering import lower_regions
 
         module, _, _ = lower_regions(module, tasks, points, self)
         # What the NPU could do and is not worth the transfer runs on the host as on any CPU.
@@ -160,7 +160,7 @@ class NpuTarget(Target):
     measured_here = False
 
     def measuring(self, tasks: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        from hetero_tvm.targets.npu.measure import SimulatedWorkers
+        from hetero_tvm.targets.npu.tuning.measure import SimulatedWorkers
 
         mine = [task for task in tasks if isinstance(task.space, NpuSpace)]
         return mine, SimulatedWorkers(mine, self.machine)
@@ -174,12 +174,12 @@ class NpuTarget(Target):
         more: Callable[[], bool],
         on_trial: Callable[[Combination, float | None, float], None],
     ) -> Found:
-        from hetero_tvm.targets.npu.whole_model import search
+        from hetero_tvm.targets.npu.tuning.whole_model import search
 
         return search(module, tasks, self, known, seed, more, on_trial)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
-        from hetero_tvm.targets.npu.lowering import place
+        from hetero_tvm.targets.npu.regions.lowering import place
 
         return str(place(module, tasks, self)[2])
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.host.tvm import te
 from hetero_tvm.ops.tensor_program import TensorProgram
 from tests.schedules.cuda.running import MACHINE, compiled
 from tests.schedules.cuda.spaces import check_machine_code, points
-
-tvm = import_tvm()
-
-from tvm import te  # noqa: E402
 
 
 def tensor(name, *shape, dtype="float32"):

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from tvm import relax  # noqa: E402
+from hetero_tvm.host.tvm import relax
 
 op, nn, image, vision, grad = relax.op, relax.op.nn, relax.op.image, relax.op.vision, relax.op.grad
 

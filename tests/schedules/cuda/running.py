@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from hetero_tvm.targets.cuda import codegen, facts  # noqa: E402
-from hetero_tvm.targets.registry import parse_target  # noqa: E402
-from tests.targets.cuda.conftest import compiler, emulated  # noqa: E402, F401
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.registry import parse_target
+from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 TARGET = parse_target("cuda:sm_80")
 MACHINE = TARGET.machine

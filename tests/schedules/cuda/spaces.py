@@ -6,12 +6,9 @@ import itertools
 
 import numpy as np
 
-from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.targets.cuda import codegen, facts
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, compiled
-
-tvm = import_tvm()
 
 HALF = 2.0**-10
 """Two roundings of float16 (to nearest), relative."""

@@ -10,9 +10,9 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.rope import Rope
-from hetero_tvm.schedules.cuda.nests import program_nests
-from hetero_tvm.schedules.cuda.pointwise import CudaPointwiseSpace, width_of
-from hetero_tvm.schedules.cuda.reduce import CudaReduceSpace
+from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
+from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from tests.schedules.cuda.running import MACHINE, emulated  # noqa: F401
 from tests.schedules.cuda.spaces import HALF, check_numbers
 

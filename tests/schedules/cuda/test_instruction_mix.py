@@ -5,9 +5,9 @@ import re
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
-from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
-from hetero_tvm.schedules.cuda.softmax import CudaSoftmaxSpace
+from hetero_tvm.schedules.cuda.attention.space import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
+from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from hetero_tvm.targets.cuda import codegen
 from hetero_tvm.targets.registry import parse_target
 from tests.targets.cuda.conftest import compiler  # noqa: F401

@@ -4,24 +4,14 @@ import re
 
 import pytest
 
-from hetero_tvm._bootstrap import import_tvm
-
-tvm = import_tvm()
-
-from hetero_tvm.errors import BuildError  # noqa: E402
-from hetero_tvm.relax_passes.finalize import apply_schedules  # noqa: E402
-from hetero_tvm.relax_passes.pipeline import optimize  # noqa: E402
-from hetero_tvm.relax_passes.tasks_of import tasks_of  # noqa: E402
-from hetero_tvm.targets.cuda import codegen  # noqa: E402
-from tests.schedules.cuda.relax_operators import (  # noqa: E402
-    FORMS,
-    NO_KERNEL,
-    OPERATORS,
-    POINTWISE,
-    REFUSED,
-    module_of,
-)
-from tests.schedules.cuda.running import MACHINE, TARGET, compiler  # noqa: E402, F401
+from hetero_tvm.compile.kernels import apply_schedules
+from hetero_tvm.compile.tasks import tasks_of
+from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.relax_passes.pipeline import optimize
+from hetero_tvm.targets.cuda import codegen
+from tests.schedules.cuda.relax_operators import FORMS, NO_KERNEL, OPERATORS, POINTWISE, REFUSED, module_of
+from tests.schedules.cuda.running import MACHINE, TARGET, compiler  # noqa: F401
 
 
 def tasks(makes):

@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.schedules.npu.base import stored_as
-from hetero_tvm.targets.npu.driver import Run, open_device
-from hetero_tvm.targets.npu.machine import NpuMachine
-from hetero_tvm.targets.npu.region import CompiledRegion, KernelCache, RegionBuilder, Value, plain_layout
-from hetero_tvm.targets.npu.spec import NPUSpec
+from hetero_tvm.targets.npu.device.driver import Run, open_device
+from hetero_tvm.targets.npu.regions.region import (
+    CompiledRegion,
+    KernelCache,
+    RegionBuilder,
+    Value,
+    plain_layout,
+)
 
 #: float16 carries 11 bits; a kernel rounds some ten times on its way.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}

@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.errors import TargetError
-from hetero_tvm.runtime import cuda_runtime
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.targets.cuda import compilers, toolchain
 
 

@@ -11,7 +11,7 @@ class BadGpuSpace(BadSpace):
     modes = ("good", "wrong", "fault", "crash")
 
     def emit(self, op, point, machine):
-        from tvm.script import tirx as T
+        from hetero_tvm.host.tvm import script_T as T
 
         rows, n, mode = op.rows, op.n, point["mode"]
 
@@ -28,8 +28,7 @@ class BadGpuSpace(BadSpace):
 
 
 def _changed(kernel, mode):
-    import tvm_ffi
-    from tvm import tirx
+    from hetero_tvm.host.tvm import tirx, tvm_ffi
 
     def store(node):
         if mode == "wrong":

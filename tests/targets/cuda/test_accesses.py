@@ -4,17 +4,16 @@ import math
 
 import pytest
 
-from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cuda.attention import CudaAttentionSpace
-from hetero_tvm.schedules.cuda.matmul import CudaMatmulSpace
-from hetero_tvm.schedules.cuda.tiles import Tile
+from hetero_tvm.schedules.cuda.attention.space import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
+from hetero_tvm.schedules.cuda.products.tiles import Tile
 from hetero_tvm.targets.cuda import codegen
 from hetero_tvm.targets.cuda.accesses import sectors, sites, wavefronts
 from hetero_tvm.targets.registry import parse_target
 
-tvm = import_tvm()
 TARGET = parse_target("cuda:sm_80")
 MACHINE = TARGET.machine
 MATMUL, ATTENTION = CudaMatmulSpace(), CudaAttentionSpace()
@@ -92,7 +91,7 @@ def test_attention_meets_in_no_bank(emulated):
 
 def test_conflicts_are_seen(emulated, monkeypatch):
     """Without the permutation of chunks, rows of fragments meet in the banks of the first."""
-    from hetero_tvm.schedules.cuda import fragments, operands
+    from hetero_tvm.schedules.cuda.products import fragments, operands
 
     monkeypatch.setattr(operands, "swizzled", lambda row, chunk, pitch: chunk)
     monkeypatch.setattr(fragments, "row_key", lambda row, pitch: 0 * row)

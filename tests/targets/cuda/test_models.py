@@ -14,10 +14,11 @@ from hetero_tvm import zoo
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import AccuracyError, LibraryError
 from hetero_tvm.reference import run_reference, sample_inputs
-from hetero_tvm.runtime import cuda_runtime, load
+from hetero_tvm.runtime import load
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.manifest import read_manifest
-from hetero_tvm.schedules.cuda.gemv import CudaGemvSpace
-from tests.frontend.helpers_onnx import add_weight, text_model
+from hetero_tvm.schedules.cuda.products.gemv import CudaGemvSpace
+from tests.frontend.onnx.helpers import add_weight, text_model
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]

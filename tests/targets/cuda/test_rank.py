@@ -3,8 +3,8 @@
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
+from hetero_tvm.records.store import new_record, read_records
 from hetero_tvm.search.cost_model import SpaceModel
-from hetero_tvm.search.records import new_record, read_records
 from hetero_tvm.targets.cuda.rank import WARNING, candidates, pick, refusal, trained
 from tests.targets.cuda.conftest import compiler  # noqa: F401
 

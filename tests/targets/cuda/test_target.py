@@ -5,16 +5,15 @@ import types
 import pytest
 
 from hetero_tvm import build as build_command
-from hetero_tvm._bootstrap import import_tvm
 from hetero_tvm.errors import BuildError, LibraryError, TargetError
-from hetero_tvm.runtime import cuda_runtime, tvm_runtime
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.gpu import MODELS, GpuModel
+from hetero_tvm.runtime import tvm_runtime
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.targets.cuda import codegen, compilers, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
-from hetero_tvm.targets.cuda.model import MODELS, GpuModel
 from hetero_tvm.targets.registry import parse_target
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
-
-tvm = import_tvm()
 
 
 def test_architectures():
@@ -164,7 +163,7 @@ def test_model_survives_json():
 
 
 def test_an_unscheduled_kernel_is_refused():
-    from tvm import te
+    from hetero_tvm.host.tvm import te
 
     a = te.placeholder((64,), "float32", "a")
     function = te.create_prim_func([a, te.compute((64,), lambda i: a[i] + 1, "b")])

@@ -5,13 +5,14 @@ import pytest
 from hetero_tvm import tune as tune_command
 from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
 from hetero_tvm.errors import TargetError
-from hetero_tvm.search.bench_client import LocalBench
-from hetero_tvm.search.compile_process import Refused
-from hetero_tvm.search.device_workers import DeviceWorkers, open_benches
-from hetero_tvm.search.records import RANKED, read_records
-from hetero_tvm.search.workers import Job, Limits, contract_spec
-from hetero_tvm.targets.cuda import bench, facts
-from hetero_tvm.targets.cuda.model import model_named
+from hetero_tvm.machines.gpu import model_named
+from hetero_tvm.records.store import RANKED, read_records
+from hetero_tvm.search.measure.compile_process import Refused
+from hetero_tvm.search.measure.device_client import LocalBench
+from hetero_tvm.search.measure.device_workers import DeviceWorkers, open_benches
+from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.targets.cuda import device as bench
+from hetero_tvm.targets.cuda import facts
 from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import Scale
 from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
@@ -76,8 +77,8 @@ def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, com
     knobs = task.space.knobs(task.op, plan.machine)
     default = dict(task.space.default(task.op, plan.machine))
     store = record_store(plan, tmp_path, False)
-    from hetero_tvm.search.choose import choose_one
-    from hetero_tvm.search.records import TRIAL, UNMEASURED, VERIFIED, new_record
+    from hetero_tvm.records.choose import choose_one
+    from hetero_tvm.records.store import TRIAL, UNMEASURED, VERIFIED, new_record
 
     def choice(device=""):
         return choose_one(task, plan.machine, record_store(plan, tmp_path, False, device))

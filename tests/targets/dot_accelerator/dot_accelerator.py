@@ -13,9 +13,9 @@ import numpy as np
 
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob
-from hetero_tvm.schedules.cpu.emit import Kernel, int32
 from hetero_tvm.schedules.driver import Driver
-from hetero_tvm.targets.cpu import CpuTarget
+from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.targets.cpu.target import CpuTarget
 
 
 class DotSpace(DesignSpace):

@@ -1,7 +1,7 @@
 """A hand-written, double-buffered matrix product: what a compiler emits, small enough to read."""
 
-from hetero_tvm.targets.npu.numbers import WIDTH
-from hetero_tvm.targets.npu.stream import Builder, Stream
+from hetero_tvm.machines.npu.numbers import WIDTH
+from hetero_tvm.targets.npu.isa.stream import Builder, Stream
 
 
 class Flags:

@@ -10,14 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
+from hetero_tvm.host.tvm import tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.npu.attention.tiles import Tiles
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
-
-import_tvm()
-
-from tvm import tirx  # noqa: E402
 
 
 def least(a: Any, b: Any) -> Any:

@@ -6,12 +6,12 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+from hetero_tvm.machines.npu.banks import bank_cycles
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
 from hetero_tvm.schedules.npu.tiles import ceil_div
-from hetero_tvm.targets.npu.regions import bank_cycles
 
 _ISSUE = 12
 _ISSUE_MATRIX = 24

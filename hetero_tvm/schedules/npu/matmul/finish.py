@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm._bootstrap import import_tvm
-
-import_tvm()
-
-from tvm import tirx  # noqa: E402
-
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL  # noqa: E402
-from hetero_tvm.schedules.npu import epilogue  # noqa: E402
-from hetero_tvm.schedules.npu.emit import UB, At  # noqa: E402
-from hetero_tvm.schedules.npu.matmul.operands import Operands  # noqa: E402
-from hetero_tvm.schedules.npu.tiles import extent_at  # noqa: E402
+from hetero_tvm.host.tvm import tirx
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.emit import UB, At
+from hetero_tvm.schedules.npu.matmul.operands import Operands
+from hetero_tvm.schedules.npu.tiles import extent_at
 
 
 class Finish(Operands):

@@ -7,7 +7,7 @@ from typing import Any
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.image import Image
+from hetero_tvm.schedules.npu.images.image import Image
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, l1_bytes
 from hetero_tvm.schedules.npu.tiles import aligned_rows, extent_at, round_up

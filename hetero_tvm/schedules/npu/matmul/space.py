@@ -61,7 +61,7 @@ class NpuMatmulSpace(NpuSpace):
     def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
         """Column panels of the weights one after the other, each contiguous: a tile of a stream is one run.
         The last panel is as wide as the others."""
-        from hetero_tvm.targets.npu.numbers import numpy_dtype
+        from hetero_tvm.machines.npu.numbers import numpy_dtype
 
         tn = Tiles(*point["tiles"]).tn
         dtype = numpy_dtype(machine.short)

@@ -1,0 +1,132 @@
+"""What results say about the spaces' defaults and their estimates: where the analytic model is wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.book import FINAL, summary
+from hetero_tvm.ops.base import from_json
+from hetero_tvm.records.candidates import point_key
+from hetero_tvm.records.store import TRIAL, VERIFIED, Record, read_records
+from hetero_tvm.schedules.base import thaw
+from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
+from hetero_tvm.search.cost_model import described
+from hetero_tvm.targets.registry import parse_target
+
+_SPACES = {space.name: space for space in CUDA_SPACES}
+
+_FAR = 1.1
+"""A default this much slower than the best is told, with what the best does otherwise."""
+_LEAST = 8
+"""Trials from which an order of choices means anything."""
+_TOLD = 6
+
+
+def report(document: dict[str, Any], logs: Path) -> list[str]:
+    """Lines: the device, every row, then how the defaults did."""
+    device = document["device"]
+    lines = [f"{device['name']}, {document['arch']}, torch {device.get('torch')}, {device.get('compiler')}"]
+    for name, rows in document.get("sections", {}).items():
+        told = [row for row in rows if name != "smoke" or row["status"] not in FINAL]
+        lines += [f"{name}: {len(rows)} rows", *(f"  {row['task']}: {summary(row)}" for row in told)]
+    records = [record for path in sorted(logs.glob("cuda*.jsonl")) for record in read_records(path)]
+    return [*lines, *defaults(document, records)]
+
+
+def defaults(document: dict[str, Any], records: Iterable[Record]) -> list[str]:
+    """How far the default of each kernel is from the best, and how well the order of choices predicts.
+
+    The order is judged by Spearman's rank correlation between the prior that the search starts with and
+    measured speed: 1 is the right order, 0 a useless one, -1 the reverse.
+    """
+    known = {
+        row["task"]: row for rows in document.get("sections", {}).values() for row in rows if "op" in row
+    }
+    trials: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    verified: dict[tuple[str, str], Record] = {}
+    for record in records:
+        if record.ok and record.point and _SPACES[record.space].version == record.version:
+            if record.role == TRIAL:
+                trials[record.space, record.task].append(record)
+            elif record.role == VERIFIED:
+                verified[record.space, record.task] = record
+    lines = ["defaults (their time over that of the best):"]
+    for (space, task), found in sorted(trials.items()):
+        winner = verified.get((space, task))
+        ratio = winner.default_seconds / winner.seconds if winner and winner.default_seconds else None
+        line = f"  {space} {task}: " + (f"{ratio:.2f}" if ratio else "not compared")
+        row = known.get(task)
+        if row is not None:
+            line += _placed(row, found, document["arch"])
+        if ratio and ratio > _FAR and row is not None:
+            line += f"; {_difference(row['points']['default']['point'], winner.point)}"
+        lines += [line, *(f"    {text}" for text in _orders(found))]
+    return lines
+
+
+def _placed(row: dict[str, Any], trials: Sequence[Record], arch: str) -> str:
+    """Where the default stands among the trials, and the correlation of the prior."""
+    fastest = sorted(trials, key=lambda record: record.seconds)
+    default = point_key(row["points"]["default"]["point"])
+    place = next((i for i, record in enumerate(fastest, 1) if point_key(record.point) == default), None)
+    text = f", place {place} of {len(trials)}" if place else ""
+    if len(trials) < _LEAST:
+        return text
+    machine = parse_target(f"cuda:{arch}").with_precision(row["precision"]).machine
+    space, op = _SPACES[row["space"]], from_json(row["op"])
+    knobs = [knob for knob in space.knobs(op, machine) if len(knob.choices) > 1]
+    prior, speed = [], []
+    for record in trials:
+        point = thaw(record.point)
+        if any(point.get(knob.name) not in knob.choices for knob in knobs):
+            continue
+        places = [knob.choices.index(point[knob.name]) for knob in knobs]
+        sizes = [len(knob.choices) for knob in knobs]
+        prior.append(described(space.features(op, point, machine), places, sizes, machine)[-1])
+        speed.append(1 / record.seconds)
+    return text + f", order {spearman(prior, speed):+.2f}"
+
+
+def _difference(default: dict[str, Any], best: Any) -> str:
+    pairs = ((name, default.get(name), best[name]) for name in best)
+    return ", ".join(
+        f"{name} {list_of(a)} -> {list_of(b)}" for name, a, b in pairs if list_of(a) != list_of(b)
+    )
+
+
+def list_of(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _orders(trials: Sequence[Record]) -> list[str]:
+    """Per knob its choices with the best time of each over the best of all, fastest first."""
+    if len(trials) < _LEAST:
+        return []
+    lines = []
+    for name in trials[0].point:
+        times: dict[Any, list[float]] = defaultdict(list)
+        for record in trials:
+            times[thaw(record.point).get(name)].append(record.seconds)
+        ordered = sorted(times, key=lambda choice: min(times[choice]))
+        least = min(times[ordered[0]])
+        told = [f"{choice} {min(times[choice]) / least:.2f}" for choice in ordered[:_TOLD]]
+        if len(ordered) > 1:
+            lines.append(f"{name}: {', '.join(told)}" + (" ..." if len(ordered) > _TOLD else ""))
+    return lines
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation, equal values sharing their ranks; 0 where one of them does not vary."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return 0.0
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    array = np.asarray(values, np.float64)
+    return np.asarray([((array < value).sum() + (array <= value).sum()) / 2 for value in array])

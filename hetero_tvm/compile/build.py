@@ -1,0 +1,248 @@
+"""Build: from a plan and its records to a checked executable and one ``.so``."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.compile.kernels import apply_choices
+from hetero_tvm.compile.optimize import Plan
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError
+from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
+from hetero_tvm.memory.model_plan import MemoryPlan
+from hetero_tvm.records.choose import Choice
+from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
+from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, embed_source, write_sidecar
+from hetero_tvm.runtime.quiet import quiet_fd2
+
+
+@dataclass
+class BuiltModel:
+    """A compiled model: run it, check it, export it.
+
+    Parameters
+    ----------
+    plan : what was compiled.
+    choices : task key -> which record (or default) its kernel was built from.
+    executable : TVM's virtual-machine executable.
+    memory : what shares which bytes of the arena when.
+    accuracy : result of the last :meth:`check`.
+    facts : what is known of kernels without running them, by device and kernel (registers, ...).
+    """
+
+    plan: Plan
+    choices: Mapping[str, Choice]
+    executable: Any
+    memory: MemoryPlan
+    accuracy: Accuracy | None = field(default=None)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def _main(self) -> Any:
+        devices, entry = self.plan.target.running()
+        with quiet_fd2():
+            return relax.VirtualMachine(self.executable, devices)[entry]
+
+    @property
+    def unrunnable(self) -> str | None:
+        """Why this model cannot be run, and so not be checked, on this machine; None when it can."""
+        return self.plan.target.unrunnable()
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Run in this process; NumPy arrays by input name -> all outputs."""
+        device = self.plan.target.running()[0][0]
+        specs = self.plan.model.signature.inputs
+        arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
+        result = self._main(*arguments)
+        tensors = [result] if hasattr(result, "numpy") else list(result)
+        return tuple(tensor.numpy() for tensor in tensors)
+
+    def check(self, *, seed: int = 0) -> Accuracy:
+        """Compare with a float64 reference on seeded inputs.
+
+        Raises
+        ------
+        AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
+        """
+        from hetero_tvm.compile.fault import first_fault
+
+        model = self.plan.model
+        inputs = sample_inputs(model, seed)
+        reference = run_reference(model, inputs)
+        target = self.plan.target
+        self.accuracy = compare(
+            self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
+        )
+        if not self.accuracy.ok:
+            raise AccuracyError(
+                f"{model.name}: the compiled model's numbers are beyond the tolerance",
+                problems=[*str(self.accuracy).splitlines(), first_fault(self, inputs)],
+                hint="nothing was exported; build with --no-shipped-records and an empty --logs to see "
+                "whether a record is at fault, and report the kernel named above",
+            )
+        return self.accuracy
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """One entry per distinct kernel, in the order of first use (for tables and the manifest)."""
+        rows = []
+        for task in self.plan.tasks:
+            choice = self.choices[task.key]
+            rows.append(
+                {
+                    "kernel": task.name, "calls": task.count, "flops": task.flops, "bytes": task.nbytes,
+                    "space": task.space.name if task.space else "generic", "record": choice.origin,
+                    "point": dict(choice.point) if choice.point is not None else None,
+                    "seconds": choice.seconds,
+                    "nodes": list(task.calls[0]),
+                }
+            )  # fmt: skip
+        return rows
+
+    def manifest(self) -> Manifest:
+        """What the exported library will say about itself."""
+        plan = self.plan
+        target = plan.target.describe()
+        return Manifest(
+            name=plan.model.name,
+            signature=plan.model.signature,
+            target=TargetInfo(
+                target["kind"],
+                target["cpu"],
+                tuple(target["isa"]),
+                target["threads"],
+                tuple(target.get("archs", ())),
+            ),
+            device=dict(self.facts),
+            versions=current_versions(),
+            kernels=self.kernels,
+            memory=self.memory.to_json(),
+            accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write one ``.so`` with the manifest embedded, and ``<stem>.manifest.json`` beside it.
+
+        ``path`` is the file, or a folder (which gets ``model.so``).  The file appears whole or not
+        at all.
+
+        Raises
+        ------
+        BuildError : the linker failed, or the folder cannot be written.
+        """
+        path = Path(path)
+        if path.suffix != ".so":
+            path = path / "model.so"
+        manifest = self.manifest()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+                source = Path(folder) / "manifest.cc"
+                source.write_text(embed_source(manifest))
+                fresh = Path(folder) / path.name
+                with quiet_fd2():
+                    self.executable.export_library(str(fresh), addons=[str(source)], options=["-O2"])
+                os.replace(fresh, path)
+            write_sidecar(path, manifest)
+        except HeteroTVMError:
+            raise
+        except OSError as error:
+            raise BuildError(f"cannot write {path}: {error}", hint="give another --out") from error
+        except Exception as error:
+            raise BuildError(
+                f"linking {path.name} failed: {error}",
+                hint="a C++ compiler (g++ or clang++) must be installed",
+            ) from error
+        return path
+
+
+def build(
+    plan: Plan, choices: Mapping[str, Choice], others: Sequence[tuple[Plan, Mapping[str, Choice]]] = ()
+) -> BuiltModel:
+    """Compile a plan with the candidate that ``choices`` names for each kernel.
+
+    Parameters
+    ----------
+    others : the plans and choices of further variants of the target (see :meth:`Plan.variants`).
+
+    Raises
+    ------
+    BuildError : lowering or code generation failed.
+    """
+    try:
+        variants = [(plan.variants()[0], choices), *others]
+        parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
+        memory = parts[0][1]
+        lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        with quiet_fd2():
+            executable, facts = plan.target.compile_with_facts(lowered)
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
+        raise BuildError(
+            f"compiling {plan.model.name} for {plan.target.kind} failed: {_last_line(error)}",
+            hint="set HETERO_TVM_DEBUG=1 for the whole story",
+        ) from error
+    return BuiltModel(plan, dict(choices), executable, memory, facts=facts)
+
+
+def plan_memory(plan: Plan, choices: Mapping[str, Choice]) -> MemoryPlan:
+    """The memory plan of what :func:`build` would compile, without compiling it.
+
+    Raises
+    ------
+    BuildError : lowering failed.
+    """
+    return _lowered(plan.variants()[0], choices, False)[1]
+
+
+def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[Any, MemoryPlan]:
+    """One variant with scheduled kernels, and its planned memory."""
+    target = plan.target
+    suffix = target.entry.removeprefix("main") if several else ""
+    module = apply_choices(plan.module, plan.tasks, choices, target, suffix)
+    return lower(module, plan.sources, target.in_place, target.device_passes)
+
+
+def _merged(modules: Sequence[Any], entries: Sequence[str]) -> Any:
+    """One module of all variants; each variant's ``main`` becomes its entry."""
+    if len(modules) == 1 and entries[0] == "main":
+        return modules[0]
+    functions, taken = {}, set()
+    for module, entry in zip(modules, entries, strict=True):
+        renamed = {}
+        for variable in module.functions:
+            name = variable.name_hint
+            if name.partition("_")[0] == "main":  # the entry, and other forms of it
+                fresh = entry + name[4:]
+            else:
+                fresh = name if name not in taken else name + entry[4:]
+            taken.add(fresh)
+            if fresh != name:
+                renamed[variable] = tvm.ir.GlobalVar(fresh)
+        for variable, function in module.functions.items():
+            if isinstance(function, relax.Function) and renamed:
+                function = tvm_ffi.structural_map(
+                    function, (tvm.ir.GlobalVar, lambda v, renamed=renamed: renamed.get(v, v))
+                )
+            variable = renamed.get(variable, variable)
+            if function.attrs and "global_symbol" in function.attrs:
+                function = function.with_attr("global_symbol", variable.name_hint)
+            functions[variable] = function
+    return tvm.IRModule(functions)
+
+
+def _last_line(error: Exception) -> str:
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

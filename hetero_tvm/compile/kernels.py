@@ -1,0 +1,118 @@
+"""From tasks to kernels: every call gets its scheduled kernel and constants in the layout it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.records.candidates import apply_trace
+from hetero_tvm.records.choose import Choice
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
+from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.task import Task, symbol, task_key
+from hetero_tvm.targets.base import Target
+
+
+def apply_choices(
+    module: Any, tasks: Sequence[Task], choices: Mapping[str, Choice], target: Target, suffix: str = ""
+) -> Any:
+    """The module with a kernel, or the region of an offloading target, for every workload.
+
+    ``choices``: task key -> what its kernel is built from; ``suffix`` as in :func:`apply_schedules`.
+    """
+    points = {key: choice.point for key, choice in choices.items() if choice.point is not None}
+    traces = {key: choice.trace for key, choice in choices.items() if choice.trace is not None}
+    scheduled = {
+        task.key: apply_trace(task.workload, traces[task.key]) for task in tasks if task.key in traces
+    }
+    module, tasks, points = target.offload_regions(module, tasks, points)
+    return target.finalize(apply_schedules(module, tasks, points, scheduled, target, suffix))
+
+
+def apply_schedules(
+    module: Any,
+    tasks: Sequence[Task],
+    points: Mapping[str, Point],
+    scheduled: Mapping[str, Any],
+    target: Target,
+    suffix: str = "",
+) -> Any:
+    """Replace every workload by its scheduled kernel.
+
+    Parameters
+    ----------
+    points : task key -> point of the task's space (default point when absent).
+    scheduled : task key -> scheduled PrimFunc, or a module of it alone, for tasks without a space whose
+        record is a trace.
+    suffix : ends the names of the kernels, so that those of several variants can live side by side.
+
+    Packed constants are new arrays; the plain ones disappear with the calls that used them, so no
+    weight is stored twice unless two kernels want it in two layouts.
+    """
+    by_key = {task.key: task for task in tasks}
+    graph = Graph(module)
+    task_of: dict[Any, Task] = {}
+    kernels: dict[str, tuple[Any, dict[int, Packer]]] = {}
+    for var in graph.bindings():
+        call = graph.value(var)
+        if not is_call_tir(call):
+            continue
+        function = call.args[0]
+        if function not in task_of:
+            task_of[function] = by_key[task_key(module[function])]
+        task = task_of[function]
+        if task.key not in kernels:
+            kernel, packers = _scheduled(task, points, scheduled, target)
+            kernels[task.key] = (
+                graph.add_function(target.stamp(_marked(kernel)), symbol(task.name) + suffix),
+                packers,
+            )
+        kernel, packers = kernels[task.key]
+        args = list(call.args[1].fields)
+        for index, pack in packers.items():
+            array = array_of(graph.value(args[index]))
+            if array is None:
+                raise BuildError(
+                    f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
+                    hint="this is a fault of the fusion that made the call; switch it off and report it",
+                )
+            args[index] = relax.const(np.ascontiguousarray(pack(array)))
+        types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
+        graph.replace(var, relax.call_tir(kernel, args, out_ty=types))
+    return graph.rebuild()[0]
+
+
+def _scheduled(
+    task: Task, points: Mapping[str, Point], scheduled: Mapping[str, Any], target: Target
+) -> tuple[Any, dict[int, Packer]]:
+    """The kernel of a task, and how its constant operands are packed."""
+    if task.space is None:
+        return scheduled.get(task.key) or _generic(task, target), {}
+    point = points.get(task.key) or task.space.default(task.op, target.machine)
+    return (
+        task.space.emit(task.op, point, target.machine),
+        task.space.pack(task.op, point, target.machine),
+    )
+
+
+def _generic(task: Task, target: Target) -> Any:
+    """The target's schedule for any kernel; its refusal names the kernel and the nodes of the model."""
+    try:
+        return target.schedule_generic(task.workload)
+    except BuildError as error:
+        where = f"{task.name} (of {', '.join(task.calls[0])})"
+        raise BuildError(f"{where}: {error.message}", problems=error.problems, hint=error.hint) from error
+
+
+def _marked(kernel: Any) -> Any:
+    """The kernel without a symbol of its own; an applied trace comes as a module with one function."""
+    if isinstance(kernel, tvm.IRModule):
+        (kernel,) = kernel.functions.values()
+    return (
+        kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel
+    )

@@ -1,0 +1,145 @@
+"""Import and optimize: from a model to its fused form and its tuning tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.compile.tasks import tasks_of
+from hetero_tvm.errors import UsageError
+from hetero_tvm.frontend import ImportedModel, source_names
+from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.relax_passes.pipeline import optimize
+from hetero_tvm.relax_passes.rewriting.rule import Report
+from hetero_tvm.relax_passes.rewriting.sources import initial
+from hetero_tvm.relax_passes.storage.precision import convert
+from hetero_tvm.schedules.task import Task
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.registry import parse_target
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An optimized model: what to compile, and what could be tuned.
+
+    Parameters
+    ----------
+    model : what was imported.
+    target : what it is compiled for.
+    module : Relax whose ``main`` calls unscheduled kernels only.
+    sources : source node names by variable of ``main``.
+    tasks : the distinct kernels.
+    report : fusions that fired and near misses, with reasons.
+    """
+
+    model: ImportedModel
+    target: Target
+    module: Any
+    sources: Mapping[str, tuple[str, ...]]
+    tasks: tuple[Task, ...]
+    report: Report
+
+    @property
+    def machine(self) -> Any:
+        """The hardware as the target's design spaces see it."""
+        return self.target.machine
+
+    def variants(self) -> tuple[Plan, ...]:
+        """One plan per variant of the target; the plan itself when there is only one."""
+        targets = self.target.variants
+        if targets == (self.target,):
+            return (self,)
+        return tuple(
+            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target))
+            for target in targets
+        )
+
+
+def import_model(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+) -> ImportedModel:
+    """Read a model: the path of an ONNX or ``.pt2`` file, ``zoo:NAME``, or an object.
+
+    Objects are an ``onnx.ModelProto``, a ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``.
+
+    Parameters
+    ----------
+    shapes : dimensions by input name; needed where the file leaves them symbolic.
+    batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
+        PyTorch programs.
+
+    Raises
+    ------
+    ModelError : the file is broken, uses unsupported operators (all are listed), or has open shapes.
+    UsageError : the source is of no known kind.
+    """
+    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence)
+
+
+def optimize_model(
+    model: ImportedModel,
+    target: str | Target = "cpu",
+    *,
+    disable: Iterable[str] = (),
+    dump_ir: str | os.PathLike[str] | None = None,
+    precision: str | None = None,
+) -> Plan:
+    """Fuse the graph for a target and divide it into kernels.
+
+    Parameters
+    ----------
+    target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
+    disable : names of fusions to switch off.
+    precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
+        target has that, or else the target's own.
+    dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
+
+    Raises
+    ------
+    TargetError : the target is unknown.
+    UsageError : ``disable`` names no fusion, the target has no such ``precision``, or ``dump_ir`` cannot
+        be written.
+    """
+    target = parse_target(target)
+    target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
+    disabled = frozenset(disable)
+    known = {rule.name for rule in target.fusions}
+    if unknown := sorted(disabled - known):
+        raise UsageError(
+            f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+        )
+    with target.scope():
+        module, sources, report = optimize(
+            model.module,
+            initial(model.module, source_names),
+            target.fusions,
+            disabled,
+            **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
+        )
+        if (dtype := target.graph_dtype) != "float32":
+            module, sources = convert(module, sources, dtype)
+    return Plan(model, target, module, sources, tasks_of(module, sources, target), report)
+
+
+class _Dump:
+    """Writes the module after each pass to ``FOLDER/NN_PASS.py``."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._count = 0
+
+    def __call__(self, name: str, module: Callable[[], Any]) -> None:
+        path = self._folder / f"{self._count:02}_{name}.py"
+        self._count += 1
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(module().script(show_meta=False))
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error}", hint="give another --dump-ir") from error

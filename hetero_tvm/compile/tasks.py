@@ -1,0 +1,54 @@
+"""From an optimized module to its tuning tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir
+from hetero_tvm.schedules.task import Task, task_key
+from hetero_tvm.targets.base import Target
+
+
+def tasks_of(module: Any, sources: Mapping[str, tuple[str, ...]], target: Target) -> tuple[Task, ...]:
+    """The distinct kernels that ``main`` calls, in the order of their first call."""
+    calls: dict[str, list[tuple[str, ...]]] = {}
+    functions: dict[str, tuple[str, Any]] = {}
+    keys: dict[Any, str] = {}
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if not is_call_tir(binding.value):
+                continue
+            global_var = binding.value.args[0]
+            if global_var not in keys:
+                keys[global_var] = task_key(module[global_var])
+            key = keys[global_var]
+            functions.setdefault(key, (global_var.name_hint, module[global_var]))
+            calls.setdefault(key, []).append(sources.get(binding.var.name, (binding.var.name,)))
+    tasks, taken = [], set()
+    for key, (name, function) in functions.items():
+        op = contract_of(function)
+        flops, nbytes = (op.flops, op.nbytes) if op is not None else _cost(function)
+        op = op or target.contract_of(function, name, flops)
+        space = target.space_for(op)[0] if op is not None else None
+        name = op.label if op is not None else name
+        while name in taken:
+            name += "_b"
+        taken.add(name)
+        tasks.append(Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes))
+    return tuple(tasks)
+
+
+def _cost(function: Any) -> tuple[int, int]:
+    """FLOPs by TVM's own estimate, bytes of all arguments once."""
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    flops = int(tvm.s_tir.analysis.estimate_tir_flops(module))
+    nbytes = 0
+    for buffer in function.params:
+        if hasattr(buffer, "shape") and all(isinstance(e, int | tvm.tirx.IntImm) for e in buffer.shape):
+            nbytes += math.prod(int(e) for e in buffer.shape) * np.dtype(str(buffer.dtype)).itemsize
+    return flops, nbytes

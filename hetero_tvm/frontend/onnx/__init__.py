@@ -1,0 +1,1 @@
+"""ONNX files to Relax: load, check, clean, fold, expand, translate."""

@@ -1,0 +1,198 @@
+"""Structural checks on an ONNX model, before and after cleaning: order, names, operators."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+
+import onnx
+from onnx import defs
+
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.constants import ConstantPool, node_inputs
+
+_ONNX_DOMAINS = ("", "ai.onnx")
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Version of the default operator set (1 when the file names none)."""
+    return next((o.version for o in model.opset_import if o.domain in _ONNX_DOMAINS), 1)
+
+
+def check_versions(model: onnx.ModelProto) -> None:
+    """Refuse files from before ONNX 1.1 and opsets that the installed onnx package does not know."""
+    if model.ir_version < 3:
+        raise ModelError(
+            f"The model's ONNX IR version is {model.ir_version}; at least 3 is needed.",
+            hint="This is not an ONNX model, or it is older than ONNX 1.0: export it again.",
+        )
+    opset, known = opset_of(model), defs.onnx_opset_version()
+    if not 1 <= opset <= known:
+        raise ModelError(
+            f"The model uses ONNX opset {opset}; the installed onnx {onnx.__version__} knows 1 to {known}.",
+            hint=f"Export the model with opset {min(known, 20)}, or install a newer onnx package.",
+        )
+
+
+def check_text(graph: onnx.GraphProto) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them over as bytes, which nothing expects."""
+    names: list = [graph.name]
+    for value in (*graph.input, *graph.output):
+        names.append(value.name)
+        names += [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+    names += [tensor.name for tensor in graph.initializer]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [attribute.name for attribute in node.attribute]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                check_text(attribute.g)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise ModelError(f"The model holds names that are not text: {', '.join(map(repr, wrong[:5]))}.")
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give nodes without a name the name OpType_output."""
+    for node in graph.node:
+        if not node.name:
+            node.name = f"{node.op_type}_{next((o for o in node.output if o), '')}"
+
+
+def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:
+    """Order nodes so that each follows what it reads.
+
+    Raises
+    ------
+    ModelError : tensors made twice, read but never made, or made in a cycle (all are listed).
+    """
+    known = {value.name for value in graph.input} | set(pool)
+    makers: dict[str, int] = {}
+    problems = []
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in makers or name in known:
+                problems.append(
+                    f"tensor {name!r} has two origins, one is node {node.name!r} ({node.op_type})"
+                )
+            makers[name] = index
+    reads = [node_inputs(node) for node in graph.node]
+    for node, names in zip(graph.node, reads, strict=True):
+        for name in sorted(names - known - makers.keys()):
+            problems.append(f"node {node.name!r} ({node.op_type}) reads tensor {name!r}, which nothing makes")
+    for value in graph.output:
+        if value.name not in known and value.name not in makers:
+            problems.append(f"nothing makes the graph output {value.name!r}")
+    if problems:
+        raise ModelError("The model's graph is broken.", problems=_short(problems))
+
+    waiting = [len({makers[n] for n in names if n in makers}) for names in reads]
+    readers: dict[int, list[int]] = defaultdict(list)
+    for index, names in enumerate(reads):
+        for maker in {makers[n] for n in names if n in makers}:
+            readers[maker].append(index)
+    # A file in order stays in its order: always take the ready node that comes first.
+    ready = [index for index, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(graph.node):
+        stuck = [graph.node[i] for i, count in enumerate(waiting) if count]
+        raise ModelError(
+            "The model's graph has a cycle.",
+            problems=_short(f"node {n.name!r} ({n.op_type}) is in the cycle or behind it" for n in stuck),
+        )
+    if order != sorted(order):
+        nodes = [graph.node[i] for i in order]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def remove_dead_nodes(graph: onnx.GraphProto) -> None:
+    """Drop nodes whose results nobody reads."""
+    used = {value.name for value in graph.output}
+    live = []
+    for node in reversed(graph.node):
+        if any(name in used for name in node.output):
+            used |= node_inputs(node)
+            live.append(node)
+    if len(live) < len(graph.node):
+        live.reverse()
+        del graph.node[:]
+        graph.node.extend(live)
+
+
+def has_body(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether ONNX defines the operator by other operators."""
+    if node.domain not in _ONNX_DOMAINS:
+        return False
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:
+        return False
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def refuse_unknown(graph: onnx.GraphProto, opset: int, supported: Collection[str]) -> None:
+    """Refuse operators that no version of this import could take, before anything else looks at them."""
+    hopeless = [n for n in _walk(graph) if not _in_onnx(n, opset)]
+    if hopeless:
+        others = [
+            n
+            for n in _walk(graph)
+            if _in_onnx(n, opset) and n.op_type not in supported and not has_body(n, opset)
+        ]
+        _refuse([*hopeless, *others], opset)
+
+
+def refuse_unsupported(graph: onnx.GraphProto, opset: int, supported: Collection[str]) -> None:
+    """Refuse operators that are left after cleaning and that no converter takes; lists all.
+
+    Raises
+    ------
+    UnsupportedOperatorError : with counts and some node names for each operator.
+    """
+    _refuse([n for n in _walk(graph) if n.domain not in _ONNX_DOMAINS or n.op_type not in supported], opset)
+
+
+def _in_onnx(node: onnx.NodeProto, opset: int) -> bool:
+    return node.domain in _ONNX_DOMAINS and defs.has(node.op_type, opset, "")
+
+
+def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _walk(attribute.g)
+
+
+def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
+    if not nodes:
+        return
+    found: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        domain = "" if node.domain in _ONNX_DOMAINS else f"{node.domain}::"
+        found[f"{domain}{node.op_type}"].append(node.name or f"{node.op_type}_{''.join(node.output[:1])}")
+    problems = []
+    for operator, names in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        problems.append(f"{operator}: {len(names)} node{'s' if len(names) > 1 else ''} ({shown})")
+    kinds = "operator that has" if len(found) == 1 else "operators that have"
+    raise UnsupportedOperatorError(
+        f"The model uses {len(found)} {kinds} no importer (opset {opset}).",
+        problems=problems,
+        hint="Export the model without them, in plain ONNX operators (no contrib or custom ones).",
+    )
+
+
+def _short(problems: Iterable[str], most: int = 12) -> list[str]:
+    problems = list(problems)
+    return problems[:most] + ([f"and {len(problems) - most} more"] if len(problems) > most else [])

@@ -1,0 +1,321 @@
+"""ONNX -> ONNX clean-up: one opset range, no functions, static shapes, float32 inside, folded constants, no
+dead nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx
+from onnx import checker, defs, helper, inliner, shape_inference, version_converter
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.onnx.check import (
+    check_text,
+    check_versions,
+    has_body,
+    name_nodes,
+    opset_of,
+    refuse_unknown,
+    refuse_unsupported,
+    remove_dead_nodes,
+    sort_nodes,
+)
+from hetero_tvm.frontend.onnx.constants import ConstantPool, names_used, tensor_problem
+from hetero_tvm.frontend.onnx.contrib import expand_contrib
+from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
+from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
+from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
+from hetero_tvm.frontend.onnx.widen import widen
+
+#: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
+_OLDEST_OPSET = 13
+_CONVERT_TO = (17, 13)
+#: TVM has converters for these, but for another signature or only for a part of the operator.
+_ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+_MOST_ROUNDS = 64
+
+
+def clean(
+    source: onnx.ModelProto,
+    supported: Collection[str],
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+) -> onnx.ModelProto:
+    """A new model with fixed shapes that uses ``supported`` operators only; ``source`` stays as it is.
+
+    Raises
+    ------
+    ShapeError, UnsupportedOperatorError, ModelError : see the functions of the single steps.
+    """
+    check_versions(source)
+    check_text(source.graph)
+    model, pool = _split(source)
+    graph = model.graph
+    name_nodes(graph)
+    sort_nodes(graph, pool)
+    expand_contrib(model, opset_of(model))
+    if not model.functions:
+        refuse_unknown(graph, opset_of(model), supported)
+    fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)
+    for value in graph.input:
+        element = value.type.tensor_type.elem_type
+        value.CopyFrom(helper.make_tensor_value_info(value.name, element, fixed[value.name]))
+    _check(model, pool)
+    if model.functions:
+        model = _inline_functions(model, pool)
+        refuse_unknown(model.graph, opset_of(model), supported)
+        _check(model, pool)
+    if opset_of(model) < _OLDEST_OPSET:
+        model = _convert_opset(model, pool)
+    widen(model, pool)
+    inferred = _simplify(model, pool, supported)
+    refuse_unsupported(model.graph, opset_of(model), supported)
+    return _join(model, pool, inferred)
+
+
+# ---- apart and together again --------------------------------------------------------------
+
+
+def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
+    """A copy of the model without initializers, and the initializers (not copied)."""
+    pool = ConstantPool()
+    if source.graph.sparse_initializer:
+        raise ModelError(
+            "The model stores sparse initializers, which are not supported.",
+            hint="Export it with dense weights.",
+        )
+    problems = []
+    for tensor in source.graph.initializer:
+        problem = tensor_problem(tensor)
+        if problem or not tensor.name or tensor.name in pool:
+            problem = problem or ("its name is used twice" if tensor.name else "it has no name")
+            problems.append(f"{tensor.name or '(unnamed)'}: {problem}")
+        else:
+            pool.add_tensor(tensor)
+    if problems:
+        more = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
+        raise ModelError("The model's weights are damaged.", problems=problems[:10] + more)
+    model = onnx.ModelProto(ir_version=min(max(source.ir_version, 8), onnx.IR_VERSION))
+    model.opset_import.extend(source.opset_import)
+    model.functions.extend(source.functions)
+    graph = source.graph
+    model.graph.name = graph.name or "main"
+    model.graph.node.extend(graph.node)
+    # Until IR 4 weights had to be listed as inputs too.
+    model.graph.input.extend(value for value in graph.input if value.name not in pool)
+    model.graph.output.extend(graph.output)
+    if not graph.output:
+        raise ModelError("The model has no outputs.", hint="Check that the export finished.")
+    duplicates = [n for n, c in Counter(v.name for v in (*graph.input, *graph.output)).items() if c > 2]
+    for values in (graph.input, graph.output):
+        duplicates += [n for n, c in Counter(v.name for v in values).items() if c > 1]
+    if duplicates:
+        raise ModelError(f"The model lists an input or output twice: {', '.join(sorted(set(duplicates)))}.")
+    return model, pool
+
+
+def _with_constants(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """A light copy that ONNX's own tools can read (see :meth:`ConstantPool.attach`)."""
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    pool.attach(light.graph)
+    return light
+
+
+def _without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: ConstantPool) -> onnx.ModelProto:
+    """Undo :func:`_with_constants` on what a tool returned; new constants go to the pool."""
+    for tensor in light.graph.initializer:
+        pool.add_tensor(tensor)
+    own = [value for value in light.graph.input if value.name in inputs]
+    model = onnx.ModelProto()
+    model.CopyFrom(light)
+    del model.graph.initializer[:]
+    del model.graph.value_info[:]
+    del model.graph.input[:]
+    model.graph.input.extend(own)
+    return model
+
+
+def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto) -> onnx.ModelProto:
+    graph = model.graph
+    remaining = {name for node in graph.node for name in node.output}
+    graph.value_info.extend(v for v in inferred.value_info if v.name in remaining)
+    types = {v.name: v for v in inferred.output}
+    for value in graph.output:
+        value.CopyFrom(types[value.name])
+    used = names_used(graph)
+    graph.initializer.extend(pool.tensor(name) for name in pool if name in used)
+    return model
+
+
+# ---- steps ---------------------------------------------------------------------------------
+
+
+def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    try:
+        checker.check_model(_with_constants(model, pool))
+    except Exception as error:  # the checker raises its own type and, for bad text, others
+        raise ModelError(f"The model is not valid ONNX: {_first_lines(error)}") from error
+
+
+def _inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """Expand the model's own functions; the checker has refused recursion before."""
+    inputs = [value.name for value in model.graph.input]
+    try:
+        return _traced(model, pool, inputs, inliner.inline_local_functions)
+    except Exception as error:
+        raise ModelError(f"The model's functions cannot be expanded: {_first_lines(error)}") from error
+
+
+def _convert_opset(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    inputs = [value.name for value in model.graph.input]
+    reasons = []
+    for target in _CONVERT_TO:
+        try:
+            converted = version_converter.convert_version(_with_constants(model, pool), target)
+        except Exception as error:
+            reasons.append(f"to opset {target}: {_first_lines(error)}")
+            continue
+        converted = _without_constants(converted, inputs, pool)
+        name_nodes(converted.graph)
+        return converted
+    raise ModelError(
+        f"The model uses ONNX opset {opset_of(model)}, and converting it failed.",
+        problems=reasons,
+        hint="Export the model with opset 17.",
+    )
+
+
+def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[str]) -> onnx.GraphProto:
+    """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
+    folder = Folder(pool, {o.domain: o.version for o in model.opset_import})
+    for _ in range(_MOST_ROUNDS):
+        inferred = _infer(model, pool)
+        inlined = _inline_bodies(model, inferred, pool, supported)
+        if inlined is not None:
+            model.graph.CopyFrom(inlined.graph)
+            continue
+        types = _types(inferred.graph)
+        removed = folder.run(model.graph, types)
+        remove_dead_nodes(model.graph)
+        expanded = expand_shaped(model.graph, types, pool, opset_of(model))
+        if not removed and not expanded:
+            break
+    refuse_shapeless(model.graph)
+    merge_identities(model.graph)
+    return _infer(model, pool).graph
+
+
+def _infer(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """Infer all types afresh: what the file says of its inner values may be stale."""
+    light = _with_constants(model, pool)
+    for value in light.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        return shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+    except Exception:  # its propagation of values takes some valid graphs (a sum of shape values) for broken
+        pass
+    try:
+        return shape_inference.infer_shapes(light, strict_mode=True)
+    except Exception as error:
+        raise ModelError(
+            f"The model's shapes or types contradict each other: {_first_lines(error)}"
+        ) from error
+
+
+def _types(graph: onnx.GraphProto) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
+    types = {}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if not value.type.HasField("tensor_type"):
+            continue
+        types[value.name] = tensor_type(value.type.tensor_type)
+    return types
+
+
+def _inline_bodies(
+    model: onnx.ModelProto, inferred: onnx.ModelProto, pool: ConstantPool, supported: Collection[str]
+) -> onnx.ModelProto | None:
+    """Replace operators without a converter by their definition in ONNX; None when there are none."""
+    opset = opset_of(model)
+    wanted = {
+        (n.domain, n.op_type) for n in model.graph.node if _wants_body(n, supported) and has_body(n, opset)
+    }
+    if not wanted:
+        return None
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    for node in typed.graph.node:
+        if (node.domain, node.op_type) in wanted:
+            _write_defaults(node, opset)
+            while node.input and not node.input[-1]:  # the inliner wants a type even for "left out"
+                del node.input[-1]
+    typed.graph.value_info.extend(inferred.graph.value_info)
+
+    def inline(light: onnx.ModelProto) -> onnx.ModelProto:
+        # The inliner needs a type for each name, also of initializers.
+        known = {v.name for v in (*light.graph.value_info, *light.graph.input)}
+        for tensor in light.graph.initializer:
+            if tensor.name not in known:
+                light.graph.value_info.append(
+                    helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                )
+        return inliner.inline_selected_functions(light, sorted(wanted), False, True)
+
+    try:
+        result = _traced(typed, pool, [value.name for value in model.graph.input], inline)
+    except Exception as error:
+        listed = ", ".join(op for _, op in sorted(wanted))
+        raise ModelError(f"The definitions of {listed} cannot be expanded: {_first_lines(error)}") from error
+    if len(result.graph.node) == len(model.graph.node):
+        return None  # nothing was expanded: the final check reports the operators
+    return result
+
+
+def _write_defaults(node: onnx.NodeProto, opset: int) -> None:
+    """Write out the attributes that a node leaves at their defaults: the inliner does not know them."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+
+
+def _wants_body(node: onnx.NodeProto, supported: Collection[str]) -> bool:
+    if node.op_type == "LayerNormalization":
+        return sum(bool(name) for name in node.output) > 1  # TVM's has one output
+    return node.op_type not in supported or node.op_type in _ALWAYS_INLINE
+
+
+def _traced(model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], inline) -> onnx.ModelProto:
+    """Run an inliner; nodes that it makes are called by the node that they replace, then their own name."""
+    names = [node.name for node in model.graph.node]
+    light = _with_constants(model, pool)
+    marks = {f"\x01{index}": index for index in range(len(names))}
+    for mark, node in zip(marks, light.graph.node, strict=True):
+        node.name = mark
+    result = _without_constants(inline(light), inputs, pool)
+    # Nodes keep their order, so a run of new nodes belongs to the next call until its results are made.
+    pending = [set(filter(None, node.output)) for node in model.graph.node]
+    owner, taken = 0, Counter(names)
+    for node in result.graph.node:
+        if node.name in marks:
+            owner = marks[node.name] + 1
+            node.name = names[marks[node.name]]
+            continue
+        own = node.name or node.op_type
+        if owner < len(names):
+            own = f"{names[owner]}/{own}"
+        taken[own] += 1  # the body of a definition may hold an operator several times
+        node.name = own if taken[own] == 1 else f"{own}_{taken[own] - 1}"
+        if owner >= len(names):
+            continue
+        pending[owner] -= set(node.output)
+        owner += not pending[owner]
+    return result
+
+
+def _first_lines(error: Exception, most: int = 3) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:most])[:600] or type(error).__name__

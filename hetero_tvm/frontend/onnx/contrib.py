@@ -1,0 +1,192 @@
+"""ONNX Runtime's fused operators, and two of ONNX's, written out in plain ONNX.
+
+Files that ONNX Runtime optimised hold norms and activations as ``com.microsoft`` operators.  They are
+expanded here into the form that exporters write, so that one set of fusion rules serves both, in our
+own kernels.  Semantics: ONNX Runtime, docs/ContribOperators.md.
+
+A new operator is one function and one entry in ``EXPANSIONS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx import contrib_attention as attention
+from hetero_tvm.frontend.onnx.contrib_body import Body
+from hetero_tvm.frontend.onnx.fold import tensor_type
+
+DOMAIN = "com.microsoft"
+
+
+def _skip_norm(b: Body, *, centered: bool) -> None:
+    # input, skip, gamma, [beta,] bias -> output, mean, 1 / deviation, sum
+    _refuse_statistics(b, 1, 2)
+    total = b.op("Add", b.input(0), b.input(1))
+    bias = b.input(4 if centered else 3)
+    if bias:
+        total = b.op("Add", total, bias)
+    b.end(3, total)
+    b.norm(total, b.input(2), b.input(3) if centered else "", 1e-12, centered=centered)
+
+
+def _simplified_norm(b: Body) -> None:
+    if int(b.attributes.get("axis", -1)) != -1:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (SimplifiedLayerNormalization) normalises from axis "
+            f"{b.attributes['axis']} on; only the last one is supported.",
+            hint="Write its axis as -1.",
+        )
+    _refuse_statistics(b, 1)
+    b.norm(b.input(0), b.input(1), "", 1e-5, centered=False)
+
+
+def _refuse_statistics(b: Body, *outputs: int) -> None:
+    """Mean and deviation are for training, and ONNX Runtime's CPU kernels do not give them either."""
+    for index in outputs:
+        if b.wants(index):
+            raise UnsupportedOperatorError(
+                f"Node {b.node.name!r} ({b.node.op_type}) gives its statistics as output {b.wants(index)!r}.",
+                hint="Remove that output: it is used in training only.",
+            )
+
+
+def _embed_norm(b: Body) -> None:
+    # ids, segments, word, position, segment table, gamma, beta, mask, position ids
+    # -> output, mask index, sum
+    ids, places = b.input(0), b.input(8)
+    total = b.op("Gather", b.input(2), ids, axis=0)
+    if places:
+        position = b.op("Gather", b.input(3), places, axis=0)
+    else:
+        length = b.op("Gather", b.op("Shape", ids), b.const([1], "int64"), axis=0)
+        zero = b.const([0], "int64")
+        position = b.op("Slice", b.input(3), zero, length, zero)
+    total = b.op("Add", total, position)
+    if b.input(1):
+        total = b.op("Add", total, b.op("Gather", b.input(4), b.input(1), axis=0))
+    b.end(2, total)
+    b.norm(total, b.input(5), b.input(6), 1e-12, centered=True)
+    if b.wants(1):  # how many tokens are unmasked, by sample; without a mask ONNX Runtime says 0
+        mask = b.op("Cast", b.input(7) or ids, to=TensorProto.INT32)
+        if not b.input(7):
+            mask = b.op("Mul", mask, b.const(0, "int32"))
+        b.end(1, b.reduce("ReduceSum", mask, [1], 0, axes_as_input=13))
+
+
+def _gelu(b: Body) -> None:
+    x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
+    curve = b.op("Erf", b.op("Mul", x, b.const(math.sqrt(0.5))))
+    b.end(0, b.op("Mul", b.op("Mul", x, b.const(0.5)), b.op("Add", curve, b.const(1.0))))
+
+
+def _fast_gelu(b: Body) -> None:
+    x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
+    cube = b.op("Mul", b.op("Mul", x, x), x)
+    inner = b.op("Add", x, b.op("Mul", cube, b.const(0.044715)))
+    curve = b.op("Tanh", b.op("Mul", inner, b.const(math.sqrt(2 / math.pi))))
+    b.end(0, b.op("Mul", b.op("Mul", x, b.const(0.5)), b.op("Add", curve, b.const(1.0))))
+
+
+def _quick_gelu(b: Body) -> None:
+    slope = float(b.attributes.get("alpha", 1.702))
+    x = b.input(0)
+    b.end(0, b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, b.const(slope)))))
+
+
+def _layer_norm(b: Body) -> None:
+    """The norm with one result; mean and 1 / deviation, if the node has them, are computed beside it."""
+    node, axis = b.node, int(b.attributes.get("axis", -1))
+    alone = onnx.NodeProto.FromString(node.SerializeToString())
+    b.nodes.append(alone)
+    if not any(node.output[1:]) or axis >= 0:  # without the rank the axes are not known
+        return
+    del alone.output[1:]
+    axes = tuple(range(axis, 0))
+    x = b.op("Cast", b.input(0), to=TensorProto.FLOAT)
+    mean = b.mean(x, axes)
+    base = b.op("Sub", x, mean)
+    total = b.op("Add", b.mean(b.op("Mul", base, base), axes), b.const(b.attributes.get("epsilon", 1e-5)))
+    b.end(1, mean)
+    b.end(2, b.op("Reciprocal", b.op("Sqrt", total)))
+
+
+def _group_norm(b: Body) -> None:
+    # As PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator's result.
+    x, groups = b.input(0), int(b.attributes["num_groups"])
+    flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
+    rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
+    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
+    eps = float(b.attributes.get("epsilon", 1e-5))
+    y = b.op("Reshape", b.op("InstanceNormalization", rows, ones, zeros, epsilon=eps), b.op("Shape", flat))
+    column = b.const([-1, 1], "int64")
+    y = b.op("Mul", y, b.op("Reshape", b.input(1), column))
+    y = b.op("Add", y, b.op("Reshape", b.input(2), column))
+    b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
+
+
+EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
+    (DOMAIN, "SkipLayerNormalization"): lambda b: _skip_norm(b, centered=True),
+    (DOMAIN, "SkipSimplifiedLayerNormalization"): lambda b: _skip_norm(b, centered=False),
+    (DOMAIN, "EmbedLayerNormalization"): _embed_norm,
+    (DOMAIN, "Gelu"): _gelu,
+    (DOMAIN, "BiasGelu"): _gelu,
+    (DOMAIN, "FastGelu"): _fast_gelu,
+    (DOMAIN, "QuickGelu"): _quick_gelu,
+    # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
+    ("", "SimplifiedLayerNormalization"): _simplified_norm,
+    (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
+    ("", "GroupNormalization"): _group_norm,
+    ("", "LayerNormalization"): _layer_norm,
+    (DOMAIN, "Attention"): attention.attention,
+    (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
+    (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
+    (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
+}
+"""(domain, operator) -> what writes it out."""
+
+
+def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
+    """Shapes that the file states, and what casts keep of them."""
+    known: dict[str, tuple[int | None, ...]] = {}
+    for value in (*graph.value_info, *graph.input):
+        shape = tensor_type(value.type.tensor_type)[1]
+        if shape is not None:
+            known[value.name] = shape
+    for node in graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in known:
+            known.setdefault(node.output[0], known[node.input[0]])
+    return known
+
+
+def expand_contrib(model: onnx.ModelProto, opset: int) -> None:
+    """Replace every node that has an entry in ``EXPANSIONS`` by plain ones, in place.
+
+    Raises
+    ------
+    UnsupportedOperatorError : a node uses an option that its expansion does not cover; names the node.
+    """
+    if not any((node.domain, node.op_type) in EXPANSIONS for node in model.graph.node):
+        return
+    known = _known_shapes(model.graph)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        expansion = EXPANSIONS.get((node.domain, node.op_type))
+        if expansion is None:
+            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            continue
+        body = Body(node, opset, known.get)
+        expansion(body)
+        nodes += body.nodes
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    if not any(node.domain == DOMAIN for node in nodes):
+        others = [o for o in model.opset_import if o.domain != DOMAIN]
+        kept = [onnx.OperatorSetIdProto.FromString(o.SerializeToString()) for o in others]
+        del model.opset_import[:]
+        model.opset_import.extend(kept)

@@ -1,0 +1,56 @@
+"""Operators that become plain ones as soon as the shapes of what they read are known.
+
+A new operator is one function and one entry in ``SHAPED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.cells import CELLS
+from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.recurrent import recurrent
+from hetero_tvm.frontend.onnx.transforms import col2im, dft
+
+_ONNX_DOMAINS = ("", "ai.onnx")
+
+SHAPED: dict[
+    str, Callable[[onnx.NodeProto, int, Types, ConstantPool], list[onnx.NodeProto] | None]
+] = {**dict.fromkeys(CELLS, recurrent), "DFT": dft, "Col2Im": col2im}  # fmt: skip
+"""Operator -> what writes it out, or gives None while it cannot."""
+
+
+def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
+    """Replace the nodes that have an entry in ``SHAPED``; whether there were any that could be.
+
+    Raises
+    ------
+    UnsupportedOperatorError, ModelError : see the single functions.
+    """
+    nodes: list[onnx.NodeProto] = []
+    found = False
+    for node in graph.node:
+        expansion = SHAPED.get(node.op_type) if node.domain in _ONNX_DOMAINS else None
+        written = expansion(node, opset, types, pool) if expansion else None
+        found = found or written is not None
+        nodes += [node] if written is None else written
+    if found:
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+    return found
+
+
+def refuse_shapeless(graph: onnx.GraphProto) -> None:
+    """Refuse what :func:`expand_shaped` has left; lists all nodes."""
+    left = [n for n in graph.node if n.op_type in SHAPED and n.domain in _ONNX_DOMAINS]
+    if left:
+        kinds = ", ".join(sorted({node.op_type for node in left}))
+        raise UnsupportedOperatorError(
+            f"The shapes that {kinds} must know (the length of a sequence, weights) depend on values.",
+            problems=[f"node {node.name!r} ({node.op_type})" for node in left[:12]],
+            hint="Fix the model's inputs with --shape, or export it with fixed shapes.",
+        )

@@ -1,0 +1,378 @@
+"""Constant folding on ONNX: shape arithmetic, constant operands, dead branches, no-op nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs, helper, shape_inference
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, subgraphs, to_array
+
+_ONNX_DOMAINS = ("", "ai.onnx")
+_KEEP = frozenset({
+    # random
+    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial",
+    # folding would undo the quantization of weights
+    "DequantizeLinear",
+    # control flow
+    "Loop", "Scan", "If", "SequenceMap",
+})  # fmt: skip
+
+# A constant may grow up to here (an Expand of a scalar); beyond, results stay near their operands.
+_GROWN_BYTES = 64 << 20
+_GROWN_TOTAL = 512 << 20
+_LARGEST_RESULT = 1 << 30
+_GROWTH = 4
+# Constants whose values shape inference may look at.
+_VALUE_BYTES = 8192
+# Without inferred shapes only results of operands this small are computed: a product of two
+# broadcast operands then still stays small.
+_BLIND_BYTES = 4096
+_BLIND_GROWERS = frozenset({
+    "Range", "ConstantOfShape", "Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot", "EyeLike",
+    "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "CenterCropPad", "Col2Im",
+    "ConvTranspose", "MaxUnpool", "ImageDecoder",
+})  # fmt: skip
+
+
+class Folder:
+    """Folds one graph in place; constants go to and come from ``pool``."""
+
+    def __init__(self, pool: ConstantPool, opsets: Mapping[str, int]):
+        self.pool = pool
+        self.opsets = dict(opsets)
+        self._grown = 0
+        self._alias: dict[str, str] = {}
+
+    def run(self, graph: onnx.GraphProto, types: Types) -> int:
+        """Fold what can be folded; returns the number of nodes removed or moved.
+
+        ``types`` is completed on the way, where a folded constant makes another shape known.
+        """
+        self._types = types
+        self._alias = {}
+        self._made: dict[str, onnx.NodeProto] = {}
+        self._moved = 0
+        self._returned = {value.name for value in graph.output}
+        before = len(graph.node)
+        kept = [node for source in graph.node for node in self._visit(source)]
+        del graph.node[:]
+        graph.node.extend(kept)
+        removed = before + self._moved - len(kept)  # each that moves leaves a Flatten behind
+        return removed + self._moved
+
+    def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """What stands for ``node`` afterwards (often nothing)."""
+        rename_inputs(node, self._alias)
+        if node.domain not in _ONNX_DOMAINS:
+            return [node]
+        branch = self._known_branch(node)
+        if branch is not None:
+            return [kept for inner in branch for kept in self._visit(inner)]
+        self._drop_empty(node)
+        same = self._no_op(node)
+        if same is not None and self._forward(node, same):
+            return []
+        results = self._evaluate(node)
+        if results is None:
+            self._infer(node)
+            return self._unflattened(node)
+        for name, array in zip(node.output, results, strict=False):
+            if name:
+                self.pool.add_array(name, array)
+        return []
+
+    def _infer(self, node: onnx.NodeProto) -> None:
+        """Find the types of a node's results where inference over the whole graph did not."""
+        if all(_known(self._types.get(name)) for name in node.output if name):
+            return
+        try:
+            schema = defs.get_schema(node.op_type, self.opsets[node.domain], node.domain)
+            types = {name: helper.make_tensor_type_proto(*self._type(name)) for name in node.input if name}
+            data = {
+                n: self.pool.tensor(n)
+                for n in types
+                if n in self.pool and self.pool.nbytes(n) <= _VALUE_BYTES
+            }
+            imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+            found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+        except Exception:  # without types of its inputs, for one; the whole graph is tried again
+            return
+        for name, proto in found.items():
+            if proto.HasField("tensor_type"):
+                self._types[name] = tensor_type(proto.tensor_type)
+
+    # ---- no-ops --------------------------------------------------------------------------
+
+    def _no_op(self, node: onnx.NodeProto) -> str | None:
+        """The input that equals the node's output, if there is one."""
+        if node.op_type == "Identity":
+            return node.input[0]
+        if node.op_type == "Dropout" and self._is_inference(node):
+            return node.input[0]
+        if node.op_type == "Concat" and len(node.input) == 1:
+            return node.input[0]
+        if node.op_type in ("Cast", "Expand", "Reshape") or self._goes_forward(node):
+            source, result = (self._type(name) for name in (node.input[0], node.output[0]))
+            if source is not None and source == result and source[1] is not None and None not in source[1]:
+                return node.input[0]
+        return None
+
+    def _goes_forward(self, node: onnx.NodeProto) -> bool:
+        """Whether this is a Slice that is known to reverse no axis."""
+        if node.op_type != "Slice":
+            return False
+        steps = node.input[4] if len(node.input) > 4 else ""
+        return not steps or (steps in self.pool and bool((self.pool.array(steps) > 0).all()))
+
+    def _drop_empty(self, node: onnx.NodeProto) -> None:
+        """Concat without its operands of no elements (the part that a full rotary embedding leaves alone)."""
+        if node.op_type != "Concat" or len(node.input) < 2:
+            return
+        types = [self._type(name) for name in node.input]
+        # Of operands of one rank, one without elements adds to no axis but the joined one.
+        filled = [name for name, type_ in zip(node.input, types, strict=True) if not _is_empty(type_)]
+        if filled and len(filled) < len(node.input):
+            node.input[:] = filled
+
+    def _is_inference(self, node: onnx.NodeProto) -> bool:
+        if len(node.output) > 1 and node.output[1]:
+            return False  # somebody may read the mask
+        if len(node.input) < 3 or not node.input[2]:
+            return True
+        return node.input[2] in self.pool and not self.pool.array(node.input[2]).any()
+
+    def _forward(self, node: onnx.NodeProto, source: str) -> bool:
+        result = node.output[0]
+        if result not in self._returned:
+            self._alias[result] = source
+            return True
+        if source in self.pool:
+            self.pool.add_array(result, self.pool.array(source))
+            return True
+        # A graph output keeps its name: leave an Identity, which `merge_identities` removes.
+        if node.op_type != "Identity":
+            node.CopyFrom(helper.make_node("Identity", [source], [result], name=node.name))
+        return False
+
+    def _type(self, name: str):
+        if name in self.pool:
+            return self.pool.type_of(name)
+        return self._types.get(name)
+
+    def _unflattened(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """A softmax over the last axis before its operand is flattened, instead of after that.
+
+        Before opset 13 a softmax flattens; where the converter to 13 does not know a rank, it
+        writes that out even for the last axis, which makes attention unrecognisable.
+        """
+        self._made.update((name, node) for name in node.output)
+        flatten = self._made.get(node.input[0]) if node.op_type in ("Softmax", "LogSoftmax") else None
+        if flatten is None or flatten.op_type != "Flatten" or _attribute(node, "axis", -1) not in (-1, 1):
+            return [node]
+        source = flatten.input[0]
+        type_ = self._type(source)
+        if not _known(type_) or _attribute(flatten, "axis", 1) != len(type_[1]) - 1:
+            return [node]
+        self._moved += 1
+        result = f"{node.output[0]}/unflattened"
+        self._types[result] = type_
+        softmax = helper.make_node(node.op_type, [source], [result], name=node.name, axis=-1)
+        after = helper.make_node(
+            "Flatten", [result], [node.output[0]], name=f"{node.name}/Flatten", axis=len(type_[1]) - 1
+        )
+        self._made[node.output[0]] = after
+        return [softmax, after]
+
+    # ---- If with a known condition -------------------------------------------------------
+
+    def _known_branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.op_type != "If" or node.input[0] not in self.pool:
+            return None
+        wanted = "then_branch" if self.pool.array(node.input[0]).reshape(-1)[0] else "else_branch"
+        graph = next((a.g for a in node.attribute if a.name == wanted), None)
+        if graph is None or len(graph.output) < len(node.output):
+            raise ModelError(f"Node {node.name!r} (If) has no usable {wanted}.")
+        for tensor in graph.initializer:
+            self.pool.add_tensor(tensor)
+        nodes = list(graph.node)
+        for inner in nodes:
+            inner.name = f"{node.name}/{inner.name or inner.op_type}"
+        for inner, outer in zip(graph.output, node.output, strict=False):
+            nodes.append(helper.make_node("Identity", [inner.name], [outer], name=node.name))
+        return nodes
+
+    # ---- evaluation ----------------------------------------------------------------------
+
+    def _evaluate(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        if node.op_type == "Constant":
+            return _constant(node)
+        if node.op_type in ("Shape", "Size"):
+            return self._shape(node)
+        if node.op_type in _KEEP or any(a.HasField("g") or a.graphs for a in node.attribute):
+            return None
+        if all(_is_empty(self._types.get(name)) for name in node.output):
+            return [self._empty(name) for name in node.output]
+        inputs = [name for name in node.input if name]
+        if not all(name in self.pool for name in inputs) or not self._affordable(node, inputs):
+            return None
+        arrays = {name: self.pool.array(name) for name in inputs}
+        fast = _FAST.get(node.op_type)
+        try:
+            if fast is not None and all(node.input) and not any(a.dtype == object for a in arrays.values()):
+                results = fast(node, [arrays[name] for name in node.input])
+                if results is not None:
+                    return results
+            results = self._reference(node, arrays)
+        except ModelError:
+            raise
+        except Exception:  # whatever the evaluator cannot do is left to run time
+            return None
+        if not all(isinstance(result, np.ndarray | np.generic) for result in results):
+            return None
+        return [np.asarray(result) for result in results]
+
+    def _empty(self, name: str) -> np.ndarray:
+        element, dims = self._types[name]
+        return np.empty(dims, helper.tensor_dtype_to_np_dtype(element))
+
+    def _reference(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+        from onnx.reference import ReferenceEvaluator  # a slow import that few models need twice
+
+        graph = helper.make_graph(
+            [node], "fold",
+            [helper.make_tensor_value_info(name, *self.pool.type_of(name)) for name in arrays],
+            [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
+        )  # fmt: skip
+        with np.errstate(all="ignore"):
+            return ReferenceEvaluator(graph, opsets=self.opsets).run(None, arrays)
+
+    def _shape(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        known = self._type(node.input[0])
+        if known is None or known[1] is None or any(dim is None for dim in known[1]):
+            return None
+        dims = list(known[1])
+        if node.op_type == "Size":
+            return [np.array(int(np.prod(dims, dtype=np.int64)), np.int64)]
+        limits = {a.name: a.i for a in node.attribute}
+        return [np.array(dims[slice(limits.get("start", 0), limits.get("end", len(dims)))], np.int64)]
+
+    def _affordable(self, node: onnx.NodeProto, inputs: list[str]) -> bool:
+        """Whether the results are of reasonable size; hostile models ask for terabytes."""
+        operands = sum(self.pool.nbytes(name) for name in inputs)
+        total = 0
+        for name in filter(None, node.output):
+            element, dims = self._types.get(name, (0, None))
+            if not element or dims is None or any(dim is None for dim in dims):
+                return operands <= _BLIND_BYTES and node.op_type not in _BLIND_GROWERS
+            item = 8 if element == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(element).itemsize
+            total += int(np.prod(dims, dtype=np.float64)) * item
+        if total <= _GROWTH * operands:
+            return total <= _LARGEST_RESULT
+        if total > _GROWN_BYTES or self._grown + total > _GROWN_TOTAL:
+            return False
+        self._grown += total
+        return True
+
+
+def tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[int, tuple[int | None, ...] | None]:
+    """Element type and dimensions (None where unknown) of a protobuf tensor type."""
+    if not proto.HasField("shape"):
+        return proto.elem_type, None
+    return proto.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.shape.dim)
+
+
+def _known(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
+    return type_ is not None and type_[1] is not None and None not in type_[1]
+
+
+def _is_empty(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
+    """Whether a tensor is known to have no elements."""
+    return _known(type_) and 0 in type_[1]
+
+
+def merge_identities(graph: onnx.GraphProto) -> None:
+    """Remove Identity nodes before graph outputs by renaming what they copy."""
+    returned = {value.name for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    for node in list(graph.node):
+        if node.op_type != "Identity" or node.domain not in _ONNX_DOMAINS:
+            continue
+        source, result = node.input[0], node.output[0]
+        if source not in made or source in returned:
+            continue  # an input, a constant, or an output of its own name
+        graph.node.remove(node)
+        for other in graph.node:
+            other.output[:] = [result if name == source else name for name in other.output]
+            rename_inputs(other, {source: result})
+
+
+def rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
+    """Let a node, subgraphs included, read other tensors."""
+    if not alias:
+        return
+    for index, name in enumerate(node.input):
+        if name in alias:
+            node.input[index] = alias[name]
+    for attribute in node.attribute:
+        for graph in subgraphs(attribute):
+            inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            inner |= {name for child in graph.node for name in child.output}
+            outer = {old: new for old, new in alias.items() if old not in inner}
+            for child in graph.node:
+                rename_inputs(child, outer)
+            for value in graph.output:
+                value.name = outer.get(value.name, value.name)
+
+
+def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:
+    """The value of a Constant node in any of its spellings."""
+    if len(node.attribute) != 1:
+        raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
+    attribute = node.attribute[0]
+    if attribute.name == "value":
+        return [to_array(attribute.t)]
+    if attribute.name == "value_int":
+        return [np.array(attribute.i, np.int64)]
+    if attribute.name == "value_ints":
+        return [np.array(attribute.ints, np.int64)]
+    if attribute.name == "value_float":
+        return [np.array(attribute.f, np.float32)]
+    if attribute.name == "value_floats":
+        return [np.array(attribute.floats, np.float32)]
+    return None  # strings and sparse tensors
+
+
+# ---- frequent shape arithmetic, without the half millisecond that an evaluator costs -----------
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((a.i for a in node.attribute if a.name == name), default)
+
+
+def _gather(node, inputs):
+    data, indices = inputs
+    axis = _attribute(node, "axis", 0)
+    if (
+        data.ndim == 0
+        or indices.size == 0
+        or not -data.shape[axis] <= indices.min() <= indices.max() < data.shape[axis]
+    ):
+        return None
+    return [np.take(data, indices, axis=axis)]
+
+
+def _unsqueeze(node, inputs):
+    if len(inputs) != 2 or inputs[0].ndim != 0 or inputs[1].tolist() != [0]:
+        return None  # only scalar -> vector is worth a short cut
+    return [inputs[0].reshape(1)]
+
+
+def _concat(node, inputs):
+    return [np.concatenate(inputs, axis=_attribute(node, "axis", 0))]
+
+
+_FAST = {"Gather": _gather, "Unsqueeze": _unsqueeze, "Concat": _concat}

@@ -1,0 +1,133 @@
+"""ONNX front end: file or ModelProto -> :class:`ImportedModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
+from hetero_tvm.frontend.onnx.clean import clean
+from hetero_tvm.frontend.onnx.load import load_onnx, tensors
+from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
+from hetero_tvm.frontend.onnx.widen import stored_type
+from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
+from hetero_tvm.host.tvm import tvm
+
+relax = tvm.relax
+
+
+def import_onnx(
+    source: str | Path | onnx.ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    name: str | None = None,
+) -> ImportedModel:
+    """Import an ONNX model with fixed shapes.
+
+    Parameters
+    ----------
+    source : path of a file (external data beside it is loaded), or a model in memory, which is
+        not changed.
+    shapes : dimensions by input name; needed for inputs that the file leaves symbolic.  A symbol
+        fixed in one input is fixed in all.
+    batch, sequence : sizes of symbols with such names (``batch_size``, ``seq_len``, ...).
+    name : name of the result; by default the stem of the file or the name of the graph.
+
+    Raises
+    ------
+    ShapeError : shapes are missing or contradictory (all are listed).
+    UnsupportedOperatorError : operators without importer (all are listed).
+    ModelError : the file or the graph is broken, or TVM cannot convert a node.
+    """
+    if isinstance(source, onnx.ModelProto):
+        model, default = source, source.graph.name or "model"
+    elif isinstance(source, str | Path):
+        model, default = None, Path(source).stem
+    else:
+        raise UsageError(f"An ONNX model is a path or an onnx.ModelProto, not {type(source).__name__}.")
+    try:
+        if model is None:
+            model = load_onnx(Path(source))
+        else:
+            _refuse_external(model)
+        stored = stored_type(model)
+        cleaned = clean(model, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
+        del model  # large: the cleaned one has its own copy of the weights
+        module = to_relax(cleaned)
+        signature = _signature(cleaned, module)
+    except HeteroTVMError:
+        raise
+    except (MemoryError, RecursionError) as error:
+        raise ModelError(f"The model is too large or too deeply nested: {type(error).__name__}.") from error
+    except Exception as error:  # files are hostile in more ways than we know by name
+        raise ModelError(f"The model cannot be imported. {type(error).__name__}: {error}") from error
+    return ImportedModel(
+        module=module,
+        signature=signature,
+        onnx_model=cleaned,
+        name=name or default,
+        stored=stored,
+        weight_bytes=sum(_tensor_bytes(t) for t in cleaned.graph.initializer),
+    )
+
+
+def _refuse_external(model: onnx.ModelProto) -> None:
+    external = [t.name for t in tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    if external:
+        raise ModelError(
+            f"The model in memory refers to external data for {len(external)} tensors.",
+            hint="Give the path of the file, or load it with onnx.load(path).",
+        )
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    elements = 1
+    for dim in tensor.dims:
+        elements *= dim
+    return elements * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def _signature(model: onnx.ModelProto, module: tvm.IRModule) -> Signature:
+    """Read the ends from the Relax function, and see that every value inside has a fixed shape."""
+    main = module["main"]
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            ty = binding.var.ty
+            if _specs(ty) is None and not (
+                isinstance(ty, relax.ShapeType) and _numbers(ty.values) is not None
+            ):
+                raise ModelError(
+                    f"The shape of {ty} at node {source_names(binding.var)!r} is not known.",
+                    hint="Shapes that depend on values are not supported; fix inputs with --shape.",
+                )
+    result = _specs(main.ret_ty)
+    if result is None or len(result) != len(model.graph.output):
+        raise ModelError(f"The outputs have no fixed shapes: {main.ret_ty}.")
+    inputs = [_specs(parameter.ty)[0] for parameter in main.params]
+    return Signature(
+        tuple(TensorSpec(v.name, *spec) for v, spec in zip(model.graph.input, inputs, strict=True)),
+        tuple(TensorSpec(v.name, *spec) for v, spec in zip(model.graph.output, result, strict=True)),
+    )
+
+
+def _specs(ty) -> list[tuple[tuple[int, ...], str]] | None:
+    """(shape, dtype) of a tensor or of each field of a tuple; None when one is unknown."""
+    if isinstance(ty, relax.TupleType):
+        fields = [_specs(field) for field in ty.fields]
+        return None if any(f is None for f in fields) else [spec for field in fields for spec in field]
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    dims = _numbers(ty.shape.values)
+    return None if dims is None else [(dims, str(ty.dtype))]
+
+
+def _numbers(values) -> tuple[int, ...] | None:
+    """Shape values as numbers; None when there are none or one is symbolic."""
+    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
+        return None
+    return tuple(int(dim) for dim in values)

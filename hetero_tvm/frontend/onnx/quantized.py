@@ -1,0 +1,68 @@
+"""ONNX operators on 8-bit tensors that TVM's importer has no converter for.
+
+They become what quantising exporters write: the operator on floats between quantisers, or on int32.
+Targets with 8-bit units recognise these forms (``relax_passes/fusions/quantized.py``); others run them as
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.host.tvm import tvm
+
+relax = tvm.relax
+
+OPERATORS = ("QLinearMatMul", "QLinearConv", "ConvInteger")
+
+Convert = Callable[[str, list[Any], dict[str, Any]], Any]
+"""Converts another ONNX operator: its name, inputs and attributes."""
+
+
+def convert(name: str, inputs: list[Any], attrs: dict[str, Any], other: Convert, normalize: Any) -> Any:
+    """The Relax expression of one node of :data:`OPERATORS`."""
+    inputs = [*inputs, *[None] * (9 - len(inputs))]
+    if name == "ConvInteger":
+        x, w, x_zero, w_zero = inputs[:4]
+        return other("Conv", [_whole(x, x_zero, normalize), _whole(w, w_zero, normalize), None], attrs)
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, bias = inputs
+    left = _dequantized(a, a_scale, a_zero, 0, normalize)
+    if name == "QLinearMatMul":
+        right = _dequantized(b, b_scale, b_zero, len(b.ty.shape) - 1, normalize)
+        y = other("MatMul", [left, right], {})
+    else:
+        right = _dequantized(b, b_scale, b_zero, 0, normalize)
+        y = normalize(other("Conv", [left, right, None], attrs))
+        if bias is not None:
+            step = normalize(relax.op.multiply(a_scale, b_scale))
+            value = normalize(relax.op.astype(bias, "float32"))
+            value = normalize(relax.op.multiply(value, step))
+            shape = [1, -1, *(1 for _ in list(y.ty.shape)[2:])]
+            y = relax.op.add(y, normalize(relax.op.reshape(value, shape)))
+    y = normalize(y)
+    y_scale, y_zero = _flat(y_scale, normalize), _flat(y_zero, normalize)
+    return relax.op.quantize(y, y_scale, y_zero, axis=0, out_dtype=str(y_zero.ty.dtype))
+
+
+def _flat(value: Any, normalize: Any) -> Any:
+    """A quantiser's parameter of one element as a scalar."""
+    return normalize(relax.op.reshape(value, ())) if [int(e) for e in value.ty.shape] == [1] else value
+
+
+def _dequantized(x: Any, scale: Any, zero: Any, axis: int, normalize: Any) -> Any:
+    zero = relax.const(0, str(x.ty.dtype)) if zero is None else zero
+    scale, zero = _flat(scale, normalize), _flat(zero, normalize)
+    return normalize(relax.op.dequantize(x, scale, zero, axis=axis, out_dtype="float32"))
+
+
+def _whole(x: Any, zero: Any, normalize: Any) -> Any:
+    """``x`` less its zero point, int32."""
+    whole = normalize(relax.op.astype(x, "int32"))
+    if zero is None:
+        return whole
+    zero = normalize(relax.op.astype(zero, "int32"))
+    rank = len(whole.ty.shape)
+    if len(zero.ty.shape) == 1:
+        zero = normalize(relax.op.reshape(zero, (-1, *(1 for _ in range(rank - 1)))))
+    return normalize(relax.op.subtract(whole, zero))

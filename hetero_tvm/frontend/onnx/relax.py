@@ -1,0 +1,354 @@
+"""Cleaned ONNX -> Relax through TVM's importer; each binding carries the name of its ONNX node."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import HeteroTVMError, ModelError
+from hetero_tvm.frontend.onnx import quantized as onnx_quantized
+from hetero_tvm.frontend.onnx.check import opset_of
+from hetero_tvm.frontend.onnx.fold import tensor_type
+from hetero_tvm.host.tvm import tvm, without_torch
+
+with without_torch():
+    from hetero_tvm.host.tvm import onnx_frontend
+
+relax = tvm.relax
+
+_SUFFIX = re.compile(r"#\d+$")
+
+
+def supported_operators() -> frozenset[str]:
+    """ONNX operators that TVM's importer has a converter for."""
+    # Strings and sequences have converters, but no code generation: they fail at a later step.
+    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant", *onnx_quantized.OPERATORS}
+
+
+def source_names(var: relax.Var | str) -> str:
+    """The ONNX node that a binding of an imported module stands for.
+
+    A node that needs several bindings names its result plainly and the steps before it with a
+    suffix: ``/encoder/Add#1``, ``/encoder/Add#2``, ``/encoder/Add``.
+    """
+    name = var if isinstance(var, str) else var.name
+    return _SUFFIX.sub("", name)
+
+
+def to_relax(model: onnx.ModelProto) -> tvm.IRModule:
+    """Convert a cleaned model of fixed shapes; weights become constants.
+
+    Raises
+    ------
+    ModelError : TVM cannot convert a node, or a result has another type than ONNX says, or no
+        fixed shape.  Names the node.
+    """
+    importer = _Importer(model.graph)
+    try:
+        module = importer.from_onnx(model.graph, opset_of(model))
+    except _Failed as failure:
+        node, error = failure.args
+        importer.bb._end_block()  # else the builder warns about it on stderr
+        raise _conversion_error(node, error) from error
+    except HeteroTVMError:
+        importer.bb._end_block()
+        raise
+    except Exception as error:
+        importer.bb._end_block()
+        raise _conversion_error(importer.at, error) from error
+    module["main"] = _rename(module["main"], importer.marks, importer.order)
+    # Removes the alias that TVM's importer binds each single output to.
+    module = relax.transform.CanonicalizeBindings()(module)
+    module = relax.transform.DeadCodeElimination()(module)
+    if not relax.analysis.check_well_formed(module):
+        raise ModelError("TVM's importer made an ill-formed Relax module of this model.")
+    return module
+
+
+class _Failed(BaseException):
+    """Carries (node, error) past the importer, which prints all operands for every ``Exception``."""
+
+
+class _Importer(onnx_frontend.ONNXGraphImporter):
+    """TVM's importer, one node at a time: ends each node with a marker binding, so that the
+    bindings between two markers are known to stand for that node."""
+
+    def __init__(self, graph: onnx.GraphProto):
+        super().__init__({}, "float32", sanitize=False)
+        self._known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+        self.at: onnx.NodeProto | None = None
+        self.marks: set[str] = set()
+        self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
+
+    def _check_for_unsupported_ops(self, graph):
+        known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
+        super()._check_for_unsupported_ops(SimpleNamespace(node=known))
+
+    def _construct_nodes(self, graph):
+        for node in graph.node:
+            self.at = node
+            super()._construct_nodes(SimpleNamespace(node=[node]))
+            for name in filter(None, node.output):
+                self._nodes[name] = self._settle(node, name, self._nodes[name])
+            marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
+            self.marks.add(marker.name)
+            first = self._nodes.get(node.output[0])
+            self.order.append((node.name, first.name if isinstance(first, relax.Var) else None))
+        self.at = None
+
+    def _convert_operator(self, op_name, inputs, attrs, opset):
+        try:
+            if op_name == "Clip" and _numeric_bounds(inputs[1:3]):
+                return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
+            if op_name == "Pad" and (padded := _pad(inputs, attrs)) is not None:
+                return self.bb.normalize(padded)
+            if op_name in onnx_quantized.OPERATORS:
+
+                def other(name, inputs, attrs):
+                    return self._convert_operator(name, inputs, attrs, opset)
+
+                normalize = self.bb.normalize
+                return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
+            if op_name in ("Max", "Min") and len(inputs) > 1:
+                return self.bb.normalize(_extreme(op_name, inputs))
+            if op_name == "Einsum" and (terms := _einsum_terms(attrs)) is not None:
+                return self.bb.normalize(relax.op.einsum(tuple(inputs), terms))
+            if op_name == "ScatterND" and isinstance(inputs[1], tvm.ir.GenericConst):
+                inputs = [inputs[0], _from_the_beginning(inputs[0], inputs[1]), inputs[2]]
+                return self.bb.normalize(relax.op.scatter_nd(*inputs, _reduction(attrs)))
+            if op_name == "Conv":
+                attrs = _explicit_padding(inputs[0], attrs)
+            if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
+                return self.bb.normalize(_gather(inputs[0], inputs[1], attrs.get("axis", 0)))
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        except Exception as error:
+            raise _Failed(self.at, error) from error
+
+    def _settle(self, node: onnx.NodeProto, name: str, value):
+        """Bind a result and hold its type against what ONNX inferred."""
+        if isinstance(value, relax.ShapeExpr):
+            value = relax.const([int(dim) for dim in value.values], "int64")
+        if not isinstance(value, relax.Expr):
+            return value
+        if not isinstance(value, relax.Var | tvm.ir.GenericConst | relax.Tuple):
+            value = self.bb.emit(value)
+        known = self._known.get(name)
+        found = value.ty
+        if known is None or not known.elem_type or not isinstance(found, relax.TensorType):
+            return value
+        dtype = onnx_frontend.get_type(known.elem_type)
+        shape, (_, wanted) = _static_shape(found), tensor_type(known)
+        fits = shape is not None and (
+            wanted is None
+            or (len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True)))
+        )
+        if not fits or str(found.dtype) != dtype:
+            dims = (
+                "(any)" if wanted is None else ", ".join("?" if dim is None else str(dim) for dim in wanted)
+            )
+            raise ModelError(
+                f"TVM's importer gives {found} for output {name!r} of node {node.name!r} ({node.op_type}), "
+                f"ONNX says {dtype}[{dims}].",
+                hint="The importer does not cover this form of the operator; export the model without it.",
+            )
+        return value
+
+
+def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> ModelError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = f"{type(error).__name__}: {(lines or [''])[-1][:300]}"
+    if node is None:
+        return ModelError(f"TVM cannot import this model. {reason}")
+    return ModelError(
+        f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
+        hint="The importer does not cover this form of the operator; export the model without it.",
+    )
+
+
+def _gather(data: relax.Expr, indices: relax.Expr, axis: int) -> relax.Expr:
+    """One ``take``; TVM's converter spends six bindings on negative indices."""
+    size = _static_shape(data.ty)[axis]
+    if isinstance(indices, tvm.ir.GenericConst):
+        values = indices.value.numpy()
+        if values.size and not -size <= values.min() <= values.max() < size:
+            raise ValueError(f"an index lies outside [{-size}, {size})")
+    # "wrap" counts negative indices from the end and never reads outside the table.
+    return relax.op.take(data, indices, axis=axis, mode="wrap")
+
+
+def _numeric_bounds(bounds: list) -> bool:
+    return all(
+        b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds
+    )
+
+
+def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
+    """Relax's own minimum and maximum; TVM's converter writes opaque kernels and tests each bound for NaN."""
+    dtype = str(x.ty.dtype)
+    for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
+        if bound is not None:
+            x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
+    return x
+
+
+def _einsum_terms(attrs: dict) -> str | None:
+    """Subscripts with the result's letters written out; None for ellipses, which TVM's converter takes."""
+    equation = attrs["equation"]
+    equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
+    if "." in equation:
+        return None
+    if "->" in equation:
+        return equation
+    return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
+
+
+def _from_the_beginning(data: relax.Expr, places: relax.Expr) -> relax.Expr:
+    """Constant places of a scatter, none of which counts from the end.
+
+    TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
+    """
+    values = places.value.numpy()
+    extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
+    if values.size and not ((values >= -extents) & (values < extents)).all():
+        raise ValueError("a place lies outside the tensor")
+    return relax.const(np.where(values < 0, values + extents, values))
+
+
+def _reduction(attrs: dict) -> str:
+    name = attrs.get("reduction", b"none")
+    name = name.decode() if isinstance(name, bytes) else name
+    return "update" if name == "none" else name
+
+
+def _extreme(op_name: str, inputs: list) -> relax.Expr:
+    """The greatest or least of several tensors; TVM's converter stacks broadcast copies and reduces them."""
+    step = relax.op.maximum if op_name == "Max" else relax.op.minimum
+    result = inputs[0]
+    for value in inputs[1:]:
+        result = step(result, value)
+    return result
+
+
+def _pad(inputs: list, attrs: dict) -> relax.Expr | None:
+    """Relax's own pad with a constant; None for other forms.  TVM's converter writes an opaque kernel."""
+    x, *given = inputs
+    mode = attrs.get("mode", b"constant")
+    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
+    pads, value, axes = (arrays + [None] * 3)[:3]
+    if mode not in (b"constant", "constant") or pads is None or pads.min(initial=0) < 0:
+        return None
+    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
+        return None
+    rank = len(x.ty.shape)
+    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    width = np.zeros((rank, 2), "int64")
+    width[list(axes)] = pads.reshape(2, -1).T
+    constant = 0.0 if value is None else float(value.reshape(()))
+    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def _explicit_padding(x: relax.Expr, attrs: dict) -> dict:
+    """``auto_pad`` of a convolution as numbers; TVM's converter pads the input with an opaque kernel."""
+    mode = attrs.get("auto_pad", b"NOTSET")
+    mode = mode.decode() if isinstance(mode, bytes) else mode
+    shape = _static_shape(x.ty)
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
+        return attrs
+    kernel, spatial = attrs["kernel_shape"], shape[2:]
+    strides, dilations = (attrs.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    before, after = [], []
+    for extent, taps, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
+        reach = dilation * (taps - 1) + 1
+        total = max(0, (-(-extent // stride) - 1) * stride + reach - extent)
+        less, more = total // 2, total - total // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
+
+
+def _static_shape(ty) -> list[int] | None:
+    """Dimensions of a tensor type as numbers, or None when one is unknown."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    dims = list(ty.shape.values)
+    if not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in dims):
+        return None
+    return [int(dim) for dim in dims]
+
+
+# ---- names ---------------------------------------------------------------------------------
+
+
+def _rename(function: relax.Function, marks: set[str], order: list[tuple[str, str | None]]) -> relax.Function:
+    """Drop the marker bindings and name all others after their ONNX node."""
+    groups: list[list[relax.Var]] = [[]]
+    alias: dict[str, str] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            if isinstance(getattr(binding, "value", None), relax.Var):
+                alias[binding.var.name] = binding.value.name
+            if binding.var.name in marks:
+                groups.append([])
+            else:
+                groups[-1] += _defined(binding)
+    names: dict[str, str] = {}
+    taken: Counter[str] = Counter()
+    used = {parameter.name for parameter in function.params}
+
+    def suffixed(source: str) -> str:
+        while True:
+            taken[source] += 1
+            if f"{source}#{taken[source]}" not in used:
+                return f"{source}#{taken[source]}"
+
+    for (source, first), group in zip([*order, ("outputs", None)], groups, strict=True):
+        for var in group:
+            # A plain name that looks like a suffixed one would be cut by `source_names`.
+            plain = var.name == first and source not in used and not _SUFFIX.search(source)
+            names[var.name] = source if plain else suffixed(source)
+            original = alias.get(var.name)
+            if original in names:
+                # the alias survives canonicalization: it takes over the name
+                names[var.name], names[original] = names[original], names[var.name]
+            used.add(names[var.name])
+    return _Renamer(names, marks).visit_expr(function)
+
+
+def _defined(binding: relax.Binding) -> list[relax.Var]:
+    """Variables that a binding defines, those inside the branches of an If first."""
+    value = getattr(binding, "value", None)
+    inner = []
+    if isinstance(value, relax.If):
+        for branch in (value.true_branch, value.false_branch):
+            for block in branch.blocks:
+                inner += [var for nested in block.bindings for var in _defined(nested)]
+    return [*inner, binding.var]
+
+
+@relax.expr_functor.mutator
+class _Renamer(relax.PyExprMutator):
+    def __init__(self, names: dict[str, str], marks: set[str]):
+        super().__init__()
+        self.names = names
+        self.marks = marks
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var.name not in self.marks:
+            super().visit_var_binding_(binding)
+
+    def visit_dataflow_var_def_(self, var):
+        return self._define(var, relax.DataflowVar)
+
+    def visit_var_def_(self, var):
+        return self._define(var, relax.Var)
+
+    def _define(self, var, kind):
+        if var.name not in self.names:
+            return var
+        renamed = kind(self.names[var.name], var.ty)
+        self.set_var_remap(var, renamed)
+        return renamed

@@ -1,0 +1,101 @@
+"""ONNX's DFT as a product with a constant matrix, and Col2Im as the transpose of a convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.contrib_body import Body
+
+_MOST_FACTORS = 1 << 24
+"""Elements of the matrix of a DFT."""
+
+
+def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """The nodes that stand for a DFT; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : a form without expansion, or a signal that is too long for a product.
+    """
+    b = Body(node, opset)
+    shape = pool.shape(node.input[0], types)
+    given = [b.input(n) for n in (1, 2)]
+    if shape is None or any(name and name not in pool for name in given):
+        return None
+    length, axis = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
+    if axis is None:
+        axis = -2 if opset >= 20 else int(b.attributes.get("axis", 1))
+    axis %= len(shape)
+    inverse, onesided = (bool(b.attributes.get(name, 0)) for name in ("inverse", "onesided"))
+    length, parts = length or shape[axis], shape[-1]
+    used, wanted = min(length, shape[axis]), length // 2 + 1 if onesided else length
+    if axis == len(shape) - 1 or parts not in (1, 2) or (onesided and inverse):
+        raise UnsupportedOperatorError(f"Node {node.name!r} (DFT) has a form that is not supported.")
+    if used * wanted * parts * 2 > _MOST_FACTORS:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (DFT) transforms {length} values, which is too many for a product."
+        )
+    x = node.input[0]
+    if used < shape[axis]:
+        x = b.cut(x, axis, 0, used)
+    order = [n for n in range(len(shape)) if n != axis]
+    order.insert(-1, axis)  # before the real and imaginary parts
+    x = b.op("Transpose", x, perm=order)
+    outer = [shape[n] for n in order[:-2]]
+    x = b.op("Reshape", x, b.const([*outer, used * parts], "int64"))
+    factors = _factors(used, length, wanted, inverse)[:, :parts].reshape(used * parts, wanted * 2)
+    y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
+    y = b.op("Reshape", y, b.const([*outer, wanted, 2], "int64"))
+    b.end(0, b.op("Transpose", y, perm=[int(n) for n in np.argsort(order)]))
+    return b.nodes
+
+
+def _factors(used: int, length: int, wanted: int, inverse: bool) -> np.ndarray:
+    """[value, its real or imaginary part, frequency, real or imaginary part of the result]."""
+    angle = np.outer(np.arange(used), np.arange(wanted)) % length * (2 * np.pi / length)
+    real, imaginary = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
+    both = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
+    return both / length if inverse else both
+
+
+def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """The nodes that stand for a Col2Im of images; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : other than two spatial axes.
+    """
+    shape = pool.shape(node.input[0], types)
+    if shape is None or any(name not in pool for name in node.input[1:3]):
+        return None
+    image, block = ([int(n) for n in pool.array(name)] for name in node.input[1:3])
+    if len(image) != 2:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (Col2Im) has {len(image)} spatial axes; 2 are supported."
+        )
+    b = Body(node, opset)
+    strides, dilations = (list(b.attributes.get(name, [1, 1])) for name in ("strides", "dilations"))
+    pads = list(b.attributes.get("pads", [0] * 4))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, block, strict=True)]
+    counts = [(image[n] + pads[n] + pads[n + 2] - reach[n]) // strides[n] + 1 for n in range(2)]
+    batch, taps = shape[0], block[0] * block[1]
+    channels = shape[1] // taps
+    apart = strides == block == reach and not any(pads)
+    if apart and all(image[n] == counts[n] * block[n] for n in range(2)):
+        x = b.op("Reshape", node.input[0], b.const([batch, channels, *block, *counts], "int64"))
+        x = b.op("Transpose", x, perm=[0, 1, 4, 2, 5, 3])
+        b.end(0, b.op("Reshape", x, b.const([batch, channels, *image], "int64")))
+        return b.nodes
+    x = b.op("Reshape", node.input[0], b.const([batch, shape[1], *counts], "int64"))
+    dtype = pool.dtype(node.input[0], types)
+    ones = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, 1, 1, 1))
+    rest = [image[n] + pads[n] + pads[n + 2] - reach[n] - (counts[n] - 1) * strides[n] for n in range(2)]
+    y = b.op(
+        "ConvTranspose", x, b.const(ones, dtype), group=channels, strides=strides, dilations=dilations,
+        pads=pads, kernel_shape=block, output_padding=rest,
+    )  # fmt: skip
+    b.end(0, y)
+    return b.nodes

@@ -1,0 +1,94 @@
+"""Models stored in half precision: float16 or bfloat16 at the ends, float32 inside.
+
+What a model stores is no order to compute in it: accumulators and statistics are float32 everywhere, and
+which tensors are narrow is the choice of the target (``--precision``), by default what the model was stored
+in where the target has it.  So weights become float32, exactly; inputs and outputs keep their types behind
+casts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from hetero_tvm.frontend.onnx.constants import ConstantPool, subgraphs
+from hetero_tvm.frontend.onnx.fold import rename_inputs
+
+NARROW = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+
+
+def stored_type(model: onnx.ModelProto) -> str:
+    """The type of most of a model's weights (without weights, of its ends): ``float32``, ``float16`` or
+    ``bfloat16``."""
+    sizes: Counter[int] = Counter()
+    for tensor in model.graph.initializer:
+        sizes[tensor.data_type] += int(np.prod(tensor.dims, dtype=np.float64))
+    if not any(sizes[kind] for kind in (TensorProto.FLOAT, *NARROW)):
+        sizes = Counter(v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
+    widest = max((TensorProto.FLOAT, *NARROW), key=lambda kind: sizes[kind])
+    return NARROW.get(widest, "float32")
+
+
+def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Change ``model``, which has its constants in ``pool``, and those; nothing where nothing is narrow."""
+    graph = model.graph
+    for name in list(pool):
+        if pool.type_of(name)[0] in NARROW:
+            pool.add_array(name, pool.array(name).astype(np.float32))
+    taken = {name for node in graph.node for name in (*node.input, *node.output)}
+    taken |= {value.name for value in (*graph.input, *graph.output)} | set(pool)
+    before = [_cast(value, taken, inward=True) for value in graph.input if _is_narrow(value)]
+    wide = {cast.input[0]: cast.output[0] for cast in before}
+    outputs = [value for value in graph.output if _is_narrow(value) and value.name not in wide]
+    behind = [_cast(value, taken, inward=False) for value in outputs]
+    wide |= {cast.output[0]: cast.input[0] for cast in behind}
+    for node in graph.node:
+        rename_inputs(node, wide)
+        for n, name in enumerate(node.output):
+            node.output[n] = wide.get(name, name)
+        _widen_attributes(node)
+    nodes = [*before, *graph.node, *behind]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _is_narrow(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type in NARROW
+
+
+def _cast(value: onnx.ValueInfoProto, taken: set[str], inward: bool) -> onnx.NodeProto:
+    """Between an end of the graph and its float32 form, which gets a name of its own."""
+    name = f"{value.name}_float32"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    ends = (value.name, name) if inward else (name, value.name)
+    to = TensorProto.FLOAT if inward else value.type.tensor_type.elem_type
+    return helper.make_node("Cast", ends[:1], ends[1:], name=f"{name}/cast", to=to)
+
+
+def _widen_attributes(node: onnx.NodeProto) -> None:
+    """Of the node, and of the nodes in its subgraphs."""
+    for attribute in node.attribute:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in NARROW:
+            attribute.i = TensorProto.FLOAT
+        if attribute.HasField("t"):
+            _widen_tensor(attribute.t)
+        for inner in subgraphs(attribute):
+            for tensor in inner.initializer:
+                _widen_tensor(tensor)
+            for value in (*inner.input, *inner.output, *inner.value_info):
+                if _is_narrow(value):
+                    value.type.tensor_type.elem_type = TensorProto.FLOAT
+            for child in inner.node:
+                _widen_attributes(child)
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in NARROW:
+        array = numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))

@@ -1,0 +1,106 @@
+"""PyTorch front end: an exported program (object or ``.pt2`` file) -> :class:`ImportedModel`.
+
+PyTorch's own exporter translates the program to ONNX, and the ONNX front end does the rest: one
+clean-up, one set of converters, one form for the fusion rules.  Names are those of the program:
+``model.layers.0.self_attn.q_proj/linear_3`` is node ``linear_3`` of that module.  The imported
+model keeps the program, which judges its numbers (see :mod:`hetero_tvm.frontend.torch.run`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import ShapeError, UsageError
+from hetero_tvm.frontend.onnx.importer import import_onnx
+from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
+from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.torch.load import load_program, require
+from hetero_tvm.frontend.torch.run import TorchProgram
+from hetero_tvm.frontend.torch.to_onnx import to_onnx
+
+
+def import_torch(
+    source: Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    name: str | None = None,
+) -> ImportedModel:
+    """Import a program exported by ``torch.export`` with fixed shapes.
+
+    Parameters
+    ----------
+    source : path of a ``.pt2`` file, or a ``torch.export.ExportedProgram`` (not changed).
+    shapes : dimensions by input name, for dimensions that the program leaves open.
+    batch, sequence : sizes of open dimensions: the first of any input is a batch, the second of
+        inputs with two or three dimensions is a sequence.
+    name : name of the result; by default the stem of the file.
+
+    Raises
+    ------
+    UsageError : PyTorch or its ONNX exporter (onnxscript) is not installed, or the source is no program.
+    ModelError : the file is broken, or the program is not a pure function of tensors.
+    UnsupportedOperatorError : operators without translation (all are listed).
+    ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
+    """
+    if isinstance(source, str | Path):
+        program = load_program(Path(source))
+        name = name or Path(source).stem
+    else:
+        program = source
+    torch = require("torch")
+    if not isinstance(program, torch.export.ExportedProgram):
+        raise UsageError(
+            f"A PyTorch program is a path or a torch.export.ExportedProgram, not {type(source)}."
+        )
+    model = to_onnx(program)
+    sizes = fix_input_shapes(model.graph.input, shapes or {}, batch=batch, sequence=sequence)
+    _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
+    imported = import_onnx(model, shapes=sizes, name=name or "torch_program")
+    return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
+
+
+def _open_inputs(torch: Any, program: Any) -> dict[str, list[Any]]:
+    """Dimensions of each tensor input as the program has them: numbers or expressions of symbols."""
+    names = set(program.graph_signature.user_inputs)
+    return {
+        node.name: [dim.node.expr if isinstance(dim, torch.SymInt) else dim for dim in node.meta["val"].shape]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in names and isinstance(node.meta.get("val"), torch.Tensor)
+    }
+
+
+def _refuse_outside(
+    inputs: Mapping[str, list[Any]], ranges: Mapping[Any, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse sizes that the program was not exported for; lists all."""
+    values: dict[Any, int] = {}
+    computed, problems = [], []
+    for name, shape in shapes.items():
+        for axis, (dim, size) in enumerate(zip(inputs[name], shape, strict=True)):
+            if isinstance(dim, int):
+                continue
+            if not dim.is_Symbol:
+                computed.append((name, axis, dim, size))
+                continue
+            bounds = ranges.get(dim)
+            # Tracing assumes at least 2 wherever it is not told otherwise; 1 then works as well.
+            low = 1 if bounds is None or bounds.lower <= 2 else int(bounds.lower)
+            if values.setdefault(dim, size) != size:
+                problems.append(f"{name}: dimension {axis} is {size}, elsewhere {values[dim]}")
+            elif bounds is not None and not low <= size <= bounds.upper:
+                problems.append(f"{name}: dimension {axis} is {size}; exported for {low} to {bounds.upper}")
+    for name, axis, dim, size in computed:
+        wanted = dim.subs(values)
+        if wanted.is_number and wanted != size:
+            problems.append(f"{name}: dimension {axis} is {size}, other inputs make it {wanted}")
+    if problems:
+        raise ShapeError(
+            "The program was not exported for these shapes.",
+            problems=problems,
+            hint="Give other shapes, or export it with wider dynamic_shapes.",
+        )

@@ -1,0 +1,142 @@
+"""Read a ``.pt2`` file: a program saved by ``torch.export.save``.  Every defect is a ModelError."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.frontend.onnx.load import no_such_file
+
+#: Packages whose result types may be imported because a file names them.
+_TRUSTED = frozenset({"transformers"})
+_CONTAINER = re.compile(r'\\"type\\": \\"([A-Za-z_][\w.]*)\\"')
+_SAVE = "torch.export.save(torch.export.export(model.eval(), example_inputs), 'model.pt2')"
+
+
+def require(module: str) -> Any:
+    """Import PyTorch or a part of its exporter.
+
+    Raises
+    ------
+    UsageError : it is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise UsageError(
+            f"Reading PyTorch programs needs the package {package}, which cannot be imported: {error}.",
+            hint="pip install 'hetero-tvm[torch]', or export the model to ONNX where PyTorch is installed.",
+        ) from error
+
+
+def load_program(path: Path) -> Any:
+    """The ``torch.export.ExportedProgram`` in a file.
+
+    Raises
+    ------
+    ModelError : the file is missing, broken, of another kind (a checkpoint, TorchScript), or uses
+        container types of packages that are not here.
+    UsageError : PyTorch is not installed.
+    """
+    if not path.exists():
+        raise no_such_file(path, "*.pt2")
+    if not is_program(path):
+        raise ModelError(
+            f"{path} is not a program saved by torch.export (or it is truncated).",
+            hint=f"Checkpoints, TorchScript and AOTInductor packages are none; save one with {_SAVE}.",
+        )
+    torch = require("torch")
+    _import_containers(path)
+    with warnings.catch_warnings(), _log_of("torch.export") as messages:
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.load(str(path))
+        except Exception as error:  # its reader raises whatever the broken part happens to cause
+            raise _unreadable(path, messages, error) from error
+
+
+def is_program(path: Path) -> bool:
+    """Whether a file is an archive with an exported program in it (of any suffix)."""
+    return _definition(path) is not None
+
+
+def _definition(path: Path) -> bytes | None:
+    """The JSON text of the program in an archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if re.search(r"(^|/)models/[^/]+\.json$|(^|/)serialized_exported_program\.json$", name):
+                    return archive.read(name)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, zipfile.zlib.error):
+        pass
+    return None
+
+
+def _import_containers(path: Path) -> None:
+    """Import the modules that define a program's result types, as transformers' ModelOutput.
+
+    PyTorch reads a file only when these types are registered, which importing them does.
+    """
+    for name in sorted(set(_CONTAINER.findall((_definition(path) or b"").decode("utf-8", "replace")))):
+        package = name.partition(".")[0]
+        if package in _TRUSTED and importlib.util.find_spec(package) is not None:
+            with contextlib.suppress(Exception):  # PyTorch then names the type that it misses
+                importlib.import_module(name.rpartition(".")[0])
+
+
+def _unreadable(path: Path, messages: list[str], error: Exception) -> ModelError:
+    lines = [line.strip() for text in (*messages, str(error)) for line in text.splitlines() if line.strip()]
+    missing = next((line for line in lines if "in pytree is not registered" in line), None)
+    if missing is not None:
+        return ModelError(
+            f"{path} returns a container type that is not known here: {missing}",
+            hint="Install or import its package, or export a module that returns plain tensors.",
+        )
+    causes = [line for line in lines if re.match(r"\w*(Error|Exception)\b", line)]
+    reason = (causes or lines or [type(error).__name__])[-1]
+    return ModelError(
+        f"PyTorch cannot read {path}: {reason[:300]}",
+        hint="The file may be damaged, or written by a newer PyTorch; save the program with this one.",
+    )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch's exporter, which logs and warns a lot, from printing below errors."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _log_of(name: str) -> Iterator[list[str]]:
+    """Collect what a logger would print."""
+    messages: list[str] = []
+
+    class Keep(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            error = f"\n{record.exc_info[1]!r}" if record.exc_info else ""
+            messages.append(record.getMessage() + error)
+            return False
+
+    keep, logger = Keep(), logging.getLogger(name)
+    logger.addFilter(keep)
+    try:
+        yield messages
+    finally:
+        logger.removeFilter(keep)

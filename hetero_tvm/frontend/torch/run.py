@@ -1,0 +1,101 @@
+"""Run an exported PyTorch program as PyTorch does, in float32 and in float64: the reference of its import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.torch.load import require
+
+
+class TorchProgram:
+    """An exported program as a function of arrays.
+
+    Parameters
+    ----------
+    program : ``torch.export.ExportedProgram``.
+    inputs : names of the tensors that it takes.
+    """
+
+    def __init__(self, program: Any, inputs: Sequence[str]):
+        torch = require("torch")
+        self.program = program
+        self.inputs = tuple(inputs)
+        self.engine = f"torch {torch.__version__}"
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
+        """All tensors that the program returns, in order.
+
+        Parameters
+        ----------
+        inputs : arrays by name, of the shapes and types that the program takes.
+        double : compute in float64: weights, inputs and every type written in the program are
+            widened.  Values stay what they were, only arithmetic becomes finer.
+        """
+        torch = require("torch")
+        interpreter = _interpreter(torch, self.program.graph_module, double)
+        default = torch.get_default_dtype()
+        try:
+            if double:
+                torch.set_default_dtype(torch.float64)  # the type of int / int, for one
+            with torch.no_grad():
+                results = interpreter.run(*self._arguments(torch, inputs, double))
+        except Exception as error:  # guards of the program, for one
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise ModelError(f"PyTorch cannot run the program. {type(error).__name__}: {reason}") from error
+        finally:
+            torch.set_default_dtype(default)
+        flat = torch.utils._pytree.tree_leaves(results)
+        kinds = torch.export.graph_signature.OutputKind
+        returned = [
+            value
+            for value, spec in zip(flat, self.program.graph_signature.output_specs, strict=True)
+            if spec.kind is kinds.USER_OUTPUT and isinstance(value, torch.Tensor)
+        ]
+        return tuple(value.detach().cpu().numpy() for value in returned)
+
+    def to_onnx(self) -> onnx.ModelProto:
+        """The program as PyTorch translates it, its open dimensions left open."""
+        from hetero_tvm.frontend.torch.to_onnx import to_onnx
+
+        return to_onnx(self.program)
+
+    def _arguments(self, torch: Any, inputs: Mapping[str, np.ndarray], double: bool) -> list[Any]:
+        """What the flat graph takes: weights and constants, then the caller's inputs."""
+        kinds = torch.export.graph_signature.InputKind
+        program = self.program
+        arguments = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind is not kinds.USER_INPUT:
+                stored = program.state_dict if spec.target in program.state_dict else program.constants
+                value = stored[spec.target]
+            elif spec.arg.name in self.inputs:
+                value = torch.from_numpy(np.array(inputs[spec.arg.name]))
+            else:
+                value = spec.arg.value  # None, a flag or a number that the export fixed
+            if double and isinstance(value, torch.Tensor) and value.is_floating_point():
+                value = value.double()
+            arguments.append(value)
+        return arguments
+
+
+def _interpreter(torch: Any, module: Any, double: bool) -> Any:
+    """An interpreter of the flat graph; nested graphs run in the same precision."""
+    narrow = {torch.float32, torch.float16, torch.bfloat16}
+
+    class Interpreter(torch.fx.Interpreter):
+        def call_function(self, target: Any, args: tuple, kwargs: dict) -> Any:
+            if double:
+                args, kwargs = torch.utils._pytree.tree_map(widen, (args, kwargs))
+            return super().call_function(target, args, kwargs)
+
+    def widen(value: Any) -> Any:
+        if isinstance(value, torch.fx.GraphModule):
+            return lambda *arguments: Interpreter(value).run(*arguments)
+        return torch.float64 if isinstance(value, torch.dtype) and value in narrow else value
+
+    return Interpreter(module)

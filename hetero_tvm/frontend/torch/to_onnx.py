@@ -1,0 +1,229 @@
+"""An exported PyTorch program -> ONNX through PyTorch's own exporter, in the program's names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+import onnx
+
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.torch.load import quiet, require
+
+#: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
+_OPSET = 20
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def to_onnx(program: Any) -> onnx.ModelProto:
+    """Translate an exported program; open dimensions stay open.
+
+    Raises
+    ------
+    ModelError, UnsupportedOperatorError, UsageError : see
+        :func:`hetero_tvm.frontend.torch.importer.import_torch`.
+    """
+    torch = require("torch")
+    require("onnxscript")
+    _refuse_impure(torch, program)
+    # Without gradients attention keeps the strides that the program's views were traced with.
+    with quiet(), torch.no_grad():
+        try:
+            translated = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                opset_version=_OPSET,
+                input_names=_input_names(torch, program),
+                output_names=_output_names(torch, program),
+            )
+        except Exception as error:
+            raise _translation_error(program, error) from error
+        _refuse_changes(translated.exported_program.graph_signature)
+        model = translated.model_proto
+    _name_nodes(model.graph)
+    _name_dimensions(model.graph)
+    return model
+
+
+# ---- what cannot be compiled ----------------------------------------------------------------
+
+
+def _refuse_impure(torch: Any, program: Any) -> None:
+    """Refuse programs that are not pure functions of tensors; lists everything."""
+    signature = program.graph_signature
+    kinds = torch.export.graph_signature
+    problems = []
+    for spec in signature.input_specs:
+        if spec.kind is kinds.InputKind.USER_INPUT and isinstance(
+            spec.arg, kinds.SymIntArgument | kinds.SymFloatArgument | kinds.SymBoolArgument
+        ):
+            problems.append(f"input {spec.arg.name!r} is a number, not a tensor")
+        elif spec.kind in (kinds.InputKind.CUSTOM_OBJ, kinds.InputKind.TOKEN):
+            problems.append(f"input {spec.arg.name!r} is an object of its own class")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _trains(torch, node):
+            problems.append(f"node {_scoped(node)} ({node.target}) is in training mode")
+    if problems:
+        raise _impure(problems)
+
+
+def _refuse_changes(signature: Any) -> None:
+    """Refuse programs that keep or change state; it shows once they are decomposed."""
+    changed = {*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()}
+    if changed:
+        raise _impure([f"{target!r} is changed in place" for target in sorted(changed)])
+
+
+def _impure(problems: list[str]) -> ModelError:
+    shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
+    return ModelError(
+        "The program is not a fixed function of tensors.",
+        problems=shown,
+        hint="Call model.eval() before torch.export.export, and export without caches and number inputs.",
+    )
+
+
+def _trains(torch: Any, node: Any) -> bool:
+    """Whether a node draws random numbers or changes its statistics."""
+    flags = {torch.ops.aten.dropout.default: "train", torch.ops.aten.batch_norm.default: "training"}
+    if node.target not in flags:
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return bool(arguments.get(flags[node.target])) and arguments.get("p") != 0
+
+
+def _translation_error(program: Any, error: Exception) -> ModelError:
+    """What the exporter could not do; all operators without translation, if that was the reason."""
+    causes = []
+    link: BaseException | None = error
+    while link is not None and link not in causes:
+        causes.append(link)
+        link = link.__cause__ or link.__context__
+    if any(type(cause).__name__ == "DispatchError" for cause in causes):
+        missing = _untranslatable(program)
+        if missing:
+            problems = [
+                f"{operator}: {len(nodes)} node{'s' if len(nodes) > 1 else ''} ({', '.join(nodes[:3])}"
+                + (", ...)" if len(nodes) > 3 else ")")
+                for operator, nodes in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0]))
+            ]
+            return UnsupportedOperatorError(
+                f"The program uses {len(missing)} PyTorch operator{'s' if len(missing) > 1 else ''} "
+                "without translation.",
+                problems=problems,
+                hint="Replace them in the model, or register a decomposition for them and export again.",
+            )
+    deepest = causes[-1]
+    line = next((line.strip() for line in str(deepest).splitlines() if line.strip()), "")
+    return ModelError(
+        f"PyTorch's exporter cannot translate the program. {type(deepest).__name__}: {line[:400]}",
+        hint="torch.onnx.export(program, dynamo=True, report=True) writes the whole story.",
+    )
+
+
+def _untranslatable(program: Any) -> dict[str, list[str]]:
+    """Nodes by operator that the exporter's registry does not know, after decomposition."""
+    registration = require("torch.onnx._internal.exporter._registration")
+    decomposition = require("torch.onnx._internal.exporter._decomp")
+    missing: dict[str, list[str]] = defaultdict(list)
+    with quiet():
+        registry = registration.ONNXRegistry.from_torchlib(opset_version=_OPSET)
+        table = decomposition.create_onnx_friendly_decomposition_table(
+            set(decomposition.get_onnx_implemented_overloads(registry))
+        )
+        for node in program.run_decompositions(table).graph.nodes:
+            if node.op == "call_function" and not registry.is_registered(node.target):
+                missing[str(node.target)].append(_scoped(node))
+    return missing
+
+
+# ---- names ----------------------------------------------------------------------------------
+
+
+def _scoped(node: Any) -> str:
+    """``path.of.module/node`` of a node of the program."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{path}/{node.name}" if path else node.name
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """Call each ONNX node after the program's node that it was made from.
+
+    Of several nodes made from one, the last has its name and the others carry their operator too.
+    """
+    names = [_scope(node) for node in graph.node]
+    last = {name: index for index, name in enumerate(names)}
+    for index, (node, name) in enumerate(zip(graph.node, names, strict=True)):
+        if name:
+            node.name = name if last[name] == index else f"{name}.{node.op_type}"
+
+
+def _scope(node: onnx.NodeProto) -> str:
+    """``path.of.module/node`` of an ONNX node, from what the exporter wrote beside it; "" if it did not."""
+    text = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
+    try:
+        scopes = [scope for scope in ast.literal_eval(text) if scope]
+    except (SyntaxError, ValueError):
+        return ""
+    return "/".join(scopes[-2:])
+
+
+def _input_names(torch: Any, program: Any) -> list[str]:
+    """Names of the tensors that the program takes; flags and None are fixed in it."""
+    kinds = torch.export.graph_signature
+    return [
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind is kinds.InputKind.USER_INPUT and isinstance(spec.arg, kinds.TensorArgument)
+    ]
+
+
+def _output_names(torch: Any, program: Any) -> list[str]:
+    """Names from the structure that the program returns: keys of dictionaries and fields, or numbers."""
+    pytree = torch.utils._pytree
+    specs = [
+        spec
+        for spec in program.graph_signature.output_specs
+        if spec.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT
+    ]
+    structure = program.call_spec.out_spec
+    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(len(specs))), structure))
+    names = []
+    for path, index in leaves:
+        if isinstance(specs[index].arg, torch.export.graph_signature.TensorArgument):
+            keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]
+            name = re.sub(r"\W+", "_", "_".join(keys))
+            names.append(name if name and not name[0].isdigit() else f"output_{name}".rstrip("_"))
+    taken = Counter(
+        spec.arg.name for spec in program.graph_signature.input_specs if getattr(spec.arg, "name", None)
+    )
+    unique = []
+    for name in names:
+        while taken[name]:
+            name += "_out"
+        taken[name] += 1
+        unique.append(name)
+    return unique
+
+
+def _name_dimensions(graph: onnx.GraphProto) -> None:
+    """Call open dimensions by their role; PyTorch keeps no names of them."""
+    roles: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for axis, dim in enumerate(dims):
+            symbol = dim.dim_param
+            if symbol and symbol not in roles:
+                plain = symbol.isidentifier()
+                role = "batch" if axis == 0 else "sequence" if axis == 1 and len(dims) <= 3 else "size"
+                role = role if plain else "computed"
+                roles[symbol] = f"{role}_{counts[role]}" if counts[role] else role
+                counts[role] += 1
+            if symbol:
+                dim.dim_param = roles[symbol]

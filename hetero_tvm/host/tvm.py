@@ -1,0 +1,141 @@
+"""The one door to Apache TVM: every module that compiles takes ``tvm``, ``relax``, ``tirx``, ... from here.
+
+A plain ``import tvm`` has three faults that this door mends:
+
+* it imports PyTorch when that happens to be installed (2 s and 200 MB that nobody asked for);
+* its thread pool guesses a size from the whole machine, not from what this process may use,
+  and pins the calling thread to one core;
+* parsing TVMScript calls ``inspect.stack()``, which reads the source of every frame above.
+
+Environment variables that the user set (``TVM_NUM_THREADS``, ``TVM_BIND_THREADS``) are left alone.  TVM's
+rarely used modules are imported when their name is first asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import linecache
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from hetero_tvm.host.cores import available_cores
+
+# The modules of TVM that walk the Python stack while they parse or build TVMScript.
+_STACK_WALKERS = (
+    "tvm.script.parser.core.parser",
+    "tvm.script.parser.ir.entry",
+    "tvm.tirx.script.parser.entry",
+    "tvm.tirx.script.builder.ir",
+    "tvm.relax.script.parser.entry",
+)
+
+# Name -> module, or ``module:attribute``, for what few modules need.
+_RARE = {
+    "IRBuilder": "tvm.script.ir_builder:IRBuilder",
+    "PyCostModel": "tvm.s_tir.meta_schedule.cost_model:PyCostModel",
+    "PyMutator": "tvm.s_tir.meta_schedule.mutator:PyMutator",
+    "compilation_pipeline": "tvm.tirx.compilation_pipeline",
+    "cuda_func_call": "tvm.backend.cuda.op:cuda_func_call",
+    "derived_object": "tvm.ir.utils:derived_object",
+    "dlight": "tvm.s_tir.dlight",
+    "libinfo": "tvm_ffi.libinfo",
+    "meta_schedule": "tvm.s_tir.meta_schedule",
+    "onnx_frontend": "tvm.relax.frontend.onnx.onnx_frontend",
+    "ptx": "tvm.backend.cuda.op",
+    "rpc": "tvm.rpc",
+    "rpc_server": "tvm.rpc.server",
+    "s_tir_pipeline": "tvm.s_tir.pipeline",
+    "script_I": "tvm.script:ir",
+    "script_R": "tvm.script:relax",
+    "script_T": "tvm.script:tirx",
+    "shash2hex": "tvm.s_tir.meta_schedule.utils:shash2hex",
+    "structural_equal": "tvm_ffi:structural_equal",
+}
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """While open, ``import torch`` fails as if it were not installed.
+
+    Does nothing when PyTorch is imported already: the time is spent, and hiding it from its
+    own submodules would break them.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if sys.modules.get("torch", ...) is None:
+            del sys.modules["torch"]
+
+
+class _FastInspect(types.ModuleType):
+    """``inspect`` as TVM's parser sees it: the same, but walking the stack reads no sources.
+
+    The standard functions find each frame's source file and split it into lines, about 15
+    times the cost of the parsing itself.  TVM looks at the frames and at one line of context,
+    and ``linecache`` has that without searching.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
+
+    @staticmethod
+    def getouterframes(frame: types.FrameType | None, context: int = 1) -> list[inspect.FrameInfo]:
+        infos = []
+        while frame is not None:
+            code = frame.f_code
+            line = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals)
+            lines, index = ([line], 0) if line else (None, None)
+            infos.append(
+                inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, lines, index)
+            )
+            frame = frame.f_back
+        return infos
+
+    @staticmethod
+    def stack(context: int = 1) -> list[inspect.FrameInfo]:
+        return _FastInspect.getouterframes(sys._getframe(1), context)
+
+
+def _import_tvm() -> types.ModuleType:
+    os.environ.setdefault("TVM_NUM_THREADS", str(len(available_cores())))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    with without_torch():
+        module = importlib.import_module("tvm")
+    fast = _FastInspect("inspect")
+    for name in _STACK_WALKERS:
+        walker = sys.modules.get(name)
+        if walker is not None and getattr(walker, "inspect", None) is inspect:
+            walker.inspect = fast  # type: ignore[attr-defined]
+    return module
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RARE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _RARE[name].partition(":")
+    with without_torch():
+        found: Any = importlib.import_module(module)
+    if attribute:
+        found = getattr(found, attribute)
+    globals()[name] = found
+    return found
+
+
+tvm = _import_tvm()
+
+tvm_ffi = importlib.import_module("tvm_ffi")
+relax, s_tir, te, tirx, topi = tvm.relax, tvm.s_tir, tvm.te, tvm.tirx, tvm.topi
+T = tvm.tirx.script.builder.ir
+TensorLoad = tvm.ir.expr.TensorLoad
+SBlock, SBlockRealize = s_tir.SBlock, s_tir.SBlockRealize
+Schedule, ScheduleError = s_tir.Schedule, s_tir.ScheduleError
+Call = tvm.ir.Call

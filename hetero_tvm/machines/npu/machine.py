@@ -1,0 +1,66 @@
+"""What NPU design spaces see of the hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.machines.roofs import Roofs
+
+ISA_VERSION = 2
+"""Version of the instruction set: part of every command stream, and of the key of every record."""
+
+
+@dataclass(frozen=True)
+class NpuMachine:
+    """The NPU, the type in which it keeps activations and weights, and the host beside it.
+
+    Parameters
+    ----------
+    spec : sizes and rates of the NPU.
+    dtype : float16 or bfloat16; accumulators and statistics are float32.
+    host : the CPU as its own design spaces see it.
+    """
+
+    spec: NPUSpec
+    dtype: str
+    host: Any
+
+    @property
+    def short(self) -> str:
+        """The dtype in the machine's words."""
+        return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
+
+    whole_models = True
+    """Kernels overlap: records are of whole models (see ``records.choose``)."""
+
+    # What keys records (see ``records.store.Site``): cycles are the same on every host.
+    @property
+    def mcpu(self) -> str:
+        return self.spec.name
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (self.dtype, f"isa{ISA_VERSION}", *self.spec.to_config().splitlines())
+
+    @property
+    def lanes(self) -> int:
+        return self.spec.vector_lanes
+
+    @property
+    def threads(self) -> int:
+        return 1
+
+    def llvm_target(self) -> dict[str, Any]:
+        """The host's; the search machinery wants one, and no code is generated for it."""
+        return self.host.llvm_target()
+
+    def roofs(self) -> Roofs:
+        """Peak of the matrix unit and of DRAM: what reports compare with.  Tasks count float32 bytes, of
+        which half cross, so DRAM counts twice."""
+        clock = self.spec.clock_ghz
+        return Roofs(2.0 * self.spec.macs_per_cycle() * clock, 2.0 * self.spec.dram_bytes_per_cycle * clock)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"spec": self.spec.to_json(), "dtype": self.dtype, "host": self.host.to_json()}

@@ -1,0 +1,79 @@
+"""What one candidate is, how it is named on the wire, and how it becomes a kernel.
+
+A candidate is a dictionary with exactly one of the keys
+
+``point``   choices for the knobs of a design space;
+``trace``   a MetaSchedule trace as JSON, applied to the unscheduled workload;
+``generic`` the project's untuned schedule for kernels that no space knows;
+``plain``   the workload as it is (slow; it only serves as a reference).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_tvm.errors import TuningError
+from hetero_tvm.schedules.base import DesignSpace, Point, thaw
+
+Candidate = Mapping[str, Any]
+
+STOCK = "stock"
+"""Space name of kernels that MetaSchedule's own rules schedule."""
+
+
+def point_key(point: Mapping[str, Any]) -> str:
+    """Canonical text of a point: equal points give equal texts, tuples and lists alike."""
+    return json.dumps(point, sort_keys=True)
+
+
+def candidate_key(candidate: Candidate) -> str:
+    """Canonical text of a candidate, for "has this been measured?"."""
+    point = candidate.get("point")
+    return str(candidate.get("trace")) if point is None else point_key(point)
+
+
+def find_space(reference: str) -> DesignSpace:
+    """The design space that :func:`type_reference` names: importable, constructible without arguments.
+
+    Raises
+    ------
+    TuningError : there is no such class.
+    """
+    try:
+        found = find_object(reference)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise TuningError(f"the design space {reference!r} cannot be loaded: {error}") from error
+    return found
+
+
+def type_reference(value: Any) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def find_object(reference: str) -> Any:
+    """The class or function that ``module:name`` (or ``module:Class.Inner``) names."""
+    module, _, name = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def emit(space: DesignSpace, op: Any, point: Point, machine: Any) -> Any:
+    """The kernel of a point that may come from a file: it is checked against the space first."""
+    point = thaw(point)
+    space.check(op, point, machine)
+    return space.emit(op, point, machine)
+
+
+def apply_trace(workload: Any, trace: str) -> Any:
+    """The module that a recorded MetaSchedule trace makes of an unscheduled workload."""
+
+    from hetero_tvm.host.tvm import s_tir
+
+    schedule = s_tir.Schedule(workload)
+    s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    return schedule.mod

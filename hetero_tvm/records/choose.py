@@ -1,0 +1,100 @@
+"""Which candidate each kernel of a model is built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.records.candidates import point_key
+from hetero_tvm.records.combinations import best_combination
+from hetero_tvm.records.store import RANKED, VERIFIED, Record, RecordStore
+from hetero_tvm.schedules.base import thaw
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate for one task.
+
+    Parameters
+    ----------
+    point, trace : the candidate; both None for a generic kernel without a record.
+    origin : where it comes from, readable: ``default``, ``record 2026-11-21 (verified)``, ...
+    seconds : its recorded time per call; None when it was never measured.
+    """
+
+    point: Mapping[str, Any] | None
+    trace: str | None
+    origin: str
+    seconds: float | None = None
+
+
+def choose(tasks: Iterable[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
+    """For each task (by key) the best record that fits this machine, else the space's default.
+
+    Where kernels overlap (``machine.whole_models``), what is best alone may make a model slower: there only
+    combinations count that were timed in this very model.
+    """
+    if getattr(machine, "whole_models", False):
+        return _together(list(tasks), machine, store)
+    return {task.key: choose_one(task, machine, store) for task in tasks}
+
+
+def _together(tasks: Sequence[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
+    """The best combination of the model; none when it has a point that its space no longer knows."""
+    chosen = {task.key: _default(task, machine) for task in tasks}
+    found = best_combination(tasks, store)
+    if found is None:
+        return chosen
+    combination, record, layer = found
+    for task in tasks:
+        point = combination.get(task.key)
+        if point is None:
+            continue
+        try:
+            task.space.check(task.op, point, machine)
+        except ValueError:
+            return {task.key: _default(task, machine) for task in tasks}
+        seconds = _alone(task, point, machine, store)
+        chosen[task.key] = Choice(point, None, _origin(record, layer, store), seconds)
+    return chosen
+
+
+def _alone(task: Any, point: Mapping[str, Any], machine: Any, store: RecordStore) -> float | None:
+    """Seconds of the kernel alone, whatever the point says beyond the space's knobs."""
+    names = {knob.name for knob in task.space.knobs(task.op, machine)}
+    record = store.measured(task).get(point_key({n: c for n, c in point.items() if n in names}))
+    return record.seconds if record is not None and record.ok else None
+
+
+def _default(task: Any, machine: Any) -> Choice:
+    point = None if task.space is None else dict(task.space.default(task.op, machine))
+    return Choice(point, None, DEFAULT)
+
+
+def choose_one(task: Any, machine: Any, store: RecordStore) -> Choice:
+    """See :func:`choose`.  A record whose point the space no longer knows counts as none."""
+    found = store.best(task)
+    if found is not None:
+        record, layer = found
+        if task.space is None:  # an empty point says that the untuned schedule won
+            return Choice(None, record.trace, _origin(record, layer, store), record.seconds)
+        point = thaw(record.point or {})
+        try:
+            task.space.check(task.op, point, machine)
+        except ValueError:
+            pass
+        else:
+            return Choice(point, None, _origin(record, layer, store), record.seconds)
+    return _default(task, machine)
+
+
+def _origin(record: Record, layer: str, store: RecordStore) -> str:
+    if record.role == RANKED:
+        return f"ranked {record.created[:10]}, not measured"
+    kind = "record" if layer == "user" else "shipped record"
+    verified = ", verified" if record.role == VERIFIED else ""
+    elsewhere = record.device and record.device != store.site.device
+    return f"{kind} {record.created[:10]}{verified}" + (f", of {record.device}" if elsewhere else "")

@@ -1,0 +1,87 @@
+"""Points of all kernels of a model together, and the records of what the model took with them.
+
+Where kernels overlap and share memory, what is best alone need not be best beside its neighbours.  The
+records of such a target have one more entry per model, whose candidates are *combinations*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetero_tvm.records.store import Record, RecordStore
+from hetero_tvm.schedules.base import Point, thaw
+
+Combination = Mapping[str, Point]
+"""Task key -> point; tasks that are not in it have their default."""
+
+
+@dataclass(frozen=True)
+class _Space:
+    name: str = "whole-model"
+    version: int = 1
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """What stands for a model where records ask for a task: which kernels it has and how often."""
+
+    key: str
+    name: str = "whole model"
+    space: _Space = _Space()
+
+    @classmethod
+    def of(cls, tasks: Iterable[Any]) -> WholeModel:
+        parts = [(t.key, t.count, t.space.name, t.space.version) for t in tasks if t.space is not None]
+        return cls(hashlib.sha256(json.dumps(sorted(parts)).encode()).hexdigest()[:16])
+
+
+@dataclass(frozen=True)
+class Known:
+    """What records tell a search for combinations.
+
+    Parameters
+    ----------
+    alone : by task, points with their seconds alone.
+    past : combinations that were timed as whole models, with their seconds; None where that failed.
+    """
+
+    alone: Mapping[str, Sequence[tuple[Point, float]]] = field(default_factory=dict)
+    past: Sequence[tuple[Combination, float | None]] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best combination, and what the model takes, in ``unit``.
+
+    Parameters
+    ----------
+    default, best : with all defaults, with this combination: ``best <= default``.
+    second : seconds per unit.
+    """
+
+    combination: Combination
+    default: float
+    best: float
+    unit: str
+    second: float
+
+    def __str__(self) -> str:
+        ratio = self.best / self.default if self.default else 1.0
+        return (
+            f"whole model: {self.default:,.0f} {self.unit} by default, {self.best:,.0f} tuned "
+            f"({ratio:.3f} x default)"
+        )
+
+
+def combination_of(record: Record) -> dict[str, dict[str, Any]]:
+    return {key: thaw(point) for key, point in (record.point or {}).items()}
+
+
+def best_combination(tasks: Iterable[Any], store: RecordStore) -> tuple[Combination, Record, str] | None:
+    """The one to build a model with, its record, and the layer of that; None when there is none."""
+    found = store.best(WholeModel.of(tasks))
+    return None if found is None else (combination_of(found[0]), *found)

@@ -1,0 +1,68 @@
+"""Operators on constants are computed when the model is compiled; shapes are constants too.
+
+What exporters leave as arithmetic (position indices, masks, Gemma's ``1 + weight``, tables of rotary
+embeddings) becomes one constant.  An operator without an entry in ``constant_values`` is left alone,
+and so is one whose result is much larger than its operands (to broadcast again costs less than to
+store the result in the library).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.relax_passes.rewriting.constant_values import VALUES
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_GROWTH = 1 << 16
+"""A folded constant may have this many elements more than its operands together."""
+
+
+class FoldConstants(Rule):
+    """A call whose operands are all constant -> its value."""
+
+    name = "fold_constants"
+    counted = False
+    anchors = tuple(f"relax.{name}" for name in VALUES)
+
+    def match(self, graph: Graph, var: Any) -> np.ndarray | None:
+        call = graph.value(var)
+        operands = [_operand(graph, arg) for arg in call.args]
+        if any(operand is None for operand in operands) or not is_tensor(var):
+            return None
+        shape, dtype = shape_of(var), dtype_of(var)
+        if dtype not in _DTYPES or np.prod(shape) > sum(_size(operand) for operand in operands) + _GROWTH:
+            return None
+        with np.errstate(all="ignore"):  # inf and NaN mean here what they mean at run time
+            value = VALUES[call.op.name.removeprefix("relax.")](call, shape, *operands)
+        return None if value is None or value.shape != shape else value.astype(dtype, order="C")
+
+    def rewrite(self, graph: Graph, var: Any, found: np.ndarray) -> None:
+        graph.forward(var, relax.const(found, dtype_of(var)))
+
+
+_DTYPES = ("float32", "float64", "int32", "int64", "bool")
+
+
+def _operand(graph: Graph, expr: Any) -> Any | None:
+    """The array of a constant, a list for a tuple, the extents of a shape; None when it is not known."""
+    value = graph.value(expr)
+    if isinstance(value, relax.Tuple):
+        fields = [_operand(graph, field) for field in value.fields]
+        return None if any(field is None for field in fields) else fields
+    if isinstance(value, relax.ShapeExpr):
+        return np.asarray([int(extent) for extent in value.values], np.int64)
+    if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
+        if value.op.name == "relax.shape_of" and is_tensor(value.args[0]):  # every shape is static here
+            return np.asarray(shape_of(value.args[0]), np.int64)
+    if isinstance(value, tvm.tirx.IntImm):
+        return int(value)
+    array = array_of(value)
+    return array if array is not None and str(array.dtype) in _DTYPES else None
+
+
+def _size(operand: Any) -> int:
+    return sum(map(_size, operand)) if isinstance(operand, list) else int(np.size(operand))

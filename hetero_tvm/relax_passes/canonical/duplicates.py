@@ -1,0 +1,65 @@
+"""Common subexpressions: of bindings that compute the same from the same, the first serves all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.host.tvm import relax, structural_equal, tvm
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_COMPARED = 1 << 12
+"""Constants of more elements are the same only when they are one object: comparing weights takes long."""
+
+
+class MergeDuplicates(Rule):
+    """A second call of the same operator on the same operands -> the first one's result."""
+
+    name = "merge_duplicates"
+    counted = False
+    anchors = (
+        "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.negative", "relax.rsqrt",
+        "relax.sqrt", "relax.astype", "relax.reshape", "relax.expand_dims", "relax.permute_dims",
+        "relax.broadcast_to", "relax.strided_slice", "relax.take", "relax.concat", "relax.where",
+        "relax.mean", "relax.sum", "relax.max", "relax.cumsum", "relax.cos", "relax.sin", "relax.exp",
+        "relax.less", "relax.less_equal", "relax.greater", "relax.greater_equal", "relax.equal",
+        "relax.not_equal", "relax.logical_and", "relax.logical_or", "relax.logical_not", "relax.einsum",
+    )  # fmt: skip
+    # Products, norms and activations are left alone: whoever writes one twice means two.
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        if None in graph.users(var) or not is_tensor(var):
+            return None
+        operand = next((arg for arg in _flat(graph.value(var).args) if isinstance(arg, relax.Var)), None)
+        if operand is None:
+            return None
+        siblings = {user for user in graph.users(operand) if user is not None}
+        twins = [user for user in siblings if _same(graph.value(user), graph.value(var))]
+        return min(twins, key=graph.bindings().index) if len(twins) > 1 else None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        if not found.same_as(var):
+            graph.forward(var, found)
+
+
+def _flat(args: Any) -> list[Any]:
+    found: list[Any] = []
+    for arg in args:
+        found += _flat(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, relax.Var) or isinstance(b, relax.Var):
+        return a.same_as(b)
+    one, two = array_of(a), array_of(b)
+    if one is not None and two is not None:
+        if a.same_as(b) or one.size > _COMPARED:
+            return a.same_as(b)
+        return one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes()
+    if isinstance(a, tvm.ir.Call) and isinstance(b, tvm.ir.Call):
+        alike = a.op.same_as(b.op) and len(a.args) == len(b.args) and structural_equal(a.attrs, b.attrs)
+        return alike and all(_same(x, y) for x, y in zip(a.args, b.args, strict=True))
+    if isinstance(a, relax.Tuple) and isinstance(b, relax.Tuple):
+        return len(a.fields) == len(b.fields) and all(map(_same, a.fields, b.fields))
+    return type(a) is type(b) and structural_equal(a, b)

@@ -1,0 +1,50 @@
+"""Functions that code generators lack, in terms of those that they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, is_tensor
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+class EqualityOfTruth(Rule):
+    """``equal`` and ``not_equal`` of truth values -> ``logical_xor``: LLVM compares numbers alone."""
+
+    name = "equality_of_truth"
+    counted = False
+    anchors = ("relax.equal", "relax.not_equal")
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        args = list(graph.value(var).args)
+        return args if all(is_tensor(a) and dtype_of(a) == "bool" for a in args) else None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        value = relax.op.logical_xor(*found)
+        if graph.op_name(var) == "relax.equal":
+            value = relax.op.logical_not(graph.insert_before(var, value, f"{var.name}#differ", [var]))
+        graph.replace(var, value)
+
+
+class ExpandHyperbolic(Rule):
+    """``cosh(x)`` -> ``exp(x) / 2 + exp(-x) / 2``, ``sinh`` with a minus: there is no vector form of them."""
+
+    name = "expand_hyperbolic"
+    counted = False
+    anchors = ("relax.cosh", "relax.sinh")
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        return graph.value(var).args[0] if dtype_of(var).startswith("float") else None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        combine = relax.op.add if graph.op_name(var) == "relax.cosh" else relax.op.subtract
+
+        def bind(value: Any, name: str) -> Any:
+            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
+
+        half = relax.const(0.5, dtype_of(var))
+        up = bind(relax.op.multiply(bind(relax.op.exp(found), "exp"), half), "up")
+        turned = bind(relax.op.negative(found), "turned")
+        down = bind(relax.op.multiply(bind(relax.op.exp(turned), "exp"), half), "down")
+        graph.replace(var, combine(up, down))

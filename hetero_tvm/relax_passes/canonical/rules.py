@@ -1,0 +1,36 @@
+"""The rules that bring every exporter's graph into one form before any fusion looks at it.
+
+They run in this order, each once over the bindings in order, so that an operand is in its final form
+before its user is looked at.  None of them is counted as a fusion.
+"""
+
+from __future__ import annotations
+
+from hetero_tvm.relax_passes.canonical.algebra import ExpandPowers, MultiplyByReciprocal
+from hetero_tvm.relax_passes.canonical.broadcasts import DropBroadcasts
+from hetero_tvm.relax_passes.canonical.constants import FoldConstants
+from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
+from hetero_tvm.relax_passes.canonical.einsum import ExpandEinsum
+from hetero_tvm.relax_passes.canonical.functions import EqualityOfTruth, ExpandHyperbolic
+from hetero_tvm.relax_passes.canonical.identities import DropIdentities
+from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
+from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
+from hetero_tvm.relax_passes.canonical.views import CancelReshapes, MergeCasts, MergeTransposes
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+CANONICAL: tuple[Rule, ...] = (
+    ExpandEinsum(),  # before constants are folded: it transposes weights
+    FoldConstants(),  # early: what it leaves constant is neutral, a mask, a scale to the others
+    SliceOfTake(),  # after that: its places are constant now
+    MultiplyByReciprocal(),  # divisions by 1 become products by 1, which go next
+    DropIdentities(),
+    MergeCasts(),
+    CancelReshapes(),
+    MergeTransposes(),
+    SinkMoves(),  # where a chain was cut by one elementwise step
+    DropBroadcasts(),
+    ExpandPowers(),
+    EqualityOfTruth(),
+    ExpandHyperbolic(),
+    MergeDuplicates(),  # last: duplicates written in two ways are equal only now
+)

@@ -1,0 +1,1 @@
+"""Rules that say an operator in terms of others for which there are kernels."""

@@ -1,0 +1,147 @@
+"""Transposed convolutions as one plain convolution and an interleaving, for targets whose unit multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_transpose": ("NCW", "IOW")}
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a transposed convolution.
+
+    With stride ``s``, results ``q * s + r`` (counted from the first place that the filter reaches) see taps
+    ``r, r + s, ...`` of the filter alone: each of the ``s`` phases is a convolution of ``taps`` taps.
+
+    Parameters
+    ----------
+    taps : of each phase, zeros included.
+    before, after : padding of that convolution.
+    cut : results of the interleaved phases before the first one that is wanted.
+    out : results that are wanted.
+    """
+
+    stride: int
+    taps: int
+    before: int
+    after: int
+    cut: int
+    out: int
+
+    @classmethod
+    def of(cls, extent: int, kernel: int, stride: int, padding: tuple[int, int], extra: int) -> _Axis:
+        taps = -(-kernel // stride)
+        out = (extent - 1) * stride + kernel - sum(padding) + extra
+        first = min(padding[0] // stride, taps - 1)
+        last = (out - 1 + padding[0]) // stride
+        before = taps - 1 - first
+        after = max(0, last - first + taps - extent - before)
+        return cls(stride, taps, before, after, padding[0] - first * stride, out)
+
+
+class ConvTransposeAsPhases(Rule):
+    """``conv2d_transpose(x, w)``, also of one dimension -> ``conv2d`` with strides-fold filters, one group
+    of them for each phase of the result, which a permutation interleaves.  No multiplication by zeros
+    that strides put between pixels."""
+
+    name = "conv_transpose"
+    counted = False
+    anchors = tuple(_LAYOUTS)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
+        if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
+            return None
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[graph.op_name(var)]:
+            return None
+        top, bias = var, None
+        user = graph.only_user(var)
+        if user is not None and graph.op_name(user) == "relax.add":
+            for arg in graph.value(user).args:
+                array, shape = array_of(graph.value(arg)), shape_of(var)
+                if array is not None and array.shape == (1, shape[1], *[1] * (len(shape) - 2)):
+                    top, bias = user, array.reshape(-1)
+        return call, weight, bias, top
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        call, weight, bias, top = found
+        attrs, x, out = call.attrs, call.args[0], shape_of(top)
+        flat = len(out) == 3
+        batch, channels, *extents = shape_of(x)
+        strides, dilation, extra = (
+            [int(v) for v in values] for values in (attrs.strides, attrs.dilation, attrs.output_padding)
+        )
+        padding = [int(v) for v in attrs.padding]
+        padding = padding * (2 * len(extents) // len(padding))
+        sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
+
+        def bind(value: Any, name: str) -> Any:
+            return graph.insert_before(top, value, f"{top.name}#{name}", [var])
+
+        weight = _spread(weight, dilation)
+        axes = [
+            _Axis.of(*numbers)
+            for numbers in zip(extents, weight.shape[2:], strides, sides, extra, strict=True)
+        ]
+        if flat:
+            axes, weight = [_Axis.of(1, 1, 1, (0, 0), 0), *axes], weight[:, :, None, :]
+            x = bind(relax.op.reshape(x, (batch, channels, 1, *extents)), "image")
+        down, across = axes
+        groups, each = int(attrs.groups), weight.shape[1]
+        y = bind(
+            relax.op.nn.conv2d(
+                x, relax.const(_phases(weight, down, across, groups)), groups=groups,
+                padding=(down.before, across.before, down.after, across.after),
+            ), "phases",
+        )  # fmt: skip
+        rows, columns = shape_of(y)[2:]
+        if bias is not None:
+            per_phase = np.broadcast_to(
+                bias.reshape(groups, 1, each), (groups, down.stride * across.stride, each)
+            )
+            y = bind(relax.op.add(y, relax.const(per_phase.reshape(1, -1, 1, 1).copy())), "bias")
+        if (down.stride, across.stride) != (1, 1):
+            y = bind(
+                relax.op.reshape(y, (batch, groups, down.stride, across.stride, each, rows, columns)), "apart"
+            )
+            y = bind(relax.op.permute_dims(y, [0, 1, 4, 5, 2, 6, 3]), "turns")
+            whole = (batch, groups * each, rows * down.stride, columns * across.stride)
+            y = bind(relax.op.reshape(y, whole), "whole")
+        begin = [down.cut, across.cut]
+        end = [down.cut + down.out, across.cut + across.out]
+        if begin != [0, 0] or tuple(end) != shape_of(y)[2:]:
+            y = bind(relax.op.strided_slice(y, [2, 3], begin, end), "cut")
+        graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
+
+
+def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:
+    """The filter with its zeros between taps."""
+    if set(dilation) == {1}:
+        return weight
+    shape = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    spread = np.zeros((*weight.shape[:2], *shape), weight.dtype)
+    spread[(..., *(slice(None, None, d) for d in dilation))] = weight
+    return spread
+
+
+def _phases(weight: np.ndarray, down: _Axis, across: _Axis, groups: int) -> np.ndarray:
+    """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
+    channels, each, *kernel = weight.shape
+    wide = [axis.taps * axis.stride for axis in (down, across)]
+    padded = np.zeros((channels, each, *wide), weight.dtype)
+    padded[:, :, : kernel[0], : kernel[1]] = weight
+    # Tap r + s j of phase r is the j-th, and the last of a convolution reads the first pixel.
+    split = padded.reshape(
+        groups, channels // groups, each, down.taps, down.stride, across.taps, across.stride
+    )[:, :, :, ::-1, :, ::-1]
+    filters = split.transpose(0, 4, 6, 2, 1, 3, 5)
+    return np.ascontiguousarray(filters.reshape(-1, channels // groups, down.taps, across.taps))

@@ -1,0 +1,162 @@
+"""Images read at computed positions as lookups of pixels, for targets without loops over data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_PIXELS = 1 << 24
+"""Positions are computed in float32, which counts so far."""
+_SIDE = 48
+"""Longest side of an image whose positions are an input: those become float16 on their way, which moves them
+by up to side / 8192 pixels."""
+
+
+class GridSampleAsTake(Rule):
+    """``grid_sample(x [N, C, H, W], grid [N, 2, h, w])`` -> lookups of the pixels around each position,
+    as rows of the image with channels last, and their weighted sum.
+
+    Pixels beyond the image count with weight 0, or are those at its border.
+    """
+
+    name = "grid_sample"
+    counted = False
+    anchors = ("relax.image.grid_sample",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        (x, grid), attrs = call.args, call.attrs
+        if str(attrs.layout) != "NCHW" or dtype_of(var) != "float32" or not math.prod(shape_of(var)):
+            return None
+        if str(attrs.method) not in ("bilinear", "nearest"):
+            raise Miss(f"positions between pixels by {attrs.method}")
+        if str(attrs.padding_mode) not in ("zeros", "border"):
+            raise Miss(f"pixels beyond the image by {attrs.padding_mode}")
+        batch, _, height, width = shape_of(x)
+        if batch * height * width >= _PIXELS:
+            raise Miss("the image has too many pixels")
+        if max(height, width) > _SIDE and graph.op_name(grid) in (None, "relax.permute_dims"):
+            source = graph.value(grid)
+            while graph.op_name(source) == "relax.permute_dims":
+                source = graph.value(source.args[0])
+            if isinstance(source, relax.Var):
+                raise Miss(f"16 bits are too few for positions in an image of {height} x {width}")
+        return x, grid, str(attrs.method), str(attrs.padding_mode) == "border", bool(attrs.align_corners)
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, grid, method, border, aligned = found
+        batch, channels, height, width = shape_of(x)
+        taps = 2 if method == "bilinear" else 1
+        places = (taps, taps, batch, *shape_of(grid)[2:])
+
+        def bind(value: Any, name: str) -> Any:
+            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
+
+        def kernel(function: Any, name: str, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:
+            call = relax.call_tir(
+                graph.add_function(function, name), args, out_ty=relax.TensorType(shape, dtype)
+            )
+            return bind(call, name)
+
+        form = _Positions(places, (height, width), aligned, border)
+        origins = (np.arange(batch, dtype=np.int32) * np.int32(height * width)).reshape(-1, 1, 1)
+        index = kernel(form.indices(), "pixels", [grid, relax.const(origins)], places, "int32")
+        weight = kernel(form.weights(), "weights", [grid], places, "float32")
+        rows = bind(relax.op.permute_dims(x, [0, 2, 3, 1]), "channels_last")
+        table = bind(relax.op.reshape(rows, (batch * height * width, channels)), "table")
+        flat = bind(relax.op.reshape(index, (math.prod(places),)), "flat")
+        taken = bind(relax.op.take(table, flat, axis=0, mode="wrap"), "taken")
+        taken = bind(relax.op.reshape(taken, (*places, channels)), "around")
+        mixed = (*places[2:], channels)
+        result = kernel(form.mixture(channels), "weighted_pixels", [taken, weight], mixed, "float32")
+        graph.replace(var, relax.op.permute_dims(result, [0, 3, 1, 2]))
+
+
+class _Positions:
+    """TensorIR over ``places`` [rows, columns of pixels around a position, N, h, w] of an image."""
+
+    def __init__(self, places: tuple[int, ...], size: tuple[int, int], aligned: bool, border: bool):
+        from hetero_tvm.host.tvm import te
+
+        self.places, self.size, self.aligned, self.border = places, size, aligned, border
+        self.grid = te.placeholder((places[2], 2, *places[3:]), "float32", "grid")
+
+    def _position(self, axis: int, *at: Any) -> Any:
+        """In pixels, along the rows (0) or the columns (1): the grid has them the other way round."""
+        from hetero_tvm.host.tvm import tirx
+
+        extent, value = self.size[axis], self.grid[at[0], 1 - axis, at[1], at[2]]
+        if self.aligned:
+            x = (value + 1.0) * ((extent - 1) / 2)
+        else:
+            x = (value + 1.0) * (extent / 2) - 0.5
+        return tirx.min(tirx.max(x, 0.0), float(extent - 1)) if self.border else x
+
+    def _pixel(self, axis: int, tap: Any, *at: Any) -> Any:
+        """The pixel before a position or the one behind it; with one tap the nearest."""
+        from hetero_tvm.host.tvm import tirx
+
+        x = self._position(axis, *at)
+        if self.places[0] == 1:
+            return tirx.nearbyint(x)
+        return tirx.floor(x) + tirx.if_then_else(tap < 1, tirx.const(0.0), tirx.const(1.0))
+
+    def indices(self) -> Any:
+        """Rows of the table of pixels, those beyond the image at its border."""
+        from hetero_tvm.host.tvm import te, tirx
+
+        origin = te.placeholder((self.places[2], 1, 1), "int32", "origin")
+
+        def element(j: Any, i: Any, n: Any, h: Any, w: Any) -> Any:
+            row, column = (
+                tirx.min(tirx.max(self._pixel(a, tap, n, h, w), 0.0), float(self.size[a] - 1))
+                for a, tap in enumerate((j, i))
+            )
+            return (row * float(self.size[1]) + column).astype("int32") + origin[n, 0, 0]
+
+        y = te.compute(self.places, element, name="pixels")
+        return _function([self.grid, origin, y])
+
+    def weights(self) -> Any:
+        from hetero_tvm.host.tvm import te, tirx
+
+        def along(axis: int, tap: Any, *at: Any) -> Any:
+            x, pixel = self._position(axis, *at), self._pixel(axis, tap, *at)
+            weight = tirx.const(1.0, "float32")
+            if self.places[0] == 2:
+                part = x - tirx.floor(x)
+                weight = tirx.if_then_else(tap < 1, 1.0 - part, part)
+            if self.border:
+                return weight
+            inside = tirx.all(pixel >= 0.0, pixel <= float(self.size[axis] - 1))
+            return tirx.Select(inside, weight, tirx.const(0.0, "float32"))
+
+        y = te.compute(
+            self.places, lambda j, i, *at: along(0, j, *at) * along(1, i, *at), name="weights"
+        )  # fmt: skip
+        return _function([self.grid, y])
+
+    def mixture(self, channels: int) -> Any:
+        from hetero_tvm.host.tvm import te
+
+        taken = te.placeholder((*self.places, channels), "float32", "taken")
+        weight = te.placeholder(self.places, "float32", "weight")
+        taps = [(j, i) for j in range(self.places[0]) for i in range(self.places[1])]
+        y = te.compute(
+            (*self.places[2:], channels),
+            lambda n, h, w, c: sum(taken[j, i, n, h, w, c] * weight[j, i, n, h, w] for j, i in taps),
+            name="mixture",
+        )
+        return _function([taken, weight, y])
+
+
+def _function(tensors: list[Any]) -> Any:
+    from hetero_tvm.host.tvm import te
+
+    return te.create_prim_func(tensors, "int64").without_attr("global_symbol")

@@ -1,0 +1,95 @@
+"""Images of another size as products with constant matrices, for targets with a matrix unit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+
+class ResizeAsProducts(Rule):
+    """``resize2d(x [N, C, H, W])`` -> ``(A_rows @ x) @ A_columns``, whichever side first is less work.
+
+    Every method that interpolates is a weighted sum along each axis, of weights that depend on the
+    position alone.  Of neighbours (no sums) lookups by constant positions are made, unless every pixel
+    is repeated equally often, which needs no positions.
+    """
+
+    name = "resize"
+    counted = False
+    anchors = ("relax.image.resize2d",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
+        if dtype_of(var) != "float32" or str(attrs.layout) != "NCHW" or 0 in before or 0 in after:
+            return None
+        mode = str(attrs.coordinate_transformation_mode)
+        if mode == "tf_crop_and_resize":
+            raise Miss("a resize of a region that is cropped")
+        if mode == "align_corners" and 1 in (a for a, b in zip(after[2:], before[2:], strict=True) if a != b):
+            raise Miss("corners of one pixel")
+        nearest = str(attrs.method) == "nearest_neighbor"
+        if before == after:
+            return call.args[0], nearest, None, None
+        if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
+            return None
+        key = (
+            str(attrs.method), mode, str(attrs.rounding_method), float(attrs.cubic_alpha),
+            int(attrs.cubic_exclude),
+        )  # fmt: skip
+        weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
+        return (call.args[0], nearest, *weights)
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, nearest, rows, columns = found
+        if rows is None:
+            graph.replace(var, relax.op.reshape(x, shape_of(var)))
+            return
+        (down, height), (across, width) = rows.shape, columns.shape
+        # Work per channel with the columns first, and with the rows first.
+        columns_first = height * width * across + across * height * down
+        rows_first = down * height * width + down * width * across
+        order = [(3, columns), (2, rows)] if columns_first <= rows_first else [(2, rows), (3, columns)]
+        values = [(axis, weights) for axis, weights in order if weights.shape[0] != weights.shape[1]]
+        for axis, weights in values:
+            if nearest:
+                places = relax.const(weights.argmax(1).astype(np.int32))
+                value = relax.op.take(x, places, axis=axis, mode="wrap")
+            elif axis == 3:
+                value = relax.op.matmul(x, relax.const(np.ascontiguousarray(weights.T)))
+            else:
+                value = relax.op.matmul(relax.const(weights), x)
+            if axis == values[-1][0]:
+                graph.replace(var, value)
+            else:
+                x = graph.insert_before(var, value, f"{var.name}#first", [var])
+
+
+@functools.lru_cache(maxsize=64)
+def interpolation(
+    before: int, after: int, method: str, mode: str, rounding: str, alpha: float, exclude: int
+) -> np.ndarray:
+    """The weights [after, before] of one axis, from the operator itself: what becomes of unit vectors."""
+    if before == after:
+        return np.eye(before, dtype=np.float32)
+    from hetero_tvm.host.tvm import te, topi
+
+    # Two columns that stay two are themselves in every mode.
+    x = te.placeholder((before, 1, before, 2), "float32", "x")
+    y = topi.image.resize2d(
+        x, (0.0,) * 4, (after, 2), "NCHW", method, mode, rounding, alpha, exclude, output_shape=None
+    )
+    kernel = tvm.compile(te.create_prim_func([x, y]), target="llvm")
+    units = np.repeat(np.eye(before, dtype=np.float32)[:, None, :, None], 2, axis=3)
+    result = tvm.runtime.tensor(np.zeros((before, 1, after, 2), np.float32))
+    kernel["main"](tvm.runtime.tensor(units), result)
+    return np.ascontiguousarray(result.numpy()[:, 0, :, 0].T)
+
+
+RESIZE_FORMS = (ResizeAsProducts(),)

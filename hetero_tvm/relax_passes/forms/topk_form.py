@@ -1,0 +1,85 @@
+"""The greatest few values and their positions one after another, for targets that do not sort."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_FEW = 8
+"""Values that are found one by one; each takes four passes over the tensor."""
+
+
+class TopkAsExtrema(Rule):
+    """``topk(x, k)`` with small k -> k times: the maximum, the first position of those that are left where
+    x is that, and x without it (the minimum where the least are asked for)."""
+
+    name = "topk"
+    counted = False
+    anchors = ("relax.topk",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        x, attrs = call.args[0], call.attrs
+        shape, k = shape_of(x), int(attrs.k)
+        if dtype_of(x) != "float32" or not math.prod(shape):
+            return None
+        axis = int(attrs.axis) % len(shape)
+        k = shape[axis] if k < 1 else min(k, shape[axis])
+        if k > _FEW:
+            raise Miss(f"the greatest {k} are found by sorting")
+        users: list[tuple[Any, int]] = []
+        if str(attrs.ret_type) == "both":
+            for user in graph.users(var):
+                value = None if user is None else graph.value(user)
+                if not isinstance(value, relax.TupleGetItem):
+                    return None
+                users.append((user, int(value.index)))
+        else:
+            users = [(var, int(str(attrs.ret_type) == "indices"))]
+        return x, axis, k, bool(attrs.largest), str(attrs.dtype), users
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, axis, k, largest, dtype, users = found
+        extent = shape_of(x)[axis]
+        along = [1] * len(shape_of(x))
+        along[axis] = extent
+        positions = relax.const(np.arange(extent, dtype=np.int32).reshape(along))
+        extremum = relax.op.max if largest else relax.op.min
+        never = relax.const(np.float32(-np.inf if largest else np.inf))
+
+        def bind(value: Any, name: str) -> Any:
+            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
+
+        values, places, left = [], [], None
+        for n in range(k):
+            best = bind(extremum(x, axis, keepdims=True), f"best{n}")
+            hits = bind(relax.op.equal(x, best), f"hits{n}")
+            if left is not None:  # one that was taken may still equal the best: all others are infinite
+                hits = bind(relax.op.logical_and(hits, left), f"free{n}")
+            last = relax.const(extent - 1, "int32")
+            candidates = bind(relax.op.where(hits, positions, last), f"candidates{n}")
+            place = bind(relax.op.min(candidates, axis, keepdims=True), f"place{n}")
+            values.append(best)
+            places.append(place)
+            if n + 1 == k:
+                break
+            others = bind(relax.op.not_equal(positions, place), f"others{n}")
+            x = bind(relax.op.where(others, x, never), f"without{n}")
+            left = others if left is None else bind(relax.op.logical_and(left, others), f"left{n}")
+        fields = [(values, dtype_of(x)), (places, dtype)]
+        results = []
+        for name, (parts, wanted) in zip(("values", "places"), fields, strict=True):
+            whole = parts[0] if k == 1 else bind(relax.op.concat(parts, axis), name)
+            results.append(bind(relax.op.astype(whole, wanted), name) if wanted != dtype_of(whole) else whole)
+        if users[0][0] is var:  # which has one result only
+            graph.replace(var, graph.value(results[users[0][1]]))
+            return
+        graph.replace(var, relax.Tuple(results))
+        for user, field in users:
+            graph.forward(user, results[field])

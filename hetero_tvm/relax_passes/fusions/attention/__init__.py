@@ -1,0 +1,1 @@
+"""Attention: projections, rotary embedding, masks, scores, the whole."""

@@ -1,0 +1,77 @@
+"""Products of two computed tensors, or with several constant matrices -> ``ops.BatchMatmul``, which reads
+transposed operands where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.relax_passes.canonical.views import order_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.views import Place, places
+
+
+@dataclass
+class _Found:
+    op: BatchMatmul
+    operands: list[Any]
+    top: Any
+    absorbed: list[Any]
+
+
+class FuseBatchMatmul(Rule):
+    """A product whose operands are views of other tensors, and a transposition of its result.
+
+    ``claims`` says whether the target has a kernel for an operator.
+    """
+
+    name = "batch_matmul"
+    counted = False
+    anchors = ("relax.matmul",)
+
+    def __init__(self, claims: Callable[[FusedOp], bool]):
+        self._claims = claims
+
+    def match(self, graph: Graph, var: Any) -> _Found | None:
+        args = graph.value(var).args
+        if min(len(shape_of(arg)) for arg in args) < 2 or any(dtype_of(x) != "float32" for x in (*args, var)):
+            return None
+        weight = array_of(graph.value(args[1]))
+        if 0 in shape_of(var) or (weight is not None and weight.ndim == 2):
+            return None  # one constant matrix is the matter of the matmul epilogue
+        shape = shape_of(var)
+        lead, depth = shape[:-2], shape_of(args[0])[-1]
+        left, right = (_furthest(graph, arg, lead) for arg in args)
+        top, order, absorbed = var, list(range(len(shape))), [*left[0].skipped, *right[0].skipped]
+        user = graph.only_user(var)
+        if user is not None and graph.op_name(user) == "relax.permute_dims":
+            moved = order_of(graph.value(user))
+            if moved[-1] == len(shape) - 1:
+                top, order = user, moved
+                absorbed.append(var)
+        op = BatchMatmul(
+            lead, shape[-2], shape[-1], depth, shape_of(left[0].base), left[1],
+            shape_of(right[0].base), right[1], tuple(order),
+        )  # fmt: skip
+        return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
+
+    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+        function = graph.add_function(found.op.workload(), found.op.label)
+        call = relax.call_tir(function, found.operands, out_ty=found.top.ty)
+        graph.replace(found.top, call, absorbs=found.absorbed)
+
+
+def _furthest(graph: Graph, expr: Any, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
+    """The furthest tensor of which an operand is a view with one stride per axis; offset and strides."""
+    matrix = shape_of(expr)[-2:]
+    for place in reversed(places(graph, expr)):
+        view = place.view.broadcast((*lead, *matrix))
+        strides = tuple(view.stride(axis) for axis in range(len(lead) + 2))
+        if None not in strides:
+            return place, (view.offset, *strides)
+    raise AssertionError("a tensor is a view of itself")

@@ -1,0 +1,185 @@
+"""Convolutions: batch normalisation folded into weights, epilogues fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.relax_passes.fusions.elementwise import activation_of
+from hetero_tvm.relax_passes.fusions.epilogue import Found, residual
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+
+class FoldBatchNorm(Rule):
+    """``batch_norm(conv2d(x, W) + b)`` with constants -> ``conv2d(x, W') + b'``."""
+
+    name = "conv_bn"
+    anchors = ("relax.nn.batch_norm",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        x, *statistics = call.args
+        first = graph.only_user(var)
+        if first is None or not isinstance(graph.value(first), relax.TupleGetItem):
+            raise Miss("the running statistics are used as well")
+        if graph.value(first).index != 0 or int(call.attrs.axis) != 1:
+            return None
+        bias, bias_var = None, None
+        conv_var = x
+        if graph.op_name(x) == "relax.add":
+            bias_var, (bias, conv_var) = x, _channel_vector(graph, x)
+            if bias is None:
+                return None
+        if graph.op_name(conv_var) != "relax.nn.conv2d":
+            return None
+        conv = graph.value(conv_var)
+        weight = array_of(graph.value(conv.args[1]))
+        values = [array_of(graph.value(s)) for s in statistics]
+        if weight is None or any(v is None for v in values):
+            raise Miss("weights or statistics are not constant")
+        if graph.only_user(conv_var) is None or (bias_var is not None and graph.only_user(bias_var) is None):
+            raise Miss("the convolution's result is used before normalisation as well")
+        if str(conv.attrs.data_layout) != "NCHW" or str(conv.attrs.kernel_layout) != "OIHW":
+            raise Miss(f"layout is {conv.attrs.data_layout}, expected NCHW")
+        if dtype_of(conv_var) != "float32":
+            raise Miss(f"dtype is {dtype_of(conv_var)}, expected float32")
+        return conv, weight, bias, values, float(call.attrs.epsilon), first, (var, conv_var, bias_var)
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        conv, weight, bias, (gamma, beta, mean, variance), eps, top, absorbed = found
+        # float64: the folded weights should round once.
+        factor = gamma.astype("float64") / np.sqrt(variance.astype("float64") + eps)
+        folded = (weight * factor[:, None, None, None]).astype("float32")
+        shift = (beta + ((bias if bias is not None else 0.0) - mean) * factor).astype("float32")
+        absorbs = [v for v in absorbed if v is not None]
+        product = graph.insert_before(
+            top,
+            relax.Call(conv.op, [conv.args[0], relax.const(folded)], conv.attrs),
+            top.name + "#conv",
+            absorbs,
+        )
+        graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbs)
+
+
+class FoldPad(Rule):
+    """``conv2d(pad(x))`` with zeros -> ``conv2d(x)`` with more padding of its own."""
+
+    name = "conv_pad"
+    counted = False
+    anchors = ("relax.nn.conv2d",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        conv = graph.value(var)
+        pad = graph.call(conv.args[0], "relax.nn.pad")
+        if pad is None or str(conv.attrs.data_layout) != "NCHW":
+            return None
+        width = [int(w) for w in pad.attrs.pad_width]
+        if str(pad.attrs.pad_mode) != "constant" or float(pad.attrs.pad_value) != 0.0:
+            raise Miss("the convolution's input is padded with something else than zeros")
+        if any(width[:4]):
+            raise Miss("the batch or the channels are padded")
+        return pad.args[0], conv, [width[4], width[6], width[5], width[7]]
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, conv, more = found
+        attrs = conv.attrs
+        padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]
+        call = relax.op.nn.conv2d(
+            x, conv.args[1], list(attrs.strides), padding, list(attrs.dilation), int(attrs.groups),
+            str(attrs.data_layout), str(attrs.kernel_layout), out_dtype=attrs.out_dtype,
+        )  # fmt: skip
+        graph.replace(var, call)
+
+
+class ConvEpilogue(Rule):
+    """``epilogue(conv2d(x, W))`` with W constant, as one ``ops.Conv2d``."""
+
+    name = "conv_epilogue"
+    anchors = ("relax.nn.conv2d",)
+
+    def match(self, graph: Graph, var: Any) -> Found | None:
+        call = graph.value(var)
+        attrs = call.attrs
+        weight = array_of(graph.value(call.args[1]))
+        if weight is None:
+            raise Miss("the weight is not constant")
+        if dtype_of(var) != "float32" or weight.dtype != np.float32:
+            raise Miss(f"dtype is {dtype_of(var)}, expected float32")
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
+            raise Miss(f"layouts are {attrs.data_layout} and {attrs.kernel_layout}, expected NCHW and OIHW")
+        x = call.args[0]
+        batch, channels, height, width = shape_of(x)
+        steps, operands, absorbed, top = [], [x, relax.const(weight)], [], var
+        while (user := graph.only_user(top)) is not None:
+            step, operand, last = _step(graph, user, top)
+            if step is None:
+                break
+            steps.append(step)
+            if operand is not None:
+                operands.append(operand)
+            absorbed.append(top)
+            if last is not user:
+                absorbed.append(user)
+            top = last
+        integers = {
+            name: tuple(int(v) for v in getattr(attrs, name)) for name in ("strides", "padding", "dilation")
+        }
+        op = Conv2d(
+            batch, channels, height, width, weight.shape[0], tuple(weight.shape[2:]),
+            groups=int(attrs.groups), epilogue=tuple(steps), **integers,
+        )  # fmt: skip
+        return Found(op, operands, top, absorbed)
+
+    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
+        found.replace(graph)
+
+
+def _constant(graph: Graph, expr: Any) -> np.ndarray | None:
+    """The value of a constant, also behind a reshape (importers reshape the bias)."""
+    reshape = graph.call(expr, "relax.reshape")
+    if reshape is None:
+        return array_of(graph.value(expr))
+    array = array_of(graph.value(reshape.args[0]))
+    return array.reshape(shape_of(expr)) if array is not None else None
+
+
+def _channel_vector(graph: Graph, addition: Any) -> tuple[np.ndarray | None, Any]:
+    """The constant [1, C, 1, 1] of an addition, as a vector, and the other operand."""
+    channels = shape_of(addition)[1]
+    for arg, other in (graph.value(addition).args, reversed(list(graph.value(addition).args))):
+        array = _constant(graph, arg)
+        if array is not None and array.size == channels and array.ndim >= 3 and array.shape[-3] == channels:
+            return array.reshape(-1), other
+    return None, None
+
+
+def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
+    """The epilogue step that starts at ``user``: its name, operand and last binding."""
+    name = graph.op_name(user)
+    if (activation := activation_of(graph, user)) is not None:
+        return activation, None, user
+    if name == "relax.clip":
+        bounds = [getattr(bound, "value", None) for bound in graph.value(user).args[1:]]
+        return ("relu6", None, user) if bounds == [0, 6] else (None, None, user)
+    if name == "relax.maximum" and _bound(graph, user) == 0.0:
+        above = graph.only_user(user)
+        if above is not None and graph.op_name(above) == "relax.minimum" and _bound(graph, above) == 6.0:
+            return "relu6", None, above
+        return "relu", None, user
+    if name != "relax.add" or shape_of(user) != shape_of(top):
+        return None, None, user
+    vector, other = _channel_vector(graph, user)
+    if vector is not None and other.same_as(top):
+        return BIAS, relax.const(vector.astype("float32")), user
+    added = residual(graph, user, top)
+    return (RESIDUAL, added, user) if added is not None else (None, None, user)
+
+
+def _bound(graph: Graph, var: Any) -> float | None:
+    found = [scalar_of(graph.value(a)) for a in graph.value(var).args]
+    return next((value for value in found if value is not None), None)

@@ -1,0 +1,45 @@
+"""What the rules of activations share: the call that they leave, and how others recognise it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.ops.elementwise import Elementwise
+from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss
+
+_OPERATORS = {
+    "relax.nn.relu": "relu",
+    "relax.nn.gelu": "gelu_erf",
+    "relax.nn.gelu_tanh": "gelu_tanh",
+    "relax.nn.silu": "silu",
+    "relax.sigmoid": "sigmoid",
+    "relax.tanh": "tanh",
+}
+
+
+def activation_of(graph: Graph, var: Any) -> str | None:
+    """The name in ``ops.activations.ACTIVATIONS`` of what ``var`` computes; None for anything else."""
+    name = _OPERATORS.get(graph.op_name(var) or "")
+    if name is None and graph.op_name(var) == "relax.call_tir":
+        op = contract(graph.functions(), graph.value(var))
+        name = op.function if isinstance(op, Elementwise) else None
+    return name
+
+
+def activation_input(graph: Graph, var: Any) -> Any:
+    """What the activation ``var`` is computed from."""
+    args = graph.value(var).args
+    return args[1].fields[0] if graph.op_name(var) == "relax.call_tir" else args[0]
+
+
+def replace_by_activation(graph: Graph, top: Any, function: str, x: Any, absorbed: list[Any]) -> None:
+    """Bind ``top`` to the activation of x as one operator."""
+    op = Elementwise(shape_of(x), function)
+    graph.replace(top, graph.call_function(op.workload(), op.label, [x], top), absorbs=absorbed)
+
+
+def check_dtype(x: Any) -> None:
+    if dtype_of(x) != "float32":
+        raise Miss(f"dtype is {dtype_of(x)}, expected float32")

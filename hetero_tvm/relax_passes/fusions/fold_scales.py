@@ -1,0 +1,108 @@
+"""Constant factors around a product with a constant weight go into the weight.
+
+``(x @ W + b) * c`` becomes ``x @ (W * c) + b * c``, and ``(x * c) @ W`` becomes ``x @ (c * W)``, with c
+one number or one per column, as layer scales (DINOv2) and scaled heads (T5) are written.  Attention has
+taken its ``1 / sqrt(d)`` before this runs: there it costs nothing, and the weight stays as it is.  Every
+weight is multiplied in float64 and rounds once, relative error 6e-8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.fusions.linear import linear_of
+from hetero_tvm.relax_passes.fusions.matmul import constant_matrix
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+@dataclass
+class _Found:
+    scaled: Any
+    factor: np.ndarray
+    product: Any
+    bias: Any | None
+
+
+class FoldOutputScales(Rule):
+    """A factor on the columns of a product's result."""
+
+    name = "fold_output_scales"
+    counted = False
+    anchors = ("relax.multiply", "relax.divide")
+
+    def match(self, graph: Graph, var: Any) -> _Found | None:
+        scaled = _scaled(graph, var)
+        if scaled is None:
+            return None
+        y, factor = scaled
+        linear = linear_of(graph, y)
+        # Every binding on the way is changed, so nobody else may see it.
+        if linear is None or any(graph.only_user(v) is None for v in linear.absorbed):
+            return None
+        if factor.size not in (1, linear.weight.shape[1]) or dtype_of(var) != "float32":
+            return None
+        product = linear.absorbed[-1]
+        bias = next((v for v in linear.absorbed if graph.op_name(v) == "relax.add"), None)
+        return _Found(y, factor, product, bias)
+
+    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+        call = graph.value(found.product)
+        weight = constant_matrix(graph, call.args[1])
+        scaled = relax.const((weight.astype("float64") * found.factor).astype("float32"))
+        graph.replace(found.product, relax.op.matmul(call.args[0], scaled))
+        if found.bias is not None:
+            args = [
+                arg if (array := array_of(graph.value(arg))) is None
+                else relax.const((array.astype("float64") * found.factor.reshape(-1)).astype("float32"))
+                for arg in graph.value(found.bias).args
+            ]  # fmt: skip
+            graph.replace(found.bias, relax.op.add(*args))
+        graph.forward(var, found.scaled)
+
+
+class FoldInputScales(Rule):
+    """A factor on the columns of a product's left operand."""
+
+    name = "fold_input_scales"
+    counted = False
+    anchors = ("relax.matmul",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        x, w = graph.value(var).args
+        weight = constant_matrix(graph, w)
+        if weight is None or weight.dtype != np.float32 or graph.only_user(x) is None:
+            return None
+        scaled = _scaled(graph, x)
+        if scaled is None or scaled[1].size not in (1, weight.shape[0]):
+            return None
+        base, factor = scaled
+        return base, (weight.astype("float64") * factor.reshape(-1, 1)).astype("float32"), x
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        base, weight, x = found
+        graph.replace(var, relax.op.matmul(base, relax.const(weight)), absorbs=[x])
+
+
+def _scaled(graph: Graph, expr: Any) -> tuple[Any, np.ndarray] | None:
+    """``(x, c)`` with ``expr == x * c``, c finite and constant: one value, or one by column."""
+    call = graph.call(expr, "relax.multiply", "relax.divide")
+    if call is None:
+        return None
+    divided = call.op.name == "relax.divide"
+    left, right = call.args
+    for x, constant in ((left, right),) if divided else ((left, right), (right, left)):
+        array = array_of(graph.value(constant))
+        if array is None or array.dtype != np.float32 or shape_of(x) != shape_of(expr) or not array.size:
+            continue
+        if array.size > 1 and (array.ndim == 0 or array.shape[-1] != array.size):
+            continue
+        if not isinstance(x, relax.Var) or not np.isfinite(array).all() or not array.all():
+            continue
+        factor = array.astype("float64").reshape(-1)
+        return x, 1 / factor if divided else factor
+    return None

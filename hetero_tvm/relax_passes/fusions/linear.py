@@ -1,0 +1,60 @@
+"""Products with a constant weight and their bias, as rules that merge several of them see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.relax_passes.fusions.epilogue import other_operand
+from hetero_tvm.relax_passes.fusions.matmul import constant_matrix
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
+
+
+@dataclass
+class Linear:
+    """``x @ weight + bias``: x with its rows in any shape, weight [K, N], bias [N] or None.
+
+    ``absorbed`` are its bindings from ``expr`` down to the product.
+    """
+
+    x: Any
+    weight: np.ndarray
+    bias: np.ndarray | None
+    absorbed: list[Any]
+
+
+def linear_of(graph: Graph, expr: Any) -> Linear | None:
+    """The product that ``expr`` is, through a bias and reshapes that keep rows whole; else None."""
+    bias, absorbed = None, []
+    while True:
+        absorbed += [expr, *_rows(graph, expr)]
+        expr = absorbed[-1]
+        addition = graph.call(expr, "relax.add")
+        if addition is None:
+            break
+        arrays = [array_of(graph.value(arg)) for arg in addition.args]
+        constant = next((a for a in arrays if a is not None), None)
+        n = shape_of(expr)[-1]
+        if bias is not None or constant is None or constant.size != n or (n > 1 and constant.shape[-1] != n):
+            return None
+        bias = constant.reshape(n)
+        expr = other_operand(graph, expr, addition.args[0 if arrays[0] is not None else 1])
+    product = graph.call(expr, "relax.matmul")
+    weight = constant_matrix(graph, product.args[1]) if product is not None else None
+    if weight is None or weight.dtype != np.float32 or len(shape_of(product.args[0])) < 2:
+        return None
+    x = [product.args[0], *_rows(graph, product.args[0])][-1]
+    return Linear(x, weight, bias, absorbed)
+
+
+def _rows(graph: Graph, expr: Any) -> list[Any]:
+    """What ``expr`` is a reshape of, and that in turn, as long as the last axis stays."""
+    found: list[Any] = []
+    while (call := graph.call(expr, "relax.reshape")) is not None:
+        if not shape_of(expr) or shape_of(call.args[0])[-1:] != shape_of(expr)[-1:]:
+            break
+        expr = call.args[0]
+        found.append(expr)
+    return found

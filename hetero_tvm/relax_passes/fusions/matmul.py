@@ -1,0 +1,96 @@
+"""A product with a constant weight and what follows it -> one fused operator.
+
+From the product the rule follows the only user as long as it is a bias (constant vector), an
+activation, or the addition of another tensor of the same shape (residual).  What it meets after
+that starts a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.relax_passes.fusions.elementwise import activation_of
+from hetero_tvm.relax_passes.fusions.epilogue import Found, other_operand, residual
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_RESHAPE = "reshape"
+"""A reshape that keeps rows whole (exporters flatten [B, S, N] around Gemm) does not end the epilogue."""
+
+
+class MatmulEpilogue(Rule):
+    """``epilogue(x @ W)`` with W constant, as one ``ops.Matmul``."""
+
+    name = "matmul_epilogue"
+    anchors = ("relax.matmul",)
+
+    def match(self, graph: Graph, var: Any) -> Found | None:
+        x, w = graph.value(var).args
+        weight = constant_matrix(graph, w)
+        if weight is None:
+            return None
+        if dtype_of(var) != "float32" or weight.dtype != np.float32:
+            raise Miss(f"dtypes are {dtype_of(x)} and {weight.dtype}, expected float32")
+        if len(shape_of(x)) < 2:
+            raise Miss("the left operand is a vector")
+        n = weight.shape[1]
+        operands, steps, absorbed, top = [x, relax.const(weight)], [], [], var
+        while (user := graph.only_user(top)) is not None:
+            step, operand = _step(graph, user, top, n)
+            if step is None:
+                break
+            if step != _RESHAPE:
+                steps.append(step)
+            if operand is not None:
+                operands.append(operand)
+            absorbed.append(top)
+            top = user
+        op = Matmul(shape_of(top)[:-1], n, weight.shape[0], tuple(steps))
+        return Found(op, operands, top, absorbed)
+
+    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
+        for index, operand in enumerate(found.op.inputs):
+            found.operands[index] = _reshaped(graph, found.operands[index], operand.shape, found.top)
+        found.replace(graph)
+
+
+def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> Any:
+    """``expr`` under another shape, without a reshape of a reshape."""
+    if shape_of(expr) == shape:
+        return expr
+    inner = graph.call(expr, "relax.reshape")
+    if inner is not None and shape_of(inner.args[0]) == shape:
+        return inner.args[0]
+    return graph.insert_before(anchor, relax.op.reshape(expr, shape), anchor.name + "#rows", [])
+
+
+def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
+    """A constant [K, N] operand, also behind a transpose."""
+    value = graph.value(expr)
+    array = array_of(value)
+    if array is None and (permuted := graph.call(expr, "relax.permute_dims")) is not None:
+        axes, array = permuted.attrs.axes, array_of(graph.value(permuted.args[0]))
+        if array is not None:
+            array = np.ascontiguousarray(array.transpose(None if axes is None else [int(a) for a in axes]))
+    return array if array is not None and array.ndim == 2 else None
+
+
+def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:
+    """The epilogue step that ``user`` is, and its operand."""
+    name = graph.op_name(user)
+    if name == "relax.reshape":
+        return (_RESHAPE, None) if len(shape_of(user)) > 1 and shape_of(user)[-1] == n else (None, None)
+    if (activation := activation_of(graph, user)) is not None:
+        return activation, None
+    if name != "relax.add" or shape_of(user) != shape_of(top):
+        return None, None
+    other = other_operand(graph, user, top)
+    array = array_of(graph.value(other))
+    if array is not None and array.size == n and (array.ndim == 0 or array.shape[-1] == n):
+        return BIAS, relax.const(array.reshape(n).astype("float32"))
+    added = residual(graph, user, top)
+    return (RESIDUAL, added) if added is not None else (None, None)

@@ -1,0 +1,30 @@
+"""Calls of fused operators in Relax: ``call_tir`` of a PrimFunc that carries its contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.ops.base import FusedOp, from_json
+from hetero_tvm.ops.te_workload import OP_ATTR
+
+
+def contract_of(function: Any) -> FusedOp | None:
+    """The contract that a PrimFunc carries; None for a generic kernel."""
+    text = function.attrs.get(OP_ATTR) if function.attrs else None
+    return from_json(str(text)) if text is not None else None
+
+
+def is_call_tir(value: Any) -> bool:
+    return (
+        isinstance(value, tvm.ir.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name == "relax.call_tir"
+    )
+
+
+def contract(module: Any, value: Any) -> FusedOp | None:
+    """The contract of the operator that ``value`` calls; None when it calls none."""
+    if not is_call_tir(value) or not isinstance(value.args[0], tvm.ir.GlobalVar):
+        return None
+    return contract_of(module[value.args[0]])

@@ -1,0 +1,301 @@
+"""A Relax function as a graph that rules can read and rewrite in place.
+
+A rewrite replaces the *value* of a binding and keeps its variable, so no user has to be touched;
+what nobody uses any more disappears when the function is rebuilt.  Every variable carries the names
+of the source nodes it stands for; a rewrite unites those of the bindings that it absorbs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax, tvm
+
+
+class Graph:
+    """The dataflow of one Relax function, as ordered bindings.
+
+    Parameters
+    ----------
+    module, name : the module and the function in it.
+    sources : source node names by variable name; variables not in it stand for their own name.
+    """
+
+    def __init__(self, module: Any, name: str = "main", sources: Mapping[str, tuple[str, ...]] | None = None):
+        self._name = name
+        self._function = module[name]
+        self._builder = relax.BlockBuilder(module)
+        self._output = self._function.body.body
+        self._order: list[Any] = []
+        self._value: dict[Any, Any] = {}
+        self._uses: dict[Any, list[Any]] = {}
+        self._users: dict[Any, list[Any]] = {}
+        self._sources: dict[Any, tuple[str, ...]] = {}
+        self._carriers: Counter[str] = Counter()
+        self._names: set[str] = set()
+        self._itself: dict[Any, Any] = {}
+        self._unused: list[Any] = []
+        self._written: list[Any] = []
+        for block in self._function.body.blocks:
+            for binding in block.bindings:
+                if isinstance(binding, relax.MatchCast):
+                    raise ValueError(
+                        f"binding {binding.var.name} is a match_cast: shapes must be static here"
+                    )
+                names = (sources or {}).get(binding.var.name, (binding.var.name,))
+                self._add(len(self._order), binding.var, binding.value, names)
+        for used in _variables(self._output):
+            self._users.setdefault(self._known(used), []).insert(0, None)
+
+    # Large models have thousands of bindings and as many rewrites, so what a rewrite changes is kept up
+    # to date, and nothing is computed again for the whole graph.
+
+    def _known(self, var: Any) -> Any:
+        """One Python object for each variable: comparing two that stand for the same one is slow."""
+        return self._itself.setdefault(var, var)
+
+    def _add(self, place: int, var: Any, value: Any, names: tuple[str, ...]) -> None:
+        var = self._known(var)
+        self._order.insert(place, var)
+        self._names.add(var.name)
+        self._uses[var] = []
+        self._bind(var, value)
+        self._stand_for(var, names)
+        self._unused.append(var)  # until somebody uses it
+
+    def _bind(self, var: Any, value: Any) -> None:
+        self._value[var] = value
+        if (before := self._uses.get(var)) is None:
+            return  # it is dead already
+        self._uses[var] = [self._known(used) for used in _variables(value)]
+        for used in self._uses[var]:
+            self._users.setdefault(used, []).append(var)
+        for used in before:
+            self._leave(used, var)
+
+    def _leave(self, used: Any, user: Any) -> None:
+        """One use less."""
+        users = self._users[used]
+        del users[next(n for n, known in enumerate(users) if known is user)]
+        if not users:
+            self._unused.append(used)
+
+    def _stand_for(self, var: Any, names: tuple[str, ...]) -> None:
+        if var in self._uses:
+            self._carriers.subtract(self._sources.get(var, ()))
+            self._carriers.update(names)
+        self._sources[var] = names
+
+    def _sweep(self) -> list[Any]:
+        """Drop the bindings that the result does not need; those that went, in order."""
+        gone: set[int] = set()
+        while self._unused:
+            var = self._unused.pop()
+            if self._users.get(var) or var not in self._uses:
+                continue
+            gone.add(id(var))
+            self._names.discard(var.name)
+            self._carriers.subtract(self._sources[var])
+            for used in self._uses.pop(var):
+                self._leave(used, var)
+        if not gone:
+            return []
+        dropped = [var for var in self._order if id(var) in gone]
+        self._order = [var for var in self._order if id(var) not in gone]
+        return dropped
+
+    # reading -----------------------------------------------------------------------------------
+    def bindings(self) -> list[Any]:
+        """The live variables in order (a snapshot: rules may rewrite while they walk)."""
+        self._sweep()
+        return list(self._order)
+
+    def is_live(self, var: Any) -> bool:
+        self._sweep()
+        return bool(self._users.get(var))
+
+    def value(self, expr: Any) -> Any:
+        """What a variable is bound to, through aliases; constants and parameters are themselves."""
+        while isinstance(expr, relax.Var) and expr in self._value:
+            value = self._value[expr]
+            if not isinstance(value, relax.Var):
+                return value
+            expr = value
+        return expr
+
+    def call(self, expr: Any, *names: str) -> Any | None:
+        """The call that ``expr`` is bound to when its operator is one of ``names`` (``"relax.add"``)."""
+        value = self.value(expr)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name in names:
+            return value
+        return None
+
+    def op_name(self, expr: Any) -> str | None:
+        value = self.value(expr)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
+            return value.op.name
+        return None
+
+    def users(self, var: Any) -> list[Any]:
+        """Variables whose values use ``var``; the function's result counts as the user ``None``."""
+        self._sweep()
+        return list(self._users.get(var, ()))
+
+    def only_user(self, var: Any) -> Any | None:
+        """The one binding that uses ``var``; None when there are several, or it is a result or an alias."""
+        users = self.users(var)
+        if len(users) != 1 or isinstance(self._value.get(users[0]), relax.Var):
+            return None
+        return users[0]
+
+    def sources(self, var: Any) -> tuple[str, ...]:
+        return self._sources.get(var, (var.name,))
+
+    def node(self, var: Any) -> str:
+        """A readable name of the source node, for reports."""
+        return self.sources(var)[-1]
+
+    def functions(self) -> Any:
+        """The module as it stands, with the functions that rewrites have added."""
+        return self._builder.get()
+
+    # writing -----------------------------------------------------------------------------------
+    def rewrite(self, step: Callable[..., None], var: Any, found: Any) -> list[Any]:
+        """Run ``step(self, var, found)``; the variables that it wrote, ``var`` when it wrote none."""
+        self._written = []
+        step(self, var, found)
+        return [v for v in dict.fromkeys(self._written) if self.is_live(v)] or [var]
+
+    def replace(self, var: Any, value: Any, absorbs: Iterable[Any] = ()) -> None:
+        """Bind ``var`` to ``value`` instead.
+
+        From now on it stands for the bindings ``absorbs``, and for whatever else nobody needs any
+        more: a source node that is computed must not vanish from reports.
+        """
+        var = self._known(var)
+        self._bind(var, self._normalized(value))
+        self._written.append(var)
+        self._stand_for(var, _united(self.sources(v) for v in (*absorbs, var)))
+        self._inherit([var])
+
+    def forward(self, var: Any, to: Any) -> None:
+        """Let whoever uses ``var`` use ``to``, which has the same value: a variable or a constant.
+
+        The variable disappears unless it is a result.  What it stood for passes on to ``to`` when that
+        is a binding, else to the users.
+        """
+        users = [user for user in dict.fromkeys(self.users(var)) if user is not None]
+        for user in users:
+            self._bind(user, self._normalized(_substituted(self._value[user], var, to)))
+        if None in self._users.get(var, ()):
+            self._bind(self._known(var), to)
+        self._written += users
+        heirs = [self._known(to)] if isinstance(to, relax.Var) and to in self._value else users or [var]
+        for heir in heirs:
+            self._stand_for(heir, _united([self.sources(var), self.sources(heir)]))
+        self._inherit(heirs)
+
+    def _inherit(self, heirs: list[Any]) -> None:
+        """Source names of bindings that died, and that nobody else carries, pass on to ``heirs``."""
+        gone = self._sweep()
+        lost = tuple(name for v in gone for name in self.sources(v) if not self._carriers[name])
+        for heir in heirs if lost else ():
+            self._stand_for(heir, _united([lost, self.sources(heir)]))
+
+    def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
+        """A new binding right before ``anchor``; returns its variable."""
+        value, anchor = self._normalized(value), self._known(anchor)
+        fresh = (f"{name}_{n}" if n else name for n in itertools.count())
+        var = relax.DataflowVar(next(n for n in fresh if n not in self._names), value.ty)
+        place = next(n for n, known in enumerate(self._order) if known is anchor)
+        self._add(place, var, value, _united(self.sources(v) for v in absorbs) or (name,))
+        self._written.append(var)
+        return var
+
+    def rename(self, var: Any, name: str) -> None:
+        """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
+        self._stand_for(self._known(var), (name,))
+
+    def add_function(self, function: Any, name: str) -> Any:
+        """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""
+        return self._builder.add_func(function, name)
+
+    def call_function(self, function: Any, name: str, args: list[Any], out_var: Any) -> Any:
+        """A ``call_tir`` of a PrimFunc, added to the module, with the type of ``out_var``."""
+        return relax.call_tir(self.add_function(function, name), args, out_ty=out_var.ty)
+
+    def rebuild(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+        """The module with this function rewritten and dead bindings dropped, and sources by variable name."""
+        kept = self.bindings()
+        block = relax.DataflowBlock([relax.VarBinding(var, self._value[var]) for var in kept])
+        body = relax.SeqExpr([block], self._output)
+        function = relax.Function(
+            self._function.params, body, self._function.ret_ty, self._function.is_pure, self._function.attrs
+        )
+        module = self._builder.get().clone()  # the caller's module stays as it was
+        module.update_func(module.get_global_var(self._name), function)
+        module = tvm.transform.Sequential(
+            [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
+        )(module)
+        return module, {var.name: self.sources(var) for var in kept}
+
+    def _normalized(self, value: Any) -> Any:
+        return value if isinstance(value, relax.Var) else self._builder.normalize(value)
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
+    return found
+
+
+def _substituted(value: Any, old: Any, new: Any) -> Any:
+    """``value`` with ``new`` wherever it uses the variable ``old``."""
+    if isinstance(value, relax.Var):
+        return new if value.same_as(old) else value
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_substituted(field, old, new) for field in value.fields])
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(_substituted(value.tuple_value, old, new), value.index)
+    if isinstance(value, tvm.ir.Call):
+        args = [_substituted(arg, old, new) for arg in value.args]
+        return relax.Call(value.op, args, value.attrs, value.ty_args)
+    return value
+
+
+def _united(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in names for name in group))
+
+
+def shape_of(expr: Any) -> tuple[int, ...]:
+    """Static shape of a Relax tensor expression."""
+    return tuple(int(extent) for extent in expr.ty.shape)
+
+
+def dtype_of(expr: Any) -> str:
+    return str(expr.ty.dtype)
+
+
+def array_of(expr: Any) -> np.ndarray | None:
+    """The value of a constant; None for anything else."""
+    return expr.value.numpy() if is_constant(expr) else None
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether it is a tensor with a value."""
+    return isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor)
+
+
+def scalar_of(expr: Any) -> float | None:
+    """The value of a constant with one element; None for anything else."""
+    array = array_of(expr)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def is_tensor(expr: Any) -> bool:
+    return isinstance(expr.ty, relax.TensorType)

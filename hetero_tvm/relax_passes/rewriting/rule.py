@@ -1,0 +1,108 @@
+"""What a fusion rule is, and how rules are run.
+
+A rule has an *anchor* (the operator at which it looks), a *match* that either returns what it found
+or raises :class:`Miss` with a reason, and a *rewrite*.  A binding that has the anchor but is plainly
+something else returns None: that is no near miss and is not reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetero_tvm.relax_passes.rewriting.graph import Graph
+
+
+class Miss(Exception):
+    """A near miss: why a binding that looks like the pattern was not fused."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One fusion: the rule, the node whose value it computes, and all source nodes inside it."""
+
+    rule: str
+    node: str
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class Report:
+    """What the rules did: fusions by name, near misses with node and reason."""
+
+    fusions: dict[str, int] = field(default_factory=dict)
+    misses: list[dict[str, str]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by pass."""
+    fused: list[Fused] = field(default_factory=list)
+    """Every single fusion, with the source nodes that it stands for."""
+    anchors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Kind of anchor -> how many are inside fused operators, how many there are (see ``anchors.py``)."""
+    conversions: list[dict[str, str]] = field(default_factory=list)
+    """Changes of an image's layout at run time: node, from, to, reason (see ``layout.py``)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fusions": dict(sorted(self.fusions.items())),
+            "misses": list(self.misses),
+            "anchors": {kind: {"fused": n, "all": of} for kind, (n, of) in sorted(self.anchors.items())},
+            "conversions": list(self.conversions),
+            "seconds": {name: round(seconds, 4) for name, seconds in self.seconds.items()},
+        }
+
+
+class GraphPass(ABC):
+    """One entry of the optimize pipeline."""
+
+    name: str = ""
+    """Under which what it does is counted and can be switched off."""
+
+    @abstractmethod
+    def run(self, graph: Graph, report: Report) -> None:
+        """Rewrite the graph, and say in the report what was done."""
+
+
+class Rule(GraphPass):
+    """One fusion: pattern (anchors), check (match) and rewrite."""
+
+    counted: bool = True
+    """Whether its fusions are counted; canonicalisation and claims of single operators are not."""
+
+    anchors: tuple[str, ...] = ()
+    """Relax operators at which :meth:`match` is tried."""
+
+    @abstractmethod
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        """What the rewrite needs; None when this is something else; raises Miss with a reason."""
+
+    @abstractmethod
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        """Apply to the graph what :meth:`match` found."""
+
+    def run(self, graph: Graph, report: Report) -> None:
+        """Once over all bindings, in order; counts and misses go to ``report``."""
+        for var in graph.bindings():
+            if not graph.is_live(var) or graph.op_name(var) not in self.anchors:
+                continue
+            try:
+                found = self.match(graph, var)
+            except Miss as miss:
+                report.misses.append({"rule": self.name, "node": graph.node(var), "reason": str(miss)})
+                continue
+            if found is not None:
+                written = graph.rewrite(self.rewrite, var, found)
+                if self.counted:
+                    report.fusions[self.name] = report.fusions.get(self.name, 0) + 1
+                    nodes = dict.fromkeys(name for v in written for name in graph.sources(v))
+                    report.fused.append(Fused(self.name, graph.node(written[-1]), tuple(nodes)))
+
+
+def run_rules(
+    graph: Graph, rules: Sequence[GraphPass], report: Report, disabled: frozenset[str] = frozenset()
+) -> None:
+    """Run each entry once, in order, without those that are switched off."""
+    for rule in rules:
+        if rule.name not in disabled:
+            rule.run(graph, report)

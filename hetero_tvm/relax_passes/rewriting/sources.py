@@ -1,0 +1,77 @@
+"""Which source nodes a binding stands for, carried through TVM's own passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_tvm.host.tvm import relax, tvm
+
+
+def initial(module: Any, node_of: Any) -> dict[str, tuple[str, ...]]:
+    """Source names of an imported module: ``node_of(var)`` gives the node of one binding."""
+    return {binding.var.name: (node_of(binding.var),) for binding in _bindings(module["main"])}
+
+
+def after_fusion(
+    before: Any, module: Any, sources: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Source names after ``FuseOps``: a group stands for all bindings that moved into its function.
+
+    Names do not tell which they are: equal groups share one function, with the names of the first.
+    The bindings of each group are therefore found by what they call on which operands.
+    """
+    waiting: dict[Any, list[str]] = {}
+    for binding in _bindings(before["main"]):
+        key = _signature(binding.value, lambda var: var.name)
+        waiting.setdefault(key, []).append(binding.var.name)
+    # Variable -> name of the binding that it was; a list for a tuple, None for a constant.
+    origin: dict[Any, Any] = {}
+
+    def resolve(var: Any) -> Any:
+        if isinstance(var, relax.Tuple):
+            return [resolve(field) for field in var.fields]
+        return origin.get(var, var.name) if isinstance(var, relax.Var) else None
+
+    def claim(binding: Any) -> str:
+        found = waiting.get(_signature(binding.value, resolve))
+        name = found.pop(0) if found else binding.var.name
+        origin[binding.var] = name
+        return name
+
+    names: dict[str, tuple[str, ...]] = {}
+    for binding in _bindings(module["main"]):
+        value = binding.value
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            function = module[value.op]
+            for parameter, argument in zip(function.params, value.args, strict=True):
+                origin[parameter] = resolve(argument) if isinstance(argument, relax.Var) else None
+            members = [claim(inner) for inner in _bindings(function)]
+            result = function.body.body
+            fields = result.fields if isinstance(result, relax.Tuple) else ()
+            origin[binding.var] = [resolve(field) for field in fields] or resolve(result)
+        elif isinstance(value, relax.TupleGetItem) and isinstance(resolve(value.tuple_value), list):
+            origin[binding.var] = resolve(value.tuple_value)[value.index]
+            members = [origin[binding.var]]
+        else:
+            members = [claim(binding)]
+        found = [node for name in members for node in sources.get(name, ())]
+        names[binding.var.name] = tuple(dict.fromkeys(found)) or (binding.var.name,)
+    return names
+
+
+def _signature(value: Any, name_of: Any) -> Any:
+    """What a binding calls, on which variables."""
+    head = type(value).__name__
+    if isinstance(value, tvm.ir.Call):
+        callee = value.args[0] if isinstance(value.args[0], tvm.ir.GlobalVar) else value.op
+        head = getattr(callee, "name_hint", None) or getattr(callee, "name", "")
+    elif isinstance(value, relax.TupleGetItem):
+        head = f"{head} {value.index}"
+    used: list[Any] = []
+    relax.analysis.post_order_visit(value, lambda e: used.append(e) if isinstance(e, relax.Var) else None)
+    return head, tuple(str(name) for name in map(name_of, used) if name is not None)
+
+
+def _bindings(function: Any) -> list[Any]:
+    return [binding for block in function.body.blocks for binding in block.bindings]

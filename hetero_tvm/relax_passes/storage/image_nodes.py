@@ -1,0 +1,294 @@
+"""Bindings that can work on channel blocks (NCHW[x]c): convolutions, pooling, elementwise, concatenation."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.ops import activations
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.elementwise import Elementwise
+from hetero_tvm.ops.layout import PLAIN, Layout
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
+from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
+
+Bind = Callable[[Any], Any]
+"""Binds an expression to a new variable before the node, and returns the variable."""
+
+Call = Callable[[FusedOp, Sequence[Any]], Any]
+"""Expression that calls a fused operator on operands."""
+
+NO_HALO = (0, 0, 0, 0)
+
+
+@dataclasses.dataclass
+class Image:
+    """An operand as it lies in memory."""
+
+    var: Any
+    layout: Layout
+
+
+class ImageNode(ABC):
+    """One binding whose result is an image [N, C, H, W].
+
+    Attributes
+    ----------
+    images : operands that are images, in order.
+    gains : whether blocks pay by themselves (convolutions); others go with their neighbours.
+    """
+
+    gains = False
+
+    def __init__(self, graph: Graph, var: Any, images: Sequence[Any]):
+        self.graph, self.var, self.images = graph, var, list(images)
+
+    def halo(self, index: int) -> tuple[int, int, int, int]:
+        """Zeros that the node wants around operand ``index``."""
+        return NO_HALO
+
+    def reads_plain(self, index: int) -> bool:
+        """Whether operand ``index`` may as well be plain NCHW."""
+        return False
+
+    @abstractmethod
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        """The expression that computes the result in layout ``y``."""
+
+
+class ConvNode(ImageNode):
+    gains = True
+
+    def __init__(self, graph: Graph, var: Any, op: Conv2d):
+        self.op, self.operands = op, list(graph.value(var).args[1].fields)
+        self.positions = [0, *(i for i, x in enumerate(op.inputs) if x.name == RESIDUAL)]
+        super().__init__(graph, var, [self.operands[i] for i in self.positions])
+
+    def halo(self, index: int) -> tuple[int, int, int, int]:
+        return self.op.padding if index == 0 else NO_HALO
+
+    def reads_plain(self, index: int) -> bool:
+        return index == 0 and self.op.groups == 1
+
+    def blocked_op(self, x: Layout, y: Layout, residual: Layout | None) -> Conv2d:
+        return dataclasses.replace(
+            self.op, x_layout=str(x), y_layout=str(y), residual_layout=str(residual or PLAIN)
+        )
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        operands = list(self.operands)
+        for position, image in zip(self.positions, images, strict=True):
+            operands[position] = image.var
+        residual = images[1].layout if len(images) > 1 else None
+        if len(images) > 2 and any(image.layout != residual for image in images[2:]):
+            raise ValueError("two residuals in different layouts")
+        return call(self.blocked_op(images[0].layout, y, residual), operands)
+
+
+class PoolNode(ImageNode):
+    def __init__(self, graph: Graph, var: Any, op: Pool2d, x: Any):
+        self.op = op
+        super().__init__(graph, var, [x])
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        op = dataclasses.replace(self.op, x_layout=str(images[0].layout), y_layout=str(y))
+        return call(op, [images[0].var])
+
+
+class ElementwiseNode(ImageNode):
+    """Relax's own operator on tensors of five dimensions; broadcast constants are laid out beforehand."""
+
+    def __init__(self, graph: Graph, var: Any, block: int):
+        self.call, self.block = graph.value(var), block
+        self.moves_zero = not _keeps_zero(graph, self.call)
+        super().__init__(graph, var, [a for a in self.call.args if is_image(graph, a)])
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        at = iter(images)
+        arguments = []
+        for argument in self.call.args:
+            if is_image(self.graph, argument):
+                image = next(at)
+                arguments.append(bind(without_halo(image)) if any(image.layout.halo) else image.var)
+            else:
+                arguments.append(_constant(self.graph, argument, self.block))
+        value = relax.Call(self.call.op, arguments, self.call.attrs)
+        return _finished(value, shape_of(self.var)[1], self.moves_zero, y, bind)
+
+
+class ActivationNode(ImageNode):
+    """An activation alone."""
+
+    def __init__(self, graph: Graph, var: Any, op: Elementwise):
+        self.op = op
+        super().__init__(graph, var, [graph.value(var).args[1].fields[0]])
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        x = bind(without_halo(images[0])) if any(images[0].layout.halo) else images[0].var
+        value = call(dataclasses.replace(self.op, shape=shape_of(x)), [x])
+        moves_zero = activations.ACTIVATIONS[self.op.function](np.zeros(1))[0] != 0
+        return _finished(value, self.op.shape[1], moves_zero, y, bind)
+
+
+class ConcatNode(ImageNode):
+    def __init__(self, graph: Graph, var: Any):
+        super().__init__(graph, var, graph.value(graph.value(var).args[0]).fields)
+
+    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+        parts = [bind(without_halo(i)) if any(i.layout.halo) else i.var for i in images]
+        value = relax.op.concat(parts, 1)
+        return with_halo(bind(value), y) if any(y.halo) else value
+
+
+def _finished(value: Any, channels: int, moves_zero: bool, y: Layout, bind: Bind) -> Any:
+    """A blocked result without a halo, with zeros where layout ``y`` has them."""
+    if moves_zero and channels % y.block:
+        lanes = np.arange(y.blocks(channels) * y.block) < channels
+        mask = relax.const(lanes.reshape(1, -1, 1, 1, y.block))
+        value = relax.op.where(mask, bind(value), relax.const(0.0, "float32"))
+    return with_halo(bind(value), y) if any(y.halo) else value
+
+
+def without_halo(image: Image) -> Any:
+    """The blocked image without its halo, as a slice that fuses into its reader."""
+    top, left, bottom, right = image.layout.halo
+    _, _, rows, pitch, _ = shape_of(image.var)
+    return relax.op.strided_slice(image.var, [2, 3], [top, left], [rows - bottom, pitch - right], [1, 1])
+
+
+def with_halo(var: Any, layout: Layout) -> Any:
+    """A blocked image with zeros around it, as a pad that fuses into its writer."""
+    top, left, bottom, right = layout.halo
+    return relax.op.nn.pad(var, [0, 0, 0, 0, top, bottom, left, right, 0, 0])
+
+
+def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None:
+    """How ``var`` would work on blocks of ``block`` channels; None when it cannot."""
+    if not is_image(graph, var):
+        return None
+    op = contract(module, graph.value(var))
+    if isinstance(op, Elementwise):
+        return ActivationNode(graph, var, op)
+    if op is not None:
+        return ConvNode(graph, var, op) if isinstance(op, Conv2d) and op.plain else None
+    pool = pool_of(graph, var)
+    if pool is not None:
+        return PoolNode(graph, var, *pool)
+    name = graph.op_name(var)
+    if name == "relax.concat":
+        parts = getattr(graph.value(graph.value(var).args[0]), "fields", ())
+        even = parts and all(is_image(graph, p) and shape_of(p)[1] % block == 0 for p in parts)
+        return ConcatNode(graph, var) if even and int(graph.value(var).attrs.axis) in (1, -3) else None
+    if name in _ELEMENTWISE and _fits(graph, var):
+        return ElementwiseNode(graph, var, block)
+    return None
+
+
+def is_image(graph: Graph, expr: Any) -> bool:
+    """A float32 tensor [N, C, H, W] that is computed, or an input of the model."""
+    return (
+        isinstance(expr, relax.Var)
+        and is_tensor(expr)
+        and len(expr.ty.shape) == 4
+        and dtype_of(expr) == "float32"
+        and array_of(graph.value(expr)) is None
+    )
+
+
+# pooling -------------------------------------------------------------------------------------------
+def pool_of(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
+    """The pooling that ``var`` computes, and the image; None for anything else."""
+    call = graph.call(
+        var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
+    )
+    if call is None or not is_image(graph, call.args[0]):
+        return None
+    x, attrs = call.args[0], call.attrs
+    image, out = shape_of(x), shape_of(var)[2:]
+    if call.op.name in ("relax.mean", "relax.nn.adaptive_avg_pool2d"):
+        if call.op.name == "relax.mean":
+            axes = sorted(int(a) % 4 for a in attrs.axis) if attrs.axis is not None else []
+            whole = axes == [2, 3] and bool(attrs.keepdims)
+        else:
+            whole = out == (1, 1) and str(attrs.layout) == "NCHW"
+        return (Pool2d(*image, image[2:], (1, 1), NO_HALO, (1, 1), AVERAGE), x) if whole else None
+    if str(attrs.layout) != "NCHW" or [int(d) for d in attrs.dilation] != [1, 1]:
+        return None
+    kernel, strides, padding = (
+        tuple(int(v) for v in getattr(attrs, name)) for name in ("pool_size", "strides", "padding")
+    )
+    mode = MAX if call.op.name == "relax.nn.max_pool2d" else AVERAGE
+    counted = mode == AVERAGE and bool(attrs.count_include_pad)
+    return Pool2d(*image, kernel, strides, padding, out, mode, counted), x
+
+
+# elementwise ---------------------------------------------------------------------------------------
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "relax.nn.relu": activations.relu, "relax.nn.silu": activations.silu, "relax.tanh": np.tanh,
+    "relax.nn.gelu": activations.gelu_erf, "relax.nn.gelu_tanh": activations.gelu_tanh,
+    "relax.sigmoid": activations.sigmoid, "relax.exp": np.exp, "relax.abs": np.abs,
+    "relax.negative": np.negative, "relax.sqrt": np.sqrt, "relax.square": np.square,
+    "relax.erf": activations.erf, "relax.clip": np.clip, "relax.add": np.add,
+    "relax.subtract": np.subtract, "relax.multiply": np.multiply, "relax.divide": np.divide,
+    "relax.maximum": np.maximum, "relax.minimum": np.minimum,
+}  # fmt: skip
+"""Operators that work value by value, with their meaning in NumPy."""
+
+
+def _fits(graph: Graph, var: Any) -> bool:
+    """Every operand is an image that broadcasts over no channels, or a constant of up to four dimensions."""
+    images = 0
+    for argument in graph.value(var).args:
+        if is_image(graph, argument):
+            if shape_of(argument)[1] != shape_of(var)[1]:
+                return False
+            images += 1
+        elif _number(argument) is None:
+            array = array_of(graph.value(argument))
+            if array is None or array.ndim > 4:
+                return False
+            shape = (1,) * (4 - array.ndim) + array.shape
+            if any(extent not in (1, whole) for extent, whole in zip(shape, shape_of(var), strict=True)):
+                return False
+    return images > 0
+
+
+def _keeps_zero(graph: Graph, call: Any) -> bool:
+    """Whether lanes past the channels stay zero: images and laid-out constants are zero there."""
+    values = []
+    for argument in call.args:
+        if (number := _number(argument)) is not None:
+            values.append(number)
+        else:
+            array = array_of(graph.value(argument))
+            per_channel = array is None or (array.ndim >= 3 and array.shape[-3] > 1)
+            if not per_channel and array.size > 1:
+                return False
+            values.append(0.0 if per_channel else float(array.reshape(())))
+    with np.errstate(all="ignore"):
+        return bool(_ELEMENTWISE[call.op.name](*(np.float64(v) for v in values)) == 0)
+
+
+def _number(argument: Any) -> float | None:
+    """A bound of a clip; None for a tensor."""
+    value = getattr(argument, "value", None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _constant(graph: Graph, argument: Any, block: int) -> Any:
+    """A constant operand for images in blocks."""
+    array = array_of(graph.value(argument))
+    if array is None or array.size == 1:
+        return argument
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    if array.shape[1] == 1:
+        return relax.const(array[..., None])
+    return relax.const(Layout(block).pack(array))

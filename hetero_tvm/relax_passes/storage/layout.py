@@ -1,0 +1,196 @@
+"""Images in channel blocks (NCHW[x]c) from convolution to convolution, with the fewest conversions.
+
+Convolutions of the target want blocks (``x`` is its vector length).  Everything else that can work on
+blocks goes with its neighbours: each connected region of such operators takes the layout that converts
+the fewer bytes, counting its border to convolutions, to the rest of the graph, and to the model's
+inputs and results.  A convolution reads plain NCHW directly (a first layer is not converted), and an
+image of one pixel is the same in both layouts.  A convolution with plain neighbours only stays plain.
+
+A convolution's padding becomes zeros around its input, written by whoever makes it: no copy.
+
+Conversions that are left are kernels of their own (:class:`hetero_tvm.ops.pool2d.Relayout`); the report
+lists each with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.pool2d import Relayout
+from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
+from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
+
+
+class BlockImages(GraphPass):
+    """Lay images out in blocks of ``block`` channels.
+
+    Parameters
+    ----------
+    block : channels in a block, the target's vector length.
+    serves : whether the target has a kernel for a fused operator (in its blocked form).
+    halos : whether a convolution's padding becomes zeros around its input; else the kernel minds the border.
+    """
+
+    name = "blocked_images"
+
+    def __init__(self, block: int, serves: Callable[[FusedOp], bool], halos: bool = True):
+        self.block, self.serves, self.halos = block, serves, halos
+
+    def run(self, graph: Graph, report: Report) -> None:
+        module = graph.functions()
+        nodes = {}
+        for var in graph.bindings():
+            node = node_of(graph, var, self.block, module)
+            if node is not None and (not isinstance(node, ConvNode) or self._wanted(node)):
+                nodes[var] = node
+        blocked = self._choose(graph, nodes)
+        if blocked:
+            _Rewriting(graph, blocked, self.block, self.halos).run()
+            report.conversions.extend(_conversions(graph))
+
+    def _wanted(self, node: ConvNode) -> bool:
+        x, y = Layout(self.block, node.op.padding if self.halos else NO_HALO), Layout(self.block)
+        return self.serves(node.blocked_op(x, y, y))
+
+    def _choose(self, graph: Graph, nodes: dict[Any, ImageNode]) -> dict[Any, ImageNode]:
+        """The nodes that work on blocks."""
+        blocked = {var: node for var, node in nodes.items() if node.gains}
+        for region in _regions({var: node for var, node in nodes.items() if not node.gains}):
+            inside = {node.var for node in region}
+            read = {x for node in region for x in node.images} - inside
+            written = {var for var in inside if set(graph.users(var)) - inside}
+            as_blocks = sum(self._bytes(x) for x in read if x not in blocked)
+            as_plain = sum(self._bytes(x) for x in read if x in blocked)
+            for var in written:
+                outside = set(graph.users(var)) - inside
+                as_blocks += self._bytes(var) * any(user not in blocked for user in outside)
+                as_plain += self._bytes(var) * any(user in blocked for user in outside)
+            if as_blocks < as_plain:
+                blocked.update({node.var: node for node in region})
+        return {var: node for var, node in blocked.items() if not self._alone(graph, node, blocked)}
+
+    def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Any, ImageNode]) -> bool:
+        """A convolution among plain neighbours: it would be converted for itself only."""
+        if not isinstance(node, ConvNode) or not self.serves(node.op):
+            return False
+        return not any(x in blocked for x in (*node.images, *graph.users(node.var)))
+
+    def _bytes(self, var: Any) -> int:
+        """What a conversion moves."""
+        shape = shape_of(var)
+        return 0 if _same_in_both(shape, self.block) else 4 * int(np.prod(shape))
+
+
+def _same_in_both(image: tuple[int, ...], block: int) -> bool:
+    return image[2:] == (1, 1) and image[1] % block == 0
+
+
+def _regions(nodes: dict[Any, ImageNode]) -> list[list[ImageNode]]:
+    """Connected components: nodes that read one another."""
+    root = {var: var for var in nodes}
+
+    def find(var: Any) -> Any:
+        while root[var] is not var:
+            var = root[var]
+        return var
+
+    for var, node in nodes.items():
+        for x in node.images:
+            if x in nodes:
+                root[find(x)] = find(var)
+    regions: dict[Any, list[ImageNode]] = {}
+    for var, node in nodes.items():
+        regions.setdefault(find(var), []).append(node)
+    return list(regions.values())
+
+
+class _Rewriting:
+    """Puts the chosen nodes on blocks; everybody else keeps reading the plain variables."""
+
+    def __init__(self, graph: Graph, blocked: dict[Any, ImageNode], block: int, halos: bool):
+        self.graph, self.blocked, self.block = graph, blocked, block
+        self.halos: dict[Any, tuple[int, ...]] = {}
+        for node in blocked.values() if halos else ():
+            for index, x in enumerate(node.images):
+                known = self.halos.get(x, NO_HALO)
+                self.halos[x] = tuple(map(max, known, node.halo(index)))
+        self.images: dict[Any, Image] = {}
+        self.functions: dict[FusedOp, Any] = {}
+
+    def run(self) -> None:
+        for var in self.graph.bindings():
+            if var in self.blocked:
+                self._rewrite(var, self.blocked[var])
+
+    def _rewrite(self, var: Any, node: ImageNode) -> None:
+        graph = self.graph
+
+        def bind(value: Any) -> Any:
+            return graph.insert_before(var, value, var.name + "#part", [var])
+
+        images = [self._operand(node, index, var) for index in range(len(node.images))]
+        layout = self._layout(var)
+        value = node.emit(images, layout, self._call, bind)
+        made = graph.insert_before(var, value, var.name + "#blocked", [var])
+        self.images[var] = Image(made, layout)
+        graph.replace(var, self._converted(made, shape_of(var), layout, Layout()))
+
+    def _layout(self, var: Any) -> Layout:
+        return Layout(self.block, self.halos.get(var, NO_HALO))
+
+    def _operand(self, node: ImageNode, index: int, reader: Any) -> Image:
+        x = node.images[index]
+        if x in self.images:
+            return self.images[x]
+        if node.reads_plain(index):
+            return Image(x, Layout())
+        layout = self._layout(x)
+        made = self.graph.insert_before(
+            reader, self._converted(x, shape_of(x), Layout(), layout), x.name + "#blocked", [x]
+        )
+        self.images[x] = Image(made, layout)
+        return self.images[x]
+
+    def _converted(self, var: Any, image: tuple[int, ...], x: Layout, y: Layout) -> Any:
+        if _same_in_both(image, self.block) and not any((*x.halo, *y.halo)):
+            return relax.op.reshape(var, y.shape(image))
+        return self._call(Relayout(*image, str(x), str(y)), [var])
+
+    def _call(self, op: FusedOp, operands: Any) -> Any:
+        if op not in self.functions:
+            self.functions[op] = self.graph.add_function(op.workload(), op.label)
+        out = relax.TensorType(op.output.shape, op.output.dtype)
+        return relax.call_tir(self.functions[op], list(operands), out_ty=out)
+
+
+def _conversions(graph: Graph) -> list[dict[str, str]]:
+    """Every conversion that is left, with its reason; each gets a name of its own."""
+    module, found = graph.functions(), []
+
+    def what(var: Any) -> str:
+        op = contract(module, graph.value(var))
+        name = op.kind if op is not None else graph.op_name(var) or "an input"
+        return f"{name} at {graph.node(var)}" if name != "an input" else f"input {var.name}"
+
+    for var in graph.bindings():
+        op = contract(module, graph.value(var))
+        if not isinstance(op, Relayout):
+            continue
+        operand = graph.value(var).args[1].fields[0]
+        if Layout.parse(op.y_layout).blocked:
+            reason = f"{what(operand)} gives {op.x_layout}"
+        else:
+            readers = ["the model's result" if u is None else what(u) for u in graph.users(var)]
+            reason = f"{', '.join(dict.fromkeys(readers))} takes {op.y_layout}"
+        node = graph.node(var)
+        found.append({"node": node, "from": op.x_layout, "to": op.y_layout, "reason": reason})
+        graph.rename(var, f"{node}#{op.y_layout}")
+    return found

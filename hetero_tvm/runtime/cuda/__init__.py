@@ -1,0 +1,1 @@
+"""CUDA libraries at run time: devices, streams, graphs."""

@@ -1,0 +1,1 @@
+"""CPU design spaces of convolutions and pooling."""

@@ -1,0 +1,166 @@
+"""What convolutions on channel blocks share: epilogue, store and the zeros around the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.cpu.activations import Activations
+from hetero_tvm.schedules.emit import LINE_FLOATS, Kernel, int32, tirx
+
+
+class Plane:
+    """Writes zeros around the rows of a plane.
+
+    A *plane* is one channel block of one image of the batch, numbered through.
+    """
+
+    def __init__(self, k: Kernel, layout: Layout, height: int, width: int):
+        self.k, self.layout, self.height, self.width = k, layout, height, width
+
+    def at(self, plane: Any, y: Any, x: Any) -> list[Any]:
+        """Indices of one pixel's vector."""
+        lanes = self.layout.block
+        pixel = (y + self.layout.halo[0]) * self.layout.pitch(self.width) + x + self.layout.halo[1]
+        return [plane, self.k.ramp(pixel * lanes, lanes)]
+
+    def view(self, buffer: Any) -> Any:
+        """The buffer as [planes, elements of a plane]."""
+        plane = self.layout.rows(self.height) * self.layout.pitch(self.width) * self.layout.block
+        return self.k.view(buffer, (math.prod(int(e) for e in buffer.shape) // plane, plane))
+
+    def clear_halo(
+        self, buffer: Any, plane: Any, first_row: Any, rows: Any, is_first: Any, is_last: Any
+    ) -> None:
+        """Zeros around ``rows`` rows from ``first_row``; above the first and below the last block as well."""
+        k, lanes = self.k, self.layout.block
+        top, left, bottom, right = self.layout.halo
+        pitch = self.layout.pitch(self.width)
+
+        def clear(pixel: Any, count: int) -> None:
+            if count:
+                with k.serial(count) as i:
+                    k.store(buffer, k.splat(0.0, lanes), [plane, k.ramp((pixel + i) * lanes, lanes)])
+
+        if left or right:
+            with k.serial(rows) as r:
+                start = (first_row + r + top) * pitch
+                clear(start, left)
+                clear(start + left + self.width, right)
+        if top:
+            with k.when(is_first):
+                clear(int32(0), top * pitch)
+        if bottom:
+            with k.when(is_last):
+                clear(int32((top + self.height) * pitch), bottom * pitch)
+
+
+class BlockedOutput:
+    """Writes the result of a convolution, vector by vector."""
+
+    def __init__(self, k: Kernel, op: Conv2d, machine: CpuModel):
+        self.k, self.op, self.lanes = k, op, machine.lanes
+        self.plane, self.residual = (
+            Plane(k, Layout.parse(text), op.out_height, op.out_width)
+            for text in (op.y_layout, op.residual_layout)
+        )
+        self._activations = Activations(op.epilogue, machine)
+        self.imports = self._activations.imports
+
+    def declare(self, bias_length: int) -> None:
+        """The arguments after X and W: those of the epilogue (a packed bias of that length), and Y."""
+        op, k = self.op, self.k
+        self._extra = []
+        for operand in op.inputs[2:]:
+            if operand.name == BIAS:
+                self._extra.append(k.argument(BIAS, (bias_length,)))
+            else:
+                self._extra.append(k.argument(operand.name, operand.shape))
+        y = k.argument("Y", op.output.shape)
+        self._extra = [
+            buffer if operand.name == BIAS else self.residual.view(buffer)
+            for buffer, operand in zip(self._extra, op.inputs[2:], strict=True)
+        ]
+        self.y = self.plane.view(y)
+
+    def start(self, filter_block: Any) -> Any:
+        """What an accumulator starts from: the bias when it is the first step, else zero."""
+        k = self.k
+        if self.op.epilogue[:1] != (BIAS,):
+            return k.splat(0.0, self.lanes)
+        return k.let(k.load(self._extra[0], [k.ramp(filter_block * self.lanes, self.lanes)]))
+
+    def put(self, value: Any, plane: Any, filter_block: Any, y: Any, x: Any) -> None:
+        """Epilogue and store of one pixel (y, x) of one plane."""
+        op, k, lanes = self.op, self.k, self.lanes
+        rest = iter(self._extra)
+        for index, step in enumerate(op.epilogue):
+            if step == BIAS:
+                bias = next(rest)
+                if index:
+                    value = value + k.load(bias, [k.ramp(filter_block * lanes, lanes)])
+            elif step == RESIDUAL:
+                value = value + k.load(next(rest), self.residual.at(plane, y, x))
+            else:
+                value = self._activations.apply(step, value, lanes)
+        k.store(self.y, self._without_tail(value, filter_block), self.plane.at(plane, y, x))
+
+    def _without_tail(self, value: Any, filter_block: Any) -> Any:
+        """Lanes past the last filter are zero, also after an activation that makes something of zero."""
+        op, lanes = self.op, self.lanes
+        moves_zero = any(s in ACTIVATIONS and ACTIVATIONS[s](np.zeros(1))[0] != 0 for s in op.epilogue)
+        if op.filters % lanes == 0 or not moves_zero:
+            return value
+        filters = tirx.Ramp(filter_block * lanes, int32(1), lanes)
+        exist = filters < tirx.Broadcast(int32(op.filters), lanes)
+        return tirx.Select(exist, value, self.k.splat(0.0, lanes))
+
+    def clear_halo(self, plane: Any, first_row: Any, rows: Any, is_first: Any, is_last: Any) -> None:
+        """See :meth:`Plane.clear_halo`."""
+        self.plane.clear_halo(self.y, plane, first_row, rows, is_first, is_last)
+
+
+def share(index: Any, total: int, pieces: int) -> tuple[Any, Any]:
+    """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
+    if pieces == 1:
+        return int32(0), total
+    first = tirx.floordiv(index * total, pieces)
+    return first, tirx.floordiv((index + 1) * total, pieces) - first
+
+
+def each_tile(
+    k: Kernel, first: Any, count: Any, extent: int, step: int, body: Callable[[Any, int], None]
+) -> None:
+    """``body(start, size)`` for tiles ``first .. first + count`` of ``extent``; the last may be smaller."""
+    full, rest = divmod(extent, step)
+    with k.serial(count) as t:
+        tile = first + t
+        if not rest:
+            body(tile * step, step)
+        elif full:
+            k.branch(tile < full, lambda: body(tile * step, step), lambda: body(int32(full * step), rest))
+        else:
+            body(int32(0), rest)
+
+
+def prefetch_lines(
+    k: Kernel, buffer: Any, prefix: list[Any], first_row: Any, rows: int, part: Any, parts: int
+) -> None:
+    """Fetch part ``part`` of ``parts`` of ``rows`` rows of a weight panel, for the next one to be warm.
+
+    Weights are cold in a network, and the hardware's prefetcher stops at every page.
+    """
+    per_row = -(-int(buffer.shape[-1]) // LINE_FLOATS)
+    count = -(-rows * per_row // parts)
+    for line in range(count):
+        at = part * count + line
+        row = first_row + tirx.floordiv(at, per_row)
+        k.prefetch(buffer, [*prefix, row, tirx.floormod(at, per_row) * LINE_FLOATS])

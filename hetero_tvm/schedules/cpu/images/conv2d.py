@@ -1,0 +1,145 @@
+"""Direct convolution in NCHW: a register tile of filters x pixels that needs no im2col.
+
+The trick is the *pitch*: pixels of the output are numbered with the row length of the padded input
+(``p = y * pitch + x``).  Then, for stride 1, the input of filter tap (i, j) for pixel p is element
+``p + i * pitch + j`` of the padded plane: consecutive pixels are consecutive in memory for every tap,
+and a tile is vector loads, broadcasts and FMAs.  Pixels between the rows (x >= width) are computed
+and thrown away (3% at 56 columns, 22% at 7).  Strides are reduced to this by splitting the padded
+plane into its phases: tap (i, j) reads phase (i mod s, j mod s) at shift (i / s, j / s).
+
+Loop structure::
+
+    parallel over input planes:  copy into phases, with zeros around      (left out when X fits as it is)
+    parallel over blocks of pixels x groups of filters:
+        for each tile of MR filters:
+            for each panel of NR pixels:
+                acc[MR][NR] += W[tile, c, tap, MR] * X[c, p + shift(tap)]       over channels and taps
+                rows without gaps: epilogue on the registers, stored to Y
+                else:              acc -> strip[MR][pixels of the block]        (L1)
+            rows with gaps: epilogue on whole rows of the strip, stored to Y
+
+A block's input (all channels) stays in L2 while the tiles of filters pass over it; weights are packed
+as [tiles, C, taps, MR].  Depthwise convolution is the same with one filter per plane.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Blocks, Geometry
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import ConvKernel
+
+_UNROLLED_TAPS = 49
+"""More taps than this make too much code; only patches (kernel = stride) run them in loops."""
+
+_STRIP_LIMIT = 48 << 10
+"""Bytes of one strip: it should stay in L1/L2 between the products and the epilogue."""
+
+
+class Conv2dSpace(DesignSpace):
+    """Knobs: register tile (filters, pixel vectors), blocks of pixels, groups that filters are cut into."""
+
+    name = "cpu.conv2d"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Conv2d):
+            return "not a convolution"
+        if not op.plain:
+            return f"the images are not all plain NCHW: {op.x_layout} to {op.y_layout}"
+        if op.groups != 1 and not op.depthwise:
+            return (
+                f"{op.groups} groups of {op.channels // op.groups} channels: neither one group nor depthwise"
+            )
+        if min(*op.output.shape, op.channels, *op.kernel) < 1:
+            return "an extent is zero"
+        taps = op.kernel[0] * op.kernel[1]
+        if taps > _UNROLLED_TAPS and not Geometry(op).patches:
+            return f"{taps} filter taps, at most {_UNROLLED_TAPS}"
+        return None
+
+    def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
+        tiles = []
+        for vectors in (2, 1, 3, 4, 6):
+            for rows in (8, 12, 6, 4, 14, 3, 2, 1):
+                fits = rows * vectors + vectors + 1 <= machine.registers and rows <= op.filters
+                if fits and (rows == 1 or not op.depthwise):
+                    tiles.append((rows, vectors))
+        groups = sorted({g for g in (1, machine.threads, 2 * machine.threads) if g <= op.filters})
+        return (
+            Knob("tile", tuple(tiles)),
+            Knob("blocks", _block_choices(Geometry(op), machine)),
+            Knob("groups", tuple(groups)),
+        )
+
+    def default(self, op: Conv2d, machine: CpuModel) -> Point:
+        tiles, blocks, groups = (knob.choices for knob in self.knobs(op, machine))
+        geometry = Geometry(op)
+        points = [{"tile": t, "blocks": b, "groups": g} for t in tiles for b in blocks for g in groups]
+        return min(points, key=lambda point: _cost(op, geometry, point, machine))
+
+    def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
+        geometry = Geometry(op)
+        rows, vectors = point["tile"]
+        blocks = Blocks(geometry, point["blocks"], vectors * machine.lanes)
+        work = blocks.count * point["groups"] * op.batch
+        ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
+        return [
+            math.log2(op.channels), math.log2(op.filters), math.log2(geometry.pixels), len(geometry.taps),
+            rows, vectors, rows * vectors, blocks.count, point["groups"], work % machine.threads,
+            blocks.pixels * blocks.count / geometry.pixels, op.filters % rows / rows,
+            math.log2(blocks.pixels * op.channels * 4 / machine.l2),
+            ideal / _cost(op, geometry, point, machine),
+        ]  # fmt: skip
+
+    def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        rows = point["tile"][0]
+        tiles = -(-op.filters // rows)
+
+        def weight(w: np.ndarray) -> np.ndarray:
+            """[O, C, KH, KW] -> [tiles, C, taps, MR], zero filters after O."""
+            flat = w.reshape(op.filters, w.shape[1], -1)
+            padded = np.pad(flat, ((0, tiles * rows - op.filters), (0, 0), (0, 0)))
+            by_tile = padded.reshape(tiles, rows, w.shape[1], -1)
+            return np.ascontiguousarray(by_tile.transpose(0, 2, 3, 1))
+
+        return {1: weight}
+
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
+        blocks = Blocks(Geometry(op), point["blocks"], point["tile"][1] * machine.lanes)
+        return ConvKernel(op, point["tile"], blocks, point["groups"], machine.lanes).emit()
+
+
+def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
+    panels = max(1, geometry.pixels // (2 * machine.lanes))
+    most = panels if geometry.gapless else geometry.out_rows
+    return tuple(b for b in (1, 2, 4, 7, 8, 14, 16, 28, 32, 56) if b <= most)
+
+
+def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> float:
+    """Cycles of one call on the busiest thread: issue of the tiles, waste, balance, cache spills."""
+    (rows, vectors), groups = point["tile"], point["groups"]
+    columns = vectors * machine.lanes
+    blocks = Blocks(geometry, point["blocks"], columns)
+    tiles = op.filters if op.depthwise else -(-op.filters // rows)
+    depth = len(geometry.taps) * (op.channels // op.groups)
+    # Taps read at odd offsets: a vector load then touches two cache lines.
+    load_cycles = (1.0 if machine.lanes >= 16 else 0.5) * 1.3
+    per_k = max(
+        rows * vectors / machine.fma_units, 0.5 * rows + load_cycles * vectors, 1.12 * machine.fma_latency
+    )
+    panel = per_k * depth + 30 + 2.0 * rows * vectors
+    work = blocks.count * groups * op.batch
+    busiest = -(-work // machine.threads) * -(-tiles // groups)
+    block_bytes = blocks.pixels * 4 * (op.channels // op.groups)
+    spill = 1.0 + 0.5 * max(0.0, 1.0 - machine.l2 / 2 / block_bytes)
+    weights_reread = 1.0 + 0.05 * (blocks.count - 1) * (op.filters * depth * 4 > machine.l2 / 2)
+    strip_spill = 1.0 if geometry.gapless or rows * blocks.pixels * 4 <= _STRIP_LIMIT else 1.3
+    return busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill

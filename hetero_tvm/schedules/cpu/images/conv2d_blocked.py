@@ -1,0 +1,238 @@
+"""Convolution on channel blocks (NCHW[x]c): a register tile of pixels x filters, no im2col, no copy.
+
+Loop structure::
+
+    X in plain NCHW (a first layer): copied once into planes with zeros around
+    parallel over blocks of rows x groups of filter panels:
+        for each panel of NR filters (NR = vectors * lanes):
+            for each tile of MR pixels (rows x columns of the output) in the block:
+                acc[MR][NR] = bias
+                for each block of input channels, for each filter tap:
+                    for each channel of the block:                                   (unrolled)
+                        acc[p][:] += splat(X[pixel p shifted by the tap, channel]) * W[panel, channel, tap, :]
+                epilogue on the registers, stored to Y
+            the halo of Y in these rows: zeros
+
+``MR * NR / lanes`` accumulators hide the FMA latency; per channel the tile loads ``vectors`` vectors
+and MR scalars.  Every pixel of the tile is at a constant distance from the first, for each tap: no
+index arithmetic in the loop, and no alignment to lose, as a vector runs over channels.  Zeros around
+the planes come with X's halo (its producer wrote them), so there is no border case.  The last rows
+and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
+convolution without halos is one long row.
+
+3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd.py``), one of the decisions.
+
+Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
+stays in L2 while the pixels of the block pass over it.  In a convolution with groups a panel is one
+block of filters; its weights cover the channel blocks that its groups read, zero where they do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.matmul import BIAS
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel, Shape
+from hetero_tvm.schedules.cpu.images.conv2d_winograd import Tiles, WinogradKernel, applies
+
+DIRECT = "direct"
+WINOGRAD = {"winograd2": 2, "winograd4": 4}
+"""Ways to compute a convolution: as written, or by Winograd's method with tiles of that size."""
+
+
+class BlockedConv2dSpace(DesignSpace):
+    """Knobs: method, register tile (rows, columns, filter vectors), blocks of rows, groups of panels.
+
+    For Winograd's method the register tile holds rows * columns tiles, and blocks are of tiles.
+    """
+
+    name = "cpu.conv2d_blocked"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Conv2d):
+            return "not a convolution"
+        x, y, residual = (Layout.parse(t) for t in (op.x_layout, op.y_layout, op.residual_layout))
+        if y.block != machine.lanes:
+            return f"the result is {op.y_layout}, not in blocks of {machine.lanes} channels"
+        if x.block not in (1, machine.lanes):
+            return f"the input is {op.x_layout}, neither plain nor in blocks of {machine.lanes} channels"
+        if "residual" in op.epilogue and residual.block != machine.lanes:
+            return f"the residual is {op.residual_layout}, not in blocks of {machine.lanes} channels"
+        if x.blocked and not x.covers(op.padding):
+            return f"the input is {op.x_layout}, without the padding {op.padding} around it"
+        if op.depthwise and op.groups > 1:
+            return "depthwise"
+        if op.groups > 1 and (not x.blocked or Shape(op, machine.lanes).group_blocks is None):
+            return (
+                f"groups of {op.channels // op.groups} channels and {op.filters // op.groups} filters do "
+                f"not fit into blocks of {machine.lanes}"
+            )
+        if min(*op.out_image, op.channels, *op.kernel) < 1:
+            return "an extent is zero"
+        return None
+
+    def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
+        shape = Shape(op, machine.lanes)
+        panels = shape.filter_blocks
+        groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
+        blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, machine.threads) if b <= shape.units})
+        methods = (DIRECT, *WINOGRAD) if applies(op) else (DIRECT,)
+        return (
+            Knob("method", methods),
+            Knob("tile", tuple(_tiles(shape, machine))),
+            Knob("blocks", tuple(blocks)),
+            Knob("groups", tuple(groups)),
+        )
+
+    def default(self, op: Conv2d, machine: CpuModel) -> Point:
+        knobs = self.knobs(op, machine)
+        shape = Shape(op, machine.lanes)
+        names = [knob.name for knob in knobs]
+        points = [
+            dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
+        ]
+        return min(points, key=lambda point: _cost(shape, point, machine))
+
+    def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
+        shape = Shape(op, machine.lanes)
+        rows, columns, vectors = point["tile"]
+        ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
+        work = point["blocks"] * point["groups"] * op.batch
+        return [
+            math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width),
+            len(shape.taps), WINOGRAD.get(point["method"], 1), rows, columns, vectors,
+            rows * columns * vectors, point["blocks"], point["groups"],
+            work % machine.threads, shape.width % columns, shape.height % rows,
+            math.log2(shape.depth * vectors * machine.lanes * 4 / machine.l1),
+            ideal / _cost(shape, point, machine),
+        ]  # fmt: skip
+
+    def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        shape, vectors = Shape(op, machine.lanes), point["tile"][2]
+        size = WINOGRAD.get(point["method"])
+        packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w, vectors)}
+        if size is not None:
+            packers[1] = lambda w: Tiles(op, size).pack_weight(op, w, machine.lanes, vectors)
+        for index, operand in enumerate(op.inputs):
+            if operand.name == BIAS:
+                packers[index] = lambda bias: shape.pack_bias(bias, vectors)
+        return packers
+
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
+        size = WINOGRAD.get(point["method"])
+        if size is None:
+            return BlockedConvKernel(op, point["tile"], point["blocks"], point["groups"], machine).emit()
+        rows, columns, vectors = point["tile"]
+        registers = (rows * columns, vectors)
+        return WinogradKernel(op, size, registers, point["blocks"], point["groups"], machine).emit()
+
+
+def _tiles(shape: Shape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
+    """Register tiles (rows, columns, vectors) that fit, with columns that divide a row evenly."""
+    most_vectors = 1 if shape.op.groups > 1 else min(4, shape.filter_blocks)
+    seen = set()
+    for vectors in range(1, most_vectors + 1):
+        limit = (machine.registers - 1 - vectors) // vectors  # one register for the splat
+        pieces = -(-shape.width // limit)
+        for parts in range(pieces, pieces + 3):
+            columns = -(-shape.width // parts)
+            rows = min(shape.height, limit // columns) if parts == 1 else 1
+            for height in {rows, 1}:
+                tile = (height, columns, vectors)
+                if columns >= 1 and tile not in seen:
+                    seen.add(tile)
+                    yield tile
+
+
+_MEMORY = 8.0
+"""Bytes per cycle that weights come from memory with, all threads together."""
+
+
+def _cost(shape: Shape, point: Point, machine: CpuModel) -> float:
+    """Cycles of one call."""
+    size = WINOGRAD.get(point["method"])
+    if size is None:
+        return _direct_cost(shape, point, machine)
+    return _winograd_cost(shape, size, point, machine)
+
+
+def _winograd_cost(shape: Shape, size: int, point: Point, machine: CpuModel) -> float:
+    """Transforms, products and what reading the transformed filters takes."""
+    op, lanes = shape.op, machine.lanes
+    rows, columns, vectors = point["tile"]
+    tiles, most = Tiles(op, size), rows * columns
+    panels = -(-shape.filter_blocks // vectors)
+    blocks = min(point["blocks"], tiles.count)
+    block = -(-tiles.count // blocks)
+    blocks, pieces = -(-tiles.count // block), -(-block // most)
+    height = -(-block // pieces)
+    load = 1.0 if lanes >= 16 else 0.5
+    per_k = max(
+        height * vectors / machine.fma_units, 0.5 * height + load * vectors, 1.12 * machine.fma_latency
+    )
+    weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
+    from_l2 = 0.25 * vectors * lanes / 16
+    piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
+    finish = 6.0 * tiles.points
+    share = _share(panels, min(point["groups"], panels), blocks, blocks, op.batch, machine)
+    products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
+    begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points / machine.threads
+    compute = products * share + begin + 600.0
+    reread = 1 if weights <= machine.l2 / 2 else blocks
+    spilled = max(0, 4 * block * tiles.points * vectors * lanes - machine.l2 / 2) / 8 * panels * blocks
+    return max(compute, reread * panels * weights / _MEMORY) + 0.3 * panels * weights / _MEMORY + spilled
+
+
+def _share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
+    """Part of the work that the busiest thread does: whole panels and whole tiles, whole items."""
+    largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
+    return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
+
+
+def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
+    """Cycles on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
+    (rows, columns, vectors), groups = point["tile"], point["groups"]
+    op, lanes = shape.op, machine.lanes
+    panels = -(-shape.filter_blocks // vectors)
+    load = 1.0 if lanes >= 16 else 0.5
+
+    def tile(height: int, width: int) -> float:
+        pixels = height * width
+        per_k = max(
+            pixels * vectors / machine.fma_units, 0.5 * pixels + load * vectors, 1.12 * machine.fma_latency
+        )
+        # Weights come from L2, once per tile, when the panel is too large for L1.
+        if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
+            per_k += 0.15 * vectors * lanes / 16
+        return per_k * shape.depth + 30 + 2.5 * pixels * vectors
+
+    def plane(height: int, width: int) -> float:
+        full = (height // rows) * (width // columns) * tile(rows, columns)
+        if height % rows:
+            full += (width // columns) * tile(height % rows, columns)
+        if width % columns:
+            full += (height // rows) * tile(rows, width % columns)
+            if height % rows:
+                full += tile(height % rows, width % columns)
+        return full
+
+    units = shape.tile_units(rows, columns)
+    blocks, groups = min(point["blocks"], units), min(groups, panels)
+    work = blocks * groups * op.batch
+    share = _share(panels, groups, units, blocks, op.batch, machine)
+    weights_bytes = shape.depth * panels * vectors * lanes * 4
+    block_bytes = shape.input_bytes / blocks
+    # Each panel passes over the block's input, each block over the group's weights.
+    reread = block_bytes * blocks * (panels - 1) * (block_bytes > machine.l2 / 2) / 12
+    reread += weights_bytes * (blocks - 1) * (weights_bytes / groups > machine.l2 / 2) / 12
+    total = plane(shape.height, shape.width) * panels * op.batch + reread * op.batch
+    return total * share + 300.0 * work / machine.threads

@@ -1,0 +1,326 @@
+"""The kernel of the convolution on channel blocks; ``conv2d_blocked.py`` tells its loop structure."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
+from hetero_tvm.schedules.emit import Kernel, int32, tirx, vector_loop
+
+_FEW_PASSES = 16
+"""More passes over a panel than this make its first, cold one unimportant."""
+
+_PREFETCHED = 8 << 10
+"""Bytes of a panel below which it is fetched soon enough."""
+
+
+class Shape:
+    """Extents of one blocked convolution.
+
+    Attributes
+    ----------
+    x, y, residual : layouts; ``x`` is what the products read (after the copy of a plain input).
+    flat : a 1x1 convolution without halos: all pixels are one row.
+    height, width : rows and columns of the output as the tiles see them.
+    taps : (row, column) offset in X of each filter tap.
+    filter_blocks, channel_blocks : blocks of the output, and blocks of the input that one panel reads.
+    group_blocks : with groups, (first input block of each panel); None when they do not fit.
+    depth : products per output value.
+    """
+
+    def __init__(self, op: Conv2d, lanes: int):
+        self.op, self.lanes = op, lanes
+        self.x, self.y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
+        self.residual = Layout.parse(op.residual_layout)
+        if not self.x.blocked:
+            self.x = Layout(1, op.padding)
+        halos = (self.x.halo, self.y.halo, self.residual.halo if RESIDUAL in op.epilogue else (0,) * 4)
+        self.flat = op.kernel == op.strides == (1, 1) and not any(map(any, halos))
+        self.height, self.width = op.out_height, op.out_width
+        if self.flat:
+            self.height, self.width = 1, self.height * self.width
+        top, left = self.x.halo[0] - op.padding[0], self.x.halo[1] - op.padding[1]
+        self.taps = [
+            (top + i * op.dilation[0], left + j * op.dilation[1])
+            for i in range(op.kernel[0])
+            for j in range(op.kernel[1])
+        ]
+        self.filter_blocks = -(-op.filters // lanes)
+        self.channel_blocks = self.x.blocks(op.channels)
+        if op.groups > 1:
+            self.channel_blocks = self.group_blocks[1] if self.group_blocks else 0
+        channels = op.channels if op.groups == 1 else self.channel_blocks * lanes
+        self.depth = len(self.taps) * channels
+
+    @functools.cached_property
+    def group_blocks(self) -> tuple[list[int], int] | None:
+        """First input block of each filter block, and how many it reads; None when groups straddle blocks."""
+        op, lanes = self.op, self.lanes
+        per_in, per_out = op.channels // op.groups, op.filters // op.groups
+        firsts, counts = [], set()
+        for block in range(self.filter_blocks):
+            last_filter = min(op.filters, (block + 1) * lanes) - 1
+            first = block * lanes // per_out * per_in // lanes
+            last = ((last_filter // per_out + 1) * per_in - 1) // lanes
+            firsts.append(first)
+            counts.add(last - first + 1)
+        # Wasted products are zeros; beyond four times the work the plain kernels are no worse.
+        if max(counts) * lanes > max(lanes, 4 * per_in):
+            return None
+        most = max(counts)
+        blocks = -(-op.channels // lanes)
+        return [min(first, blocks - most) for first in firsts], most
+
+    @property
+    def pitch(self) -> int:
+        return self.x.pitch(self.op.width)
+
+    @property
+    def units(self) -> int:
+        """What rows are cut into blocks of: rows, or pixels of a flat image."""
+        return self.width // 4 + 1 if self.flat else self.height
+
+    def tile_units(self, rows: int, columns: int) -> int:
+        """Tiles along the direction that blocks cut."""
+        return -(-self.width // columns) if self.flat else -(-self.height // rows)
+
+    @property
+    def input_bytes(self) -> int:
+        return 4 * math.prod(self.x.shape(self.op.image)[1:])
+
+    def weight_shape(self, vectors: int) -> tuple[int, int, int]:
+        """[panels, channel blocks * taps * block, NR]."""
+        panels = -(-self.filter_blocks // vectors)
+        return panels, self.channel_blocks * len(self.taps) * self.x.block, vectors * self.lanes
+
+    def pack_weight(self, w: np.ndarray, vectors: int) -> np.ndarray:
+        """[O, C / groups, KH, KW] -> [panels, channel blocks * taps * block, NR], zeros where nothing is."""
+        op, block = self.op, self.x.block
+        columns, taps = vectors * self.lanes, len(self.taps)
+        panels = -(-self.filter_blocks // vectors)
+        dense = np.zeros((panels * columns, self.channel_blocks * block, taps), "float32")
+        if op.groups == 1:
+            dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
+        else:
+            per_in, per_out = op.channels // op.groups, op.filters // op.groups
+            firsts = self.group_blocks[0]
+            for o in range(op.filters):
+                start = o // per_out * per_in - firsts[o // self.lanes] * block
+                dense[o, start : start + per_in] = w[o].reshape(per_in, taps)
+        split = dense.reshape(panels, columns, self.channel_blocks, block, taps)
+        return np.ascontiguousarray(split.transpose(0, 2, 4, 3, 1)).reshape(self.weight_shape(vectors))
+
+    def pack_bias(self, bias: np.ndarray, vectors: int) -> np.ndarray:
+        panels, _, columns = self.weight_shape(vectors)
+        return np.pad(bias, (0, panels * columns - self.op.filters))
+
+
+class BlockedConvKernel:
+    """Emits one convolution.
+
+    Parameters
+    ----------
+    tile : rows, columns and filter vectors of the register tile.
+    blocks, groups : parallel pieces of the rows (of a flat image: pixels), of the filter panels.
+    """
+
+    def __init__(self, op: Conv2d, tile: tuple[int, int, int], blocks: int, groups: int, machine: CpuModel):
+        self.op, self.lanes = op, machine.lanes
+        self.shape = Shape(op, machine.lanes)
+        self.rows, self.columns, self.vectors = tile
+        self.panels = self.shape.weight_shape(self.vectors)[0]
+        self.tiles = self.shape.tile_units(self.rows, self.columns)
+        self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
+        self.k = Kernel()
+        self.out = BlockedOutput(self.k, op, machine)
+
+    def emit(self) -> Any:
+        op, k, shape = self.op, self.k, self.shape
+        with k:
+            x = k.argument("X", op.inputs[0].shape)
+            self.w = k.argument("W", shape.weight_shape(self.vectors))
+            self.out.declare(self.panels * self.vectors * self.lanes)
+            if Layout.parse(op.x_layout) == shape.x:
+                self.x = Plane(k, shape.x, op.height, op.width).view(x)
+            else:
+                self.x = k.scratch((op.batch * op.channels, shape.x.rows(op.height) * shape.pitch))
+                self._fill(x)
+            with k.imported(*self.out.imports):
+                with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
+                    self._item(item)
+        return k.function
+
+    def _fill(self, x: Any) -> None:
+        """Copy a plain X between zeros."""
+        op, k, layout, pitch = self.op, self.k, self.shape.x, self.shape.pitch
+        plain = k.view(x, (op.batch * op.channels, op.height * op.width))
+
+        def put(plane: Any, start: Any, count: int, source: Any | None) -> None:
+            def piece(at: Any, width: int) -> None:
+                value = k.splat(0.0, width)
+                if source is not None:
+                    value = k.load(plain, [plane, k.ramp(source + at, width)])
+                k.store(self.x, value, [plane, k.ramp(start + at, width)])
+
+            vector_loop(k, count, self.lanes, piece)
+
+        top, left, bottom, right = layout.halo
+        with k.parallel(op.batch * op.channels * op.height, op.flops) as item:
+            plane, row = tirx.floordiv(item, op.height), tirx.floormod(item, op.height)
+            start = (row + top) * pitch
+            put(plane, start, left, None)
+            put(plane, start + left, op.width, row * op.width)
+            put(plane, start + left + op.width, right, None)
+            with k.when(row == 0):
+                put(plane, 0, top * pitch, None)
+            with k.when(row == op.height - 1):
+                put(plane, (op.height + top) * pitch, bottom * pitch, None)
+
+    # the work ------------------------------------------------------------------------------------
+    def _item(self, item: Any) -> None:
+        """One block of rows for one group of filter panels."""
+        k, shape = self.k, self.shape
+        group = tirx.floormod(item, self.groups)
+        block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
+        self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        first, count = share(group, self.panels, self.groups)
+        first_tile, tiles = share(block, self.tiles, self.blocks)
+        with k.serial(count) as p:
+            panel = first + p
+            if shape.flat:
+                pixels = functools.partial(self._flat_tile, panel)
+                each_tile(k, first_tile, tiles, shape.width, self.columns, pixels)
+            else:
+                rows = functools.partial(self._tile_row, panel)
+                each_tile(k, first_tile, tiles, shape.height, self.rows, rows)
+            if any(shape.y.halo):
+                self._clear_halo(panel, first_tile * self.rows, tiles, block)
+
+    def _clear_halo(self, panel: Any, first_row: Any, tiles: Any, block: Any) -> None:
+        rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
+
+        def clear(v: int) -> None:
+            plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
+            self.out.clear_halo(plane, first_row, rows, block == 0, block == self.blocks - 1)
+
+        self._for_filter_blocks(panel, clear)
+
+    def _flat_tile(self, panel: Any, pixel: Any, count: int) -> None:
+        self._tile(panel, int32(0), pixel, 1, count)
+
+    def _tile_row(self, panel: Any, y: Any, rows: int) -> None:
+        """All tiles of ``rows`` rows from ``y``."""
+        wide, narrow = divmod(self.shape.width, self.columns)
+        if wide:
+            with self.k.serial(wide) as column:
+                self._tile(panel, y, column * self.columns, rows, self.columns)
+        if narrow:
+            self._tile(panel, y, int32(wide * self.columns), rows, narrow)
+
+    def _tile(self, panel: Any, y: Any, x: Any, rows: int, columns: int) -> None:
+        """The products and the epilogue of output pixels [y, y + rows) x [x, x + columns)."""
+        k, lanes = self.k, self.lanes
+        acc = k.scratch((rows * columns, self.vectors * lanes))
+        for v in range(self.vectors):
+            start = self.out.start(panel * self.vectors + v)
+            with k.unroll(rows * columns) as p:
+                k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
+        self._accumulate(acc, panel, y, x, rows, columns, self._pass(y, x))
+
+        def write(v: int) -> None:
+            block = panel * self.vectors + v
+            plane = self.batch * self.shape.filter_blocks + block
+            with k.unroll(rows) as r, k.unroll(columns) as q:
+                value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
+                self.out.put(value, plane, block, y + r, x + q)
+
+        self._for_filter_blocks(panel, write)
+
+    def _for_filter_blocks(self, panel: Any, body: Callable[[int], None]) -> None:
+        """The blocks of a panel that exist (the last panel may reach past the filters)."""
+        for v in range(self.vectors):
+            if v and self.shape.filter_blocks % self.vectors:
+                with self.k.when(panel * self.vectors + v < self.shape.filter_blocks):
+                    body(v)
+            else:
+                body(v)
+
+    @property
+    def _passes(self) -> int:
+        """Tiles of a block, which goes through a panel once for each; 0 when prefetching is not worth it."""
+        shape = self.shape
+        passes = -(-self.tiles * (1 if shape.flat else -(-shape.width // self.columns)) // self.blocks)
+        _, depth, columns = shape.weight_shape(self.vectors)
+        worth = passes <= _FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
+        return passes if worth else 0
+
+    def _pass(self, y: Any, x: Any) -> Any:
+        """A number below :attr:`_passes`, another one for each tile of a block."""
+        shape = self.shape
+        number = tirx.floordiv(x, self.columns)
+        if not shape.flat:
+            number = number + tirx.floordiv(y, self.rows) * -(-shape.width // self.columns)
+        return tirx.floormod(number, self._passes) if self._passes else None
+
+    def _accumulate(
+        self, acc: Any, panel: Any, y: Any, x: Any, rows: int, columns: int, part: Any | None
+    ) -> None:
+        op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
+        block, (sh, sw) = shape.x.block, op.strides
+        planes = self.batch * shape.x.blocks(op.channels)
+        if op.groups > 1:
+            planes = planes + self._first_block(panel)
+        first = y * (sh * shape.pitch) + x * sw
+        kw = op.kernel[1]
+
+        def products(channel_block: Any, i: Any, j: Any, lanes_in: int) -> None:
+            """One tap, ``lanes_in`` channels of one block."""
+            top, left = shape.taps[0]
+            base = (first + (top + i * op.dilation[0]) * shape.pitch + left + j * op.dilation[1]) * block
+            depth = ((channel_block * op.kernel[0] + i) * kw + j) * block
+
+            def channel(c: Any) -> None:
+                with k.unroll(rows) as r, k.unroll(columns) as q, k.unroll(self.vectors) as v:
+                    column = k.ramp(v * lanes, lanes)
+                    at = base + (r * (sh * shape.pitch) + q * sw) * block + c
+                    product = k.splat(k.load(self.x, [planes + channel_block, at]), lanes) * k.load(
+                        self.w, [panel, depth + c, column]
+                    )
+                    target = [r * columns + q, column]
+                    k.store(acc, k.load(acc, target) + product, target)
+
+            if part is not None:
+                after = tirx.min(panel + 1, int32(self.panels - 1))
+                prefetch_lines(k, self.w, [after], depth, lanes_in, part, self._passes)
+            with k.unroll(lanes_in) as c:
+                channel(c)
+
+        def taps(channel_block: Any, lanes_in: int) -> None:
+            # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
+            with k.serial(op.kernel[0]) as i, k.serial(kw) as j:
+                products(channel_block, i, j, lanes_in)
+
+        channels = op.channels if op.groups == 1 else shape.channel_blocks * block
+        full = channels // block
+        if full:
+            with k.serial(full) as channel_block:
+                taps(channel_block, block)
+        if channels % block:
+            taps(int32(full), channels % block)
+
+    def _first_block(self, panel: Any) -> Any:
+        """First input block that a filter block reads, as an expression (it is linear in steps)."""
+        firsts, most = self.shape.group_blocks
+        op = self.op
+        per_in, per_out = op.channels // op.groups, op.filters // op.groups
+        first = tirx.floordiv(tirx.floordiv(panel * self.lanes, per_out) * per_in, self.lanes)
+        return tirx.min(first, int32(self.shape.x.blocks(op.channels) - most))

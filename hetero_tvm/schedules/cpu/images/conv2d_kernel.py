@@ -1,0 +1,237 @@
+"""The kernel of the direct convolution; ``conv2d.py`` tells its loop structure and why it is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Blocks, Geometry
+from hetero_tvm.schedules.emit import Kernel, chunks, int32, tirx, vector_loop
+
+
+class ConvKernel:
+    """Emits one convolution.
+
+    Parameters
+    ----------
+    tile : filters and pixel vectors of the register tile.
+    blocks : how the output pixels are cut.
+    groups : parallel groups of filter tiles.
+    """
+
+    def __init__(self, op: Conv2d, tile: tuple[int, int], blocks: Blocks, groups: int, lanes: int):
+        self.op, self.lanes, self.blocks = op, lanes, blocks
+        self.geometry: Geometry = blocks.geometry
+        self.rows, self.vectors = tile
+        self.columns = self.vectors * lanes
+        self.tiles = -(-op.filters // self.rows)
+        self.groups = min(groups, self.tiles)
+        self.depth = op.channels // op.groups
+        self.k = Kernel()
+
+    def emit(self) -> Any:
+        op, k, geometry = self.op, self.k, self.geometry
+        with k:
+            x = k.argument("X", op.inputs[0].shape)
+            self.w = k.argument("W", (self.tiles, self.depth, len(geometry.taps), self.rows))
+            extra = [k.argument(o.name, o.shape) for o in op.inputs[2:]]
+            y = k.argument("Y", op.output.shape)
+            flat = (op.batch * op.filters, op.out_height * op.out_width)
+            self.y = k.view(y, flat)
+            self.extra = [
+                k.view(buffer, flat) if operand.name == RESIDUAL else buffer
+                for buffer, operand in zip(extra, op.inputs[2:], strict=True)
+            ]
+            if geometry.direct and self.blocks.plane == geometry.pixels:
+                self.planes = k.view(x, (1, op.batch * op.channels, self.blocks.plane))
+            else:
+                self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
+                self._fill_planes(x)
+            with k.parallel(op.batch * self.blocks.count * self.groups, op.flops) as item:
+                self._item(item)
+        return k.function
+
+    # the input -----------------------------------------------------------------------------------
+    def _fill_planes(self, x: Any) -> None:
+        """Copy X into padded phases; everything around is zero."""
+        op, k = self.op, self.k
+        x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
+        with k.parallel(op.batch * op.channels, op.flops) as plane:
+            if self.geometry.patches:
+                self._fill_patches(x_planes, plane)
+            else:
+                for index, phase in enumerate(self.geometry.phases):
+                    self._fill_phase(x_planes, plane, index, phase)
+
+    def _fill_patches(self, x_planes: Any, plane: Any) -> None:
+        op, k, geometry = self.op, self.k, self.geometry
+        sh, sw = op.strides
+        with k.serial(sh) as i, k.serial(sw) as j:
+            with k.serial(geometry.rows) as line, k.serial(geometry.pitch) as column:
+                value = k.load(x_planes, [plane, (line * sh + i) * op.width + column * sw + j])
+                k.store(self.planes, value, [i * sw + j, plane, line * geometry.pitch + column])
+            self._zero(i * sw + j, plane, geometry.rows * geometry.pitch)
+
+    def _fill_phase(self, x_planes: Any, plane: Any, index: int, phase: tuple[int, int]) -> None:
+        op, k, geometry = self.op, self.k, self.geometry
+        (sh, sw), (top, left) = op.strides, op.padding[:2]
+        # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
+        down, right = phase[0] - top, phase[1] - left
+        first_row, last_row = _valid(geometry.rows, sh, down, op.height)
+        first, last = _valid(geometry.pitch, sw, right, op.width)
+        if geometry.direct:
+            first_row, last_row, first, last = 0, 1, 0, geometry.pixels
+        self._zero(index, plane, 0 if not geometry.direct else geometry.pixels)
+        if last_row <= first_row or last <= first:
+            return
+        with k.serial(last_row - first_row) as line:
+            source = ((line + first_row) * sh + down) * op.width + first * sw + right
+            target = (line + first_row) * geometry.pitch + first
+            if geometry.direct:
+                source = target = int32(0)
+
+            def copy(start: Any, width: int) -> None:
+                at = source + start * sw
+                at = tirx.Ramp(at, int32(sw), width) if width > 1 else at
+                value = k.load(x_planes, [plane, at])
+                k.store(self.planes, value, [index, plane, k.ramp(target + start, width)])
+
+            vector_loop(k, last - first, self.lanes, copy)
+
+    def _zero(self, index: Any, plane: Any, start: int) -> None:
+        k = self.k
+
+        def clear(at: Any, width: int) -> None:
+            k.store(self.planes, k.splat(0.0, width), [index, plane, k.ramp(start + at, width)])
+
+        vector_loop(k, self.blocks.plane - start, self.lanes, clear)
+
+    # the products --------------------------------------------------------------------------------
+    def _item(self, item: Any) -> None:
+        """One block of pixels for one group of filter tiles."""
+        k, count = self.k, self.blocks.count
+        group = tirx.floormod(item, self.groups)
+        self.block = tirx.floormod(tirx.floordiv(item, self.groups), count)
+        self.batch = tirx.floordiv(item, self.groups * count)
+        first = tirx.floordiv(group * self.tiles, self.groups)
+        tiles = tirx.floordiv((group + 1) * self.tiles, self.groups) - first
+        gapless = self.geometry.gapless
+        self.strip = None if gapless else k.scratch((self.rows, self.blocks.pixels))
+        with k.serial(self.tiles if self.groups == 1 else tiles) as t:
+            tile = first + t
+            with k.serial(self.blocks.pixels // self.columns) as panel:
+                self._panel(tile, panel)
+            if not gapless:
+                self._store_strip(tile)
+
+    def _panel(self, tile: Any, panel: Any) -> None:
+        k = self.k
+        acc = k.scratch((self.rows, self.columns))
+        pixel = self.block * self.blocks.step + panel * self.columns
+        self._accumulate(acc, tile, pixel)
+        if self.strip is None:
+            self._store_panel(acc, tile, pixel)
+            return
+        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+            value = k.load(acc, [r, k.ramp(v * self.lanes, self.lanes)])
+            k.store(self.strip, value, [r, k.ramp(panel * self.columns + v * self.lanes, self.lanes)])
+
+    def _accumulate(self, acc: Any, tile: Any, pixel: Any) -> None:
+        """acc[MR][NR] = sum over channels and taps."""
+        k, taps, lanes = self.k, len(self.geometry.taps), self.lanes
+        with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+            k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
+        first_plane = self.batch * self.op.channels + (tile if self.op.depthwise else 0)
+
+        def tap_product(channel: Any, tap: Any) -> None:
+            phase, shift = (tap, 0) if self.geometry.patches else self.geometry.taps[tap]
+            with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
+                at = k.ramp(v * lanes, lanes)
+                source = [phase, first_plane + channel, k.ramp(pixel + shift + v * lanes, lanes)]
+                product = k.splat(k.load(self.w, [tile, channel, tap, r]), lanes) * k.load(
+                    self.planes, source
+                )
+                k.store(acc, k.load(acc, [r, at]) + product, [r, at])
+
+        if self.geometry.patches:
+            with k.serial(self.depth) as channel, k.serial(taps) as tap:
+                tap_product(channel, tap)
+            return
+        # Few taps leave a short body: several channels per step keep the loop overhead small.
+        together = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))
+        with k.serial(self.depth // together) as step:
+            for u in range(together):
+                for tap in range(taps):
+                    tap_product(step * together + u, tap)
+
+    # the output ----------------------------------------------------------------------------------
+    def _store_panel(self, acc: Any, tile: Any, pixel: Any) -> None:
+        """Epilogue on the registers; the last panel may reach past the end of the plane."""
+        k, pixels = self.k, self.geometry.pixels
+
+        def write(count: int) -> None:
+            with k.unroll(self.rows) as r:
+                filter_ = tile * self.rows + r
+
+                def row() -> None:
+                    for start, width in chunks(count, self.lanes):
+                        value = k.load(acc, [r, k.ramp(start, width)])
+                        self._finish(value, filter_, pixel + start, width)
+
+                self._if_filter(filter_, row)
+
+        def inside(count: int) -> None:
+            with k.when(pixel < pixels):
+                write(count)
+
+        last = pixels % self.columns
+        if last == 0:
+            inside(self.columns)
+        else:
+            k.branch(pixel + self.columns <= pixels, lambda: write(self.columns), lambda: inside(last))
+
+    def _store_strip(self, tile: Any) -> None:
+        """Epilogue on whole rows of the strip, without the gaps between them."""
+        k, op, rows = self.k, self.op, self.blocks.rows
+        valid = tirx.min(int32(rows), op.out_height - self.block * rows)
+        with k.serial(self.rows) as r:
+            filter_ = tile * self.rows + r
+
+            def row() -> None:
+                with k.serial(valid) as line:
+                    for start, width in chunks(op.out_width, self.lanes):
+                        value = k.load(self.strip, [r, k.ramp(line * self.geometry.pitch + start, width)])
+                        pixel = (self.block * rows + line) * op.out_width + start
+                        self._finish(value, filter_, pixel, width)
+
+            self._if_filter(filter_, row)
+
+    def _if_filter(self, filter_: Any, body: Callable[[], None]) -> None:
+        """The last tile may hold filters that do not exist."""
+        if self.op.filters % self.rows == 0:
+            body()
+        else:
+            with self.k.when(filter_ < self.op.filters):
+                body()
+
+    def _finish(self, value: Any, filter_: Any, pixel: Any, width: int) -> None:
+        k = self.k
+        at = [self.batch * self.op.filters + filter_, k.ramp(pixel, width)]
+        rest = iter(self.extra)
+        for step in self.op.epilogue:
+            if step == BIAS:
+                value = value + k.splat(k.load(next(rest), [filter_]), width)
+            elif step == RESIDUAL:
+                value = value + k.load(next(rest), at)
+            else:
+                value = getattr(vector_math, step)(value)
+        k.store(self.y, value, at)
+
+
+def _valid(extent: int, step: int, offset: int, limit: int) -> tuple[int, int]:
+    """All a in [0, extent) with 0 <= a * step + offset < limit, as [first, last)."""
+    first = max(0, -(offset // step))
+    return first, max(first, min(extent, (limit - 1 - offset) // step + 1))

@@ -1,0 +1,268 @@
+"""The kernel of a 3x3 convolution on channel blocks by Winograd's method.
+
+Loop structure::
+
+    parallel over channel blocks x rows of tiles:              V, [points, channel blocks, tiles, block]
+        for each tile: B^T d B of its (m + 2) x (m + 2) inputs, one vector per point
+    parallel over blocks of tiles x groups of filter panels:
+        for each panel of NR filters:
+            for each of the (m + 2)^2 points:
+                for each group of MR tiles:                        a matrix product, as in a 1x1 convolution
+                    acc[MR][NR] = V[point, channels, tiles] x U[panel, point, channels, :]
+                stored to M, [points, tiles, NR]                      (L2)
+            for each tile: A^T m A, the epilogue on the registers, stored to Y; the halo
+
+Four times (m = 4) fewer products than the direct kernel, for two transforms that cost a few vector
+operations per value, and for filters of (m + 2)^2 / 9 times the size: it pays while those come from
+memory faster than they are used, which is while an image has many tiles.
+
+A tile at the border reads the last row or column again instead of what lies outside; what comes of it
+is not stored.  A NaN or an infinity spreads over its whole tile, not only over the filter's window.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import Shape
+from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
+from hetero_tvm.schedules.emit import Kernel, as_index, int32, tirx
+
+_FEW_PASSES = 16
+"""More passes over the filters of a point than this make their first, cold one unimportant."""
+
+
+def applies(op: Conv2d) -> bool:
+    """Whether Winograd's method computes the operator (on an input in blocks)."""
+    square = op.kernel == (FILTER, FILTER) and op.strides == op.dilation == (1, 1) and op.groups == 1
+    return square and Layout.parse(op.x_layout).blocked
+
+
+class Tiles:
+    """Tiles of the output of one convolution.
+
+    Attributes
+    ----------
+    rows, columns, count : of tiles in one image.
+    points : products per tile and channel.
+    """
+
+    def __init__(self, op: Conv2d, size: int):
+        self.form = winograd(size)
+        self.rows, self.columns = -(-op.out_height // size), -(-op.out_width // size)
+        self.count = self.rows * self.columns
+        self.points = self.form.reach**2
+
+    def pack_weight(self, op: Conv2d, w: np.ndarray, lanes: int, vectors: int) -> np.ndarray:
+        """[O, C, 3, 3] -> U, [panels, points, channels, NR], transformed in float64; zeros past O."""
+        columns = vectors * lanes
+        panels = -(-op.filters // columns)
+        moved = self.form.filter(w).astype("float32").reshape(op.filters, op.channels, self.points)
+        padded = np.pad(moved, ((0, panels * columns - op.filters), (0, 0), (0, 0)))
+        split = padded.reshape(panels, columns, op.channels, self.points)
+        return np.ascontiguousarray(split.transpose(0, 3, 2, 1))
+
+
+class WinogradKernel:
+    """Emits one convolution.
+
+    Parameters
+    ----------
+    size : outputs of a tile per side.
+    registers : tiles and filter vectors of the register tile.
+    blocks, groups : parallel pieces of the tiles, of the filter panels.
+    """
+
+    def __init__(
+        self, op: Conv2d, size: int, registers: tuple[int, int], blocks: int, groups: int, machine: CpuModel
+    ):
+        self.op, self.lanes = op, machine.lanes
+        self.shape, self.tiles = Shape(op, machine.lanes), Tiles(op, size)
+        self.form = self.tiles.form
+        most, self.vectors = registers
+        self.panels = -(-self.shape.filter_blocks // self.vectors)
+        self.blocks, self.groups = min(blocks, self.tiles.count), min(groups, self.panels)
+        self.block = -(-self.tiles.count // self.blocks)
+        self.blocks = -(-self.tiles.count // self.block)
+        self.height = -(-self.block // -(-self.block // most))  # even pieces of a block
+        self.k = Kernel()
+        self.out = BlockedOutput(self.k, op, machine)
+
+    def emit(self) -> Any:
+        op, k, shape, points = self.op, self.k, self.shape, self.tiles.points
+        columns = self.vectors * self.lanes
+        with k:
+            x = k.argument("X", op.inputs[0].shape)
+            self.u = k.argument("W", (self.panels, points, op.channels, columns))
+            self.out.declare(self.panels * columns)
+            self.x = Plane(k, shape.x, op.height, op.width).view(x)
+            planes = op.batch * shape.channel_blocks
+            self.v = k.scratch((points, planes, self.tiles.count * self.lanes))
+            with k.parallel(planes * self.tiles.rows, op.flops) as item:
+                plane = tirx.floordiv(item, self.tiles.rows)
+                row = tirx.floormod(item, self.tiles.rows)
+                with k.serial(self.tiles.columns) as column:
+                    self._transform_input(plane, row, column)
+            with k.imported(*self.out.imports):
+                with k.parallel(op.batch * self.blocks * self.groups, op.flops) as item:
+                    self._item(item)
+        return k.function
+
+    def _transform_input(self, plane: Any, row: Any, column: Any) -> None:
+        """One tile of one channel block: V[:, plane, tile]."""
+        op, k, shape, form, lanes = self.op, self.k, self.shape, self.form, self.lanes
+        (top, left), size, reach = shape.taps[0], form.size, form.reach
+        lane = k.ramp(0, lanes)
+        half = k.scratch((reach * reach, lanes))
+        rows, columns = shape.x.rows(op.height), shape.pitch
+        end = [top + self.tiles.rows * size + 2, left + self.tiles.columns * size + 2]
+        ys = [self._inside(row * size + top + i, end[0], rows) for i in range(reach)]
+        xs = [self._inside(column * size + left + j, end[1], columns) for j in range(reach)]
+        for j in range(reach):
+            loaded = [
+                k.let(k.load(self.x, [plane, k.ramp((ys[i] * columns + xs[j]) * lanes, lanes)]))
+                for i in range(reach)
+            ]
+            for i, value in enumerate(form.input_side(k, loaded)):
+                k.store(half, value, [i * reach + j, lane])
+        tile = row * self.tiles.columns + column
+        for i in range(reach):
+            values = [k.load(half, [i * reach + j, lane]) for j in range(reach)]
+            for j, value in enumerate(form.input_side(k, values)):
+                k.store(self.v, value, [i * reach + j, plane, k.ramp(tile * lanes, lanes)])
+
+    def _inside(self, index: Any, furthest: int, extent: int) -> Any:
+        """``index``, or the last row or column when tiles reach past them."""
+        return index if furthest <= extent else self.k.let(tirx.min(index, int32(extent - 1)))
+
+    def _item(self, item: Any) -> None:
+        """One block of tiles for one group of filter panels."""
+        k, points = self.k, self.tiles.points
+        group = tirx.floormod(item, self.groups)
+        block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
+        self.batch = tirx.floordiv(item, self.groups * self.blocks)
+        first_tile = block * self.block
+        tiles = tirx.min(int32(self.block), self.tiles.count - first_tile)
+        first, count = share(group, self.panels, self.groups)
+        m = k.scratch((points, self.block, self.vectors * self.lanes))
+        with k.serial(count) as p:
+            panel = first + p
+            with k.serial(points) as point:
+                pieces = tirx.floordiv(tiles + (self.height - 1), self.height)
+                last = self.tiles.count - (self.blocks - 1) * self.block
+                self._products(m, panel, point, first_tile, pieces, last)
+            with k.serial(tiles) as t:
+                finish = functools.partial(self._finish, m, panel, first_tile, t)
+                self._for_filter_blocks(panel, finish)
+            if any(self.shape.y.halo):
+                with k.when(block == 0):
+                    self._for_filter_blocks(panel, functools.partial(self._clear_halo, panel))
+
+    def _products(self, m: Any, panel: Any, point: Any, first_tile: Any, pieces: Any, last: int) -> None:
+        """M[point] of all tiles of the block; the last block may be smaller than the others."""
+        k = self.k
+
+        def some(start: Any, size: int) -> None:
+            self._accumulate(m, panel, point, first_tile, start, size)
+
+        if self.blocks == 1 or last == self.block:
+            each_tile(k, int32(0), pieces, self.block, self.height, some)
+        else:
+            k.branch(
+                first_tile < (self.blocks - 1) * self.block,
+                lambda: each_tile(k, int32(0), -(-self.block // self.height), self.block, self.height, some),
+                lambda: each_tile(k, int32(0), -(-last // self.height), last, self.height, some),
+            )
+
+    def _accumulate(self, m: Any, panel: Any, point: Any, first_tile: Any, start: Any, tiles: int) -> None:
+        op, k, lanes = self.op, self.k, self.lanes
+        acc = k.scratch((tiles, self.vectors * lanes))
+        plane = self.batch * self.shape.channel_blocks
+
+        def each(body: Any) -> None:
+            with k.unroll(tiles) as t, k.unroll(self.vectors) as v:
+                body(t, k.ramp(v * lanes, lanes))
+
+        each(lambda t, column: k.store(acc, k.splat(0.0, lanes), [t, column]))
+        following = panel * self.tiles.points + point + 1
+        last = self.panels * self.tiles.points - 1
+        following = k.let(tirx.min(following, int32(last)))
+        ahead = [tirx.floordiv(following, self.tiles.points), tirx.floormod(following, self.tiles.points)]
+        parts = -(-self.block // self.height)
+
+        def channels(block: Any, count: int) -> None:
+            if parts <= _FEW_PASSES:
+                part = tirx.floordiv(as_index(start), self.height)
+                prefetch_lines(k, self.u, ahead, block * lanes, count, part, parts)
+            with k.unroll(count) as c:
+
+                def product(t: Any, column: Any) -> None:
+                    at = [point, plane + block, (first_tile + start + t) * lanes + c]
+                    value = k.splat(k.load(self.v, at), lanes)
+                    value = value * k.load(self.u, [panel, point, block * lanes + c, column])
+                    k.store(acc, k.load(acc, [t, column]) + value, [t, column])
+
+                each(product)
+
+        full, rest = divmod(op.channels, lanes)
+        if full:
+            with k.serial(full) as block:
+                channels(block, lanes)
+        if rest:
+            channels(int32(full), rest)
+        each(lambda t, column: k.store(m, k.load(acc, [t, column]), [point, start + t, column]))
+
+    def _finish(self, m: Any, panel: Any, first_tile: Any, t: Any, v: int) -> None:
+        """Outputs of one tile and one block of filters."""
+        op, k, form, lanes = self.op, self.k, self.form, self.lanes
+        size, reach = form.size, form.reach
+        lane, column = k.ramp(0, lanes), k.ramp(v * lanes, lanes)
+        half = k.scratch((size * reach, lanes))
+        for j in range(reach):
+            values = [k.let(k.load(m, [i * reach + j, t, column])) for i in range(reach)]
+            for i, value in enumerate(form.output_side(k, values)):
+                k.store(half, value, [i * reach + j, lane])
+        filter_block = panel * self.vectors + v
+        plane = self.batch * self.shape.filter_blocks + filter_block
+        bias = self.out.start(filter_block)
+        tile = first_tile + t
+        y = k.let(tirx.floordiv(tile, self.tiles.columns) * size)
+        x = k.let(tirx.floormod(tile, self.tiles.columns) * size)
+
+        def put(i: int, j: int, value: Any) -> None:
+            self.out.put(value + bias, plane, filter_block, y + i, x + j)
+
+        for i in range(size):
+            values = [k.load(half, [i * reach + j, lane]) for j in range(reach)]
+            results = form.output_side(k, values)
+            for j, value in enumerate(results):
+                conditions = []
+                if i and op.out_height % size:
+                    conditions.append(y + i < op.out_height)
+                if j and op.out_width % size:
+                    conditions.append(x + j < op.out_width)
+                if conditions:
+                    with k.when(tirx.all(*conditions)):
+                        put(i, j, value)
+                else:
+                    put(i, j, value)
+
+    def _clear_halo(self, panel: Any, v: int) -> None:
+        plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
+        always = tirx.const(True)
+        self.out.clear_halo(plane, int32(0), self.op.out_height, always, always)
+
+    def _for_filter_blocks(self, panel: Any, body: Any) -> None:
+        for v in range(self.vectors):
+            if v and self.shape.filter_blocks % self.vectors:
+                with self.k.when(panel * self.vectors + v < self.shape.filter_blocks):
+                    body(v)
+            else:
+                body(v)

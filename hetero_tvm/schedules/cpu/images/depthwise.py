@@ -1,0 +1,218 @@
+"""Depthwise convolution on channel blocks (NCHW[x]c): one filter per channel, one vector per pixel.
+
+Loop structure::
+
+    parallel over channel blocks x blocks of rows:
+        for each tile of rows x columns of the output:
+            acc[pixel] = bias                                                    (registers)
+            for each pixel of the input under the tile:                          (unrolled)
+                one vector load, and an FMA into every output pixel that sees it
+            epilogue on the registers, stored to Y
+        the halo of Y in these rows: zeros
+
+A 3x3 filter uses an input vector up to nine times from one load, so that a tile of 2 x 7 pixels loads
+36 vectors for 126 FMAs: arithmetic, not the load port, is the bound.  Zeros around the planes come with
+X's halo.  A block of channels at a time is small enough for L1/L2, and every thread writes what it will
+probably read in the next 1x1 convolution.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, share
+from hetero_tvm.schedules.emit import Kernel, int32, tirx
+
+_UNROLLED = 800
+"""FMAs of one tile: the whole tile is straight-line code."""
+
+
+class DepthwiseSpace(DesignSpace):
+    """Knobs: register tile (rows, columns), blocks of rows."""
+
+    name = "cpu.depthwise"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Conv2d):
+            return "not a convolution"
+        if not op.depthwise:
+            return "not depthwise"
+        x, y, residual = (Layout.parse(t) for t in (op.x_layout, op.y_layout, op.residual_layout))
+        blocks = {x.block, y.block} | ({residual.block} if RESIDUAL in op.epilogue else set())
+        if blocks != {machine.lanes}:
+            return f"the images are not all in blocks of {machine.lanes} channels"
+        if not x.covers(op.padding):
+            return f"the input is {op.x_layout}, without the padding {op.padding} around it"
+        if min(*op.out_image, *op.kernel) < 1:
+            return "an extent is zero"
+        if math.prod(op.kernel) > _UNROLLED:
+            return f"{math.prod(op.kernel)} filter taps, at most {_UNROLLED}"
+        return None
+
+    def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
+        blocks = tuple(b for b in (1, 2, 4, 7, 14, 28) if b <= op.out_height)
+        return (Knob("tile", tuple(_tiles(op, machine))), Knob("blocks", blocks))
+
+    def default(self, op: Conv2d, machine: CpuModel) -> Point:
+        tiles, blocks = (knob.choices for knob in self.knobs(op, machine))
+        points = [{"tile": t, "blocks": b} for t in tiles for b in blocks]
+        return min(points, key=lambda point: _cost(op, point, machine))
+
+    def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
+        rows, columns = point["tile"]
+        return [
+            math.log2(op.channels), math.log2(op.out_height * op.out_width), math.prod(op.kernel),
+            op.strides[0], rows, columns, rows * columns, point["blocks"], op.out_height % rows,
+            op.out_width % columns, math.log2(_cost(op, point, machine)),
+        ]  # fmt: skip
+
+    def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        lanes, taps = machine.lanes, math.prod(op.kernel)
+        blocks = -(-op.filters // lanes)
+
+        def weight(w: np.ndarray) -> np.ndarray:
+            """[C, 1, KH, KW] -> [channel blocks, taps, block]."""
+            padded = np.pad(w.reshape(op.filters, taps), ((0, blocks * lanes - op.filters), (0, 0)))
+            return np.ascontiguousarray(padded.reshape(blocks, lanes, taps).transpose(0, 2, 1))
+
+        packers: dict[int, Packer] = {1: weight}
+        for index, operand in enumerate(op.inputs):
+            if operand.name == BIAS:
+                packers[index] = lambda bias: np.pad(bias, (0, blocks * lanes - op.filters))
+        return packers
+
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
+        return _Depthwise(op, point["tile"], point["blocks"], machine).emit()
+
+
+def _tiles(op: Conv2d, machine: CpuModel) -> list[tuple[int, int]]:
+    """Tiles (rows, columns) whose accumulators leave a few registers, columns dividing a row evenly."""
+    limit = machine.registers - 4
+    tiles = set()
+    pieces = -(-op.out_width // limit)
+    for parts in range(pieces, min(op.out_width, pieces + 8) + 1):
+        columns = -(-op.out_width // parts)
+        for rows in (1, 2, 3, 4):
+            few = rows == columns == 1
+            if rows * columns <= limit and rows <= op.out_height:
+                if few or rows * columns * math.prod(op.kernel) <= _UNROLLED:
+                    tiles.add((rows, columns))
+    return sorted(tiles) or [(1, 1)]
+
+
+def _reach(op: Conv2d, rows: int, columns: int) -> int:
+    """Input pixels under a tile."""
+    used = {
+        (r * op.strides[0] + i * op.dilation[0], q * op.strides[1] + j * op.dilation[1])
+        for r in range(rows) for q in range(columns) for i in range(op.kernel[0]) for j in range(op.kernel[1])
+    }  # fmt: skip
+    return len(used)
+
+
+def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
+    """Cycles of one call on the busiest thread."""
+    (rows, columns), taps = point["tile"], math.prod(op.kernel)
+    load = 1.0 if machine.lanes >= 16 else 0.5
+
+    def tile(height: int, width: int) -> float:
+        if not height or not width:
+            return 0.0
+        pixels = height * width
+        held = pixels + taps + 1 <= machine.registers  # the weights stay in registers
+        loads = (_reach(op, height, width) + (0 if held else taps)) * load
+        products = taps * max(pixels / machine.fma_units, machine.fma_latency)
+        return max(loads, products) + 0.3 * min(loads, products) + 3.0 * pixels + 10
+
+    high, wide = op.out_height // rows, op.out_width // columns
+    low, narrow = op.out_height % rows, op.out_width % columns
+    plane = (
+        high * wide * tile(rows, columns) + high * tile(rows, narrow)
+        + (wide * tile(low, columns) + tile(low, narrow))
+    )  # fmt: skip
+    work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
+    total = plane * -(-op.filters // machine.lanes) * op.batch
+    return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads
+
+
+class _Depthwise:
+    """Emits one depthwise convolution."""
+
+    def __init__(self, op: Conv2d, tile: tuple[int, int], blocks: int, machine: CpuModel):
+        self.op, self.lanes = op, machine.lanes
+        self.rows, self.columns = tile
+        self.tiles = -(-op.out_height // self.rows)
+        self.blocks = min(blocks, self.tiles)
+        self.x_layout = Layout.parse(op.x_layout)
+        self.planes = -(-op.filters // machine.lanes)
+        self.k = Kernel()
+        self.out = BlockedOutput(self.k, op, machine)
+
+    def emit(self) -> Any:
+        op, k = self.op, self.k
+        with k:
+            x = k.argument("X", op.inputs[0].shape)
+            self.w = k.argument("W", (self.planes, math.prod(op.kernel), self.lanes))
+            self.out.declare(self.planes * self.lanes)
+            self.x = Plane(k, self.x_layout, op.height, op.width).view(x)
+            with k.imported(*self.out.imports):
+                with k.parallel(op.batch * self.planes * self.blocks, op.flops) as item:
+                    self._item(item)
+        return k.function
+
+    def _item(self, item: Any) -> None:
+        """One block of rows of one channel block."""
+        k, op = self.k, self.op
+        block = tirx.floormod(item, self.blocks)
+        plane = tirx.floordiv(item, self.blocks)
+        first, count = share(block, self.tiles, self.blocks)
+        each_tile(k, first, count, op.out_height, self.rows, functools.partial(self._row, plane))
+        rows = tirx.min(count * self.rows, op.out_height - first * self.rows)
+        self.out.clear_halo(plane, first * self.rows, rows, block == 0, block == self.blocks - 1)
+
+    def _row(self, plane: Any, y: Any, rows: int) -> None:
+        wide, narrow = divmod(self.op.out_width, self.columns)
+        if wide:
+            with self.k.serial(wide) as column:
+                self._tile(plane, y, column * self.columns, rows, self.columns)
+        if narrow:
+            self._tile(plane, y, int32(wide * self.columns), rows, narrow)
+
+    def _tile(self, plane: Any, y: Any, x: Any, rows: int, columns: int) -> None:
+        op, k, lanes = self.op, self.k, self.lanes
+        (sh, sw), (dh, dw), (kh, kw) = op.strides, op.dilation, op.kernel
+        channel_block = tirx.floormod(plane, self.planes)
+        lane = k.ramp(0, lanes)
+        acc = k.scratch((rows * columns, lanes))
+        start = self.out.start(channel_block)
+        for pixel in range(rows * columns):
+            k.store(acc, start, [pixel, lane])
+        sees: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for r in range(rows):
+            for q in range(columns):
+                for i in range(kh):
+                    for j in range(kw):
+                        at = (r * sh + i * dh, q * sw + j * dw)
+                        sees.setdefault(at, []).append((r * columns + q, i * kw + j))
+        pitch = self.x_layout.pitch(op.width)
+        top, left = self.x_layout.halo[0] - op.padding[0], self.x_layout.halo[1] - op.padding[1]
+        first = (y * sh + top) * pitch + x * sw + left
+        for (down, right), uses in sorted(sees.items()):
+            at = (first + down * pitch + right) * lanes
+            value = k.let(k.load(self.x, [plane, k.ramp(at, lanes)]))
+            for pixel, tap in uses:
+                product = value * k.load(self.w, [channel_block, tap, lane])
+                k.store(acc, k.load(acc, [pixel, lane]) + product, [pixel, lane])
+        for r in range(rows):
+            for q in range(columns):
+                self.out.put(k.load(acc, [r * columns + q, lane]), plane, channel_block, y + r, x + q)

@@ -1,0 +1,211 @@
+"""Pooling on channel blocks (NCHW[x]c), and the conversion of an image to and from them.
+
+Pooling::
+
+    parallel over planes (channel blocks) x output rows:
+        rows of the input that the window sees (at the border fewer)
+        for each output column:
+            acc = -inf or 0
+            for each row, for each column of the window inside the image: acc = max or + one vector
+            stored (a mean multiplied by the reciprocal of its count, which border rows and columns differ in)
+
+A vector is the channels of one pixel: no shuffle anywhere.  The window is clipped, not padded, because
+zeros around the image would win over negative values in a maximum.  Windows over the whole image have
+several accumulators, as one would wait for its own latency.
+
+Conversion: ``parallel over planes: for each row, for each pixel: one vector``, gathered from, or
+scattered to, the plain planes; zeros into the halo.  It moves each value once; there are few of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.pool2d import MAX, Pool2d, Relayout
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu.images.blocked import Plane
+from hetero_tvm.schedules.emit import Kernel, int32, tirx
+
+_LOWEST = -math.inf
+
+
+class Pool2dSpace(DesignSpace):
+    """Knob: accumulators of one window."""
+
+    name = "cpu.pool2d"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Pool2d):
+            return "not a pooling"
+        if op.dtype != "float32":
+            return f"it pools float32, not {op.dtype}"
+        if {Layout.parse(op.x_layout).block, Layout.parse(op.y_layout).block} != {machine.lanes}:
+            return f"the images are not in blocks of {machine.lanes} channels"
+        if min(*op.image, *op.out_image, *op.kernel) < 1:
+            return "an extent is zero"
+        return None
+
+    def knobs(self, op: Pool2d, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("accumulators", tuple(a for a in (1, 4, 8) if a <= op.kernel[1])),)
+
+    def default(self, op: Pool2d, machine: CpuModel) -> Point:
+        most = max(self.knobs(op, machine)[0].choices)
+        return {"accumulators": most if math.prod(op.kernel) >= 16 else 1}
+
+    def features(self, op: Pool2d, point: Point, machine: CpuModel) -> list[float]:
+        return [math.log2(op.flops), math.prod(op.kernel), point["accumulators"]]
+
+    def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> Any:
+        return _Pool(op, point["accumulators"]).emit()
+
+
+class _Pool:
+    """Emits one pooling."""
+
+    def __init__(self, op: Pool2d, accumulators: int):
+        self.op, self.accumulators = op, accumulators
+        self.k = Kernel()
+        self.input = Plane(self.k, Layout.parse(op.x_layout), op.height, op.width)
+        self.output = Plane(self.k, Layout.parse(op.y_layout), *op.out)
+        self.lanes = self.input.layout.block
+
+    def emit(self) -> Any:
+        op, k = self.op, self.k
+        with k:
+            x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
+            self.x, self.y = self.input.view(x), self.output.view(y)
+            planes = op.batch * self.input.layout.blocks(op.channels)
+            with k.parallel(planes * op.out[0], op.flops * 4) as item:
+                plane, row = tirx.floordiv(item, op.out[0]), tirx.floormod(item, op.out[0])
+                top, bottom = self._window(0, row)
+                with k.serial(op.out[1]) as column:
+                    self._pixel(plane, row, column, top, bottom)
+                self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
+        return k.function
+
+    def _window(self, axis: int, index: Any) -> tuple[Any, Any]:
+        """First row or column that output ``index`` sees, and how many."""
+        op, k = self.op, self.k
+        extent = (op.height, op.width)[axis]
+        start = index * op.strides[axis] - op.padding[axis]
+        low = k.let(tirx.min(tirx.max(start, 0), int32(extent)))
+        high = tirx.min(start + op.kernel[axis], int32(extent))
+        return low, k.let(tirx.max(high - low, 0))
+
+    def _counted(self, axis: int, index: Any, seen: Any) -> Any:
+        op = self.op
+        if not op.count_padding:
+            return seen
+        start = index * op.strides[axis] - op.padding[axis]
+        extent = (op.height, op.width)[axis] + op.padding[2 + axis]
+        return tirx.min(start + op.kernel[axis], int32(extent)) - start
+
+    def _pixel(self, plane: Any, row: Any, column: Any, top: Any, height: Any) -> None:
+        op, k, lanes, several = self.op, self.k, self.lanes, self.accumulators
+        left, width = self._window(1, column)
+        acc = k.scratch((several, lanes))
+        lane = k.ramp(0, lanes)
+        for a in range(several):
+            k.store(acc, k.splat(_LOWEST if op.mode == MAX else 0.0, lanes), [a, lane])
+
+        def take(a: int, y: Any, x: Any) -> None:
+            value = k.load(self.x, self.input.at(plane, y, x))
+            so_far = k.load(acc, [a, lane])
+            k.store(acc, tirx.max(so_far, value) if op.mode == MAX else so_far + value, [a, lane])
+
+        with k.serial(height) as i:
+            if several > 1:
+                with k.serial(tirx.floordiv(width, several)) as step:
+                    for a in range(several):
+                        take(a, top + i, left + step * several + a)
+                with k.serial(tirx.floormod(width, several)) as rest:
+                    take(0, top + i, left + tirx.floordiv(width, several) * several + rest)
+            else:
+                with k.serial(width) as j:
+                    take(0, top + i, left + j)
+        value = k.load(acc, [0, lane])
+        for a in range(1, several):
+            other = k.load(acc, [a, lane])
+            value = tirx.max(value, other) if op.mode == MAX else value + other
+        if op.mode != MAX:
+            count = tirx.max(self._counted(0, row, height) * self._counted(1, column, width), 1)
+            value = value / k.splat(tirx.Cast("float32", count), lanes)
+        k.store(self.y, value, self.output.at(plane, row, column))
+
+
+class RelayoutSpace(DesignSpace):
+    """No knobs: it only moves data."""
+
+    name = "cpu.relayout"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Relayout):
+            return "not a change of layout"
+        x, y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
+        if max(x.block, y.block) != machine.lanes or min(x.block, y.block) not in (1, machine.lanes):
+            return f"{op.x_layout} to {op.y_layout} is not between plain and blocks of {machine.lanes}"
+        if any(any(form.halo) and not form.blocked for form in (x, y)):
+            return "a plain image has a halo"
+        if min(*op.image) < 1:
+            return "an extent is zero"
+        return None
+
+    def knobs(self, op: Relayout, machine: CpuModel) -> tuple[Knob, ...]:
+        return ()
+
+    def default(self, op: Relayout, machine: CpuModel) -> Point:
+        return {}
+
+    def emit(self, op: Relayout, point: Point, machine: CpuModel) -> Any:
+        k, lanes = Kernel(), machine.lanes
+        forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
+        pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
+        with k:
+            buffers = [k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)]
+            planes = [Plane(k, form, op.height, op.width) for form in forms]
+            x, y = (
+                plane.view(buffer)
+                if plane.layout.blocked
+                else k.view(buffer, (op.batch, op.channels * pixels))
+                for plane, buffer in zip(planes, buffers, strict=True)
+            )
+
+            def move(plane: Any, row: Any, column: Any, count: int) -> None:
+                """One pixel, ``count`` channels of it."""
+                first = tirx.floormod(plane, blocks) * (lanes * pixels) + row * op.width + column
+                at = tirx.Ramp(first, int32(pixels), count) if count > 1 else first
+                plain = [tirx.floordiv(plane, blocks), at]
+                if planes[0].layout.blocked and planes[1].layout.blocked:
+                    k.store(y, k.load(x, planes[0].at(plane, row, column)), planes[1].at(plane, row, column))
+                    return
+                side = planes[0] if planes[0].layout.blocked else planes[1]
+                base, lane = side.at(plane, row, column)
+                short = [base, tirx.Ramp(lane.base, int32(1), count) if count > 1 else lane.base]
+                if planes[0].layout.blocked:
+                    k.store(y, k.load(x, short), plain)
+                    return
+                if count < lanes:
+                    k.store(y, k.splat(0.0, lanes), [base, lane])
+                k.store(y, k.load(x, plain), short)
+
+            with k.parallel(op.batch * blocks, op.output.nbytes) as plane:
+                with k.serial(op.height) as row, k.serial(op.width) as column:
+                    if tail == 0:
+                        move(plane, row, column, lanes)
+                    elif blocks == 1:
+                        move(plane, row, column, tail)
+                    else:
+                        k.branch(
+                            tirx.floormod(plane, blocks) < blocks - 1,
+                            lambda: move(plane, row, column, lanes),
+                            lambda: move(plane, row, column, tail),
+                        )
+                if forms[1].blocked:
+                    planes[1].clear_halo(y, plane, 0, op.height, tirx.const(True), tirx.const(True))
+        return k.function

@@ -1,0 +1,1 @@
+"""CPU design spaces of matrix products."""

@@ -1,0 +1,1 @@
+"""CPU design spaces of operators over rows: norms, softmax, rotary embedding, elementwise."""

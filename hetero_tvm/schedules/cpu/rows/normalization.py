@@ -1,0 +1,121 @@
+"""Layer and RMS normalisation of rows.
+
+Loop structure::
+
+    parallel chunks of rows:
+        for each row (it stays in L1 over the passes):
+            pass 1: sum, in 4 independent vector accumulators        (skipped for RMS)
+            pass 2: sum of (x - mean)**2
+            pass 3: (x - mean) * rstd * scale + shift, stored
+
+Bound by load bandwidth from L1/L2; the centred second pass keeps float32 accurate.  Rows are read where
+they lie (the heads of a packed projection, say), so they are neither sliced nor transposed before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu.rows import row
+from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
+from hetero_tvm.schedules.emit import Kernel, constant, int32, tirx
+
+
+class NormalizeSpace(DesignSpace):
+    """Knob: into how many parallel chunks the rows are cut."""
+
+    name = "cpu.normalize"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Normalize):
+            return "not a normalisation"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
+        if op.trail:
+            return op.special
+        return "an extent is zero" if 0 in (op.rows, op.n) else None
+
+    def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("chunks", chunk_choices(op.rows, machine)),)
+
+    def default(self, op: Normalize, machine: CpuModel) -> Point:
+        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
+
+    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
+        k = Kernel()
+        with k:
+            x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
+            y = k.argument("Y", op.output.shape)
+            y = k.view(y, (op.rows, op.n))
+            x = k.view(x, (math.prod(op.source),) if op.place else (op.rows, op.n))
+
+            def one(i: Any) -> None:
+                start = k.let(_start(op, i)) if op.place else None
+
+                def get(c: Any, width: int) -> Any:
+                    return k.load(x, [i, k.ramp(c, width)] if start is None else [k.ramp(start + c, width)])
+
+                def put(c: Any, width: int, value: Any) -> None:
+                    k.store(y, value, [i, k.ramp(c, width)])
+
+                normalize_row(k, op, machine.lanes, get, get, put, vectors)
+
+            each_row(k, op.rows, point["chunks"], one)
+        return k.function
+
+
+def _start(op: Normalize, i: Any) -> Any:
+    """Where row ``i`` of a strided operand starts."""
+    place = int32(op.place[0])
+    for extent, stride in zip(reversed(op.lead), reversed(op.place[1:]), strict=True):
+        place = place + tirx.floormod(i, int32(extent)) * stride
+        i = tirx.floordiv(i, int32(extent))
+    return place
+
+
+def normalize_row(
+    k: Kernel,
+    op: Normalize,
+    lanes: int,
+    first: Callable[[Any, int], Any],
+    again: Callable[[Any, int], Any],
+    put: Callable[[Any, int, Any], None],
+    vectors: Sequence[Any],
+) -> None:
+    """The passes over one row.
+
+    Parameters
+    ----------
+    first, again : (column, width) -> the row's values, in the first pass over it and in later ones.
+    put : (column, width, value) stores the result.
+    vectors : buffers of scale and, when there is one, shift.
+    """
+    n, stats = op.n, k.scratch((2,))
+
+    def centered(value: Any, width: int) -> Any:
+        return value - k.splat(k.load(stats, [0]), width) if op.centered else value
+
+    def square(value: Any) -> Any:
+        value = k.let(value)
+        return value * value
+
+    if op.centered:
+        total = row.reduce_row(k, n, lanes, first, row.add, 0.0)
+        k.store(stats, total * constant(1.0 / n), [0])
+    read = again if op.centered else first
+    squares = row.reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), row.add, 0.0)
+    k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
+
+    def write(c: Any, width: int, _slot: int) -> None:
+        at = [k.ramp(c, width)]
+        value = centered(again(c, width), width) * k.splat(k.load(stats, [1]), width) * k.load(vectors[0], at)
+        put(c, width, value + k.load(vectors[1], at) if op.shifted else value)
+
+    row.each_vector(k, n, lanes, write)

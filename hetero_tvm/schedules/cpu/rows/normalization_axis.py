@@ -1,0 +1,128 @@
+"""Layer and RMS normalisation over an axis that is not the last: channels of an image.
+
+Loop structure::
+
+    parallel chunks of blocks of neighbours along the trailing axes (4 vectors each):
+        pass 1 over the axis: the sums                      (skipped for RMS)
+        pass 2: sums of (x - mean)**2
+        pass 3: (x - mean) * rstd * scale + shift, stored
+
+Neighbours share the lanes of a vector, so no lane is ever folded and nothing is transposed; the sums of a
+block stay in registers.  A block of 4 vectors is whole cache lines of each channel and stays in L1 or L2
+over the passes.  The positions left over by whole blocks follow, in vectors of falling width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
+from hetero_tvm.schedules.emit import Kernel, chunks, tirx
+
+_VECTORS = 4
+"""Vectors of a block: independent sums that hide the latency of an addition."""
+
+
+class NormalizeAxisSpace(DesignSpace):
+    """Knob: into how many parallel chunks the blocks are cut."""
+
+    name = "cpu.normalize_axis"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Normalize):
+            return "not a normalisation"
+        if not op.trail:
+            return "the normalised axis is the last"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
+        return "an extent is zero" if 0 in (op.rows, op.n) else None
+
+    def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("chunks", chunk_choices(_blocks(op, machine), machine)),)
+
+    def default(self, op: Normalize, machine: CpuModel) -> Point:
+        return {"chunks": default_chunks(_blocks(op, machine), op.nbytes, machine)}
+
+    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
+        outer, inner, lanes = math.prod(op.lead), math.prod(op.trail), machine.lanes
+        width = _VECTORS * lanes
+        whole, rest = divmod(inner, width)
+        k = Kernel()
+        with k:
+            x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
+            y = k.argument("Y", op.output.shape)
+            x, y = (k.view(buffer, (outer, op.n, inner)) for buffer in (x, y))
+
+            def block(image: Any, start: Any, pieces: list[tuple[int, int]]) -> None:
+                _normalize_block(k, op, x, y, vectors, image, start, pieces)
+
+            if whole:
+                pieces = chunks(width, lanes)
+
+                def one(i: Any) -> None:
+                    block(tirx.floordiv(i, whole), k.let(tirx.floormod(i, whole) * width), pieces)
+
+                each_row(k, outer * whole, min(point["chunks"], outer * whole), one)
+            if rest:
+                left = chunks(rest, lanes)
+                each_row(k, outer, min(point["chunks"], outer), lambda i: block(i, whole * width, left))
+        return k.function
+
+
+def _blocks(op: Normalize, machine: CpuModel) -> int:
+    return math.prod(op.lead) * max(1, math.prod(op.trail) // (_VECTORS * machine.lanes))
+
+
+def _normalize_block(
+    k: Kernel,
+    op: Normalize,
+    x: Any,
+    y: Any,
+    vectors: list[Any],
+    image: Any,
+    start: Any,
+    pieces: list[tuple[int, int]],
+) -> None:
+    """The passes over the axis for the positions ``start + at .. start + at + width`` of each piece."""
+    size = sum(width for _, width in pieces)
+    mean, deviation = k.scratch((size,)), k.scratch((size,))
+
+    def value(c: Any, at: int, width: int) -> Any:
+        loaded = k.load(x, [image, c, k.ramp(start + at, width)])
+        return loaded - k.load(mean, [k.ramp(at, width)]) if op.centered else loaded
+
+    def total(into: Any, term: Callable[[Any, int, int], Any]) -> None:
+        for at, width in pieces:
+            k.store(into, k.splat(0.0, width), [k.ramp(at, width)])
+        with k.serial(op.n) as c:
+            for at, width in pieces:
+                there = [k.ramp(at, width)]
+                k.store(into, k.load(into, there) + term(c, at, width), there)
+
+    def square(c: Any, at: int, width: int) -> Any:
+        centred = k.let(value(c, at, width))
+        return centred * centred
+
+    if op.centered:
+        total(mean, lambda c, at, width: k.load(x, [image, c, k.ramp(start + at, width)]))
+        for at, width in pieces:
+            there = [k.ramp(at, width)]
+            k.store(mean, k.load(mean, there) * k.splat(1.0 / op.n, width), there)
+    total(deviation, square)
+    for at, width in pieces:
+        there = [k.ramp(at, width)]
+        variance = k.load(deviation, there) * k.splat(1.0 / op.n, width) + k.splat(op.eps, width)
+        k.store(deviation, k.splat(1.0, width) / tirx.sqrt(variance), there)
+    with k.serial(op.n) as c:
+        scale, *shift = (k.let(k.load(vector, [c])) for vector in vectors)
+        for at, width in pieces:
+            result = value(c, at, width) * k.load(deviation, [k.ramp(at, width)]) * k.splat(scale, width)
+            result = result + k.splat(shift[0], width) if op.shifted else result
+            k.store(y, result, [image, c, k.ramp(start + at, width)])

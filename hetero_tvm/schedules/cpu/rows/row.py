@@ -1,0 +1,64 @@
+"""Reductions along one contiguous row, in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.schedules.emit import Kernel, tirx, vector_loop
+
+UNROLL = 4
+"""Independent accumulators: enough to hide the latency of add and max (3 to 4 cycles)."""
+
+Combine = Callable[[Any, Any], Any]
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def maximum(a: Any, b: Any) -> Any:
+    return tirx.max(a, b)
+
+
+class RowReduction:
+    """``combine`` over the values of a row, held in ``UNROLL`` vector accumulators.
+
+    :meth:`take` accepts vectors of any width at any time, so one pass over the row can both
+    transform and reduce it; :meth:`finish` folds the lanes and returns a scalar expression.
+    """
+
+    def __init__(self, k: Kernel, lanes: int, combine: Combine, start: float):
+        self._k, self._lanes, self._combine = k, lanes, combine
+        self._acc = k.scratch((UNROLL * lanes,))
+        for u in range(UNROLL):
+            k.store(self._acc, k.splat(start, lanes), [k.ramp(u * lanes, lanes)])
+
+    def take(self, value: Any, width: int, slot: int = 0) -> None:
+        at = [self._k.ramp(slot * self._lanes, width)]
+        self._k.store(self._acc, self._combine(self._k.load(self._acc, at), value), at)
+
+    def finish(self) -> Any:
+        k, width = self._k, UNROLL * self._lanes
+        while width > 1:
+            width //= 2
+            step = min(width, self._lanes)
+            for start in range(0, width, step):
+                low, high = [k.ramp(start, step)], [k.ramp(width + start, step)]
+                k.store(self._acc, self._combine(k.load(self._acc, low), k.load(self._acc, high)), low)
+        return k.load(self._acc, [0])
+
+
+def reduce_row(
+    k: Kernel, extent: int, lanes: int, value_at: Callable[[Any, int], Any], combine: Combine, start: float
+) -> Any:
+    """Reduce ``value_at(column, width)`` over ``extent`` columns; returns a scalar expression."""
+    reduction = RowReduction(k, lanes, combine, start)
+    each_vector(k, extent, lanes, lambda c, width, slot: reduction.take(value_at(c, width), width, slot))
+    return reduction.finish()
+
+
+def each_vector(k: Kernel, extent: int, lanes: int, body: Callable[[Any, int, int], None]) -> None:
+    """``body(column, width, slot)`` over a row; ``slot`` cycles so that accumulators stay independent."""
+    calls = iter(range(1 << 30))
+    vector_loop(k, extent, lanes, lambda c, width: body(c, width, next(calls) % UNROLL), unroll=UNROLL)

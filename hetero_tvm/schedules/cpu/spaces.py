@@ -1,0 +1,41 @@
+"""Design spaces for CPUs, tried in this order; a new space is one file and one entry here."""
+
+from __future__ import annotations
+
+from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
+from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
+from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
+from hetero_tvm.schedules.cpu.rows.elementwise import ElementwiseSpace
+from hetero_tvm.schedules.cpu.rows.embedding_norm import EmbeddingNormSpace
+from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
+from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
+from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
+from hetero_tvm.schedules.cpu.rows.rope import RopeSpace
+from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
+
+CPU_SPACES: tuple[DesignSpace, ...] = (
+    MatmulSpace(),
+    GatedMatmulSpace(),
+    BatchMatmulSpace(),
+    AttentionSpace(),
+    NormalizeSpace(),
+    NormalizeAxisSpace(),
+    AddNormSpace(),
+    EmbeddingNormSpace(),
+    GroupNormSpace(),
+    SoftmaxSpace(),
+    BlockedConv2dSpace(),
+    DepthwiseSpace(),
+    RopeSpace(),
+    Conv2dSpace(),
+    ElementwiseSpace(),
+    Pool2dSpace(),
+    RelayoutSpace(),
+)

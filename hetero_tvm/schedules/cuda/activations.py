@@ -1,0 +1,35 @@
+"""Activations of epilogues on a GPU: scalar float32 expressions over the device's own functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.host.tvm import tirx
+
+
+def _c(value: float) -> Any:
+    return tirx.const(value, "float32")
+
+
+def _sigmoid(x: Any) -> Any:
+    return _c(1) / (_c(1) + tirx.exp(_c(0) - x))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    inner = _c(math.sqrt(2 / math.pi)) * (x + _c(0.044715) * x * x * x)
+    return _c(0.5) * x * (_c(1) + tirx.tanh(inner))
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: tirx.max(x, _c(0)),
+    "relu6": lambda x: tirx.min(tirx.max(x, _c(0)), _c(6)),
+    "gelu_erf": lambda x: _c(0.5) * x * (_c(1) + tirx.erf(x * _c(math.sqrt(0.5)))),
+    "gelu_tanh": _gelu_tanh,
+    "quick_gelu": lambda x: x * _sigmoid(_c(1.702) * x),
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "tanh": lambda x: tirx.tanh(x),
+}
+"""The names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""

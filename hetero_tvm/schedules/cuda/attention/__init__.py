@@ -1,0 +1,1 @@
+"""CUDA design spaces of attention."""

@@ -1,0 +1,52 @@
+"""How the rows and keys of an attention are shared out over blocks of threads."""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.ops.attention import Attention, Heads
+from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
+
+_FEW_ROWS = 16
+"""Below so many queries, the rows of a block come from all heads that share keys."""
+SPLITS = (1, 2, 4, 8, 16)
+"""Into how many parts the keys may be cut."""
+
+
+def is_grouped(op: Attention) -> bool:
+    """Whether a block's rows are the queries of all heads that share keys, not of one head."""
+    return op.heads > op.kv_heads and op.q_len < _FEW_ROWS
+
+
+def rows_of(op: Attention) -> int:
+    """Rows that share keys."""
+    return op.q_len * (op.heads // op.kv_heads if is_grouped(op) else 1)
+
+
+def blocks_of(op: Attention, rows: int) -> int:
+    """Blocks of one split."""
+    return op.batch * (op.kv_heads if is_grouped(op) else op.heads) * -(-rows_of(op) // rows)
+
+
+def split_choices(op: Attention, keys: int) -> tuple[int, ...]:
+    """Into how many parts the keys may be cut, none of them empty."""
+    blocks = -(-op.kv_len // keys)
+    return tuple(n for n in SPLITS if n <= blocks and (n - 1) * -(-blocks // n) < blocks)
+
+
+def default_splits(op: Attention, rows: int, keys: int, machine: GpuModel) -> int:
+    """As many as it takes to give every multiprocessor a block, of at least four blocks of keys each.
+
+    Fewer would not pay for the second kernel that merges them.
+    """
+    blocks, steps = blocks_of(op, rows), -(-op.kv_len // keys)
+    choices = [n for n in split_choices(op, keys) if n == 1 or n * 4 <= steps]
+    if blocks * 2 > machine.sms:
+        return 1
+    return next((n for n in choices if n * blocks >= machine.sms), choices[-1])
+
+
+def width_of(place: Heads, extent: int, dtype: str) -> int:
+    """Elements of the widest copy, up to 16 bytes, that rows of ``extent`` elements at ``place`` allow."""
+    return math.gcd(16 // bytes_of(dtype), extent, place.offset, place.batch, place.head, place.row)

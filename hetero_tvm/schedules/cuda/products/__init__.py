@@ -1,0 +1,1 @@
+"""CUDA design spaces of matrix products, and what their kernels share."""

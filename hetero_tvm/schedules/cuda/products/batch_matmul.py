@@ -1,0 +1,119 @@
+"""Products of pairs of computed matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cuda import device
+from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps, flat
+from hetero_tvm.schedules.cuda.products.fragments import Element, element_for
+from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT, features_of, unflatten
+from hetero_tvm.schedules.cuda.products.operands import Columns, Rows, Source
+from hetero_tvm.schedules.cuda.products.product import blocks, emit_tile
+from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Problem, Tile, choices, tiles
+from hetero_tvm.schedules.emit import Kernel, int32
+
+
+class CudaBatchMatmulSpace(DesignSpace):
+    """:class:`BatchMatmul` on tensor cores (float16, bfloat16, int8; tf32 where asked for), else with
+    float32 multiply-adds (see :mod:`.product`).
+
+    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  Operands are read where they
+    lie: B with its rows along the reduction or across it, in which case ``ldmatrix`` transposes on the way
+    to registers.  Rows that do not start at multiples of 16 bytes are copied in smaller pieces.
+    """
+
+    name = "cuda.batch_matmul"
+
+    def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
+        if not isinstance(op, BatchMatmul):
+            return f"it serves batch_matmul, not {op.kind}"
+        if element_for(op.dtype, machine.features) is None:
+            return f"it multiplies float16, bfloat16, float32 and int8, not {op.dtype}"
+        if 0 in (op.batch, op.m, op.n, op.k):
+            return "an extent is zero"
+        if op.k > 1 and op.left_at[-1] != 1:
+            return "the first matrix does not have its values along the reduction together"
+        if not _along(op) and op.n > 1 and op.right_at[-1] != 1:
+            return "the second matrix has neither its rows nor its columns together"
+        if op.dtype == "int8" and not _along(op):
+            return "int8 is multiplied along rows: the second matrix must be transposed"
+        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
+            return "an operand has more than 2^31 values"
+        return None
+
+    def knobs(self, op: BatchMatmul, machine: GpuModel) -> tuple[Knob, ...]:
+        return (Knob("tile", choices(tiles(_problem(op, machine), machine))),)
+
+    def default(self, op: BatchMatmul, machine: GpuModel) -> Point:
+        return {"tile": tiles(_problem(op, machine), machine)[0].choice}
+
+    def emit(self, op: BatchMatmul, point: Point, machine: GpuModel) -> Any:
+        element = element_for(op.dtype, machine.features)
+        assert element is not None  # refused otherwise
+        return _kernel(op, Tile.of(point["tile"]), element)
+
+    def features(self, op: BatchMatmul, point: Point, machine: GpuModel) -> list[float]:
+        return features_of(_problem(op, machine), Tile.of(point["tile"]), machine)
+
+
+def _along(op: BatchMatmul) -> bool:
+    """Whether B's values along the reduction lie together."""
+    return op.k == 1 or op.right_at[-2] == 1
+
+
+def _problem(op: BatchMatmul, machine: GpuModel) -> Problem:
+    element = element_for(op.dtype, machine.features)
+    assert element is not None
+    return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not _along(op))
+
+
+def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
+    k, size = Kernel("batch_matmul"), element.size
+    along, y_strides = _along(op), _result_strides(op)
+    aligned = [math.gcd(CHUNK, *(size * step for step in place[:-2])) for place in (op.left_at, op.right_at)]
+    with k:
+        arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
+        a, b, y = (flat(k, argument) for argument in arguments)
+        with blocks(k, op.m, op.n, tile, op.batch) as block:
+            index = unflatten(block.product, op.lead) if op.lead else ()
+
+            def first(place: Sequence[int]) -> Any:
+                """Where the matrix of this block begins."""
+                steps = zip(index, place[1:], strict=False)
+                return device.fixed(k, sum((n * step for n, step in steps), int32(place[0])))
+
+            def sources() -> tuple[Source, Source]:
+                left = Rows(
+                    k, a, first(op.left_at), op.left_at[-2], block.row, op.m, tile.rows, op.k, tile.depth,
+                    size, aligned[0],
+                )  # fmt: skip
+                kind, stride = (Rows, op.right_at[-1]) if along else (Columns, op.right_at[-2])
+                right = kind(
+                    k, b, first(op.right_at), stride, block.column, op.n, tile.columns, op.k, tile.depth,
+                    size, aligned[1],
+                )  # fmt: skip
+                return left, right
+
+            lead = y_strides[: len(op.lead)]
+            epilogue = RowMajor(
+                y, op.output.dtype, op.m, op.n, Steps((), ()), first((0, *lead)), y_strides[-2], lead
+            )
+            steps = (int32(0), -(-op.k // tile.depth))
+            emit_tile(k, tile, element, sources, steps, epilogue, block, across=not along)
+    return k.function
+
+
+def _result_strides(op: BatchMatmul) -> list[int]:
+    """Elements of Y from one index to the next of [*lead, m, n]."""
+    strides, step = [0] * len(op.order), 1
+    for axis, extent in zip(reversed(op.order), reversed(op.output.shape), strict=True):
+        strides[axis] = step
+        step *= extent
+    return strides

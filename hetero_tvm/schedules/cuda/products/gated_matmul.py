@@ -1,0 +1,133 @@
+"""The gated half of an MLP as one kernel: two products that share their input and never leave the block."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import tirx
+from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cuda import device
+from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
+from hetero_tvm.schedules.cuda.products.epilogue import flat, vector_of
+from hetero_tvm.schedules.cuda.products.fragments import Element, element_for
+from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT, features_of, packed, weight_rows, whole
+from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
+from hetero_tvm.schedules.cuda.products.tiles import Problem, Tile, choices, tiles
+from hetero_tvm.schedules.emit import Kernel, int32
+
+_STRIPE = 8
+"""Columns of the gate before as many columns of what it gates: both meet in one warp."""
+
+
+class CudaGatedMatmulSpace(DesignSpace):
+    """:class:`GatedMatmul` as one product with 2 n columns (see :mod:`.product`).
+
+    Knob ``tile``: (rows, columns of the product, depth, warps down, warps across, stages).  W is packed as
+    [2 n, k], 8 columns of the gate before 8 of what it gates; the epilogue multiplies the two.
+    """
+
+    name = "cuda.gated_matmul"
+
+    def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
+        if not isinstance(op, GatedMatmul):
+            return f"it serves gated_matmul, not {op.kind}"
+        if op.dtype == "int8" or element_for(op.dtype, machine.features) is None:
+            return f"it multiplies float16, bfloat16 and float32, not {op.dtype}"
+        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
+            return "an operand has more than 2^31 values"
+        return None
+
+    def knobs(self, op: GatedMatmul, machine: GpuModel) -> tuple[Knob, ...]:
+        return (Knob("tile", choices(tiles(_problem(op, machine), machine))),)
+
+    def default(self, op: GatedMatmul, machine: GpuModel) -> Point:
+        return {"tile": tiles(_problem(op, machine), machine)[0].choice}
+
+    def emit(self, op: GatedMatmul, point: Point, machine: GpuModel) -> Any:
+        return _kernel(op, Tile.of(point["tile"]), _element(op, machine))
+
+    def pack(self, op: GatedMatmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
+        tile, element = Tile.of(point["tile"]), _element(op, machine)
+        return {1: lambda w: packed(_striped(w, op.n), tile, element)}
+
+    def features(self, op: GatedMatmul, point: Point, machine: GpuModel) -> list[float]:
+        return features_of(_problem(op, machine), Tile.of(point["tile"]), machine)
+
+
+def _element(op: GatedMatmul, machine: GpuModel) -> Element:
+    element = element_for(op.dtype, machine.features)
+    assert element is not None  # refused otherwise
+    return element
+
+
+def _problem(op: GatedMatmul, machine: GpuModel) -> Problem:
+    element = _element(op, machine)
+    return Problem(op.m, 2 * whole(op.n, _STRIPE), op.k, element.size, bool(element.mma))
+
+
+def _striped(w: np.ndarray, n: int) -> np.ndarray:
+    """Columns [gate | gated] in alternating stripes, each half filled with zeros to whole stripes."""
+    k, stripes = w.shape[0], -(-n // _STRIPE)
+    result = np.zeros((k, stripes, 2, _STRIPE), w.dtype)
+    for half in range(2):
+        padded = np.zeros((k, stripes * _STRIPE), w.dtype)
+        padded[:, :n] = w[:, half * n : (half + 1) * n]
+        result[:, :, half] = padded.reshape(k, stripes, _STRIPE)
+    return result.reshape(k, 2 * stripes * _STRIPE)
+
+
+class _Gate(Epilogue):
+    """``activation(gate + bias) * (gated + bias)``: half as many results as columns of the product."""
+
+    def __init__(self, op: GatedMatmul, out: Any, bias: Any | None):
+        self.op, self.out, self.bias = op, out, bias
+        self.vector = vector_of(op.dtype, op.n)
+
+    def width(self, columns: Any) -> Any:
+        return columns // 2
+
+    def take(self, k: Kernel, shared: Any, at: Any, column: Any, dtype: str) -> Any:
+        sums = k.scratch((2 * self.vector,), dtype)
+        first = k.let(at + (column // _STRIPE * (2 * _STRIPE) + column % _STRIPE) * 4)
+        for half in range(2):
+            to = device.pointer(sums, half * self.vector)
+            device.call("htvm_take", shared, first + half * _STRIPE * 4, to, template=str(self.vector))
+        return sums
+
+    def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
+        op, vector = self.op, self.vector
+        with k.when(tirx.all(row < op.m, column < op.n)):
+            if self.bias is not None:
+                bias = k.scratch((2 * vector,))
+                for half in range(2):
+                    at = device.pointer(self.bias, column + half * op.n)
+                    device.call("htvm_load", at, device.pointer(bias, half * vector), template=str(vector))
+                with k.unroll(2 * vector) as e:
+                    k.store(sums, k.load(sums, [e]) + k.load(bias, [e]), [e])
+            with k.unroll(vector) as e:
+                value = ACTIVATIONS[op.activation](k.load(sums, [e])) * k.load(sums, [e + vector])
+                k.store(sums, value, [e])
+            to = device.pointer(self.out, row * op.n + column)
+            device.call("htvm_store", to, device.pointer(sums), template=str(vector))
+
+
+def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> Any:
+    k = Kernel("gated_matmul")
+    columns, depth = 2 * whole(op.n, _STRIPE), whole(op.k, tile.depth)
+    with k:
+        shapes = [(weight_rows(columns, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
+        operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
+        operands.append(k.argument("Y", op.output.shape, op.dtype))
+        x, w, *bias, y = (flat(k, operand) for operand in operands)
+        with blocks(k, op.m, columns, tile) as block:
+            gate = _Gate(op, y, bias[0] if bias else None)
+            sources = packed_sources(k, x, w, op.m, op.k, block, tile, element.size)
+            steps = (int32(0), depth // tile.depth)
+            emit_tile(k, tile, element, sources, steps, gate, block, rounded=True)
+    return k.function

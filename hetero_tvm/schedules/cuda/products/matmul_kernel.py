@@ -1,0 +1,82 @@
+"""The kernel, or the two kernels, of one point of the matmul space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.codegen.pipeline import STACK_LIMIT
+from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.cuda import device
+from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps, flat, vector_of
+from hetero_tvm.schedules.cuda.products.fragments import Element
+from hetero_tvm.schedules.cuda.products.matmul import weight_rows, whole
+from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
+from hetero_tvm.schedules.cuda.products.tiles import Tile
+from hetero_tvm.schedules.emit import Kernel, int32
+
+_THREADS = 128
+
+
+def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
+    """The PrimFunc: X [*lead, k], W packed [n, k], the epilogue's operands, Y [*lead, n]."""
+    k = Kernel("matmul")
+    depth = whole(op.k, tile.depth)
+    with k:
+        shapes = [(weight_rows(op.n, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
+        operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
+        operands.append(k.argument("Y", op.output.shape, op.dtype))
+        x, w, *extra, y = (flat(k, operand) for operand in operands)
+        result = RowMajor(y, op.dtype, op.m, op.n, Steps(op.epilogue, extra))
+        if splits == 1:
+            _tiles(k, op, tile, element, x, w, 1, lambda part: result)
+        else:
+            area = op.m * op.n
+            # Large enough for the pass that makes a planned tensor of it (see relax_passes.workspaces).
+            parts = T.alloc_buffer((max(splits * area, STACK_LIMIT // 4 + 1),), "float32", scope="global")
+
+            def partial(part: Any) -> Epilogue:
+                return RowMajor(parts, "float32", op.m, op.n, Steps((), ()), part * area)
+
+            _tiles(k, op, tile, element, x, w, splits, partial)
+            _add_parts(k, op, parts, splits, result)
+    return k.function
+
+
+def _tiles(
+    k: Kernel, op: Matmul, tile: Tile, element: Element, x: Any, w: Any, splits: int, epilogue: Any
+) -> None:
+    """Blocks over tiles, and over parts of the reduction."""
+    steps = whole(op.k, tile.depth) // tile.depth
+    each = -(-steps // splits)
+    with blocks(k, op.m, op.n, tile, splits) as block:
+        first, count = (int32(0), steps) if splits == 1 else (k.let(block.product * each), each)
+        if steps % splits:  # the last parts may be shorter, or empty
+            count = k.let(tirx.max(tirx.min(int32(each), steps - first), int32(0)))
+        sources = packed_sources(k, x, w, op.m, op.k, block, tile, element.size)
+        result = epilogue(block.product)
+        emit_tile(k, tile, element, sources, (first, count), result, block, rounded=True)
+
+
+def _add_parts(k: Kernel, op: Matmul, parts: Any, splits: int, result: RowMajor) -> None:
+    """The second kernel: a vector of results per thread; sums in the order of the parts."""
+    vector = vector_of("float32", result.vector)
+    result.vector = vector
+    count = op.m * op.n // vector
+    with (
+        T.launch_thread("blockIdx.x", -(-count // _THREADS)) as block,
+        T.launch_thread("threadIdx.x", _THREADS) as thread,
+    ):
+        index = k.let(block * _THREADS + thread)
+        with k.when(index < count):
+            sums, more = k.scratch((vector,)), k.scratch((vector,))
+            device.call(
+                "htvm_load", device.pointer(parts, index * vector), device.pointer(sums), template=str(vector)
+            )
+            for part in range(1, splits):
+                at = device.pointer(parts, index * vector + part * op.m * op.n)
+                device.call("htvm_load", at, device.pointer(more), template=str(vector))
+                with k.unroll(vector) as e:
+                    k.store(sums, k.load(sums, [e]) + k.load(more, [e]), [e])
+            at = k.let(index * vector)
+            result.store(k, sums, k.let(at // op.n), k.let(at % op.n))

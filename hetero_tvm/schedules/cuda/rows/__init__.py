@@ -1,0 +1,1 @@
+"""CUDA design spaces of operators over rows: norms and softmax."""

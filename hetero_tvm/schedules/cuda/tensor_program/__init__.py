@@ -1,0 +1,1 @@
+"""CUDA design spaces of any loop nest: elementwise, transposes, reductions, scans."""

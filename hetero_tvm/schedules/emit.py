@@ -1,0 +1,194 @@
+"""A small layer over TVM's IRBuilder in which CPU kernels are written.
+
+Kernels are plain loops over buffers with explicit vector accesses (``Ramp`` indices), so nothing
+depends on a vectoriser, and register tiles are small ``local`` buffers whose loops are fully
+unrolled, which is what lets LLVM keep them in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from hetero_tvm.host.tvm import IRBuilder, T, tirx
+
+FLOAT = "float32"
+LINE_FLOATS = 16
+"""float32 values in one 64-byte cache line."""
+
+
+LAUNCH_FLOPS = 200_000
+"""Work of one core in the 2 us that a parallel launch takes, roughly."""
+
+
+class Kernel:
+    """Collects one PrimFunc.
+
+    >>> k = Kernel("scale")
+    >>> with k:
+    ...     x, y = k.argument("x", (64,)), k.argument("y", (64,))
+    ...     with k.parallel(4) as i:
+    ...         k.store(y, k.load(x, [k.ramp(i * 16, 16)]) * k.splat(2.0, 16), [k.ramp(i * 16, 16)])
+    >>> k.function
+    """
+
+    def __init__(self, name: str = "main"):
+        self._name = name
+        self._builder = IRBuilder()
+        self._frame = None
+
+    def __enter__(self) -> Kernel:
+        self._builder.__enter__()
+        self._frame = T.prim_func(s_tir=True)
+        self._frame.__enter__()
+        T.func_name(self._name)
+        T.func_attr({"tirx.noalias": True})
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._frame.__exit__(*exc)
+        self._builder.__exit__(*exc)
+
+    @property
+    def function(self):
+        """The finished PrimFunc (after the ``with`` block)."""
+        return self._builder.get()
+
+    def argument(self, name: str, shape: Sequence[int], dtype: str = FLOAT):
+        """Declare the next parameter, a compact row-major buffer."""
+        return T.arg(name, T.buffer(tuple(shape), dtype))
+
+    def scratch(self, shape: Sequence[int], dtype: str = FLOAT):
+        """A buffer for the enclosing scope: on the stack while small (see ``codegen.stack_alloc``)."""
+        return T.alloc_buffer(tuple(shape), dtype, scope="local")
+
+    def view(self, buffer: Any, shape: Sequence[int]):
+        """The same memory under another shape (both compact)."""
+        if tuple(int(extent) for extent in buffer.shape) == tuple(shape):
+            return buffer
+        return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data)
+
+    # loops -------------------------------------------------------------------------------------
+    @contextmanager
+    def parallel(self, extent: int, flops: int | None = None) -> Iterator[Any]:
+        """Iterations shared among the threads in contiguous, equal pieces.
+
+        A loop of one iteration, or of fewer ``flops`` than waking the other threads costs, stays on
+        the calling thread.
+        """
+        worth = extent > 1 and (flops is None or flops >= LAUNCH_FLOPS)
+        with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
+            yield i
+
+    @contextmanager
+    def serial(self, extent: Any) -> Iterator[Any]:
+        with T.serial(0, extent) as i:
+            yield i
+
+    @contextmanager
+    def unroll(self, extent: int) -> Iterator[Any]:
+        with T.unroll(0, extent) as i:
+            yield i
+
+    @contextmanager
+    def when(self, condition: Any) -> Iterator[None]:
+        with T.If(condition), T.Then():
+            yield
+
+    def branch(self, condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """``if condition: then() else: otherwise()`` at run time."""
+        with T.If(condition):
+            with T.Then():
+                then()
+            with T.Else():
+                otherwise()
+
+    @contextmanager
+    def imported(self, *sources: str) -> Iterator[None]:
+        """Around loops that call functions defined in LLVM IR (see ``codegen.transpose``)."""
+        with ExitStack() as stack:
+            for source in sources:
+                stack.enter_context(T.attr(int32(0), "pragma_import_llvm", source))
+            yield
+
+    # data --------------------------------------------------------------------------------------
+    def load(self, buffer: Any, indices: Sequence[Any]):
+        return buffer[tuple(indices)]
+
+    def store(self, buffer: Any, value: Any, indices: Sequence[Any]) -> None:
+        T.buffer_store(buffer, value, list(indices))
+
+    def let(self, value: Any) -> Any:
+        """Name a value: evaluated here and once, however often the name is used."""
+        return T.Bind(value)
+
+    def address(self, buffer: Any, indices: Sequence[Any]) -> Any:
+        """Pointer to one element."""
+        return tirx.call_intrin("handle", "tirx.address_of", buffer[tuple(indices)])
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a C function that returns int32, which is dropped."""
+        T.evaluate(tirx.call_extern("int32", name, *args))
+
+    def prefetch(self, buffer: Any, indices: Sequence[Any]) -> None:
+        """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
+        T.evaluate(prefetch(self.address(buffer, indices)))
+
+    @staticmethod
+    def ramp(base: Any, lanes: int):
+        """Index of ``lanes`` consecutive elements from ``base``."""
+        return tirx.Ramp(as_index(base), int32(1), lanes) if lanes > 1 else as_index(base)
+
+    @staticmethod
+    def splat(value: Any, lanes: int):
+        """``value`` in every lane."""
+        scalar = constant(value) if isinstance(value, (int, float)) else value
+        return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
+
+
+def prefetch(address: Any) -> Any:
+    """The cache line of an address, into L2 and kept there (prefetcht1)."""
+    return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1))
+
+
+def int32(value: int):
+    return tirx.const(int(value), "int32")
+
+
+def as_index(value: Any):
+    return int32(value) if isinstance(value, int) else value
+
+
+def constant(value: float, dtype: str = FLOAT):
+    return tirx.const(value, dtype)
+
+
+def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
+    """Cut ``extent`` into vectors: ``[(start, width), ...]`` with a power-of-two tail.
+
+    A tail of 13 with 16 lanes becomes widths 8, 4, 1: each is one vector access.
+    """
+    pieces, start, width = [], 0, lanes
+    while start < extent:
+        while width > extent - start:
+            width //= 2
+        pieces.append((start, width))
+        start += width
+    return pieces
+
+
+def vector_loop(
+    k: Kernel, extent: int, lanes: int, body: Callable[[Any, int], None], unroll: int = 1
+) -> None:
+    """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail."""
+    steps = extent // (lanes * unroll)
+    if steps > 1:
+        with k.serial(steps) as step:
+            for u in range(unroll):
+                body((step * unroll + u) * lanes, lanes)
+        done = steps * unroll * lanes
+    else:
+        done = 0
+    for start, width in chunks(extent - done, lanes):
+        body(done + start, width)

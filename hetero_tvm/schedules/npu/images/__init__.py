@@ -1,0 +1,1 @@
+"""NPU design spaces of convolutions and pooling."""

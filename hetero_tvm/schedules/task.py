@@ -1,0 +1,52 @@
+"""Tuning tasks: the distinct kernels of a model, each with its operator, space and uses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tvm.host.tvm import shash2hex, tvm
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace
+
+
+@dataclass(frozen=True)
+class Task:
+    """One distinct kernel of a model.
+
+    Parameters
+    ----------
+    key : identity of the workload (structural hash of the unscheduled TensorIR), hexadecimal.
+    name : readable label, unique within the model; also the name of the kernel in the library.
+    op : the contract; None for a generic kernel that no operator contract covers.
+    workload : the unscheduled PrimFunc (inputs, then the output).
+    space : the design space that serves it; None when only the stock rules and the generic
+        schedule are left.
+    calls : for each call in the model, the names of the source nodes that it stands for.
+    flops, nbytes : work and least traffic of one call.
+    """
+
+    key: str
+    name: str
+    op: FusedOp | None
+    workload: Any
+    space: DesignSpace | None
+    calls: tuple[tuple[str, ...], ...]
+    flops: int
+    nbytes: int
+
+    @property
+    def count(self) -> int:
+        """How often the model calls this kernel per inference."""
+        return len(self.calls)
+
+
+def task_key(function: Any) -> str:
+    """Structural hash of a workload, whatever it is called."""
+    return shash2hex(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+
+
+def symbol(name: str) -> str:
+    """A task's name as a C identifier."""
+    return re.sub(r"\W", "_", name)

@@ -1,0 +1,174 @@
+"""The CPU target: code for the CPU that is really there, on the cores that are really available."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetero_tvm import host
+from hetero_tvm.codegen.pipeline import PIPELINE, compile_kernels
+from hetero_tvm.errors import TargetError
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.pipeline import fusions
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.relax_passes.storage.layout import BlockImages
+from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.spaces import CPU_SPACES
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
+
+# LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
+_CPUINFO_NAME = {
+    "sse4.1": "sse4_1", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+    "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8", "lzcnt": "abm", "bmi": "bmi1",
+}  # fmt: skip
+_CHECKED = (
+    "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe", "sse4.1", "sse4.2",
+    "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi", "avx512vbmi2",
+    "avx512vnni", "avx512bf16", "avx512bitalg", "avx512vpopcntdq", "avx512fp16", "avxvnni",
+    "amx-tile", "amx-bf16", "amx-int8",
+)  # fmt: skip
+
+
+class CpuTarget(Target):
+    """x86 (or other LLVM) CPUs.
+
+    Parameters
+    ----------
+    mcpu : LLVM's name of the microarchitecture; None for this machine's.
+    threads : threads that kernels are laid out for; None for the available cores.
+    """
+
+    kind = "cpu"
+
+    def __init__(self, mcpu: str | None = None, threads: int | None = None):
+        here = host.detect()
+        self._mcpu = mcpu or here.microarchitecture
+        self._threads = threads or len(here.cores)
+        self._here = here
+
+    @classmethod
+    def from_variant(cls, variant: str) -> CpuTarget:
+        """``cpu`` is this machine, ``cpu:znver3`` another one (built here, run there)."""
+        if "," in variant:
+            raise TargetError(
+                f"cpu takes one microarchitecture, not {variant!r}", hint="for example cpu:znver3"
+            )
+        if variant:
+            known = [
+                str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target("llvm"))
+            ]
+            if variant not in known:
+                from difflib import get_close_matches
+
+                close = get_close_matches(variant, known, 3) or known[-5:]
+                raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
+        return cls(variant or None)
+
+    offload = ("hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuBench")
+
+    def offload_environment(self) -> dict[str, str]:
+        threads = str(self.machine.threads)
+        return {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0", "OPENBLAS_NUM_THREADS": threads}
+
+    def variant_on(self, device: Mapping[str, Any]) -> CpuTarget:
+        missing = [name for name in self.features if name not in device["features"]]
+        problems = [f"missing CPU feature: {name}" for name in missing]
+        cores, threads = device["cores"], self.machine.threads
+        if cores < threads:
+            problems.append(f"{cores} cores, and kernels are laid out for {threads} threads")
+        if problems:
+            raise TargetError(
+                f"{device['name']} cannot run what is built for {self.machine.mcpu}",
+                problems=problems,
+                hint=f"--target cpu:{device['name']}",
+            )
+        return self
+
+    @functools.cached_property
+    def tvm_target(self) -> Any:
+        return tvm.target.Target(self.machine.llvm_target())
+
+    @functools.cached_property
+    def _implied(self) -> tuple[str, ...]:
+        """Features, in LLVM's spelling, that the microarchitecture's name implies."""
+        plain = tvm.target.Target({"kind": "llvm", "mcpu": self._mcpu})
+        return tuple(name for name in _CHECKED if tvm.target.codegen.target_has_features(name, plain))
+
+    @functools.cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        """Implied features that this machine does not show: a hypervisor may mask some."""
+        if self._mcpu != self._here.microarchitecture or self._here.architecture != "x86_64":
+            return ()
+        return tuple(name for name in self._implied if _cpuinfo_name(name) not in self._here.features)
+
+    @functools.cached_property
+    def features(self) -> tuple[str, ...]:
+        """ISA features that the generated code may use, in /proc/cpuinfo naming, sorted."""
+        return tuple(sorted(_cpuinfo_name(name) for name in self._implied if name not in self._hidden))
+
+    @functools.cached_property
+    def machine(self) -> CpuModel:
+        wide = "avx512f" in self.features
+        native = self._mcpu == self._here.microarchitecture
+        lanes = 16 if wide else 8 if "avx2" in self.features else 4
+        return CpuModel(
+            mcpu=self._mcpu,
+            features=self.features,
+            lanes=lanes,
+            registers=32 if wide else 16,
+            threads=self._threads,
+            l1=self._here.l1d,
+            l2=self._here.l2,
+            l3=self._here.l3,
+            disabled=self._hidden,
+            fma_units=float(self._here.fma_units) if native else 1.0 if wide else 2.0,
+        )
+
+    @property
+    def fusions(self) -> Sequence[GraphPass]:
+        def claims(op: FusedOp) -> bool:
+            return self.space_for(op)[0] is not None
+
+        # Last: it lays out what the fusions have left.
+        return (*fusions(claims), BlockImages(self.machine.lanes, claims))
+
+    @property
+    def spaces(self) -> Sequence[DesignSpace]:
+        return CPU_SPACES
+
+    def schedule_generic(self, function: Any) -> Any:
+        return generic.schedule(function, self.machine)
+
+    def finalize(self, module: Any) -> Any:
+        return prefetch_ahead(module)
+
+    def compile(self, module: Any) -> Any:
+        from hetero_tvm.host.tvm import relax
+
+        drivers = dict.fromkeys(space.driver for space in self.spaces if space.driver is not None)
+        if drivers:
+            given = (module.attrs or {}).get("external_mods", [])
+            module = module.with_attr("external_mods", [*given, *(driver.module() for driver in drivers)])
+        return relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.kind, "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
+
+
+def _cpuinfo_name(name: str) -> str:
+    return _CPUINFO_NAME.get(name, name)
+
+
+def compile_candidate(function: Any, machine: CpuModel, path: str) -> dict[str, Any]:
+    """A shared library with one kernel, for measuring on another machine."""
+    name = str(function.attrs["global_symbol"])
+    target = tvm.target.Target(machine.llvm_target())
+    compile_kernels(tvm.IRModule({name: function}), target).export_library(path)
+    return {}

@@ -1,0 +1,1 @@
+"""The NPU behind its driver interface: driver, simulator, profile."""

@@ -1,0 +1,1 @@
+"""The instruction set of the NPU: encoding, semantics, costs, streams, assembler."""

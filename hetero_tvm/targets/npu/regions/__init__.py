@@ -1,0 +1,1 @@
+"""Groups of calls as one command stream: partition, residency, addresses, synchronization."""

@@ -1,0 +1,286 @@
+"""From kernels to one command stream: places in L1, addresses of operands, order, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hetero_tvm import memory
+from hetero_tvm.errors import BuildError
+from hetero_tvm.machines.npu.spec import SCRATCHPADS, NPUSpec
+from hetero_tvm.targets.npu.regions.codegen import Program
+from hetero_tvm.targets.npu.regions.sites import Instr
+from hetero_tvm.targets.npu.regions.sync import ONLY_READ, Place, Synchronizer, scratchpad_key, slot_key
+
+CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
+"""Slots that every region has, and those that stand for L1 and the unified buffer."""
+_ON_CHIP = {IN_L1: "l1", IN_UB: "ub"}
+_PLAN_SECONDS = 0.3
+_LEAD = 6
+_FULL = 0.99
+"""Copies to L1 have their place so many steps earlier, as long as L1 is not fuller than that."""
+_LESS = 16
+"""By one part in so many of L1, where there is no plan."""
+_APART = 16
+"""Kernels whose tiles may be known one by one."""
+_STREAMING = 1 << 16
+"""Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor between kernels, whole and compact: in a slot of DRAM, or in L1 or the unified buffer."""
+
+    slot: int
+    bytes: int
+    offset: int = 0
+    first: int = 1 << 60
+    """First and last kernel that touch it (where its place is planned)."""
+    last: int = -1
+    whole: Tensor | None = None
+    """What this is a part of, from ``offset`` on."""
+
+    @property
+    def address(self) -> int:
+        """Byte in its slot, or in its memory on chip."""
+        return self.offset + (self.whole.address if self.whole is not None else 0)
+
+    def part(self, offset: int, size: int) -> Tensor:
+        return Tensor(self.slot, size, offset, whole=self)
+
+    def touch(self, kernel: int) -> None:
+        """A kernel works on it."""
+        self.first, self.last = min(self.first, kernel), max(self.last, kernel)
+        if self.whole is not None:
+            self.whole.touch(kernel)
+
+
+@dataclass
+class Call:
+    """A kernel with its operands."""
+
+    program: Program
+    tensors: list[Tensor]
+    tag: str
+    behind: int | None = None
+    """The kernel whose stores (all but a quarter: loads take a while to start) go first: what this one loads
+    would take DRAM from them."""
+    streams: bool = field(init=False)
+    """Whether its constants keep the DMA engine busy."""
+
+    def __post_init__(self) -> None:
+        self.streams = sum(t.bytes for t in self.tensors if t.slot == CONSTANTS) >= _STREAMING
+
+
+class L1Full(BuildError):
+    """What is alive at once does not fit L1."""
+
+
+@dataclass(frozen=True)
+class L1Plan:
+    """Where each kernel's own part of L1 begins (tensors know their place themselves)."""
+
+    parts: list[int]
+    peak: int
+    early: list[bool]
+    """Whether a kernel's part is its own from the start of the kernel before: its loads may run ahead."""
+
+
+def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
+    """Places in L1, by live ranges in steps of one kernel; ``ahead``: a kernel's part is its own one step
+    earlier where there is room.
+
+    Raises
+    ------
+    L1Full : there is no plan within the machine's L1.
+    """
+    held = _held(calls, IN_L1)
+    capacity = spec.scratchpad("l1")
+    align = spec.alignment
+    own = [call.program.needs.get("l1", 0) for call in calls]
+    live = [0] * len(calls)
+    for tensor in held:
+        for n in range(tensor.first, tensor.last + 1):
+            live[n] += -(-tensor.bytes // align) * align
+    fits = [bool(n) and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
+    starts = [tensor.first for tensor in held]
+    early = fits if ahead else [False] * len(calls)
+    room = [int(capacity * _FULL) if ahead else 0] * len(calls)
+    while True:
+        begin = _early_copies(held, calls, own, early, room, align)
+        spans = [(begin[n], t.last + 1, -(-t.bytes // align) * align) for n, t in enumerate(held)]
+        spans += [(n - early[n], n + 1, size) for n, size in enumerate(own)]
+        buffers = [memory.Buffer(str(n), *span) for n, span in enumerate(spans)]
+        plan = memory.plan(
+            memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
+        )
+        places = [plan.offsets[buffer.id] for buffer in buffers]
+        if plan.fits:
+            for tensor, place in zip(held, places, strict=False):
+                tensor.offset = place
+            return L1Plan(places[len(held) :], plan.peak, early)
+        # Where it is too full, less has its place early.
+        full = [False] * len(calls)
+        for (lower, upper, size), place in zip(spans, places, strict=True):
+            if place + size > capacity:
+                full[lower:upper] = [True] * (upper - lower)
+        if begin == starts:
+            later = [e and not full[n] and not full[n - 1] for n, e in enumerate(early)]
+            if later == early:
+                break
+            early = later
+        room = [size - capacity // _LESS * f for size, f in zip(room, full, strict=True)]
+    raise L1Full(
+        f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
+        hint="choose smaller tiles",
+    )
+
+
+def _early_copies(
+    held: Sequence[Tensor], calls: Sequence[Call], own: Sequence[int], early: Sequence[bool],
+    room: Sequence[int], align: int,
+) -> list[int]:  # fmt: skip
+    """From which step on a tensor has its place: up to some before the copy that fills it, while what is
+    alive takes at most ``room`` (by step), so that the copy waits for none of the kernels right before it."""
+    live = list(own)
+    for n, size in enumerate(own):
+        if early[n]:
+            live[n - 1] += size
+    sizes = [-(-tensor.bytes // align) * align for tensor in held]
+    for tensor, size in zip(held, sizes, strict=True):
+        for n in range(tensor.first, tensor.last + 1):
+            live[n] += size
+    starts = []
+    for tensor, size in zip(held, sizes, strict=True):
+        begin = tensor.first
+        copied = not any(calls[begin].program.needs.values())
+        while copied and begin > max(0, tensor.first - _LEAD) and live[begin - 1] + size <= room[begin - 1]:
+            begin -= 1
+            live[begin] += size
+        starts.append(begin)
+    return starts
+
+
+def _held(calls: Sequence[Call], slot: int) -> list[Tensor]:
+    found = (t if t.whole is None else t.whole for call in calls for t in call.tensors if t.slot == slot)
+    return list(dict.fromkeys(found))
+
+
+def plan_ub(calls: Sequence[Call], room: int, align: int) -> int:
+    """Places of what stays in the unified buffer, in its first ``room`` bytes: bytes used.
+
+    Raises
+    ------
+    L1Full : there is no plan.
+    """
+    held = _held(calls, IN_UB)
+    buffers = [
+        memory.Buffer(str(n), t.first, t.last + 1, -(-t.bytes // align) * align) for n, t in enumerate(held)
+    ]
+    plan = memory.plan(memory.Problem(buffers), capacity=room, alignment=align, seconds=_PLAN_SECONDS)
+    if not plan.fits:
+        raise L1Full(f"constants need {plan.peak} bytes of the unified buffer, {room} are for them")
+    for n, tensor in enumerate(held):
+        tensor.offset = plan.offsets[str(n)]
+    return plan.peak if held else 0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The instructions of a stream with their flags."""
+
+    code: bytes
+    count: int
+    tags: list[str]
+    events: int
+
+
+def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Bound:
+    """The kernels' instructions in order, with addresses and flags; ``only_read``: slots of DRAM."""
+    sync = Synchronizer()
+    tags = {"": 0}
+    count = 0
+    apart: list[int] = []
+    turns = _turns(calls)
+    out: dict[int, np.ndarray] = {}
+    for index, first, last in _order(calls, plan.early):
+        call = calls[index]
+        places = _scratchpads(plan.parts[index], turns[index])
+        places += [_place(tensor, only_read) for tensor in call.tensors]
+        slots = [tensor.slot for tensor in call.tensors]
+        tag = tags.setdefault(call.tag, len(tags))
+        mark = sync.mark()
+        if first == 0 < last and call.behind is not None:
+            sync.after("dma_in", "dma_out", out[call.behind])
+        sync.add(call.program.packed, places, slots, tag, first, last)
+        count += last - first
+        out[index] = (mark + 3 * sync.mark()) // 4
+        if first < last == len(call.program.instrs):
+            # The kernel behind, and copies before it, may still start on the first tiles of this one.
+            if call.program.needs.get("l0c") or len(apart) == _APART:
+                for n in apart:
+                    _merge(calls[n], plan.parts[n], sync, only_read, mark)
+                apart.clear()
+            apart.append(index)
+    flags = len(sync.flags)
+    return Bound(sync.code(), count + 2 * flags, list(tags), 1 if flags else 0)
+
+
+def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int], mark: np.ndarray) -> None:
+    sync.merge(Place(scratchpad_key("l1"), part), call.program.needs.get("l1", 0), mark)
+    for tensor in call.tensors:
+        sync.merge(_place(tensor, only_read), tensor.bytes, mark)
+
+
+def _scratchpads(part: int, turns: Mapping[str, tuple[int, int]]) -> list[Place]:
+    """The kernel's own."""
+    shifts = {"l1": (part, 0), **turns}
+    return [Place(n, *shifts.get(name, (0, 0))) for n, name in enumerate(SCRATCHPADS)]
+
+
+def _turns(calls: Sequence[Call]) -> list[dict[str, tuple[int, int]]]:
+    """Shift and wrap of every kernel in L0A, L0B and L0C: it begins in the half that the kernel before has
+    left first."""
+    begun = dict.fromkeys(SCRATCHPADS, 0)
+    found = []
+    for call in calls:
+        turns = call.program.turns
+        found.append({name: (begun[name] % 2 * half, 2 * half) for name, (half, _) in turns.items()})
+        for name, size in call.program.needs.items():
+            if size:
+                begun[name] = begun[name] + turns[name][1] if name in turns else 0
+    return found
+
+
+def _place(tensor: Tensor, only_read: Container[int]) -> Place:
+    if tensor.slot in _ON_CHIP:
+        return Place(scratchpad_key(_ON_CHIP[tensor.slot]), tensor.address)
+    return Place(ONLY_READ if tensor.slot in only_read else slot_key(tensor.slot), tensor.address)
+
+
+def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
+    """Pieces of kernels: (kernel, first instruction, one past the last).
+
+    Loads of a kernel's constants come before the kernel in front of it when that one leaves the DMA
+    engine idle: they would wait behind its last loads, which wait for results.
+    """
+    done = [0] * len(calls)
+    for n, call in enumerate(calls):
+        if n + 1 < len(calls) and early[n + 1] and not call.streams:
+            front = 0
+            following = calls[n + 1].program
+            own = call.program.front or 0
+            if own > done[n]:
+                yield n, done[n], own
+                done[n] = own
+            while front < (following.front or 0) and _own_l1(following.instrs[front]):
+                front += 1
+            done[n + 1] = front
+            yield n + 1, 0, front
+        yield n, done[n], len(call.program.instrs)
+
+
+def _own_l1(instr: Instr) -> bool:
+    return instr.in_l1 is not None and instr.in_l1[0] is None

@@ -1,0 +1,1 @@
+"""Search for NPU kernels and for whole models on it."""

@@ -1,0 +1,194 @@
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_tvm import api, tune
+from hetero_tvm.errors import AccuracyError, ModelError, TuningError
+from hetero_tvm.search.measure import workers
+from hetero_tvm.search.outcome import TaskReport, TuneReport
+
+
+class FakeBuilt:
+    unrunnable = None
+
+    kernels = [{"kernel": "matmul", "calls": 2, "record": "default"}]
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def check(self, **options):
+        self.calls.append(("check", options))
+        return SimpleAccuracy(1e-6)
+
+    def export(self, path):
+        self.calls.append(("export", path))
+        return path / "model.so"
+
+
+@dataclasses.dataclass(frozen=True)
+class SimpleAccuracy:
+    error: float
+
+    def __str__(self):
+        return f"output 0: max error {self.error}"
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The API replaced by recorders: what the command asks for is what is tested here."""
+    seen = []
+    space = SimpleNamespace(name="cpu.matmul")
+    task = SimpleNamespace(name="matmul", count=2, flops=2 * 10**8, nbytes=10**6, space=space)
+    report = TuneReport([TaskReport("matmul", 2, 2 * 10**8, 10**6, 2e-3, 1e-3)], trials=3, elapsed=1.0)
+
+    def import_model(source, **options):
+        seen.append(("import", source, options))
+        return "model"
+
+    def optimize_model(model, target, **options):
+        seen.append(("optimize", target, options["disable"]))
+        return SimpleNamespace(tasks=(task, task))
+
+    def tune_model(plan, on_event, **options):
+        seen.append(("tune", options))
+        on_event({"event": "start", "trials": 0, "of": options["trials"], "elapsed": 0.0})
+        return SimpleNamespace(report=report)
+
+    def build_model(plan, **options):
+        seen.append(("build", options))
+        return FakeBuilt(seen)
+
+    for function in (import_model, optimize_model, tune_model, build_model):
+        monkeypatch.setattr(api, function.__name__, function)
+    monkeypatch.setattr(workers, "start_early", lambda machine: None)
+    monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
+    return seen
+
+
+def named(calls, name):
+    return [call[1:] for call in calls if call[0] == name]
+
+
+def test_defaults(calls, capsys, tmp_path):
+    assert tune.main(["--out", str(tmp_path)]) == 0
+    assert named(calls, "import") == [("zoo:minilm-l6", {"shapes": {}, "batch": None, "sequence": None})]
+    ((options,),) = named(calls, "tune")
+    assert options == {
+        "trials": 64, "minutes": None, "logs": None, "seed": 0, "use_shipped": True, "rpc": None,
+    }  # fmt: skip
+    assert [call[0] for call in calls] == ["import", "optimize", "tune", "build", "check", "export"]
+    out = capsys.readouterr().out
+    assert "2.00 x" in out and "max error 1e-06" in out and "model.so" in out
+
+
+def test_options_reach_the_api(calls, tmp_path):
+    command = [
+        "m.onnx", "--target", "cpu:znver4", "--disable", "gelu", "--shape", "x=1x128",
+        "--shape", "a:0=2x3x4", "--batch", "2", "--sequence", "64",
+        "--trials", "7", "--minutes", "0.5", "--logs", str(tmp_path), "--seed", "3",
+        "--no-shipped-records", "--no-check", "-q", "--out", str(tmp_path),
+    ]  # fmt: skip
+    assert tune.main(command) == 0
+    shapes = {"x": (1, 128), "a:0": (2, 3, 4)}
+    assert named(calls, "import") == [("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64})]
+    assert named(calls, "optimize") == [("cpu:znver4", ["gelu"])]
+    ((options,),) = named(calls, "tune")
+    assert options == {
+        "trials": 7, "minutes": 0.5, "logs": tmp_path, "seed": 3, "use_shipped": False, "rpc": None,
+    }  # fmt: skip
+    assert named(calls, "build") == [({"logs": tmp_path, "use_shipped": False},)]
+    assert not named(calls, "check")
+
+
+def test_minutes_alone_lift_the_limit_of_trials(calls):
+    tune.main(["--minutes", "2", "-q"])
+    assert named(calls, "tune")[0][0]["trials"] is None
+
+
+def test_json_is_one_document(calls, capsys, tmp_path):
+    assert tune.main(["--json", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["search"]["trials"] == 3 and document["accuracy"] == {"error": 1e-6}
+    assert document["library"].endswith("model.so") and document["kernels"][0]["calls"] == 2
+    assert "trials" in captured.err
+
+
+def test_dry_run(calls, capsys):
+    assert tune.main(["--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "2 kernels, 0.800 GFLOP" in out and "64 trials" in out and "cpu.matmul" in out
+    assert tune.main(["--dry-run", "--json", "--minutes", "0.01"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["expected_seconds"] == pytest.approx(0.6) and len(document["tasks"]) == 2
+    assert {call[0] for call in calls} == {"import", "optimize"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--no-such-option"], ["--trial", "3"], ["--trials", "-1"], ["--trials", "x"], ["--minutes", "0"],
+        ["--minutes", "inf"], ["--shape", "1x128"], ["--shape", "x=1x"], ["--shape", "x=0x2"], ["a", "b"],
+        ["--batch", "0"], ["--seed", "1.5"],
+    ],
+)  # fmt: skip
+def test_wrong_options(calls, command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        tune.main(command)
+    assert stopped.value.code == 2 and not calls
+    assert command[0].lstrip("-").split()[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command, text",
+    [
+        (["--precision", "int8"], "--precision int8 is not available yet"),
+        (["--precision", "f8"], "--precision f8 is unknown"),
+        (["--shape", "x=1", "--shape", "x=2"], "--shape gives x twice"),
+    ],
+)
+def test_refused_options(calls, command, text, capsys):
+    assert tune.main(command) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and text in error and not calls
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (ModelError("broken file", hint="another one"), 2),
+        (TuningError("no process"), 1),
+        (AccuracyError("wrong numbers"), 1),
+        (ZeroDivisionError("a defect"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_are_messages(calls, monkeypatch, capsys, error, status):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(api, "import_model", fail)
+    assert tune.main([]) == status
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    assert str(error) in captured.err
+
+
+def test_debug_shows_the_traceback(calls, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(api, "import_model", fail)
+    monkeypatch.setenv("HETERO_TVM_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        tune.main([])
+
+
+def test_an_interrupted_search_exports_nothing(calls, monkeypatch, capsys):
+    report = TuneReport([], stopped="interrupted")
+    monkeypatch.setattr(api, "tune_model", lambda *a, **k: SimpleNamespace(report=report))
+    assert tune.main(["--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["search"]["stopped"] == "interrupted"
+    assert not named(calls, "build")

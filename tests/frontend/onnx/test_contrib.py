@@ -1,0 +1,174 @@
+"""ONNX Runtime's own operators: imported, fused under the names of the plain ones, equal to its numbers."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
+
+N = 24
+FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
+
+
+class Model:
+    """Collects nodes; every result becomes an output."""
+
+    def __init__(self, opset=17):
+        self.opset, self.nodes, self.weights, self.inputs, self.outputs = opset, [], [], {}, []
+
+    def weight(self, *shape):
+        name, generator = f"w{len(self.weights)}", np.random.default_rng([len(self.weights), *shape])
+        self.weights.append(numpy_helper.from_array(generator.standard_normal(shape, np.float32), name))
+        return name
+
+    def input(self, *shape, name=None, values=None):
+        name = name or f"x{len(self.inputs)}"
+        generator = np.random.default_rng([7, len(self.inputs)])
+        self.inputs[name] = generator.standard_normal(shape, np.float32) if values is None else values
+        return name
+
+    def node(self, kind, *inputs, domain="com.microsoft", outputs=(FLOAT,), **attributes):
+        names = [f"y{len(self.nodes)}_{i}" if dtype else "" for i, dtype in enumerate(outputs)]
+        self.nodes.append(
+            helper.make_node(kind, inputs, names, f"node{len(self.nodes)}", domain=domain, **attributes)
+        )
+        self.outputs += [(n, dtype) for n, dtype in zip(names, outputs, strict=True) if dtype]
+        return names[0]
+
+    def proto(self):
+        ranks = {FLOAT: 3, INT32: 1}
+        ends = [helper.make_tensor_value_info(n, t, [None] * ranks[t]) for n, t in self.outputs]
+        starts = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in self.inputs.items()
+        ]
+        graph = helper.make_graph(self.nodes, "contrib", starts, ends, self.weights)
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    def check(self, tolerance=2e-6):
+        """Run here and in ONNX Runtime; returns the report and the plan."""
+        proto = self.proto()
+        plan = optimize_model(import_model(proto))
+        ours = build_model(plan).run(self.inputs)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        theirs = session.run([name for name, _ in self.outputs], self.inputs)
+        for (name, _), one, two in zip(self.outputs, ours, theirs, strict=True):
+            assert one.shape == two.shape and one.dtype == two.dtype, name
+            # Both round differently: float32 with a polynomial GELU of absolute error 1.5e-6.
+            np.testing.assert_allclose(
+                one, two, rtol=0, atol=tolerance * max(1, np.abs(two).max()), err_msg=name
+            )
+        return plan
+
+
+@pytest.mark.parametrize("opset", [12, 17, 20])
+def test_norms_and_activations(opset):
+    m = Model(opset)
+    x, skip, row = m.input(2, 3, N), m.input(2, 3, N), m.input(N)
+    gamma, beta, bias = m.weight(N), m.weight(N), m.weight(N)
+    m.node("SkipLayerNormalization", x, skip, gamma, beta, bias, epsilon=1e-3)
+    m.node("SkipLayerNormalization", skip, x, gamma, beta, outputs=(FLOAT, 0, 0, FLOAT))
+    m.node("SkipLayerNormalization", x, skip, gamma, epsilon=1e-5)
+    m.node(
+        "SkipSimplifiedLayerNormalization", x, skip, gamma, bias, outputs=(FLOAT, 0, 0, FLOAT), epsilon=0.1
+    )
+    m.node("SkipSimplifiedLayerNormalization", x, skip, gamma)
+    m.node("SimplifiedLayerNormalization", x, gamma, domain="", axis=-1, epsilon=1e-5)
+    m.node("Gelu", x)
+    m.node("BiasGelu", x, bias)
+    m.node("FastGelu", x)
+    m.node("FastGelu", x, row)
+    m.node("QuickGelu", x)
+    plan = m.check(tolerance=5e-6)
+    counts = {"layer_norm": 3, "rms_norm": 3, "gelu": 4, "quick_gelu": 1}
+    assert plan.report.fusions == counts and not plan.report.misses
+    assert {node for names in plan.sources.values() for node in names if node.startswith("node0/")}
+
+
+def test_quick_gelu_of_another_slope():
+    m = Model()
+    m.node("QuickGelu", m.input(1, 2, N), alpha=1.3)
+    assert m.check().report.fusions == {}
+
+
+@pytest.mark.parametrize("segments", [True, False])
+@pytest.mark.parametrize("places", [True, False])
+@pytest.mark.parametrize("mask", [True, False])
+def test_embeddings(segments, places, mask):
+    m = Model()
+    generator = np.random.default_rng(1)
+    index = lambda most: generator.integers(0, most, (2, 5)).astype("int32")  # noqa: E731
+    ids = m.input(values=index(11), name="ids")
+    types = m.input(values=index(2), name="types") if segments else ""
+    tables = m.weight(11, N), m.weight(9, N), m.weight(2, N) if segments else ""
+    unmasked = m.input(values=np.int32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), name="mask") if mask else ""
+    at = [m.input(values=index(9), name="places")] if places else []
+    outputs = (FLOAT, INT32, FLOAT) if mask and segments else (FLOAT, INT32)
+    m.node(
+        "EmbedLayerNormalization", ids, types, *tables, m.weight(N), m.weight(N), unmasked, *at,
+        outputs=outputs, epsilon=1e-6,
+    )  # fmt: skip
+    plan = m.check()
+    fused = {"layer_norm": 1} if len(outputs) == 3 else {"layer_norm": 1, "embedding_norm": 1}
+    assert plan.report.fusions == fused
+
+
+def test_the_sum_of_a_skip_norm_joins_the_product_before_it():
+    m = Model()
+    x, skip = m.input(2, 3, 8), m.input(2, 3, N)
+    product = m.node("MatMul", x, m.weight(8, N), domain="")
+    m.node("SkipLayerNormalization", product, skip, m.weight(N), m.weight(N), m.weight(N))
+    m.outputs = m.outputs[1:]
+    plan = m.check()
+    assert [task.op.label for task in plan.tasks if task.op.kind == "matmul"] == [
+        "matmul_6x8x24_residual_bias"
+    ]
+    assert plan.report.fusions == {"layer_norm": 1, "matmul_epilogue": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "outputs", "words"),
+    [
+        ("SkipLayerNormalization", 4, (FLOAT, FLOAT), "statistics"),
+        ("SkipSimplifiedLayerNormalization", 3, (FLOAT, 0, FLOAT), "statistics"),
+    ],
+)
+def test_refused(kind, count, outputs, words):
+    m = Model()
+    x = m.input(1, 2, N)
+    m.node(kind, x, x, *(m.weight(N) for _ in range(count - 2)), outputs=outputs)
+    with pytest.raises(UnsupportedOperatorError, match=f"node0.*{words}"):
+        import_model(m.proto())
+
+
+def test_another_axis_is_refused():
+    m = Model()
+    m.node("SimplifiedLayerNormalization", m.input(2, 3, N), m.weight(3, N), domain="", axis=1)
+    with pytest.raises(UnsupportedOperatorError, match="from axis 1 on"):
+        import_model(m.proto())
+
+
+def test_the_source_is_left_alone_and_other_operators_are_refused():
+    m = Model()
+    m.node("Gelu", m.input(1, 2, N))
+    proto = m.proto()
+    before = proto.SerializeToString()
+    import_model(proto)
+    assert proto.SerializeToString() == before
+    m.node("Inverse", "y0_0")
+    with pytest.raises(UnsupportedOperatorError, match="Inverse"):
+        import_model(m.proto())
+
+
+def test_of_onnx_itself_only_norms_are_expanded():
+    plain = [kind for domain, kind in EXPANSIONS if domain == "" and onnx.defs.has(kind, 21, "")]
+    assert sorted(plain) == ["GroupNormalization", "LayerNormalization"]

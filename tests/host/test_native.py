@@ -1,0 +1,112 @@
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from hetero_tvm.errors import NativeBuildError
+from hetero_tvm.host import native
+
+CODE = '#include "answer.h"\nextern "C" int answer() { return ANSWER; }\n'
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETERO_TVM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "answer.h").write_text("#define ANSWER 42\n")
+    (tmp_path / "answer.cc").write_text(CODE)
+    return tmp_path / "answer.cc"
+
+
+def test_compiled_once_and_then_found(source):
+    first = native.compile_shared([source], name="answer")
+    assert ctypes.CDLL(str(first)).answer() == 42
+    stamp = first.stat().st_mtime_ns
+    assert native.compile_shared([source], name="answer") == first
+    assert first.stat().st_mtime_ns == stamp
+    assert [file.name for file in first.parent.iterdir()] == [first.name]  # no scratch files
+
+
+def test_everything_that_matters_changes_the_key(source, monkeypatch):
+    paths = {native.compile_shared([source], name="answer")}
+    paths.add(native.compile_shared([source], name="answer", flags=["-DX"]))
+    paths.add(native.compile_shared([source], name="answer", flags=["-march=native"]))
+    monkeypatch.setattr(native, "cpu_features", lambda: frozenset({"another cpu"}))
+    paths.add(native.compile_shared([source], name="answer", flags=["-march=native"]))
+    source.with_name("answer.h").write_text("#define ANSWER 43\n")
+    paths.add(native.compile_shared([source], name="answer"))
+    assert len(paths) == 5
+
+
+def test_headers_in_include_folders_count(source, tmp_path):
+    (tmp_path / "answer.h").unlink()
+    (tmp_path / "include").mkdir()
+    header = tmp_path / "include/answer.h"
+    header.write_text("#define ANSWER 1\n")
+    first = native.compile_shared([source], name="answer", include=[tmp_path / "include"])
+    header.write_text("#define ANSWER 2\n")
+    second = native.compile_shared([source], name="answer", include=[tmp_path / "include"])
+    assert (ctypes.CDLL(str(first)).answer(), ctypes.CDLL(str(second)).answer()) == (1, 2)
+
+
+def test_headers_compiled_ahead_are_read_and_found_again(source, tmp_path):
+    """The one that lies in the source's own folder counts for the key, the compiled one is what g++ reads."""
+    if "g++" not in native.find_compiler()[0]:
+        pytest.skip("another compiler reads the header itself")
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    header = (tmp_path / "answer.h").rename(folder / "answer.h")
+    ready = native.compile_header(header, flags=["-O1"], name="answer")
+    assert native.compile_header(header, flags=["-O1"], name="answer") == ready
+    assert [file.name for file in ready.iterdir()] == ["answer.h.gch"]
+    options = [flag for flag in native.DEFAULT_FLAGS if flag != "-shared"]
+    command = [*native.find_compiler(), *options, "-O1", "-H", "-fsyntax-only", f"-I{ready}", str(source)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0 and f"! {ready}/answer.h.gch" in told.stderr  # "x": it does not fit
+    library = native.compile_shared([source], include=[ready, folder], flags=["-O1"], name="answer")
+    assert ctypes.CDLL(str(library)).answer() == 42
+    header.write_text("#define ANSWER 43\n")
+    assert native.compile_header(header, flags=["-O1"], name="answer") != ready
+
+
+def test_an_error_shows_the_compilers_words_and_the_command(source):
+    source.write_text("int main( {\n")
+    with pytest.raises(NativeBuildError) as caught:
+        native.compile_shared([source], name="broken")
+    text = str(caught.value)
+    assert "answer.cc:1" in text and "error" in text and "run it by hand" in text and "-fPIC" in text
+    assert not list((source.parent / "cache").iterdir())
+
+
+def test_without_a_compiler_the_install_command_is_named(source, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(source.parent))
+    with pytest.raises(NativeBuildError, match=r"apt-get install -y g\+\+"):
+        native.compile_shared([source], name="answer")
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.raises(NativeBuildError, match="no-such-compiler"):
+        native.compile_shared([source], name="answer")
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable(source, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HETERO_TVM_CACHE", str(tmp_path / "file/below"))
+    with pytest.raises(NativeBuildError, match="HETERO_TVM_CACHE"):
+        native.compile_shared([source], name="answer")
+
+
+def test_a_missing_source_is_named(tmp_path):
+    with pytest.raises(NativeBuildError, match="host/cpp/none.cc"):
+        native.source_path("host/cpp/none.cc")
+    assert native.source_path("host/cpp/peak.cc").is_file()
+
+
+def test_processes_may_compile_at_the_same_time(source):
+    script = (
+        "import sys; from hetero_tvm import native; print(native.compile_shared([sys.argv[1]], name='a'))"
+    )
+    command = [sys.executable, "-c", script, str(source)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    paths = {process.communicate(timeout=60)[0] for process in running}
+    assert len(paths) == 1 and all(process.returncode == 0 for process in running)
+    assert ctypes.CDLL(paths.pop().strip()).answer() == 42

@@ -1,0 +1,53 @@
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hetero_tvm.host.tvm import without_torch
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def test_tvm_comes_without_torch_and_with_its_threads_set(tmp_path):
+    (tmp_path / "torch.py").write_text("IMPORTED = True")
+    script = """
+import os, sys
+from hetero_tvm.host.tvm import tvm
+assert tvm is sys.modules["tvm"] and "torch" not in sys.modules
+import torch  # importable again
+print(os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"])
+"""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TVM_")}
+    env["PYTHONPATH"] = f"{ROOT}{os.pathsep}{tmp_path}"
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0"]
+
+
+def test_a_torch_that_is_loaded_stays(monkeypatch):
+    torch = type(sys)("torch")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with without_torch():
+        assert sys.modules["torch"] is torch
+    assert sys.modules["torch"] is torch
+
+
+def test_tvmscript_still_sees_names_of_the_caller():
+    """The faster stack walk finds closures, and leaves the standard module alone."""
+    from hetero_tvm.host.tvm import script_I as I
+    from hetero_tvm.host.tvm import script_T as T
+
+    size = 16
+
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def main(a: T.Buffer((size,), "float32"), b: T.Buffer((size,), "float32")):
+            for i in range(size):
+                with T.sblock("copy"):
+                    v = T.axis.spatial(size, i)
+                    b[v] = a[v]
+
+    assert Module["main"].params[0].name
+    assert inspect.stack.__module__ == "inspect"

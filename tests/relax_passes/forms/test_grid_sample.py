@@ -1,0 +1,46 @@
+"""Images read at computed positions, as lookups of pixels: the same numbers, within the image and beyond."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
+from tests.relax_passes.forms.test_index_forms import module_of, op, result, rewritten
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 5, 7)).astype(np.float32)
+# Within the image, beyond it on all sides, and exactly at pixels and borders.
+GRID = RNG.uniform(-1.6, 1.6, (2, 2, 4, 6)).astype(np.float32)
+GRID[0, :, 0] = [-1, 1, 0, -1.0 + 2 / 7, 1 - 1 / 5, 0.25]
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_the_results_stay(method, padding, aligned):
+    def build(x, grid):
+        return op.image.grid_sample(x, grid, method, "NCHW", padding, aligned)
+
+    after, report = rewritten(build, [X, GRID], [GridSampleAsTake()])
+    assert report.misses == [] and "grid_sample(" not in after.script(show_meta=False)
+    before = result(module_of(build, X, GRID), [X, GRID])
+    # Positions are rounded in another order: 1e-6 pixels, times the step from one pixel to the next.
+    np.testing.assert_allclose(result(after, [X, GRID]), before, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method, padding, side, reason",
+    [
+        ("bicubic", "zeros", 5, "between pixels by bicubic"),
+        ("bilinear", "reflection", 5, "beyond the image by reflection"),
+        ("bilinear", "zeros", 50, "16 bits are too few for positions in an image of 50 x 50"),
+    ],
+)
+def test_left_alone(method, padding, side, reason):
+    x = np.zeros((1, 1, side, side), np.float32)
+    grid = np.zeros((1, 3, 3, 2), np.float32)
+
+    def build(x, grid):
+        return op.image.grid_sample(x, op.permute_dims(grid, [0, 3, 1, 2]), method, "NCHW", padding, True)
+
+    _, report = rewritten(build, [x, grid], [GridSampleAsTake()])
+    assert [reason in miss["reason"] for miss in report.misses] == [True]

@@ -1,0 +1,56 @@
+"""The greatest few values without sorting: the same values and positions."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.relax_passes.forms.topk_form import TopkAsExtrema
+from tests.relax_passes.forms.test_index_forms import floats, op, result, rewritten
+
+TIES = np.array([[1, 3, 3, 2, 3], [0, -2, 0, 0, 0]], np.float32)
+CASES = {
+    "of the last axis": (floats(3, 7), 2, -1, True),
+    "of another axis": (floats(2, 6, 3), 3, 1, True),
+    "the least": (floats(2, 6), 2, 1, False),
+    "the greatest": (floats(4, 5), 1, 1, True),
+    "all": (floats(2, 3), 3, 1, True),
+    "equal ones": (TIES, 4, 1, True),
+}
+
+
+@pytest.mark.parametrize("x, k, axis, largest", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("field", [0, 1])
+def test_the_results_stay(x, k, axis, largest, field):
+    """Of equal values the first is taken first."""
+
+    def build(v):
+        return op.topk(v, k, axis, "both", largest, "int64")[field]
+
+    after, report = rewritten(build, [x], [TopkAsExtrema()])
+    assert report.misses == [] and "R.topk" not in after.script(show_meta=False)
+    order = np.argsort(-x if largest else x, axis=axis, kind="stable")
+    order = np.take(order, np.arange(k), axis=axis)
+    wanted = order if field else np.take_along_axis(x, order, axis)
+    got = result(after, [x])
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_both_results():
+    def build(v):
+        both = op.topk(v, 2, 1, "both", True, "int32")
+        return op.add(op.astype(both[1], "float32"), both[0])
+
+    after, _ = rewritten(build, [TIES], [TopkAsExtrema()])
+    np.testing.assert_array_equal(result(after, [TIES]), [[4, 5], [0, 2]])
+
+
+def test_one_result():
+    after, _ = rewritten(
+        lambda v: op.topk(v, 2, 1, "indices", True, "int32"), [TIES], [TopkAsExtrema()]
+    )  # fmt: skip
+    np.testing.assert_array_equal(result(after, [TIES]), [[1, 2], [0, 2]])
+
+
+def test_many_are_sorted():
+    _, report = rewritten(lambda v: op.topk(v, 9, 1)[0], [floats(2, 20)], [TopkAsExtrema()])
+    assert [miss["reason"] for miss in report.misses] == ["the greatest 9 are found by sorting"]

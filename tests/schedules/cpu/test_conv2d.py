@@ -1,0 +1,133 @@
+"""Direct convolution: strides, dilations, paddings, depthwise, patches; every choice of every knob."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from tests.schedules.cpu.running import (
+    MACHINES,
+    check_points,
+    check_shapes,
+    llvm_of,
+    point_runners,
+    random_arrays,
+)
+
+SPACE = Conv2dSpace()
+AVX2 = MACHINES["avx2"]
+PAD = (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_choice_computes_the_convolution(machine):
+    ops = [
+        Conv2d(2, 3, 9, 11, 17, (3, 3), (1, 1), PAD, epilogue=("bias", "relu")),
+        Conv2d(1, 5, 16, 14, 15, (1, 1), epilogue=("bias", "residual", "relu")),
+        Conv2d(1, 4, 13, 9, 6, (3, 2), (2, 2), (1, 0, 2, 1)),
+        Conv2d(2, 7, 8, 8, 7, (3, 3), (2, 2), PAD, groups=7, epilogue=("bias", "relu6")),
+    ]
+    check_shapes(SPACE, ops, machine)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Conv2d(1, 1, 1, 1, 1, (1, 1)),
+        Conv2d(1, 3, 5, 1, 2, (1, 1)),
+        Conv2d(1, 2, 7, 9, 3, (3, 3), dilation=(2, 3)),
+        Conv2d(1, 2, 9, 9, 3, (3, 3), (2, 3), (2, 2, 2, 2), (2, 1)),
+        Conv2d(1, 3, 20, 20, 5, (4, 4), (4, 4)),  # patches, their taps in loops
+        Conv2d(2, 3, 32, 17, 5, (8, 8), (8, 8), epilogue=("bias",)),  # a rest of columns
+        Conv2d(1, 3, 12, 12, 4, (7, 7), (2, 2), (3, 3, 3, 3)),
+        Conv2d(1, 2, 6, 6, 2, (1, 1), (2, 2)),
+        Conv2d(1, 2, 6, 6, 2, (1, 1), padding=PAD),
+        Conv2d(1, 1, 6, 6, 1, (3, 3), padding=PAD),  # one group of one channel
+        Conv2d(2, 3, 5, 6, 3, (3, 3), (1, 2), (0, 2, 1, 0), groups=3, epilogue=("residual",)),
+        Conv2d(1, 2, 3, 3, 2, (3, 3), padding=(5, 5, 5, 5)),  # some results see zeros only
+    ],
+    ids=str,
+)
+def test_unusual_shapes(op):
+    check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_random_shapes_and_points(data):
+    draw = data.draw
+    machine = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
+    channels = draw(st.integers(1, 6))
+    groups = channels if draw(st.booleans()) else 1
+    small, size = st.integers(1, 3), st.integers(1, 18)
+    filters = channels if groups > 1 else draw(st.integers(1, 20))
+    pair, padding = st.tuples(small, small), st.tuples(*[st.integers(0, 2)] * 4)
+    steps = st.lists(st.sampled_from(["bias", "residual", "relu", "relu6"]), max_size=3)
+    op = Conv2d(
+        draw(st.integers(1, 2)), channels, draw(size), draw(size), filters, draw(pair), draw(pair),
+        draw(padding), draw(pair), groups, tuple(draw(steps)),
+    )  # fmt: skip
+    assume(SPACE.refuses(op, machine) is None)
+    point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
+    check_points(SPACE, op, [point], machine)
+
+
+def test_default_is_a_choice_and_features_are_finite():
+    lengths = set()
+    ops = [
+        Conv2d(1, 64, 56, 56, 64, (3, 3), padding=PAD),
+        Conv2d(1, 3, 224, 224, 768, (16, 16), (16, 16)),
+        Conv2d(1, 96, 112, 112, 96, (3, 3), (2, 2), PAD, groups=96),
+        Conv2d(8, 2048, 7, 7, 512, (1, 1)),
+        Conv2d(1, 1, 1, 1, 1, (1, 1)),
+    ]
+    for machine in MACHINES.values():
+        for op in ops:
+            point = SPACE.default(op, machine)
+            SPACE.check(op, point, machine)
+            values = SPACE.features(op, point, machine)
+            assert np.isfinite(values).all()
+            lengths.add(len(values))
+    assert len(lengths) == 1
+
+
+def test_refusals():
+    assert SPACE.refuses(Softmax((3,), 4), AVX2) == "not a convolution"
+    grouped = Conv2d(1, 4, 5, 5, 6, (3, 3), groups=2)
+    assert SPACE.refuses(grouped, AVX2) == "2 groups of 2 channels: neither one group nor depthwise"
+    assert SPACE.refuses(Conv2d(1, 2, 20, 20, 3, (9, 9)), AVX2) == "81 filter taps, at most 49"
+    assert SPACE.refuses(Conv2d(1, 2, 3, 3, 2, (5, 5)), AVX2) == "an extent is zero"
+    assert SPACE.refuses(Conv2d(0, 2, 3, 3, 2, (1, 1)), AVX2) == "an extent is zero"
+    multiplier = Conv2d(1, 3, 5, 5, 6, (3, 3), groups=3)
+    assert "neither one group nor depthwise" in SPACE.refuses(multiplier, AVX2)
+
+
+def test_packed_weights():
+    op = Conv2d(1, 2, 5, 5, 5, (1, 3))
+    point = {**SPACE.default(op, AVX2), "tile": (4, 1)}
+    ((index, pack),) = SPACE.pack(op, point, AVX2).items()
+    assert op.inputs[index].name == "W"
+    w = np.arange(30, dtype="float32").reshape(5, 2, 1, 3)
+    packed = pack(w)
+    assert packed.shape == (2, 2, 3, 4) and packed.flags.c_contiguous and packed.dtype == np.float32
+    assert packed[1, 1, 2, 0] == w[4, 1, 0, 2] and not packed[1, ..., 1:].any()
+    assert packed[0, 1, 0, 3] == w[3, 1, 0, 0]
+
+
+def test_nan_spreads_no_further_than_the_window():
+    op = Conv2d(2, 2, 9, 10, 3, (3, 3), (1, 1), PAD, epilogue=("relu",))
+    (run,) = point_runners(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
+    x, w = random_arrays(op)
+    x[1, 0, 4, 9] = np.nan
+    nans = np.isnan(run(x, w))
+    expected = np.zeros_like(nans)
+    expected[1, :, 3:6, 8:10] = True
+    np.testing.assert_array_equal(nans, expected)
+
+
+def test_no_heap_for_the_register_tile():
+    op = Conv2d(1, 8, 10, 10, 8, (1, 1), epilogue=("bias", "relu"))
+    assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, SPACE.default(op, AVX2), AVX2))

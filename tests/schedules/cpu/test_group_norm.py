@@ -1,0 +1,44 @@
+"""The group norm kernel: every choice, tails, one value per channel, far-away means."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
+from tests.schedules.cpu.running import MACHINES, check_points, check_shapes, compiled, exact, random_arrays
+
+SPACE = GroupNormSpace()
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_choice(machine):
+    lanes = machine.lanes
+    shapes = [
+        GroupNorm((2, 6, 3, lanes + 5), 3, 1e-5),
+        GroupNorm((1, 4, 8 * lanes), 4, 1e-5, "silu"),
+        GroupNorm((3, 2 * lanes + 6), 2, 1e-3, "gelu_erf"),
+        GroupNorm((1, 12, 7, 7), 1, 1e-5),
+        GroupNorm((2, 3, 1, 1), 1, 1e-5),
+    ]
+    check_shapes(SPACE, shapes, machine)
+
+
+def test_a_mean_far_from_zero():
+    op, machine = GroupNorm((2, 4, 9, 9), 2, 1e-5), MACHINES["avx2"]
+    arrays = random_arrays(op)
+    arrays[0] = arrays[0] + np.float32(300)
+    check_points(SPACE, op, [SPACE.default(op, machine)], machine, arrays, tolerance=1e-4)
+
+
+def test_the_plain_form_computes_the_same():
+    op = GroupNorm((2, 6, 3, 5), 3, 1e-5, "silu")
+    arrays = random_arrays(op)
+    (run,) = compiled([(op.workload(), op.output.shape)])
+    np.testing.assert_allclose(run(*arrays), exact(op, arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_refusals():
+    machine = MACHINES["avx2"]
+    assert SPACE.refuses(Softmax((3,), 4), machine) == "not a group normalisation"
+    assert SPACE.refuses(GroupNorm((2, 4, 0), 2, 1e-5), machine) == "an extent is zero"

@@ -1,0 +1,87 @@
+"""Kernels without reductions on the GPU: numbers, and that neighbours are read and written as vectors."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host.tvm import te, tirx, topi
+from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
+from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from tests.schedules.cuda.programs import check, machine_code, program, tensor
+from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.spaces import body_of
+
+SPACE = CudaPointwiseSpace()
+
+X, BIAS, MORE = tensor("x", 5, 36), tensor("b", 36), tensor("y", 3, 36)
+SIDE, TABLE, INDEX = tensor("z", 5, 4), tensor("t", 50, 64), tensor("i", 4, 7, dtype="int64")
+HALF, ODD, ODD_BIAS = tensor("h", 6, 40, dtype="float16"), tensor("o", 7, 37), tensor("c", 37)
+MASK = tensor("m", 5, 36, dtype="bool")
+WIDTHS = {
+    "bias and relu": 4, "odd rows": 4, "rows joined": 4, "columns joined": 4, "columns cut": 4,
+    "cut askew": 1,
+    "gather": 4, "gather columns": 1, "padded": 4, "padded askew": 1, "narrowed": 8, "widened": 8, "half": 8,
+    "comparison": 1, "choice": 1, "integers": 2, "repeated": 4, "scalar": 1, "turned": 1, "uneven": 2,
+}  # fmt: skip
+CASES = {
+    "bias and relu": ([X, BIAS], topi.nn.relu(topi.add(X, BIAS)), lambda x, b: np.maximum(x + b, 0)),
+    "odd rows": ([ODD, ODD_BIAS], topi.add(ODD, ODD_BIAS), lambda x, b: x + b),
+    "rows joined": ([X, MORE], topi.concatenate([X, MORE], 0), lambda x, y: np.concatenate([x, y])),
+    "columns joined": (
+        [X, SIDE], topi.nn.relu(topi.concatenate([X, SIDE], 1)),
+        lambda x, z: np.maximum(np.concatenate([x, z], 1), 0),
+    ),
+    "columns cut": ([X], topi.strided_slice(X, [0, 4], [5, 12], [1, 1]), lambda x: x[:, 4:12]),
+    "cut askew": ([X], topi.strided_slice(X, [1, 1], [4, 33], [1, 1]), lambda x: x[1:4, 1:33]),
+    "gather": ([TABLE, INDEX], topi.take(TABLE, INDEX, axis=0), lambda t, i: t[i]),
+    "gather columns": ([TABLE, INDEX], topi.take(TABLE, INDEX, axis=1), lambda t, i: t[:, i]),
+    "padded": ([X], topi.nn.pad(X, [1, 4], [1, 4]), lambda x: np.pad(x, [(1, 1), (4, 4)])),
+    "padded askew": ([X], topi.nn.pad(X, [1, 3], [1, 2]), lambda x: np.pad(x, [(1, 1), (3, 2)])),
+    "narrowed": ([X], topi.cast(X, "float16"), lambda x: x.astype("float16")),
+    "widened": ([HALF], topi.cast(HALF, "float32"), lambda x: x.astype("float32")),
+    "half": ([HALF], topi.add(HALF, HALF), lambda x: x + x),
+    "comparison": ([X], topi.less(X, 0.0), lambda x: x < 0),
+    "choice": ([MASK, X], topi.where(MASK, X, topi.exp(X)), lambda m, x: np.where(m, x, np.exp(x))),
+    "integers": ([INDEX], topi.add(INDEX, tirx.const(3, "int64")), lambda x: x + 3),
+    "repeated": ([BIAS], topi.broadcast_to(BIAS, (3, 5, 36)), lambda b: np.broadcast_to(b, (3, 5, 36))),
+    "scalar": ([tensor("s")], te.compute((), lambda: tirx.const(2.0, "float32")), lambda s: np.float32(2)),
+    "turned": ([X], topi.transpose(X), lambda x: x.T),
+    "uneven": ([X], topi.nn.pad(X, [0, 6], [0, 2]), lambda x: np.pad(x, [(0, 0), (6, 2)])),
+}  # fmt: skip
+
+
+def test_numbers(emulated):  # noqa: F811
+    check(SPACE, CASES)
+
+
+def test_every_choice(emulated):  # noqa: F811
+    check(SPACE, {name: CASES[name] for name in ("odd rows", "columns joined")}, every=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_widths(name):
+    arguments, result, _ = CASES[name]
+    assert width_of(program_nests(program(arguments, result)).nests[0]) == WIDTHS[name]
+
+
+def test_a_chain_reads_and_writes_vectors(compiler):  # noqa: F811
+    x, y, bias = tensor("x", 4096, 768), tensor("y", 4096, 768), tensor("b", 768)
+    h, g = tensor("h", 4096, 768, dtype="float16"), tensor("g", 4096, 768, dtype="float16")
+    chains = [
+        ([x, y, bias], topi.nn.relu(topi.add(topi.multiply(x, y), bias))),
+        ([h, g], topi.multiply(h, topi.sigmoid(g))),
+        ([x, y], topi.concatenate([x, y], 1)),
+    ]
+    module = machine_code(SPACE, chains)
+    ptx = compiler.ptx(module.source, "sm_80")
+    for kernel, (loads, stores) in enumerate([(3, 1), (2, 1), (2, 1)]):
+        body = body_of(ptx, f"f{kernel}_kernel")
+        assert body.count("ld.global.nc.v4") == body.count("ld.global") == loads
+        assert body.count("st.global.v4") == body.count("st.global") == stores
+
+
+def test_refusals():
+    assert "reduces" in SPACE.refuses(program([X], topi.sum(X, axis=1)), MACHINE)
+    empty = tensor("e", 0, 4)
+    assert "zero" in SPACE.refuses(program([empty], topi.exp(empty)), MACHINE)
+    last = topi.argmax(X, axis=1, select_last_index=True)
+    assert "nests" in SPACE.refuses(program([X], last), MACHINE)

@@ -1,0 +1,119 @@
+"""Compiling in several processes, measuring in one; every way in which a candidate can fail."""
+
+import pytest
+
+from hetero_tvm.errors import TuningError, UsageError
+from hetero_tvm.records.store import VERIFIED, RecordStore, Site, read_records
+from hetero_tvm.search.loop import TuneOptions, tune
+from hetero_tvm.search.measure.device_client import LocalBench
+from hetero_tvm.search.measure.device_workers import DeviceWorkers, batch_size, open_benches
+from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.targets.registry import parse_target
+from tests.search.spaces import MACHINE, BadSpace, Scale, TinySpace, task
+
+COMPILE, BENCH = parse_target("cpu").offload
+ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
+LIMITS = Limits(build_seconds=15, run_seconds=5, memory=2 << 30)
+GOOD = {"mode": "good", "repeat": 1, "pieces": 2}
+
+
+@pytest.fixture(scope="module")
+def workers():
+    bench = LocalBench(BENCH, environment=ENVIRONMENT)
+    bench.open()
+    with DeviceWorkers([bench], MACHINE, COMPILE, LIMITS, slots=2) as running:
+        yield running
+
+
+def job(mode, **fields):
+    return Job("bad", ({"point": {**GOOD, "mode": mode}},), **fields)
+
+
+FAILURES = {
+    "crash": ("crash", "while compiling: killed by SIGSEGV\nlast words"),
+    "crash_run": ("crash", "SIGABRT"),
+    "hang_run": ("timeout", "no answer within 5 s"),
+    "wrong": ("wrong_result", "largest error"),
+    "unwritten": ("wrong_result", "nan"),
+    "memory": ("build_error", "out of memory"),
+    "raise": ("build_error", "cannot emit this"),
+    "exit": ("crash", "exit status 7"),
+}
+
+
+def test_a_failing_candidate_costs_only_itself(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    jobs = [job(mode) for mode in FAILURES for mode in (mode, "good")]
+    results = dict(workers.measure(jobs))
+    assert sorted(results) == list(range(len(jobs)))
+    for index, mode in enumerate(FAILURES):
+        (result,) = results[2 * index]
+        status, text = FAILURES[mode]
+        assert (result.status, result.seconds) == (status, None), (mode, result)
+        assert text in result.text, (mode, result)
+        (after,) = results[2 * index + 1]
+        assert after.ok and 0 < after.seconds < 1
+    assert {"build", "measure"} <= set(workers.spent)
+
+
+def test_several_candidates_side_by_side(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    points = [{"point": {**GOOD, "mode": mode}} for mode in ("good", "wrong", "good", "raise")]
+    ((_, results),) = workers.measure([Job("bad", tuple(points))])
+    assert [result.status for result in results] == ["ok", "wrong_result", "ok", "build_error"]
+
+
+def test_stopping_leaves_the_workers_usable(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    found = workers.measure([job("good"), job("hang_run"), job("good")], stop=lambda: True)
+    assert list(found) == []
+    ((_, (result,)),) = workers.measure([job("good")])
+    assert result.ok
+
+
+def test_a_search_records_what_it_measures(workers, tmp_path):
+    store = RecordStore(Site.of(MACHINE, device="Board 1"), tmp_path)
+    one = task(TinySpace())
+    report = tune([one], MACHINE, TuneOptions(trials=3, limits=LIMITS), store, workers=workers)
+    assert report.trials == 3 and not report.failures
+    assert report.peak_gflops is None  # what this machine can do says nothing of the device
+    records = read_records(store.path)
+    assert {record.device for record in records} == {"Board 1"}
+    assert [record.role for record in records].count(VERIFIED) == 1
+    again = tune([one], MACHINE, TuneOptions(trials=3), RecordStore(store.site, tmp_path), workers=workers)
+    assert again.stopped == "nothing to do"
+
+
+def test_a_device_that_cannot_be_used():
+    bench = LocalBench("hetero_tvm.search.measure.device:NoSuchDevice")
+    with pytest.raises(TuningError, match="cannot use its device"):
+        bench.open()
+    with pytest.raises(UsageError, match="measured on this machine only"):
+        open_benches(parse_target("npu:mobile"), "localhost:9090")
+
+
+def test_compiling_ahead_tells_what_does_not_compile(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    found = workers.compile_all([job("good"), job("raise"), job("crash"), job("good")])
+    assert [getattr(one, "status", "compiled") for (one,) in found] == [
+        "compiled",
+        "build_error",
+        "crash",
+        "compiled",
+    ]
+    assert found[0][0].is_file() and found[0][0] != found[3][0]
+
+
+@pytest.mark.parametrize(
+    ("trials", "tasks", "slots", "expected"),
+    [
+        (128, 1, 16, 32),
+        (128, 1, 2, None),
+        (64, 1, 16, 16),
+        (128, 12, 16, None),
+        (None, 3, 16, 32),
+        (2, 1, 16, None),
+    ],
+)
+def test_batches_keep_all_compilers_at_work(trials, tasks, slots, expected):
+    assert batch_size(trials, tasks, slots) == expected

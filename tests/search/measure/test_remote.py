@@ -1,0 +1,139 @@
+"""Measuring over RPC on loopback: failures stay at the other end, a lost connection says so."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hetero_tvm.errors import TuningError, UsageError
+from hetero_tvm.records.store import RecordStore, Site, read_records
+from hetero_tvm.search.loop import TuneOptions, tune
+from hetero_tvm.search.measure.device_workers import DeviceWorkers
+from hetero_tvm.search.measure.remote import Address, RemoteBench
+from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.targets.registry import parse_target
+from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, task
+
+COMPILE, BENCH = parse_target("cpu").offload
+ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
+LIMITS = Limits(build_seconds=15, run_seconds=5, memory=2 << 30)
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Process:
+    """A command that ends with everything that it started."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *map(str, command)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def wait_for(self, text):
+        for line in self.process.stdout:
+            if text in line:
+                return
+        raise AssertionError(f"it ended without saying {text!r}")
+
+    def kill(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def server(*more):
+    port = free_port()
+    process = Process("hetero_tvm.serve", "--port", port, *more)
+    process.wait_for("serving on")
+    return process, port
+
+
+@pytest.fixture
+def served():
+    process, port = server()
+    yield process, Address("127.0.0.1", port)
+    process.kill()
+
+
+def workers_at(address):
+    bench = RemoteBench(address, BENCH, ENVIRONMENT)
+    bench.open()
+    return DeviceWorkers([bench], MACHINE, COMPILE, LIMITS, slots=2)
+
+
+def test_candidates_fail_at_the_other_end_only(served):
+    with workers_at(served[1]) as workers:
+        workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+        modes = ["good", "crash_run", "good", "wrong", "hang_run", "good"]
+        points = [{"point": {"mode": mode, "repeat": 1, "pieces": 2}} for mode in modes]
+        results = dict(workers.measure([Job("bad", (point,)) for point in points]))
+    assert [results[index][0].status for index in range(len(modes))] == [
+        "ok", "crash", "ok", "wrong_result", "timeout", "ok",
+    ]  # fmt: skip
+    assert "SIGABRT" in results[1][0].text
+
+
+def test_a_lost_connection_keeps_what_was_measured(served, tmp_path):
+    process, address = served
+    store = RecordStore(Site.of(MACHINE), tmp_path)
+
+    def cut(event):
+        if event["event"] == "trial":
+            process.kill()
+
+    lost = pytest.raises(TuningError, match="connection to .* is lost")
+    with workers_at(address) as workers, lost as caught:
+        tune([task(ScaleSpace())], MACHINE, TuneOptions(trials=12, batch=2), store, cut, workers=workers)
+    assert "hetero_tvm.serve" in caught.value.hint
+    assert 1 <= len(read_records(store.path)) < 12
+
+
+def test_through_a_tracker(served):
+    port = free_port()
+    tracker = Process("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", port, "--port-end", port + 1)
+    announced = None
+    try:
+        tracker.wait_for("bind to")
+        announced, _ = server("--tracker", f"127.0.0.1:{port}", "--key", "board")
+        with pytest.raises(TuningError, match="knows no server with key 'other'") as caught:
+            RemoteBench(Address("127.0.0.1", port, "other"), BENCH).open()
+        assert "--key other" in caught.value.hint
+        bench = RemoteBench(Address.parse(f"127.0.0.1:{port}:board"), BENCH)
+        for _ in range(50):  # the server announces itself a moment after it says that it serves
+            try:
+                assert bench.open()["kind"] == "cpu"
+                break
+            except TuningError:
+                time.sleep(0.2)
+        assert bench.device["cores"] >= 1
+        bench.close()
+    finally:
+        tracker.kill()
+        if announced is not None:
+            announced.kill()
+
+
+def test_nobody_there():
+    port = free_port()
+    with pytest.raises(TuningError, match="no server answers") as caught:
+        RemoteBench(Address("127.0.0.1", port), BENCH).open()
+    assert "python -m hetero_tvm.serve" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["host", "host:port", ":9090", "host:0", "host:99999"])
+def test_wrong_addresses(text):
+    with pytest.raises(UsageError, match="no address"):
+        Address.parse(text)
+    assert Address.parse("h:1:a:b") == Address("h", 1, "a:b")

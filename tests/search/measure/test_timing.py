@@ -1,0 +1,85 @@
+"""How often a kernel runs to be timed, by a clock that only kernels advance."""
+
+import pytest
+
+from hetero_tvm.search.measure import timing
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def kernel(self, *seconds):
+        """A kernel whose runs take ``seconds`` in turn (the last value again and again)."""
+        runs = []
+
+        def call():
+            self.now += seconds[min(len(runs), len(seconds) - 1)]
+            runs.append(self.now)
+
+        return call, runs
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_the_least_of_the_repeats(clock):
+    call, runs = clock.kernel(0.0025, 0.004, 0.002, 0.003)
+    assert timing.measure([call], budget=0.014) == [pytest.approx(0.002)]
+    assert len(runs) == 5  # until the budget is spent
+
+
+def test_short_kernels_run_several_times_in_a_repeat(clock):
+    call, runs = clock.kernel(0.0001)
+    assert timing.measure([call], budget=0.012, repeats=6, warm_up=0.001) == [pytest.approx(0.0001)]
+    assert 110 < len(runs) < 150
+
+
+def test_a_slow_kernel_that_has_just_run_needs_no_warm_up(clock):
+    call, runs = clock.kernel(0.011)
+    assert timing.measure([call], once=[0.013]) == [pytest.approx(0.011)]
+    assert len(runs) == 2
+    call, runs = clock.kernel(0.011)
+    timing.measure([call])
+    assert len(runs) == 2  # the run that warms spends most of the budget
+
+
+def test_a_kernel_beyond_the_limit_runs_twice(clock):
+    call, runs = clock.kernel(0.003)
+    timing.measure([call], once=[0.0031], limit=0.002)
+    assert len(runs) == 1  # and once for its check
+    call, runs = clock.kernel(0.003)
+    timing.measure([call], limit=0.002)
+    assert len(runs) == 3
+    call, runs = clock.kernel(0.0019)
+    timing.measure([call], once=[0.0031], limit=0.002)
+    assert len(runs) > 3
+
+
+def test_kernels_alternate(clock):
+    order = []
+
+    def kernel(name, seconds):
+        def call():
+            order.append(name)
+            clock.now += seconds
+
+        return call
+
+    a, b = timing.measure([kernel("a", 0.003), kernel("b", 0.004)], limit=0.001)
+    assert (a, b) == (pytest.approx(0.003), pytest.approx(0.004))
+    assert "".join(order).startswith("abab")
+
+
+def test_settling_waits_for_rising_clocks():
+    taken = iter([5.0, 4.0, 3.0, 2.0, 1.0, *[1.0] * 50])
+    seen = []
+    timing.settle(lambda: seen.append(next(taken)) or seen[-1], 0.0, 60.0)
+    assert seen == [5.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    seen.clear()
+    timing.settle(lambda: seen.append(1.0) or 1 / len(seen), 0.0, 0.01)  # for ever faster: time ends it
+    assert len(seen) > 3

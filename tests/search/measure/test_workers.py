@@ -1,0 +1,212 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hetero_tvm.search.measure.workers import (
+    Job,
+    Limits,
+    contract_spec,
+    generic_spec,
+    start_early,
+    started_workers,
+    target_for,
+)
+from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, generic_task
+
+ROOT = Path(__file__).resolve().parents[3]
+GOOD = {"mode": "good", "repeat": 1, "pieces": 2}
+
+
+def measure(workers, jobs):
+    results = dict(workers.measure(jobs))
+    assert sorted(results) == list(range(len(jobs)))
+    return [results[index] for index in range(len(jobs))]
+
+
+@pytest.fixture(scope="module")
+def bad(workers):
+    workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+    return workers
+
+
+def job(mode, **fields):
+    return Job("bad", ({"point": {**GOOD, "mode": mode}},), **fields)
+
+
+def test_a_good_candidate(bad):
+    ((result,),) = measure(bad, [job("good")])
+    assert result.ok and 0 < result.seconds < 1
+    assert {"build", "check", "time"} <= set(bad.spent)
+
+
+FAILURES = {
+    "crash": ("crash", "SIGSEGV"),
+    "crash_run": ("crash", "SIGABRT in the run phase"),
+    "hang": ("timeout", "4 s into the build"),
+    "hang_run": ("timeout", "2 s into the run"),
+    "wrong": ("wrong_result", "largest error"),
+    "unwritten": ("wrong_result", "nan"),
+    "memory": ("build_error", "out of memory"),
+    "raise": ("build_error", "cannot emit this"),
+    "exit": ("crash", "exit status 7"),
+}
+
+
+def test_a_failing_candidate_costs_only_itself(bad):
+    modes = list(FAILURES)
+    jobs = [job(mode) for pair in zip(modes, ["good"] * len(modes), strict=True) for mode in pair]
+    results = measure(bad, jobs)
+    for mode, (result,) in zip(modes, results[::2], strict=True):
+        status, text = FAILURES[mode]
+        assert (result.status, result.seconds) == (status, None), mode
+        assert text in result.text, mode
+    assert all(result.ok for (result,) in results[1::2])
+
+
+@pytest.mark.parametrize("mode", ["crash", "crash_run", "hang_run", "wrong", "raise"])
+def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
+    jobs = [job(m, together=4) for m in ("good", mode, "good", "good", "good", "good", mode, "good")]
+    results = [result for (result,) in measure(bad, jobs)]
+    status, text = FAILURES[mode]
+    for index, result in enumerate(results):
+        if index in (1, 6):
+            assert (result.status, result.seconds) == (status, None) and text in result.text
+        else:
+            assert result.ok
+
+
+def test_members_of_a_group_are_reported_one_by_one(bad):
+    jobs = [job("good", together=4) for _ in range(7)] + [job("hang_run", together=4)]
+    known = []
+    for index, (result,) in bad.measure(jobs, lambda: len(known) == 7):
+        assert result.ok
+        known.append(index)
+    assert sorted(known) == list(range(7))
+
+
+def test_output_of_a_crashed_candidate_is_its_last_words(bad):
+    ((result,),) = measure(bad, [job("crash")])
+    assert "last words" in result.text
+
+
+def test_a_foreign_point_is_refused(bad):
+    ((result,),) = measure(bad, [Job("bad", ({"point": {"mode": "nonsense"}},))])
+    assert result.status == "build_error" and "nonsense" in result.text
+
+
+def test_side_by_side_one_failure_does_not_hide_the_others(bad):
+    points = [{**GOOD, "mode": mode} for mode in ("good", "wrong", "raise", "good")]
+    (results,) = measure(bad, [Job("bad", tuple({"point": point} for point in points))])
+    assert [result.status for result in results] == ["ok", "wrong_result", "build_error", "ok"]
+
+
+def test_a_task_that_cannot_be_prepared_fails_its_candidates(bad):
+    bad.add_task("missing", {**contract_spec(Scale(8, 64), ScaleSpace()), "space": "tests.nowhere:Space"})
+    (broken,), (good,) = measure(bad, [Job("missing", ({"point": {}},)), job("good")])
+    assert broken.status == "build_error" and "tests.nowhere" in broken.text
+    assert good.ok
+
+
+def test_generic_kernels_are_compared_with_the_unscheduled_workload(workers):
+    workers.add_task("generic", generic_spec(generic_task(16, 64).workload))
+    pair = ({"plain": True}, {"generic": True})
+    (plain, generic), (again,) = measure(
+        workers, [Job("generic", pair, store_reference=True), Job("generic", ({"generic": True},))]
+    )
+    assert plain.ok and generic.ok and again.ok
+
+
+def test_the_server_is_restarted_when_it_dies(bad):
+    workers = bad
+    workers.add_task("generic2", generic_spec(generic_task(16, 32).workload))
+    measure(workers, [Job("generic2", ({"plain": True},), store_reference=True)])
+    workers.wait_ready()
+    server = workers._server.process.pid
+    jobs = [job("hang")] + [job("good") for _ in range(3)]
+    jobs += [Job("generic2", ({"generic": True},))]
+    killed, seen = False, {}
+    for index, (result,) in workers.measure(jobs, lambda: False):
+        seen[index] = result
+        if not killed:
+            killed = True
+            os.kill(server, signal.SIGKILL)
+    assert sorted(seen) == list(range(len(jobs)))
+    assert {result.status for result in seen.values()} <= {"ok", "crash", "timeout"}
+    # The reference of a generic kernel was in the dead process: it is computed again.
+    ((result,),) = measure(workers, [Job("generic2", ({"generic": True},))])
+    assert result.ok
+    assert workers._server.process.pid != server
+
+
+def test_stopping_leaves_the_server_usable(bad):
+    start = time.monotonic()
+    assert list(bad.measure([job("hang_run"), job("good")], lambda: time.monotonic() > start + 0.5)) == []
+    ((result,),) = measure(bad, [job("good")])
+    assert result.ok
+
+
+def test_a_server_that_was_started_early_is_used_once():
+    start_early(MACHINE)
+    start_early(MACHINE)
+    first = started_workers(MACHINE, target_for(MACHINE), Limits(), seed=1)
+    second = started_workers(MACHINE, target_for(MACHINE), Limits(), seed=1)
+    assert first is not second and first.seed == 1
+    first.close()
+    second.close()
+
+
+def processes_with(text):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                environment = Path("/proc", entry, "environ").read_bytes()
+                state = Path("/proc", entry, "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if text.encode() in environment and state != "Z":
+                found.append(int(entry))
+    return found
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+HANGING = """
+from hetero_tvm.search.measure.workers import *
+from tests.search.spaces import *
+workers = Workers(MACHINE, limits=Limits(build_seconds=1000, run_seconds=1000))
+workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
+point = {"mode": "hang_run", "repeat": 1, "pieces": 2}
+workers.wait_ready()
+print("ready", flush=True)
+list(workers.measure([Job("bad", ({"point": point},))] * 3))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_orphans_whatever_ends_the_tuner(number):
+    mark = f"HETERO_TVM_TEST_MARK={os.getpid()}-{number.value}"
+    name, value = mark.split("=")
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING],
+        cwd=ROOT,
+        env={**os.environ, name: value, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout.readline() == b"ready\n"
+    assert wait_until(lambda: len(processes_with(mark)) >= 3)  # tuner, server, candidates
+    process.send_signal(number)
+    process.wait()
+    process.stdout.close()
+    assert wait_until(lambda: not processes_with(mark)), "orphans"
