@@ -138,4 +138,12 @@ T = tvm.tirx.script.builder.ir
 TensorLoad = tvm.ir.expr.TensorLoad
 SBlock, SBlockRealize = s_tir.SBlock, s_tir.SBlockRealize
 Schedule, ScheduleError = s_tir.Schedule, s_tir.ScheduleError
-Call = tvm.ir.Call
+
+# Names for annotations: what TVM's modules, functions and expressions are called across this package.
+IRModule, PrimFunc, RelaxFunction = tvm.ir.IRModule, tirx.PrimFunc, relax.Function
+Expr, Var, GlobalVar, Call = tvm.ir.Expr, tvm.ir.Var, tvm.ir.GlobalVar, tvm.ir.Call
+Buffer, Stmt = tirx.Buffer, tirx.Stmt
+TETensor = te.Tensor
+DeviceTensor = tvm.runtime.Tensor
+TVMTarget = tvm.target.Target
+Executable = relax.VMExecutable
