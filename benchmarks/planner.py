@@ -13,19 +13,20 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+import planner_problems
 from rich.console import Console
 from rich.table import Table
 
-from hetero_tvm.memory import Problem, check_plan, generate, greedy, plan, read_csv
+from hetero_tvm.memory import Problem, check_plan, greedy, plan, read_csv
 
 
 def generated() -> Iterator[tuple[str, Problem]]:
     for count in (100, 200, 300):
-        yield f"cut rectangle {count}", generate.perfect(count, count)
+        yield f"cut rectangle {count}", planner_problems.perfect(count, count)
     for count in (100, 300, 3000, 18_692):
-        yield f"random lives {count}", generate.scattered(count, count)
+        yield f"random lives {count}", planner_problems.scattered(count, count)
     for count in (2000, 20_000):
-        yield f"training step {count}", generate.training(count)
+        yield f"training step {count}", planner_problems.training(count)
 
 
 def main() -> None:

@@ -14,10 +14,11 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import planner_problems
 from rich.console import Console
 from rich.table import Table
 
-from hetero_tvm.memory import Buffer, Problem, check_plan, generate, plan, read_csv
+from hetero_tvm.memory import Buffer, Problem, check_plan, plan, read_csv
 
 Box = tuple[int, int, int, int]
 """Lower, upper, offset, size."""
@@ -95,7 +96,7 @@ def problems(form: str, solved: Sequence[Sequence[Box]], capacity: int) -> list[
         elif form == "joined":
             made.append(joined(boxes, solved[(number + 1) % len(solved)]))
     if form == "cut":
-        return [generate.perfect(100 + 40 * i, i, capacity=capacity) for i in range(6)]
+        return [planner_problems.perfect(100 + 40 * i, i, capacity=capacity) for i in range(6)]
     found = []
     for boxes in made:
         found.append(Problem(Buffer(f"{i}", a, b, s) for i, (a, b, _, s) in enumerate(boxes)))

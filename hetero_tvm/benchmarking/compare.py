@@ -55,7 +55,7 @@ class Result:
     ratio_p10: float | None = None
     """The same of the 10th percentiles: what a busy machine disturbs least."""
     npu: dict[str, Any] | None = None
-    """What a call costs on the NPU (see :class:`hetero_tvm.runtime.NpuUse`), where ours runs on one."""
+    """What a call costs on the NPU (see :class:`hetero_tvm.runtime.NpuUsage`), where ours runs on one."""
     host_turns: list[float] = field(default_factory=list)
     """Milliseconds of each call outside of the NPU's regions."""
     max_abs_difference: float | None = None

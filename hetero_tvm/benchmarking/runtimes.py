@@ -49,8 +49,7 @@ class Runtime:
 
 
 def _ours(job: Job) -> Call:
-    from hetero_tvm.runtime import load
-    from hetero_tvm.runtime import npu as npu_use
+    from hetero_tvm.runtime import load, npu_usage
 
     net = load(job.library, threads=job.threads, pin=job.cores)
     names = [spec.name for spec in net.signature.inputs]
@@ -60,7 +59,7 @@ def _ours(job: Job) -> Call:
         result = net(*values)
         return result if isinstance(result, tuple) else (result,)
 
-    call.npu = lambda: npu_use(net)  # what the last call cost on an NPU, or None
+    call.npu = lambda: npu_usage(net)  # what the last call cost on an NPU, or None
     return call
 
 

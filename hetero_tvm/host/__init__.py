@@ -1,6 +1,7 @@
-"""Facts about this machine: cores, instruction set, caches, measured peaks.
+"""This machine: cores, instruction set, caches, measured peaks; its C++ compiler and TVM.
 
-Imports neither TVM nor NumPy, so that the command lines and the runtime may ask cheaply.
+This package and its facts import neither TVM nor NumPy, so that the command lines and the runtime may ask
+cheaply; ``native`` and ``tvm`` are imported by those who need them.
 """
 
 from hetero_tvm.host.cores import available_cores, cpu_quota, physical_cores

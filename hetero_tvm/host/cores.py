@@ -26,7 +26,7 @@ def available_cores() -> tuple[int, ...]:
 
 
 def physical_cores(cores: Sequence[int] | None = None) -> int:
-    """How many physical cores stand behind ``cores`` (default: :func:`available_cores`)."""
+    """Number of physical cores behind ``cores`` (default: :func:`available_cores`)."""
     return len(_first_siblings(tuple(available_cores() if cores is None else cores)))
 
 
@@ -94,6 +94,7 @@ def _cpu_groups(proc: Path, root: Path) -> list[tuple[Path, int]]:
 
 
 def _group_limit(folder: Path, version: int) -> float | None:
+    """CPU limit of one control group, in cores; None where it sets none."""
     try:
         if version == 2:
             quota, period = (folder / "cpu.max").read_text().split()
@@ -109,6 +110,7 @@ def _group_limit(folder: Path, version: int) -> float | None:
 
 
 def read_text(path: Path) -> str | None:
+    """Content of a file of the kernel; None where there is none."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What the kernel says of the CPU: instruction set, vector unit, caches."""
+"""The CPU as the kernel describes it: instruction set, vector unit, caches."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def cpu_features() -> frozenset[str]:
 
 
 def psabi_level(features: frozenset[str], architecture: str) -> str:
+    """Highest level of the x86-64 psABI that ``features`` cover (``x86-64-v3``), else ``generic``."""
     for level, needed in _X86_LEVELS:
         if needed <= features:
             return level
@@ -38,7 +39,7 @@ def psabi_level(features: frozenset[str], architecture: str) -> str:
 
 
 def vector_unit(features: frozenset[str], architecture: str) -> tuple[int, int]:
-    """(bits, registers)."""
+    """(bits, architectural registers) of the widest vector unit."""
     if architecture in ("aarch64", "arm64"):
         return 128, 32
     if "avx512f" in features:
@@ -47,18 +48,20 @@ def vector_unit(features: frozenset[str], architecture: str) -> tuple[int, int]:
 
 
 def fma_units_of(microarchitecture: str, simd_bits: int) -> int:
+    """FMA instructions of ``simd_bits`` per cycle, guessed from the name of the microarchitecture."""
     if simd_bits == 512:
         return 1 if microarchitecture in _ONE_FMA_UNIT_AT_512 else 2
     return 1 if microarchitecture in ("znver1", "btver2") else 2
 
 
 def model_name() -> str:
+    """Name of the CPU as its maker wrote it."""
     match = re.search(r"^(?:model name|Hardware)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
     return match.group(1).strip() if match else platform.processor() or "unknown"
 
 
 def caches() -> dict[str, int]:
-    """``l1d``, ``l2``, ``l3`` as the first core sees them; common sizes where sysfs is silent."""
+    """Bytes of ``l1d``, ``l2``, ``l3`` as the first core sees them; common sizes where sysfs is silent."""
     sizes = {"l1d": 32 * KIB, "l2": 512 * KIB, "l3": 8 * MIB}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind = read_text(index / "level"), read_text(index / "type")

@@ -1,4 +1,4 @@
-"""A machine as schedules and records see it."""
+"""Facts about a machine that schedules and records depend on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hetero_tvm.host.cores import available_cores
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What schedules and records need to know of a machine.  Sizes in bytes."""
+    """Facts about one machine.  Cache sizes in bytes."""
 
     model_name: str
     architecture: str
     microarchitecture: str
-    """LLVM's name (``znver4``); without LLVM the psABI level (``x86-64-v3``)."""
+    """LLVM's name of the CPU (``znver4``); without LLVM the psABI level (``x86-64-v3``)."""
     features: frozenset[str]
     simd_bits: int
     registers: int

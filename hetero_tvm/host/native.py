@@ -1,4 +1,4 @@
-"""The one place that compiles the C++ sources shipped with this package, once, into a cache.
+"""Compilation of the C++ sources that ship with this package, each once, into a cache.
 
 The key of a cached library is the hash of everything that decides its content: sources, the
 headers they include by quotes, flags, the compiler's version, and (for ``-march=native``) the
@@ -58,7 +58,7 @@ def find_compiler() -> list[str]:
 
 
 def source_path(name: str | Path) -> Path:
-    """An absolute path as it is; a relative name as a file that ships with ``hetero_tvm``.
+    """Path of a source: an absolute one as it is, a relative one inside the package ``hetero_tvm``.
 
     Raises :class:`NativeBuildError` when there is no such file.
     """
@@ -103,14 +103,16 @@ def compile_object(
     include: Iterable[str | Path] = (),
     name: str,
 ) -> Path:
-    """The same to one relocatable object, for linking into libraries that are exported."""
+    """Compile C++ sources, as :func:`compile_shared`, to one relocatable object for exported libraries."""
     options = [flag for flag in DEFAULT_FLAGS if flag != "-shared"]
     return _compile(sources, [*options, "-r", "-nostdlib", *flags], include, name, ".o")
 
 
 def compile_header(header: str | Path, *, flags: Sequence[str] = (), name: str) -> Path:
-    """A folder to stand first in ``include``: with g++, sources that include ``header`` by its name and are
-    compiled with the same ``flags`` then read it as it was compiled here, once.
+    """Precompile a header; gives a folder to stand first in ``include``.
+
+    With g++, sources that include ``header`` by its name and are compiled with the same ``flags`` then read
+    it as it was compiled here, once.
 
     Other compilers read the header itself, which therefore must be found in a later folder.
     """

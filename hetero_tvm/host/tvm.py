@@ -1,4 +1,4 @@
-"""The one door to Apache TVM: every module that compiles takes ``tvm``, ``relax``, ``tirx``, ... from here.
+"""The one door to Apache TVM: every module takes ``tvm``, ``relax``, ``tirx``, ``te``, ... from here.
 
 A plain ``import tvm`` has three faults that this door mends:
 
@@ -13,17 +13,16 @@ rarely used modules are imported when their name is first asked for.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import linecache
 import os
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from hetero_tvm.host.cores import available_cores
+from hetero_tvm.host.without_torch import without_torch
 
 # The modules of TVM that walk the Python stack while they parse or build TVMScript.
 _STACK_WALKERS = (
@@ -56,24 +55,6 @@ _RARE = {
     "shash2hex": "tvm.s_tir.meta_schedule.utils:shash2hex",
     "structural_equal": "tvm_ffi:structural_equal",
 }
-
-
-@contextlib.contextmanager
-def without_torch() -> Iterator[None]:
-    """While open, ``import torch`` fails as if it were not installed.
-
-    Does nothing when PyTorch is imported already: the time is spent, and hiding it from its
-    own submodules would break them.
-    """
-    if "torch" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if sys.modules.get("torch", ...) is None:
-            del sys.modules["torch"]
 
 
 class _FastInspect(types.ModuleType):

@@ -1,4 +1,4 @@
-"""An independent check of a plan: shares no code with the planner, so that it can find its mistakes."""
+"""Independent check of a plan: shares no code with the planner, so that it can find its mistakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hetero_tvm.errors import BuildError
-from hetero_tvm.memory.problem import Problem, shortened
+from hetero_tvm.memory.problem import Buffer, Problem, shortened
 
 
 class PlanError(BuildError):
@@ -16,7 +16,7 @@ class PlanError(BuildError):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong; ``buffers`` are the ids concerned."""
+    """A mistake in a plan; ``buffers`` are the ids concerned."""
 
     kind: str
     """``missing``, ``negative``, ``alignment``, ``capacity`` or ``overlap``."""
@@ -27,13 +27,13 @@ class Finding:
 def find_mistakes(
     problem: Problem, offsets: Mapping[str, int], *, capacity: int | None = None, alignment: int = 1
 ) -> list[Finding]:
-    """What is wrong with these offsets (bytes by id); an empty list when the plan is right.
+    """List the mistakes in these offsets (bytes by id); empty when the plan is right.
 
     A sweep over time keeps the live buffers sorted by offset.  While they are disjoint, a new one
     overlaps some of them exactly when it overlaps a neighbour in that order; one that does is
     reported and left out, so that later findings are not its echoes.
     """
-    found = [finding for b in problem.buffers for finding in _alone(b, offsets, capacity, alignment)]
+    found = [finding for b in problem.buffers for finding in _own_mistakes(b, offsets, capacity, alignment)]
     events = []
     for index, b in enumerate(problem.buffers):
         if b.upper > b.lower and b.size > 0 and b.id in offsets:
@@ -76,7 +76,10 @@ def check_plan(
         raise PlanError("the memory plan is wrong", problems=texts)
 
 
-def _alone(b, offsets: Mapping[str, int], capacity: int | None, alignment: int) -> list[Finding]:
+def _own_mistakes(
+    b: Buffer, offsets: Mapping[str, int], capacity: int | None, alignment: int
+) -> list[Finding]:
+    """Mistakes that need no second buffer: no offset, negative, not aligned, beyond the capacity."""
     if b.id not in offsets:
         return [Finding("missing", (b.id,), f"{b.id!r} has no offset")]
     offset, found = offsets[b.id], []

@@ -17,7 +17,7 @@ _ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
 
 
 def best_of_orders(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[list[int], int]:
-    """The offsets with the lowest peak among all orders, and that peak, in bytes."""
+    """Offsets with the lowest peak among all orders, and that peak, in bytes."""
     best: tuple[list[int], int] = ([], 0)
     for number, key in enumerate(_ORDERS):
         found = first_fit(
@@ -29,7 +29,7 @@ def best_of_orders(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[li
 
 
 def by_size(buffers: Sequence[Buffer], alignment: int = 1) -> int:
-    """The peak, in bytes, of first fit by falling size."""
+    """Peak, in bytes, of first fit by falling size."""
     live = [b for b in buffers if b.size > 0 and b.upper > b.lower]
     order = sorted(range(len(live)), key=lambda i: _ORDERS[0](live[i]))
     return first_fit(live, [b.alignment or alignment for b in live], order)[1]

@@ -1,4 +1,4 @@
-"""The memory of one inference as data: what shares which bytes when, for the manifest and for reports."""
+"""Memory of one inference as data: tensors, the bytes they share and when, for the manifest and reports."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor in an arena.  Tensors of the same ``buffer`` share memory on purpose (in place)."""
+    """A tensor in an arena.  Tensors of the same ``buffer`` share memory on purpose (in place)."""
 
     name: str
-    """Variable of the graph, which is a source node's name where there is one."""
+    """Name of its variable in the graph, which is a source node's name where there is one."""
     kernel: str
     """Kernel that writes it; a workspace is written and read by it alone."""
     buffer: str
     lower: int
-    """First step that uses it."""
+    """First step that uses the tensor."""
     upper: int
     """First step after the last use."""
     nbytes: int
     nodes: tuple[str, ...] = ()
-    """Source nodes that it stands for."""
+    """Source nodes that the tensor stands for."""
     workspace: bool = False
     """Scratch of one kernel call instead of a tensor of the graph."""
 
 
 @dataclass(frozen=True)
 class Arena:
-    """One block of memory on one device, allocated once; all sizes and offsets are in bytes."""
+    """Block of memory on one device, allocated once; all sizes and offsets are in bytes."""
 
     device: str
     tensors: tuple[Tensor, ...]
@@ -44,7 +44,7 @@ class Arena:
 
     @property
     def problem(self) -> Problem:
-        """What was planned: a buffer per group of tensors that share memory."""
+        """The planning problem: a buffer per group of tensors that share memory."""
         ranges: dict[str, tuple[int, int, int]] = {}
         for t in self.tensors:
             lower, upper, size = ranges.get(t.buffer, (t.lower, t.upper, t.nbytes))
@@ -53,22 +53,22 @@ class Arena:
 
     @property
     def naive(self) -> int:
-        """Bytes if no tensor shared memory with another."""
+        """Sum of all tensors' bytes: the arena without any sharing."""
         return sum(t.nbytes for t in self.tensors)
 
     @property
     def live_without_sharing(self) -> int:
-        """Most bytes live at once if nothing worked in place."""
+        """Largest number of bytes live at once if nothing worked in place."""
         return max_live((t.lower, t.upper, t.nbytes) for t in self.tensors)
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """All memory that a call of the model uses beside weights, inputs and outputs."""
+    """Memory that a call of the model uses beside weights, inputs and outputs."""
 
     arenas: tuple[Arena, ...] = ()
     steps: int = 0
-    """Calls of kernels, in whose positions live ranges are counted."""
+    """Number of kernel calls; live ranges are positions in their order."""
     static_plan: int | None = None
     """Bytes that TVM's StaticPlanBlockMemory takes for the same tensors."""
     outputs: int = 0
@@ -82,16 +82,17 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes of all arenas."""
+        """Size of all arenas, in bytes."""
         return sum(arena.plan.peak for arena in self.arenas)
 
     @property
     def lower_bound(self) -> int:
-        """Most bytes live at once: no plan needs less."""
+        """Largest number of bytes live at once: no plan needs less."""
         return sum(arena.plan.lower_bound for arena in self.arenas)
 
     @property
     def naive(self) -> int:
+        """Bytes that the arenas would need without any sharing."""
         return sum(arena.naive for arena in self.arenas)
 
     def verify(self) -> None:
@@ -137,7 +138,7 @@ class MemoryPlan:
 
     @classmethod
     def from_json(cls, data: Any) -> MemoryPlan:
-        """Raises :class:`UsageError` for another version or missing fields."""
+        """Read :meth:`to_json`'s values; raises :class:`UsageError` for another version or missing fields."""
         if not isinstance(data, Mapping) or data.get("version") != VERSION or "arenas" not in data:
             raise UsageError(
                 f"this is no memory plan of version {VERSION}", hint="export the model again for one"
@@ -154,9 +155,8 @@ class MemoryPlan:
                 )
                 for arena in data["arenas"]
             )
-            return cls(
-                arenas, data["steps"], data["static_plan"], data["outputs"], tuple(data["in_place"]),
-                dict(data["refused"]), dict(data["stack"]),
-            )  # fmt: skip
+            plain = {name: data[name] for name in ("steps", "static_plan", "outputs")}
+            mappings = {name: dict(data[name]) for name in ("refused", "stack")}
+            return cls(arenas, in_place=tuple(data["in_place"]), **plain, **mappings)
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"the memory plan is damaged: {error!r}") from error

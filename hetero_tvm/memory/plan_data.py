@@ -16,36 +16,36 @@ class Plan:
     """Offsets of all buffers in one arena.  All numbers but ``seconds`` are in bytes."""
 
     offsets: Mapping[str, int]
-    """By buffer id; 0 for buffers that take no memory."""
+    """Offset by buffer id; 0 for buffers that take no memory."""
     peak: int
     """The highest end of a buffer: the size that the arena needs."""
     lower_bound: int
     """Proven: no plan has a lower peak."""
     optimal: bool
     method: str
-    """What found it: trivial, greedy, local search or exact search."""
+    """Stage of the planner that found it: trivial, greedy, local search or exact search."""
     seconds: float
     capacity: int | None = None
-    """What was asked for, or None for the lowest peak."""
+    """Limit that was asked for; None when the lowest peak was."""
     alignment: int = 1
     note: str | None = None
-    """What the reader should know, for instance that there was no compiler."""
+    """Remark for the reader, for instance that there was no compiler."""
     interrupted: bool = False
-    """The search was ended by the user; the plan is the best one until then."""
+    """Whether the user ended the search; the plan is the best one until then."""
 
     @property
     def fits(self) -> bool:
-        """Within the capacity; True when none was given."""
+        """Whether the peak is within the capacity; True when none was given."""
         return self.capacity is None or self.peak <= self.capacity
 
     @property
     def impossible(self) -> bool:
-        """Proven that no plan fits the capacity."""
+        """Whether it is proven that no plan fits the capacity."""
         return self.capacity is not None and self.lower_bound > self.capacity
 
     @property
     def gap(self) -> float:
-        """How far the peak may be above the lowest possible, as a fraction of the lower bound."""
+        """Distance of the peak from the lower bound, as a fraction of that bound."""
         return (self.peak - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """Raises :class:`UsageError` for another version or missing fields."""
+        """Read :meth:`to_dict`'s values; raises :class:`UsageError` for another version or missing fields."""
         if not isinstance(data, Mapping) or data.get("version") != VERSION:
             raise UsageError(f"this is no memory plan of version {VERSION}")
         try:

@@ -106,7 +106,7 @@ def _in_cpp(
     seed: int,
     keep_on_interrupt: bool,
 ) -> tuple[Outcome, bool]:
-    """What was found, and whether the user ended the search."""
+    """Run the C++ planner; gives the outcome, and whether the user ended the search."""
     count = len(buffers)
     array = ctypes.c_int64 * count
     lower, upper = array(*(b.lower for b in buffers)), array(*(b.upper for b in buffers))
@@ -149,8 +149,8 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     numbers = ctypes.POINTER(ctypes.c_int64)
     library.hetero_plan_memory.restype = ctypes.c_int
-    library.hetero_plan_memory.argtypes = [
-        ctypes.c_int64, numbers, numbers, numbers, numbers, ctypes.c_int64, ctypes.c_double,
-        ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), numbers, numbers,
-    ]  # fmt: skip
+    ranges = [ctypes.c_int64, *[numbers] * 4]  # count, lower, upper, size, alignment
+    limits = [ctypes.c_int64, ctypes.c_double, ctypes.c_uint64]  # capacity, seconds, seed
+    results = [ctypes.POINTER(ctypes.c_int), numbers, numbers]  # stop flag, offsets, outcome
+    library.hetero_plan_memory.argtypes = [*ranges, *limits, *results]
     return library

@@ -1,4 +1,4 @@
-"""A picture of the arena over time: one rectangle per buffer."""
+"""Picture of the arena over time: one rectangle per buffer."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def plot(
 
 
 def _colour(name: str) -> float:
-    """The same colour for the same id in every picture, as a number in [0, 1)."""
+    """Colour of a buffer as a number in [0, 1), the same in every picture."""
     return zlib.crc32(name.encode()) % 997 / 997

@@ -28,7 +28,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 
 @dataclass(frozen=True)
 class Buffer:
-    """A piece of memory that is live in ``[lower, upper)``.
+    """A block of memory that is live in ``[lower, upper)``.
 
     ``size`` and ``alignment`` (a power of two; None: the planner's) are in bytes; ``lower`` and
     ``upper`` are in steps of any kind, for instance positions in a schedule.  A buffer with
@@ -42,7 +42,7 @@ class Buffer:
     alignment: int | None = None
 
     def problem(self) -> str | None:
-        """What is wrong with this buffer, or None."""
+        """Mistake in this buffer as text, or None."""
         if self.upper < self.lower:
             return f"upper {self.upper} is before lower {self.lower}"
         if self.size < 0:
@@ -78,7 +78,7 @@ class Problem:
         return len(self.buffers)
 
     def max_live(self) -> int:
-        """The most bytes live at any one time: no plan has a lower peak."""
+        """Largest number of bytes live at any one time: no plan has a lower peak."""
         return max_live((b.lower, b.upper, b.size) for b in self.buffers)
 
     def fullest(self) -> tuple[int, list[Buffer]]:
@@ -94,6 +94,7 @@ class Problem:
 
 
 def is_alignment(value: int) -> bool:
+    """Whether ``value`` is a power of two up to 2**32."""
     return 0 < value <= 2**32 and value & (value - 1) == 0
 
 
@@ -129,7 +130,7 @@ def read_csv(path: str | Path) -> tuple[Problem, dict[str, int]]:
 
 
 def parse_csv(text: str, name: str = "the CSV") -> tuple[Problem, dict[str, int]]:
-    """As :func:`read_csv`, of a text; ``name`` is for messages."""
+    """Read a text in the format of :func:`read_csv`'s files; ``name`` is for messages."""
     try:
         rows = [(line, row) for line, row in _rows(text) if any(cell.strip() for cell in row)]
     except csv.Error as error:
@@ -171,6 +172,7 @@ def write_csv(path: str | Path, problem: Problem, offsets: Mapping[str, int] | N
 
 
 def format_csv(problem: Problem, offsets: Mapping[str, int] | None = None) -> str:
+    """The text that :func:`write_csv` writes."""
     aligned = any(b.alignment is not None for b in problem.buffers)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -216,7 +218,7 @@ def _columns(header: Sequence[str], name: str) -> dict[str, int]:
 
 
 def _buffer(row: Sequence[str], columns: Mapping[str, int]) -> tuple[list[str], Buffer | None, int | None]:
-    """(mistakes, buffer or None, offset or None)."""
+    """Read one row: (mistakes, buffer or None, offset or None)."""
     found: list[str] = []
 
     def number(column: str, needed: bool) -> int | None:

@@ -9,7 +9,7 @@ from hetero_tvm.runtime.manifest import (
     read_manifest,
     write_sidecar,
 )
-from hetero_tvm.runtime.npu import NpuUse, npu_use
+from hetero_tvm.runtime.npu import NpuUsage, npu_usage
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
@@ -17,14 +17,14 @@ from hetero_tvm.runtime.signature import Signature, TensorSpec
 __all__ = [
     "Library",
     "Manifest",
-    "NpuUse",
+    "NpuUsage",
     "Signature",
     "TargetInfo",
     "TensorSpec",
     "current_versions",
     "embed_source",
     "load",
-    "npu_use",
+    "npu_usage",
     "quiet_fd2",
     "read_manifest",
     "write_sidecar",

@@ -44,7 +44,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 class InputSlot:
-    """One input: checks what is given and turns it into a tensor of the runtime."""
+    """Conversion of one input: checks what is given and turns it into a tensor of the runtime."""
 
     def __init__(self, runtime: TVMRuntime, spec: TensorSpec):
         self.spec = spec
@@ -59,7 +59,7 @@ class InputSlot:
         )
 
     def check(self, value: Any) -> tuple[np.ndarray | None, str | None]:
-        """(array, None), or (None, what is wrong)."""
+        """Check an argument: (array, None), or (None, what is wrong)."""
         if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self._shape:
             return value, None
         try:
@@ -104,7 +104,7 @@ class InputSlot:
         return array
 
     def _exactly(self, array: np.ndarray) -> np.ndarray:
-        """Python numbers and lists have no dtype to respect, but their values must survive."""
+        """Convert Python numbers and lists, which have no dtype to respect but values that must survive."""
         if array.dtype.kind not in "biuf":
             raise TypeError(f"expected an array of {self.dtype}, got values of type {array.dtype}")
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Where ``cpuid`` reports each CPU feature, for the check that travels inside a library.
+"""Positions at which ``cpuid`` reports CPU features, for the check that travels inside a library.
 
 Names are those of /proc/cpuinfo.  The check is C++ (see ``cpp/embed.cc.in``), so that C and
 C++ programs are protected from illegal instructions as well.

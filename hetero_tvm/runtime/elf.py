@@ -1,4 +1,4 @@
-"""Just enough of the ELF format to look into a library without loading it."""
+"""The parts of the ELF format that show a library's machine and sections without loading it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def anonymous(maps: str) -> list[Span]:
 
 
 def added(before: Iterable[Span], after: Iterable[Span]) -> list[Span]:
-    """What ``after`` covers and ``before`` does not (a new piece may have joined an older one)."""
+    """Address ranges in ``after`` but not in ``before`` (a new piece may have joined an older one)."""
     result = []
     old = sorted(before)
     for start, end in after:

@@ -19,7 +19,7 @@ from hetero_tvm.runtime.huge_pages import on_huge_pages
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature
-from hetero_tvm.runtime.threads import Placement, attach
+from hetero_tvm.runtime.threads import ThreadPinning, attach
 
 _CPU, _POOLED = 1, 2  # device type, allocator of the virtual machine
 
@@ -38,13 +38,13 @@ class Library:
     serve in parallel, use processes with cores of their own (``pin=[0, 1]``, ``pin=[2, 3]``).
     """
 
-    def __init__(self, path: Path, manifest: Manifest, placement: Placement):
+    def __init__(self, path: Path, manifest: Manifest, pinning: ThreadPinning):
         self.path = path
         self.manifest = manifest
-        self._placement = placement
-        self._core = {placement.cores[0]} if placement.cores else None
+        self._pinning = pinning
+        self._core = {pinning.cores[0]} if pinning.cores else None
         self._runtime = tvm_runtime.start()
-        attach(self._runtime, placement)
+        attach(self._runtime, pinning)
         self._start()
         self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
@@ -58,7 +58,7 @@ class Library:
         self._main, self.loaded_path = start
 
     def _initialize(self, machine: Any) -> Any:
-        """Give a virtual machine its devices; the entry function for them."""
+        """Give a virtual machine its devices; returns the entry function."""
         machine["vm_initialization"](_CPU, 0, _POOLED)
         return machine["main"]
 
@@ -70,12 +70,12 @@ class Library:
     @property
     def threads(self) -> int:
         """Threads that a call runs on, the calling one included."""
-        return self._placement.threads
+        return self._pinning.threads
 
     @property
     def cores(self) -> tuple[int, ...] | None:
         """Core of each thread, or None when they are not pinned."""
-        return self._placement.cores
+        return self._pinning.cores
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
@@ -88,7 +88,7 @@ class Library:
         """
         arrays = self._bind(args, kwargs)
         with self._lock:
-            attach(self._runtime, self._placement)
+            attach(self._runtime, self._pinning)
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
             result = self._run(tensors)
             return self._results(result)
@@ -113,7 +113,7 @@ class Library:
             raise LibraryError(f"{self.path.name} failed: {error}") from error
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
-        """Arrays in the order of the signature."""
+        """Check the arguments of a call; gives arrays in the order of the signature."""
         values: list[Any] | tuple[Any, ...] = args
         if kwargs or len(args) != len(self._slots):
             values = self._by_name(args, kwargs)

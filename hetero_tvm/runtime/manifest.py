@@ -1,4 +1,4 @@
-"""What an exported library says about itself, without being loaded.
+"""The manifest: facts about an exported library that can be read without loading it.
 
 The manifest is JSON in a section of its own inside the ``.so`` (:func:`embed_source` makes the
 C++ source for it), and a copy with the file's sha256 lies beside it (:func:`write_sidecar`).
@@ -37,7 +37,7 @@ _COPY_AGAIN = "copy or export it again"
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned;
+    """Target that a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned;
     ``archs``: GPU architectures with machine code in the library."""
 
     kind: str = "cpu"
@@ -49,7 +49,7 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Schema version 1.  ``kernels``, ``memory`` and ``accuracy`` are free-form JSON values."""
+    """A library described, schema 1; ``kernels``, ``memory``, ``accuracy`` are free-form JSON values."""
 
     name: str
     signature: Signature
@@ -205,7 +205,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _find(path: Path, data: mmap.mmap) -> bytes:
-    """The JSON text; by the section table, else (it was stripped) by the marker."""
+    """The manifest's JSON text, found by the section table, else (it was stripped) by the marker."""
     try:
         place = elf.section(data, SECTION.encode())
     except (ValueError, struct.error) as error:

@@ -1,28 +1,37 @@
-"""What the last call of a library cost on its NPU; needs no compiler."""
+"""Cost of a library's last call on its NPU, as the driver counted it; needs no compiler."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+
+from hetero_tvm.runtime.library import Library
 
 
-class _Use(ctypes.Structure):
+class _CUsage(ctypes.Structure):
+    """``hetero_npu_use`` of ``targets/npu/cpp/npu_region.h``, field by field."""
+
+    # fmt: off
     _fields_ = [
         ("cycles", ctypes.c_double), ("seconds", ctypes.c_double), ("call_seconds", ctypes.c_double),
         ("joule", ctypes.c_double), ("macs", ctypes.c_double), ("dram_bytes", ctypes.c_uint64),
-    ]  # fmt: skip
+    ]
+    # fmt: on
 
 
 @dataclass(frozen=True)
-class NpuUse:
-    """All NPU regions of a library's last call together, as the driver counted.
+class NpuUsage:
+    """Sums over all NPU regions that a library's last call ran.
 
     Parameters
     ----------
-    cycles, seconds : of the NPU, by its own clock (simulated, unless ``HNPU_DRIVER`` names hardware).
-    call_seconds : time of the host within the calls of regions; behind the simulator most of it computes
+    regions : number of regions that ran.
+    cycles, seconds : time on the NPU by its own clock (simulated, unless ``HNPU_DRIVER`` names hardware).
+    call_seconds : time on the host inside the calls of regions; behind the simulator most of it computes
         numbers.
+    energy_joule : energy of the NPU and its memory, in joules.
+    macs : multiply-accumulate operations.
+    dram_bytes : bytes moved between the NPU and its DRAM.
     """
 
     regions: int
@@ -34,13 +43,13 @@ class NpuUse:
     dram_bytes: int
 
 
-def npu_use(library: Any) -> NpuUse | None:
-    """Of a loaded :class:`~hetero_tvm.runtime.Library`; None when it has no NPU regions that have run."""
+def npu_usage(library: Library) -> NpuUsage | None:
+    """Read the counters of the last call of a loaded library; None when none of its regions has run."""
     loaded = ctypes.CDLL(str(library.loaded_path))
     if not hasattr(loaded, "hetero_npu_profile_use"):
         return None
-    raw = _Use()
+    raw = _CUsage()
     regions = loaded.hetero_npu_profile_use(ctypes.byref(raw))
     if not regions:
         return None
-    return NpuUse(regions, raw.cycles, raw.seconds, raw.call_seconds, raw.joule, raw.macs, raw.dram_bytes)
+    return NpuUsage(regions, raw.cycles, raw.seconds, raw.call_seconds, raw.joule, raw.macs, raw.dram_bytes)

@@ -11,7 +11,7 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.runtime import elf, tvm_runtime
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
-from hetero_tvm.runtime.threads import plan
+from hetero_tvm.runtime.threads import choose_pinning
 
 VERIFY_VARIABLE = "HETERO_TVM_VERIFY"
 
@@ -33,7 +33,7 @@ def load(
     threads : size of the thread pool; default ``$HETERO_TVM_THREADS``, else the available cores.
     pin : keep each thread on a core of its own (True), on these cores (a list of ids), or let
         the scheduler decide (False); default ``$HETERO_TVM_PIN``, else see
-        :func:`hetero_tvm.runtime.threads.plan`.
+        :func:`hetero_tvm.runtime.threads.choose_pinning`.
     verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
         ``$HETERO_TVM_VERIFY=1``).
     device : number of the GPU, for a library that runs on one.
@@ -52,18 +52,18 @@ def load(
     _check_cpu(so_path, manifest)
     if verify or os.environ.get(VERIFY_VARIABLE, "") not in ("", "0"):
         verify_sidecar(so_path)
-    placement = plan(threads, pin)
+    pinning = choose_pinning(threads, pin)
     tvm_runtime.check_versions(manifest.versions)
     if manifest.target.kind == "cuda":
         from hetero_tvm.runtime.cuda.library import CudaLibrary, check_can_run
 
         check_can_run(manifest, device)
-        return CudaLibrary(so_path, manifest, placement, device, cuda_graph)
-    return Library(so_path, manifest, placement)
+        return CudaLibrary(so_path, manifest, pinning, device, cuda_graph)
+    return Library(so_path, manifest, pinning)
 
 
 def resolve(path: Path) -> Path:
-    """The library that ``path`` means, absolute (the loader needs a slash in it)."""
+    """Absolute path of the library that ``path`` means (the loader needs a slash in it)."""
     if path.is_file():
         return path.resolve()
     if not path.exists():

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output.
+    """Name, shape and dtype of one input or output.
 
     ``dtype`` is a NumPy dtype name (or ``bfloat16``); a dimension is a number, or the name of
     one that is known only at run time.

@@ -1,4 +1,4 @@
-"""How many threads a library runs on, and on which cores they stay.
+"""Number of threads that a library runs on, and the cores that they are pinned to.
 
 TVM keeps one pool of workers per *calling thread*, made at that thread's first parallel launch
 and never larger afterwards.  So the size is settled before the first launch, and the workers are
@@ -25,21 +25,21 @@ from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 THREADS_VARIABLE = "HETERO_TVM_THREADS"
 PIN_VARIABLE = "HETERO_TVM_PIN"
 _TVM_VARIABLE = "TVM_NUM_THREADS"
-_MODE_BIG = 1  # runtime.config_threadpool: plain workers, no placement of its own
+_MODE_BIG = 1  # runtime.config_threadpool: plain workers, no pinning of its own
 
 _ParallelLambda = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
-class Placement:
-    """``threads`` workers; worker *i* stays on ``cores[i]`` (None: the scheduler decides)."""
+class ThreadPinning:
+    """A pool of ``threads`` workers, worker *i* pinned to ``cores[i]`` (None: the scheduler decides)."""
 
     threads: int
     cores: tuple[int, ...] | None = None
 
 
-def plan(threads: int | None = None, pin: bool | Iterable[int] | None = None) -> Placement:
-    """Turn arguments and environment into a placement.
+def choose_pinning(threads: int | None = None, pin: bool | Iterable[int] | None = None) -> ThreadPinning:
+    """Number of threads and their cores, from arguments and environment.
 
     Threads: ``threads``, else ``$HETERO_TVM_THREADS``, else the length of a list of cores, else
     one per available core.  Cores: ``pin``, else ``$HETERO_TVM_PIN`` (``0`` no, ``1`` yes, or
@@ -59,18 +59,18 @@ def plan(threads: int | None = None, pin: bool | Iterable[int] | None = None) ->
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"threads must be a whole number of at least 1, got {count!r}")
     if listed is not None:
-        return Placement(count, _checked(listed, count))
+        return ThreadPinning(count, _checked(listed, count))
     if pin is False or count == 1 and pin is None:
-        return Placement(count)
+        return ThreadPinning(count)
     if count > len(available):
         if pin:
             raise UsageError(
                 f"{count} threads cannot be pinned to {len(available)} available cores",
                 hint=f"threads={len(available)}, or pin=False",
             )
-        return Placement(count)
+        return ThreadPinning(count)
     whole = count == len(available) == len(os.sched_getaffinity(0))
-    return Placement(count, available[:count] if pin or whole else None)
+    return ThreadPinning(count, available[:count] if pin or whole else None)
 
 
 def _threads_from_environment() -> int | None:
@@ -99,6 +99,7 @@ def _pin_from_environment() -> bool | tuple[int, ...] | None:
 
 
 def _checked(cores: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The first ``count`` of ``cores``; raises :class:`UsageError` where they cannot be had."""
     allowed = os.sched_getaffinity(0)
     problems = [f"core {core} is not available to this process" for core in cores if core not in allowed]
     if len(set(cores)) != len(cores):
@@ -115,9 +116,9 @@ def _checked(cores: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 class _PoolState(threading.local):
-    """What is known of the pool of one calling thread."""
+    """State of the pool of one calling thread."""
 
-    placement: Placement | None = None
+    pinning: ThreadPinning | None = None  # that the workers have now
     size: int = 0  # workers at creation; 0: not started by us
     pinned: bool = False
     forked: bool = False
@@ -135,38 +136,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def attach(runtime: TVMRuntime, placement: Placement) -> None:
-    """Make the calling thread's pool fit ``placement``; nearly free when it already does.
+def attach(runtime: TVMRuntime, pinning: ThreadPinning) -> None:
+    """Give the calling thread's pool the size and cores of ``pinning``; nearly free when it already does.
 
     Raises :class:`LibraryError` when the pool was started with fewer workers, or when this
     process was forked from one whose pool was running.
     """
-    if _state.placement is placement and not _state.forked:
+    if _state.pinning is pinning and not _state.forked:
         return
     if _state.forked:
         raise LibraryError(
             "this process was forked after a library had run in its parent: the worker threads are gone",
             hint="load and call it in a new thread, or start processes with multiprocessing's 'spawn'",
         )
-    if _state.placement == placement:
+    if _state.pinning == pinning:
         return
-    used = _start(runtime, placement.threads)
+    used = _start(runtime, pinning.threads)
     _state.size = max(_state.size, used)
-    if used != placement.threads:
-        runtime.function("runtime.config_threadpool")(_MODE_BIG, placement.threads)
+    if used != pinning.threads:
+        runtime.function("runtime.config_threadpool")(_MODE_BIG, pinning.threads)
         used = runtime.function("runtime.NumThreads")()
-    if used < placement.threads:
+    if used < pinning.threads:
         raise LibraryError(
-            f"{placement.threads} threads were asked for, but TVM's pool in this thread runs {used} at most",
+            f"{pinning.threads} threads were asked for, but TVM's pool in this thread runs {used} at most",
             hint=f"set {THREADS_VARIABLE} before the first call into TVM, load the library with the most "
             "threads first, or use a new thread; more threads than cores are never started",
         )
-    _place_workers(runtime, placement)
-    _state.placement = placement
+    _pin_workers(runtime, pinning)
+    _state.pinning = pinning
 
 
 def _start(runtime: TVMRuntime, threads: int) -> int:
-    """Start this thread's pool, if it is not running, with at least ``threads`` workers; its size.
+    """Start this thread's pool, if it is not running, with at least ``threads`` workers; gives its size.
 
     A larger ``$TVM_NUM_THREADS`` stands: a pool can be lowered later, never raised, and TVM
     compares the variable with 1 at each launch, so it must not fall below any pool's size.
@@ -177,17 +178,18 @@ def _start(runtime: TVMRuntime, threads: int) -> int:
     return runtime.function("runtime.NumThreads")()
 
 
-def _place_workers(runtime: TVMRuntime, placement: Placement) -> None:
-    if placement.threads == 1 or (placement.cores is None and not _state.pinned):
+def _pin_workers(runtime: TVMRuntime, pinning: ThreadPinning) -> None:
+    """Set each worker's affinity mask from inside a launch, where it knows its index."""
+    if pinning.threads == 1 or (pinning.cores is None and not _state.pinned):
         return
     free = os.sched_getaffinity(0)
-    masks = [{core} for core in placement.cores] if placement.cores else [free] * placement.threads
+    masks = [{core} for core in pinning.cores] if pinning.cores else [free] * pinning.threads
 
-    def settle(index: int, _environment: int, _data: int) -> int:
-        if index > 0:  # index 0 is the caller, see `Caller`
+    def pin(index: int, _environment: int, _data: int) -> int:
+        if index > 0:  # index 0 is the caller, see `Library._run`
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, masks[index])
         return 0
 
-    runtime.library.TVMBackendParallelLaunch(_ParallelLambda(settle), None, placement.threads)
-    _state.pinned = placement.cores is not None
+    runtime.library.TVMBackendParallelLaunch(_ParallelLambda(pin), None, pinning.threads)
+    _state.pinned = pinning.cores is not None

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hetero_tvm.errors import LibraryError
-from hetero_tvm.host.tvm import without_torch
+from hetero_tvm.host.without_torch import without_torch
 from hetero_tvm.runtime.manifest import current_versions
 
 PINS = ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1")
@@ -22,7 +22,7 @@ PINS = ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1")
 
 @dataclass(frozen=True)
 class TVMRuntime:
-    """``ffi`` is the package ``tvm_ffi``; ``library`` is ``libtvm_runtime.so``."""
+    """The loaded runtime: ``ffi`` is the package ``tvm_ffi``, ``library`` is ``libtvm_runtime.so``."""
 
     ffi: ModuleType
     library: ctypes.CDLL

@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
+from benchmarks import planner_problems
 from hetero_tvm import plan as command
-from hetero_tvm.memory import check_plan, generate, read_csv, write_csv
+from hetero_tvm.memory import check_plan, read_csv, write_csv
 
 TEXT = "id,lower,upper,size\na,0,3,4\nb,3,9,4\nc,0,9,4\nd,2,7,4\n"
 
@@ -53,7 +54,7 @@ def test_why_no_plan_can_fit(tmp_path, capsys):
 
 def test_ctrl_c_writes_the_best_plan_until_then(tmp_path, capsys, monkeypatch):
     source, out = tmp_path / "hard.csv", tmp_path / "out.csv"
-    write_csv(source, generate.perfect(600, 1))
+    write_csv(source, planner_problems.perfect(600, 1))
     join, calls = threading.Thread.join, []
 
     def interrupted(thread, timeout=None):
@@ -79,7 +80,7 @@ def test_windows_line_ends_and_buffers_without_memory(tmp_path, capsys):
 
 def test_no_plan_found_in_time(tmp_path, capsys):
     source = tmp_path / "hard.csv"
-    write_csv(source, generate.perfect(600, 1))
+    write_csv(source, planner_problems.perfect(600, 1))
     assert command.main([str(source), "--capacity", str(1 << 20), "--seconds", "0.001"]) == 1
     assert "one may exist" in capsys.readouterr().out
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hetero_tvm.host.tvm import without_torch
+from hetero_tvm.host.without_torch import without_torch
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

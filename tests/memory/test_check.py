@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tvm.memory import Buffer, PlanError, Problem, check_plan, find_mistakes, generate, plan
+from benchmarks import planner_problems
+from hetero_tvm.memory import Buffer, PlanError, Problem, check_plan, find_mistakes, plan
 
 PAIR = Problem([Buffer("a", 0, 4, 10), Buffer("b", 2, 6, 10)])
 
@@ -69,7 +70,7 @@ def test_agrees_with_all_pairs(data):
 
 
 def test_any_buffer_moved_onto_another_is_caught():
-    problem = generate.perfect(40, 7, waste=0)
+    problem = planner_problems.perfect(40, 7, waste=0)
     offsets = dict(plan(problem, capacity=1 << 20, seconds=30).offsets)
     assert find_mistakes(problem, offsets, capacity=1 << 20) == []
     for b in problem.buffers:  # the rectangle is full: every move overlaps or leaves the arena

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import planner_problems
 from hetero_tvm.errors import NativeBuildError, UsageError
-from hetero_tvm.memory import Buffer, Plan, Problem, check_plan, generate, greedy, plan, planner
+from hetero_tvm.memory import Buffer, Plan, Problem, check_plan, greedy, plan, planner
 from tests.memory.brute_force import lowest_peak
 
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -59,7 +60,7 @@ def test_capacity_decides(problem, delta):
 @pytest.mark.parametrize("seed", range(12))
 def test_never_worse_than_greedy_by_size(seed):
     rng = random.Random(seed)
-    problem = generate.scattered(rng.randint(2, 300), seed, span=rng.choice((10, 100, 1000)))
+    problem = planner_problems.scattered(rng.randint(2, 300), seed, span=rng.choice((10, 100, 1000)))
     result = plan(problem, seconds=0.3)
     check_plan(problem, result.offsets, capacity=result.peak)
     assert result.lower_bound <= result.peak <= greedy.by_size(problem.buffers)
@@ -88,35 +89,35 @@ def test_a_search_that_found_little_gives_way_to_greedy_in_any_order_of_equals()
 
 @pytest.mark.parametrize("count, seed", [(60, 0), (100, 1), (140, 2)])
 def test_perfect_plan_of_a_cut_rectangle(count, seed):
-    problem = generate.perfect(count, seed)
+    problem = planner_problems.perfect(count, seed)
     result = plan(problem, capacity=1 << 20, seconds=30)
     check_plan(problem, result.offsets, capacity=1 << 20)
     assert greedy.by_size(problem.buffers) > 1 << 20  # else the test shows nothing
 
 
 def test_training_of_thousands_of_buffers_meets_the_bound():
-    problem = generate.training(5000)
+    problem = planner_problems.training(5000)
     result = plan(problem, seconds=10, alignment=64)
     check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
     assert result.gap < 0.02
 
 
 def test_thousands_of_random_lives_near_the_bound():
-    problem = generate.scattered(18_692, 1)
+    problem = planner_problems.scattered(18_692, 1)
     capacity = int(1.02 * problem.max_live())
     result = plan(problem, capacity=capacity, seconds=60)
     check_plan(problem, result.offsets, capacity=capacity)
 
 
 def test_same_seed_same_plan():
-    problem = generate.perfect(50, 3)
+    problem = planner_problems.perfect(50, 3)
     first, second = (plan(problem, capacity=1 << 20, seconds=30, seed=5) for _ in range(2))
     assert first.offsets == second.offsets
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_plans_do_not_depend_on_the_order_or_the_names_of_buffers(seed):
-    problem = generate.perfect(70, seed)
+    problem = planner_problems.perfect(70, seed)
     rows = list(problem.buffers)
     random.Random(seed).shuffle(rows)
     renamed = Problem(Buffer(f"x{i}", b.lower, b.upper, b.size) for i, b in enumerate(rows))
@@ -131,7 +132,7 @@ def test_plans_do_not_depend_on_the_order_or_the_names_of_buffers(seed):
 @pytest.mark.parametrize("turn", ["time", "names", "larger", "halves"])
 def test_a_changed_problem_is_solved_as_well(turn):
     """Time reversed, other units, buffers cut in two: no harder than before."""
-    buffers, capacity = list(generate.perfect(90, 11).buffers), 1 << 20
+    buffers, capacity = list(planner_problems.perfect(90, 11).buffers), 1 << 20
     if turn == "time":
         buffers = [Buffer(b.id, -b.upper, -b.lower, b.size) for b in buffers]
     elif turn == "names":
@@ -181,14 +182,14 @@ def test_greedy_in_python_when_there_is_no_compiler(monkeypatch):
         raise NativeBuildError("no C++ compiler")
 
     monkeypatch.setattr(planner, "_library", fail)
-    problem = generate.scattered(80, 4)
+    problem = planner_problems.scattered(80, 4)
     result = plan(problem, alignment=64)
     check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
     assert "no C++ compiler" in result.note and "Python" in result.method
 
 
 def test_several_threads_at_once():
-    problem = generate.perfect(40, 1)
+    problem = planner_problems.perfect(40, 1)
     results: list[Plan] = []
     threads = [
         threading.Thread(target=lambda: results.append(plan(problem, capacity=1 << 20, seconds=30)))

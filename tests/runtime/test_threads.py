@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm import host
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime import threads
-from hetero_tvm.runtime.threads import Placement, plan
+from hetero_tvm.runtime.threads import ThreadPinning, choose_pinning
 
 two_cores = pytest.mark.skipif(len(host.available_cores()) < 2, reason="needs two cores")
 
@@ -21,46 +21,46 @@ def four_cores(monkeypatch):
 
 
 def test_default_is_one_pinned_thread_per_core(four_cores):
-    assert plan() == Placement(4, (4, 5, 6, 7))
+    assert choose_pinning() == ThreadPinning(4, (4, 5, 6, 7))
 
 
 def test_fewer_threads_are_left_to_the_scheduler_unless_asked(four_cores):
-    assert plan(2) == Placement(2)
-    assert plan(2, True) == Placement(2, (4, 5))
-    assert plan(1) == Placement(1)
+    assert choose_pinning(2) == ThreadPinning(2)
+    assert choose_pinning(2, True) == ThreadPinning(2, (4, 5))
+    assert choose_pinning(1) == ThreadPinning(1)
 
 
 def test_a_quota_that_hides_cores_is_no_reason_to_pin(four_cores):
     four_cores.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
-    assert plan() == Placement(4)
+    assert choose_pinning() == ThreadPinning(4)
 
 
 def test_a_list_of_cores_settles_both(four_cores):
-    assert plan(pin=[6, 5]) == Placement(2, (6, 5))
-    assert plan(1, [6, 5]) == Placement(1, (6,))
+    assert choose_pinning(pin=[6, 5]) == ThreadPinning(2, (6, 5))
+    assert choose_pinning(1, [6, 5]) == ThreadPinning(1, (6,))
 
 
 @pytest.mark.parametrize(
     ("threads_text", "pin_text", "expected"),
     [
-        ("3", "", Placement(3)),
-        ("2", "1", Placement(2, (4, 5))),
-        ("", "0", Placement(4)),
-        ("", "5,7", Placement(2, (5, 7))),
-        ("", "5-7", Placement(3, (5, 6, 7))),
-        ("", "5,", Placement(1, (5,))),
+        ("3", "", ThreadPinning(3)),
+        ("2", "1", ThreadPinning(2, (4, 5))),
+        ("", "0", ThreadPinning(4)),
+        ("", "5,7", ThreadPinning(2, (5, 7))),
+        ("", "5-7", ThreadPinning(3, (5, 6, 7))),
+        ("", "5,", ThreadPinning(1, (5,))),
     ],
 )
 def test_environment(four_cores, threads_text, pin_text, expected):
     four_cores.setenv(threads.THREADS_VARIABLE, threads_text)
     four_cores.setenv(threads.PIN_VARIABLE, pin_text)
-    assert plan() == expected
+    assert choose_pinning() == expected
 
 
 def test_arguments_win_over_the_environment(four_cores):
     four_cores.setenv(threads.THREADS_VARIABLE, "3")
     four_cores.setenv(threads.PIN_VARIABLE, "4,5,6")
-    assert plan(2, False) == Placement(2)
+    assert choose_pinning(2, False) == ThreadPinning(2)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_arguments_win_over_the_environment(four_cores):
 )
 def test_impossible_requests_are_refused(four_cores, count, pin, message):
     with pytest.raises(UsageError, match=message):
-        plan(count, pin)
+        choose_pinning(count, pin)
 
 
 @pytest.mark.parametrize("name", [threads.THREADS_VARIABLE, threads.PIN_VARIABLE])
 def test_nonsense_in_the_environment_is_named(four_cores, name):
     four_cores.setenv(name, "many")
     with pytest.raises(UsageError, match=f"{name}='many'"):
-        plan()
+        choose_pinning()
 
 
 # --- in processes of their own: the pool of a thread cannot be started twice -------------------

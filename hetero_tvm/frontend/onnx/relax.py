@@ -13,12 +13,7 @@ from hetero_tvm.errors import HeteroTVMError, ModelError
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.fold import tensor_type
-from hetero_tvm.host.tvm import tvm, without_torch
-
-with without_torch():
-    from hetero_tvm.host.tvm import onnx_frontend
-
-relax = tvm.relax
+from hetero_tvm.host.tvm import onnx_frontend, relax, tvm
 
 _SUFFIX = re.compile(r"#\d+$")
 

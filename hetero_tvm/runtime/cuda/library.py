@@ -17,7 +17,7 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest
-from hetero_tvm.runtime.threads import Placement
+from hetero_tvm.runtime.threads import ThreadPinning
 
 _POOLED = 2
 GRAPH_VARIABLE = "HETERO_TVM_CUDA_GRAPH"
@@ -44,7 +44,7 @@ class CudaLibrary(Library):
         self,
         path: Path,
         manifest: Manifest,
-        placement: Placement,
+        pinning: ThreadPinning,
         device: int = 0,
         cuda_graph: bool | None = None,
     ):
@@ -57,7 +57,7 @@ class CudaLibrary(Library):
         self._graph_wanted = cuda_graph
         self.cuda_graph = "on"
         """``on``, or ``off: `` and the reason."""
-        super().__init__(path, manifest, placement)
+        super().__init__(path, manifest, pinning)
         self._pipeline: Pipeline | None = None
         self._place = self._runtime.ffi.device("cuda", device)
         self._ran: cudart.Event | None = None  # after the last kernel of the last call

@@ -5,7 +5,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api, profile
-from hetero_tvm.runtime import npu as npu_use
+from hetero_tvm.runtime import npu_usage
 from hetero_tvm.targets.npu.device import profile as npu_profile
 
 CLOCK_GHZ = 0.5
@@ -98,7 +98,7 @@ def test_the_runtime_tells_the_same_without_a_compiler(library, measured):
     net = hetero_tvm.load(library)
     profile_inputs = profile._inputs(net.signature)
     net(**profile_inputs)
-    use, total = npu_use(net), measured[0]["totals"]
+    use, total = npu_usage(net), measured[0]["totals"]
     assert (use.regions, use.cycles, use.dram_bytes) == (1, total["cycles"], total["dram_bytes"])
     assert use.seconds == pytest.approx(use.cycles / (CLOCK_GHZ * 1e9)) and 0 < use.call_seconds < 60
     assert use.energy_joule == pytest.approx(total["energy_joule"])
@@ -115,6 +115,6 @@ def test_what_cannot_be_profiled_is_refused(library, tmp_path, capsys):
     path = api.build_model(plan).export(tmp_path)
     assert profile.main([str(path)]) == 2
     assert "is for target cpu and runs nothing on an NPU" in capsys.readouterr().err
-    assert npu_use(hetero_tvm.load(path)) is None
+    assert npu_usage(hetero_tvm.load(path)) is None
     assert profile.main([str(library), "--trace", str(tmp_path / "none" / "trace.json")]) == 2
     assert "there is no folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Planning problems made up for tests and benchmarks, always the same for the same seed."""
+"""Made-up planning problems for the benchmarks and tests of the memory planner, fixed by their seed."""
 
 from __future__ import annotations
 
