@@ -1,6 +1,6 @@
 import os
 import signal
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,10 +65,32 @@ def test_difference_of_odd_outputs():
     assert module._difference([np.zeros((0, 3))], [np.zeros((0, 3))]) == (0.0, 0.0)
 
 
-def test_timing_warms_up_and_takes_at_least_three():
-    calls = []
-    milliseconds = _time(lambda: calls.append(time.sleep(0.002)), 0.001)
-    assert len(milliseconds) == 3 and len(calls) >= 4
+class Clock:
+    """A clock that only calls advance."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.calls = 0.0, 0
+        clock = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr("hetero_tvm.benchmarking.worker.time", clock)
+
+    def call_of(self, seconds):
+        def call():
+            self.now += seconds
+            self.calls += 1
+
+        return call
+
+
+def test_timing_warms_up_and_takes_at_least_three(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert _time(clock.call_of(0.002), 0.001) == pytest.approx([2.0] * 3)
+    assert clock.calls == 1 + 3
+    assert len(_time(clock.call_of(0.0001), 0.00105)) == 11
+
+
+def test_timing_gives_up_three_calls_of_a_very_slow_runtime(monkeypatch):
+    clock = Clock(monkeypatch)
+    assert _time(clock.call_of(1.0), 0.001) == pytest.approx([1000.0])
 
 
 def test_thread_times_see_this_thread():

@@ -34,7 +34,7 @@ def cases():
 OPEN = [("bert", "torchscript"), ("gpt2", "dynamo"), ("llama", "program"), ("t5", "dynamo")]
 
 
-@pytest.mark.parametrize("name, exporter, attention", cases())
+@pytest.mark.parametrize("name, exporter, attention", list(cases()))
 def test_numbers_and_counts(name, exporter, attention, tmp_path):
     architecture = {**ARCHITECTURES, **FURTHER}[name]
     module, inputs = architecture.build(attention)
