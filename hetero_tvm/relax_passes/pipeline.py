@@ -8,7 +8,6 @@ from typing import Any
 
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
@@ -17,36 +16,34 @@ from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
 from hetero_tvm.relax_passes.fusions.attention.qkv import MergeQkv
 from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
-from hetero_tvm.relax_passes.fusions.conv2d import ConvEpilogue, FoldBatchNorm, FoldPad
+from hetero_tvm.relax_passes.fusions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
-from hetero_tvm.relax_passes.fusions.gated_matmul import GatedMlp
-from hetero_tvm.relax_passes.fusions.gelu import Gelu
+from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
+from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
 from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
-from hetero_tvm.relax_passes.fusions.matmul import MatmulEpilogue
-from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
+from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
-from hetero_tvm.relax_passes.fusions.silu import QuickGelu, Silu
-from hetero_tvm.relax_passes.fusions.softmax import ClaimSoftmax
+from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
+from hetero_tvm.relax_passes.fusions.softmax import FuseSoftmax
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
-
-Claims = Callable[[FusedOp], bool]
-"""Whether a target has a kernel for an operator in a form that not every target has."""
 
 
 def fusions(claims: Claims) -> tuple[GraphPass, ...]:
     """The rules, in order, for a target that ``claims`` such forms."""
     return (
         *CANONICAL,  # one spelling for what exporters write in many
-        Gelu(),  # early: an activation as one operator is what the matmul epilogue looks for
-        Silu(),
-        QuickGelu(),
+        FuseGelu(),  # early: an activation as one operator is what the matmul epilogue looks for
+        FuseSilu(),
+        FuseQuickGelu(),
         FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
-        LayerNorm(claims),
-        RmsNorm(claims),
+        FuseLayerNorm(claims),
+        FuseRmsNorm(claims),
         NormAxis(claims),  # right after the norms, before anything else reads the transposed image
         FuseEmbeddingNorm(),  # after the norms, which it looks for
         FuseRope(),  # before attention, which reads queries and keys where their last operator leaves them
@@ -55,15 +52,15 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
-        ConvEpilogue(),
+        FuseConv2d(),
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),
-        GatedMlp(),  # before the epilogue as well: it takes two products at once
-        MatmulEpilogue(),  # after everything that forms activations and takes products away
+        FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once
+        FuseMatmul(),  # after everything that forms activations and takes products away
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         MergeReshapes(),  # when no rule needs the shapes in between any more
-        ClaimSoftmax(),  # last: attention has taken its softmax by now
+        FuseSoftmax(),  # last: attention has taken its softmax by now
     )
 
 

@@ -39,10 +39,7 @@ class ExpandHyperbolic(Rule):
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
         combine = relax.op.add if graph.op_name(var) == "relax.cosh" else relax.op.subtract
-
-        def bind(value: Any, name: str) -> Any:
-            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
-
+        bind = graph.binder(var, [var])
         half = relax.const(0.5, dtype_of(var))
         up = bind(relax.op.multiply(bind(relax.op.exp(found), "exp"), half), "up")
         turned = bind(relax.op.negative(found), "turned")

@@ -12,6 +12,7 @@ from typing import Any
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.views import order_of
 
 
 class DropIdentities(Rule):
@@ -37,11 +38,8 @@ def _first(graph: Graph, call: Any) -> Any:
 
 
 def _permuted(graph: Graph, call: Any) -> Any | None:
-    rank = len(shape_of(call.args[0]))
-    axes = call.attrs.axes
-    order = list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
     extents = shape_of(call.args[0])
-    long = [axis for axis in order if extents[axis] != 1]  # moving extents of 1 moves no data
+    long = [axis for axis in order_of(call) if extents[axis] != 1]  # moving extents of 1 moves no data
     return call.args[0] if long == sorted(long) else None
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.host.tvm import relax, tvm
-from hetero_tvm.relax_passes.canonical.views import VIEWS, composed, order_of
+from hetero_tvm.relax_passes.canonical.views import composed
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
 _UNARY = frozenset(
     f"relax.{name}"
@@ -31,7 +32,7 @@ class SinkMoves(Rule):
 
     name = "sink_moves"
     counted = False
-    anchors = ("relax.permute_dims", *VIEWS)
+    anchors = ("relax.permute_dims", *RESHAPES)
 
     def match(self, graph: Graph, var: Any) -> Any | None:
         step_var = graph.value(var).args[0]
@@ -44,7 +45,7 @@ class SinkMoves(Rule):
                 return None
             order = composed(order_of(first), order_of(graph.value(var)))
         else:
-            first = graph.call(operand, *VIEWS)
+            first = graph.call(operand, *RESHAPES)
             if first is None or shape_of(first.args[0]) != shape_of(var):
                 return None
             order = None

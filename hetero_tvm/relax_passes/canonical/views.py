@@ -7,8 +7,7 @@ from typing import Any
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-
-VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
 
 class CancelReshapes(Rule):
@@ -16,10 +15,10 @@ class CancelReshapes(Rule):
 
     name = "cancel_reshapes"
     counted = False
-    anchors = VIEWS
+    anchors = RESHAPES
 
     def match(self, graph: Graph, var: Any) -> Any | None:
-        inner = graph.call(graph.value(var).args[0], *VIEWS)
+        inner = graph.call(graph.value(var).args[0], *RESHAPES)
         if inner is None or not isinstance(inner.args[0], relax.Var):
             return None
         return inner.args[0] if shape_of(inner.args[0]) == shape_of(var) else None
@@ -36,10 +35,10 @@ class MergeReshapes(Rule):
 
     name = "merge_reshapes"
     counted = False
-    anchors = VIEWS
+    anchors = RESHAPES
 
     def match(self, graph: Graph, var: Any) -> Any | None:
-        inner = graph.call(graph.value(var).args[0], *VIEWS)
+        inner = graph.call(graph.value(var).args[0], *RESHAPES)
         return None if inner is None else inner.args[0]
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
@@ -96,13 +95,6 @@ _LOSSLESS = {
     ("float32", "float64"), ("bool", "uint8"), ("uint8", "int32"), ("uint8", "int64"), ("int8", "int32"),
     ("int8", "int64"),
 }  # fmt: skip
-
-
-def order_of(call: Any) -> list[int]:
-    """The axes of a ``permute_dims``, from 0."""
-    rank = len(shape_of(call.args[0]))
-    axes = call.attrs.axes
-    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def composed(first: list[int], second: list[int]) -> list[int]:

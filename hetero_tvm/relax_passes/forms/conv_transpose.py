@@ -1,4 +1,4 @@
-"""Transposed convolutions as one plain convolution and an interleaving, for targets whose unit multiplies."""
+"""Transposed convolutions as plain ones, for targets that have a unit for those."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -63,13 +64,7 @@ class ConvTransposeAsPhases(Rule):
             return None
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[graph.op_name(var)]:
             return None
-        top, bias = var, None
-        user = graph.only_user(var)
-        if user is not None and graph.op_name(user) == "relax.add":
-            for arg in graph.value(user).args:
-                array, shape = array_of(graph.value(arg)), shape_of(var)
-                if array is not None and array.shape == (1, shape[1], *[1] * (len(shape) - 2)):
-                    top, bias = user, array.reshape(-1)
+        top, bias = channel_bias(graph, var)
         return call, weight, bias, top
 
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
@@ -78,15 +73,12 @@ class ConvTransposeAsPhases(Rule):
         flat = len(out) == 3
         batch, channels, *extents = shape_of(x)
         strides, dilation, extra = (
-            [int(v) for v in values] for values in (attrs.strides, attrs.dilation, attrs.output_padding)
+            integers(values) for values in (attrs.strides, attrs.dilation, attrs.output_padding)
         )
-        padding = [int(v) for v in attrs.padding]
+        padding = integers(attrs.padding)
         padding = padding * (2 * len(extents) // len(padding))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
-
-        def bind(value: Any, name: str) -> Any:
-            return graph.insert_before(top, value, f"{top.name}#{name}", [var])
-
+        bind = graph.binder(top, [var])
         weight = _spread(weight, dilation)
         axes = [
             _Axis.of(*numbers)
@@ -145,3 +137,56 @@ def _phases(weight: np.ndarray, down: _Axis, across: _Axis, groups: int) -> np.n
     )[:, :, :, ::-1, :, ::-1]
     filters = split.transpose(0, 4, 6, 2, 1, 3, 5)
     return np.ascontiguousarray(filters.reshape(-1, channels // groups, down.taps, across.taps))
+
+
+class ConvTransposeAsConv2d(Rule):
+    """``conv2d_transpose(x, w)`` -> the convolution, with w turned round, of x with zeros between pixels.
+
+    For filters that reach no further than a stride, and for groups, where it costs little that the
+    zeros are multiplied; :class:`ConvTransposeAsPhases` takes the others, and results that are cut.
+    """
+
+    name = "conv_transpose"
+    counted = False
+    anchors = ("relax.nn.conv2d_transpose",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
+        if weight is None or dtype_of(var) != "float32":
+            return None
+        if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "IOHW":
+            return None
+        groups = int(attrs.groups)
+        reaches = (k > s for k, s in zip(weight.shape[2:], integers(attrs.strides), strict=True))
+        if groups == 1 and any(reaches):
+            return None
+        padding = integers(attrs.padding)
+        padding = padding * (4 // len(padding))
+        strides, dilation, extra = (
+            integers(v) for v in (attrs.strides, attrs.dilation, attrs.output_padding)
+        )
+        reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        # The zeros behind the last pixel are there already.
+        pads = [
+            *(reach[i] - padding[i] for i in (0, 1)),
+            *(reach[i] - padding[2 + i] + extra[i] - (strides[i] - 1) for i in (0, 1)),
+        ]
+        return (call, weight, groups, strides, dilation, pads) if min(pads) >= 0 else None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        call, weight, groups, (down, across), dilation, pads = found
+        x = call.args[0]
+        batch, channels, height, width = shape_of(x)
+        bind = graph.binder(var, [var])
+        if (down, across) != (1, 1):
+            apart = bind(relax.op.reshape(x, (batch, channels, height, 1, width, 1)), "pixels")
+            widths = (0,) * 7 + (down - 1, 0, 0, 0, across - 1)
+            apart = bind(relax.op.nn.pad(apart, widths, "constant", 0.0), "zeros")
+            x = bind(relax.op.reshape(apart, (batch, channels, height * down, width * across)), "stuffed")
+        by_group = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)[..., ::-1, ::-1]
+        turned = np.ascontiguousarray(by_group.reshape(-1, *by_group.shape[2:]))
+        value = relax.op.nn.conv2d(
+            x, relax.const(turned), padding=tuple(pads), dilation=tuple(dilation), groups=groups
+        )
+        graph.replace(var, value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import relax, te, tirx
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -54,10 +54,7 @@ class GridSampleAsTake(Rule):
         batch, channels, height, width = shape_of(x)
         taps = 2 if method == "bilinear" else 1
         places = (taps, taps, batch, *shape_of(grid)[2:])
-
-        def bind(value: Any, name: str) -> Any:
-            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
-
+        bind = graph.binder(var, [var])
         def kernel(function: Any, name: str, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:
             call = relax.call_tir(
                 graph.add_function(function, name), args, out_ty=relax.TensorType(shape, dtype)
@@ -82,15 +79,11 @@ class _Positions:
     """TensorIR over ``places`` [rows, columns of pixels around a position, N, h, w] of an image."""
 
     def __init__(self, places: tuple[int, ...], size: tuple[int, int], aligned: bool, border: bool):
-        from hetero_tvm.host.tvm import te
-
         self.places, self.size, self.aligned, self.border = places, size, aligned, border
         self.grid = te.placeholder((places[2], 2, *places[3:]), "float32", "grid")
 
     def _position(self, axis: int, *at: Any) -> Any:
         """In pixels, along the rows (0) or the columns (1): the grid has them the other way round."""
-        from hetero_tvm.host.tvm import tirx
-
         extent, value = self.size[axis], self.grid[at[0], 1 - axis, at[1], at[2]]
         if self.aligned:
             x = (value + 1.0) * ((extent - 1) / 2)
@@ -100,8 +93,6 @@ class _Positions:
 
     def _pixel(self, axis: int, tap: Any, *at: Any) -> Any:
         """The pixel before a position or the one behind it; with one tap the nearest."""
-        from hetero_tvm.host.tvm import tirx
-
         x = self._position(axis, *at)
         if self.places[0] == 1:
             return tirx.nearbyint(x)
@@ -109,8 +100,6 @@ class _Positions:
 
     def indices(self) -> Any:
         """Rows of the table of pixels, those beyond the image at its border."""
-        from hetero_tvm.host.tvm import te, tirx
-
         origin = te.placeholder((self.places[2], 1, 1), "int32", "origin")
 
         def element(j: Any, i: Any, n: Any, h: Any, w: Any) -> Any:
@@ -124,8 +113,6 @@ class _Positions:
         return _function([self.grid, origin, y])
 
     def weights(self) -> Any:
-        from hetero_tvm.host.tvm import te, tirx
-
         def along(axis: int, tap: Any, *at: Any) -> Any:
             x, pixel = self._position(axis, *at), self._pixel(axis, tap, *at)
             weight = tirx.const(1.0, "float32")
@@ -143,8 +130,6 @@ class _Positions:
         return _function([self.grid, y])
 
     def mixture(self, channels: int) -> Any:
-        from hetero_tvm.host.tvm import te
-
         taken = te.placeholder((*self.places, channels), "float32", "taken")
         weight = te.placeholder(self.places, "float32", "weight")
         taps = [(j, i) for j in range(self.places[0]) for i in range(self.places[1])]
@@ -157,6 +142,4 @@ class _Positions:
 
 
 def _function(tensors: list[Any]) -> Any:
-    from hetero_tvm.host.tvm import te
-
     return te.create_prim_func(tensors, "int64").without_attr("global_symbol")

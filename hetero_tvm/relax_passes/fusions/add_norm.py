@@ -7,18 +7,16 @@ Swin's windows, position embeddings).  The sum may be used elsewhere as well; it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.add_norm import AddNorm
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.relax_passes.canonical.views import VIEWS
-from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 
 
 @dataclass
@@ -41,7 +39,7 @@ class FuseAddNorm(Rule):
     counted = False
     anchors = ("relax.call_tir",)
 
-    def __init__(self, claims: Callable[[FusedOp], bool]):
+    def __init__(self, claims: Claims):
         self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> _Found | None:
@@ -50,7 +48,7 @@ class FuseAddNorm(Rule):
             return None
         total, *vectors = graph.value(var).args[1].fields
         passed: list[Any] = []
-        while (view := graph.call(total, *VIEWS)) is not None:
+        while (view := graph.call(total, *RESHAPES)) is not None:
             passed.append(total)
             total = view.args[0]
         addition = graph.call(total, "relax.add")

@@ -3,17 +3,15 @@ transposed operands where they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
-from hetero_tvm.relax_passes.canonical.views import order_of
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.rewriting.views import Place, places
+from hetero_tvm.relax_passes.rewriting.views import Place, order_of, places
 
 
 @dataclass
@@ -34,7 +32,7 @@ class FuseBatchMatmul(Rule):
     counted = False
     anchors = ("relax.matmul",)
 
-    def __init__(self, claims: Callable[[FusedOp], bool]):
+    def __init__(self, claims: Claims):
         self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> _Found | None:

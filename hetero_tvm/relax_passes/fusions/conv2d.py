@@ -96,7 +96,7 @@ class FoldPad(Rule):
         graph.replace(var, call)
 
 
-class ConvEpilogue(Rule):
+class FuseConv2d(Rule):
     """``epilogue(conv2d(x, W))`` with W constant, as one ``ops.Conv2d``."""
 
     name = "conv_epilogue"

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.fusions.linear import linear_of
-from hetero_tvm.relax_passes.fusions.matmul import constant_matrix
+from hetero_tvm.relax_passes.fusions.linear import constant_matrix, linear_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 

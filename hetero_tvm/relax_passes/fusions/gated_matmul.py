@@ -19,7 +19,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
-class GatedMlp(Rule):
+class FuseGatedMatmul(Rule):
     """The gated half of an MLP."""
 
     name = "gated_mlp"

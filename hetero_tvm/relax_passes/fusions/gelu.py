@@ -25,7 +25,7 @@ _ARGUMENTS = {
 """Inner function -> the activation, its argument as a polynomial in x, and that in words."""
 
 
-class Gelu(Rule):
+class FuseGelu(Rule):
     """The exact form and the tanh approximation."""
 
     name = "gelu"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.relax_passes.fusions.epilogue import other_operand
-from hetero_tvm.relax_passes.fusions.matmul import constant_matrix
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
+from hetero_tvm.relax_passes.rewriting.views import order_of
 
 
 @dataclass
@@ -47,6 +47,17 @@ def linear_of(graph: Graph, expr: Any) -> Linear | None:
         return None
     x = [product.args[0], *_rows(graph, product.args[0])][-1]
     return Linear(x, weight, bias, absorbed)
+
+
+def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
+    """A constant [K, N] operand, also behind a transpose."""
+    value = graph.value(expr)
+    array = array_of(value)
+    if array is None and (permuted := graph.call(expr, "relax.permute_dims")) is not None:
+        array = array_of(graph.value(permuted.args[0]))
+        if array is not None:
+            array = np.ascontiguousarray(array.transpose(order_of(permuted)))
+    return array if array is not None and array.ndim == 2 else None
 
 
 def _rows(graph: Graph, expr: Any) -> list[Any]:

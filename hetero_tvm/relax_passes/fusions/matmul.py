@@ -15,6 +15,7 @@ from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.epilogue import Found, other_operand, residual
+from hetero_tvm.relax_passes.fusions.linear import constant_matrix
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -22,7 +23,7 @@ _RESHAPE = "reshape"
 """A reshape that keeps rows whole (exporters flatten [B, S, N] around Gemm) does not end the epilogue."""
 
 
-class MatmulEpilogue(Rule):
+class FuseMatmul(Rule):
     """``epilogue(x @ W)`` with W constant, as one ``ops.Matmul``."""
 
     name = "matmul_epilogue"
@@ -66,17 +67,6 @@ def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> A
     if inner is not None and shape_of(inner.args[0]) == shape:
         return inner.args[0]
     return graph.insert_before(anchor, relax.op.reshape(expr, shape), anchor.name + "#rows", [])
-
-
-def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
-    """A constant [K, N] operand, also behind a transpose."""
-    value = graph.value(expr)
-    array = array_of(value)
-    if array is None and (permuted := graph.call(expr, "relax.permute_dims")) is not None:
-        axes, array = permuted.attrs.axes, array_of(graph.value(permuted.args[0]))
-        if array is not None:
-            array = np.ascontiguousarray(array.transpose(None if axes is None else [int(a) for a in axes]))
-    return array if array is not None and array.ndim == 2 else None
 
 
 def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:

@@ -10,16 +10,15 @@ missing.  Rules: ``layer_norm`` and ``rms_norm``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
+from hetero_tvm.relax_passes.rewriting.fused import Claims
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, same_value, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
@@ -41,7 +40,7 @@ class _Norm(Rule):
     centered = True
     operator = ""
 
-    def __init__(self, claims: Callable[[FusedOp], bool] = lambda op: False):
+    def __init__(self, claims: Claims = lambda op: False):
         self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> _Found | None:
@@ -75,11 +74,7 @@ class _Norm(Rule):
             op = replace(op, lead=(*lead, *trail), trail=())
         scale = np.ones(n, "float32") if found.scale is None else found.scale
         vectors = [relax.const(v.reshape(n).astype("float32")) for v in (scale, found.shift) if v is not None]
-        name, absorbs = found.top.name, [*found.absorbed, found.top]
-
-        def before(value: Any, step: str) -> Any:
-            return graph.insert_before(found.top, value, f"{name}#{step}", absorbs)
-
+        before = graph.binder(found.top, [*found.absorbed, found.top])
         x = found.x
         if shape != (*lead, n, *trail):
             x = before(relax.op.reshape(x, (*lead, n, *trail)), "rows")
@@ -97,7 +92,7 @@ class _Norm(Rule):
         graph.replace(found.top, value, absorbs=found.absorbed)
 
 
-class LayerNorm(_Norm):
+class FuseLayerNorm(_Norm):
     """Mean subtracted."""
 
     name = "layer_norm"
@@ -105,7 +100,7 @@ class LayerNorm(_Norm):
     anchors = ("relax.nn.layer_norm", "relax.sqrt", "relax.rsqrt")
 
 
-class RmsNorm(_Norm):
+class FuseRmsNorm(_Norm):
     """No mean subtracted."""
 
     name = "rms_norm"
@@ -195,13 +190,9 @@ def _square_root_of(graph: Graph, expr: Any) -> Any | None:
     if square is not None:
         return square.args[0]
     product = graph.call(expr, "relax.multiply")
-    if product is not None and _same(graph, *product.args):
+    if product is not None and same_value(graph, *product.args):
         return product.args[0]
     return None
-
-
-def _same(graph: Graph, a: Any, b: Any) -> bool:
-    return a.same_as(b) or graph.value(a).same_as(graph.value(b))
 
 
 def _centered(graph: Graph, expr: Any, axes: list[int]) -> Any | None:
@@ -210,7 +201,7 @@ def _centered(graph: Graph, expr: Any, axes: list[int]) -> Any | None:
     if subtraction is None:
         return None
     mean = _mean(graph, subtraction.args[1])
-    if mean is None or not _same(graph, mean[0], subtraction.args[0]) or mean[1] != axes:
+    if mean is None or not same_value(graph, mean[0], subtraction.args[0]) or mean[1] != axes:
         return None
     return subtraction.args[0]
 
@@ -223,10 +214,10 @@ def divided(graph: Graph, root: Any, base: Any, x: Any) -> tuple[Any, list[Any],
 
     def is_base(expr: Any) -> bool:
         if base is not None:
-            return _same(graph, expr, base)
+            return same_value(graph, expr, base)
         subtraction = graph.call(expr, "relax.subtract")
         mean = _mean(graph, subtraction.args[1]) if subtraction is not None else None
-        return mean is not None and _same(graph, mean[0], x) and _same(graph, subtraction.args[0], x)
+        return mean is not None and all(same_value(graph, y, x) for y in (mean[0], subtraction.args[0]))
 
     call, name = graph.value(user), graph.op_name(user)
     if name == "relax.divide" and graph.op_name(root) == "relax.sqrt":

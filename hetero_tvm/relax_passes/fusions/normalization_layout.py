@@ -10,19 +10,15 @@ Two rules, both only where the target has such a kernel:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.relax_passes.canonical.views import order_of
-from hetero_tvm.relax_passes.fusions.attention.operands import FREE
-from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.rewriting.views import places
+from hetero_tvm.relax_passes.rewriting.views import FREE_VIEWS, order_of, places
 
 
 @dataclass
@@ -39,7 +35,7 @@ class _NormLayout(Rule):
     counted = False
     anchors = ("relax.call_tir",)
 
-    def __init__(self, claims: Callable[[FusedOp], bool]):
+    def __init__(self, claims: Claims):
         self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> _Found | None:
@@ -86,7 +82,7 @@ class NormRows(_NormLayout):
     def _found(self, graph: Graph, var: Any, op: Normalize) -> _Found | None:
         x = graph.value(var).args[1].fields[0]
         for place in reversed(places(graph, x)):
-            if all(graph.op_name(v) in FREE for v in place.skipped):
+            if all(graph.op_name(v) in FREE_VIEWS for v in place.skipped):
                 return None  # nearer ones save no copy either
             view = place.view
             strides = [view.stride(axis) for axis in range(len(op.lead))]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.relax_passes.rewriting.graph import Graph
+from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
+from hetero_tvm.relax_passes.rewriting.graph import Graph, is_image, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
-from hetero_tvm.relax_passes.storage.image_nodes import pool_of
+
+_NO_PADDING = (0, 0, 0, 0)
 
 
-class ClaimPool(Rule):
+class FusePool2d(Rule):
     """Maximum and average pooling, also global, in plain NCHW."""
 
     name = "pool"
@@ -22,3 +24,29 @@ class ClaimPool(Rule):
     def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
         op, x = found
         graph.replace(var, graph.call_function(op.workload(), op.label, [x], var))
+
+
+def pool_of(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
+    """The pooling that ``var`` computes, and the image; None for anything else."""
+    call = graph.call(
+        var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
+    )
+    if call is None or not is_image(graph, call.args[0]):
+        return None
+    x, attrs = call.args[0], call.attrs
+    image, out = shape_of(x), shape_of(var)[2:]
+    if call.op.name in ("relax.mean", "relax.nn.adaptive_avg_pool2d"):
+        if call.op.name == "relax.mean":
+            axes = sorted(int(a) % 4 for a in attrs.axis) if attrs.axis is not None else []
+            whole = axes == [2, 3] and bool(attrs.keepdims)
+        else:
+            whole = out == (1, 1) and str(attrs.layout) == "NCHW"
+        return (Pool2d(*image, image[2:], (1, 1), _NO_PADDING, (1, 1), AVERAGE), x) if whole else None
+    if str(attrs.layout) != "NCHW" or [int(d) for d in attrs.dilation] != [1, 1]:
+        return None
+    kernel, strides, padding = (
+        tuple(int(v) for v in getattr(attrs, name)) for name in ("pool_size", "strides", "padding")
+    )
+    mode = MAX if call.op.name == "relax.nn.max_pool2d" else AVERAGE
+    counted = mode == AVERAGE and bool(attrs.count_include_pad)
+    return Pool2d(*image, kernel, strides, padding, out, mode, counted), x

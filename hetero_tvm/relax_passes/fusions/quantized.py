@@ -24,6 +24,7 @@ from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
 
 @dataclass
@@ -43,7 +44,7 @@ class _Found:
     """The weights stand so many times side by side, as terms of a sum, and x beside itself as often."""
 
 
-class Quantized(Rule):
+class FuseQuantized(Rule):
     """See the module."""
 
     name = "quantized"
@@ -198,7 +199,7 @@ def _narrow(call: Any, w: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 _ARITHMETIC = {"relax.subtract": np.subtract, "relax.multiply": np.multiply}
-_VIEWS = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
+_VIEWS = ("relax.permute_dims", *RESHAPES)
 
 
 def _source(graph: Graph, expr: Any, name: str) -> Any | None:
@@ -237,8 +238,7 @@ def _value(graph: Graph, expr: Any) -> np.ndarray | None:
         scale, zero, axis = numbers
         return (first.astype(np.int64) - _along(zero, first.ndim, axis)) * _along(scale, first.ndim, axis)
     if name == "relax.permute_dims":
-        axes = call.attrs.axes
-        return first.transpose([int(a) for a in axes] if axes is not None else None)
+        return first.transpose(order_of(call))
     return first.reshape(shape_of(expr)) if is_tensor(expr) else None
 
 
@@ -272,8 +272,7 @@ def _weights(graph: Graph, expr: Any) -> tuple[np.ndarray, np.ndarray]:
     wide = np.broadcast_to(_along(scale, stored.ndim, axis), w.shape)
     for place, view in reversed(views):
         if view.op.name == "relax.permute_dims":
-            axes = [int(a) for a in view.attrs.axes] if view.attrs.axes is not None else None
-            w, wide = w.transpose(axes), wide.transpose(axes)
+            w, wide = w.transpose(order_of(view)), wide.transpose(order_of(view))
         else:
             w, wide = w.reshape(shape_of(place)), wide.reshape(shape_of(place))
     _need(w.ndim >= 2, "the weights are no matrix")

@@ -46,14 +46,14 @@ class _Gated(Rule):
         replace_by_activation(graph, var, self.function, x, absorbed)
 
 
-class Silu(_Gated):
+class FuseSilu(_Gated):
     """``x * sigmoid(x)``, also called swish."""
 
     name = "silu"
     function = "silu"
 
 
-class QuickGelu(_Gated):
+class FuseQuickGelu(_Gated):
     """``x * sigmoid(1.702 x)``."""
 
     name = "quick_gelu"

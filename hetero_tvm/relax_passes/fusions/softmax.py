@@ -9,7 +9,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
-class ClaimSoftmax(Rule):
+class FuseSoftmax(Rule):
     """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``."""
 
     name = "softmax_kernel"

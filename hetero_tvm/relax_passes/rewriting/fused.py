@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.te_workload import OP_ATTR
+
+Claims = Callable[[FusedOp], bool]
+"""Whether a target has a kernel for an operator in a form that not every target has."""
 
 
 def contract_of(function: Any) -> FusedOp | None:

@@ -49,7 +49,7 @@ class Graph:
                     )
                 names = (sources or {}).get(binding.var.name, (binding.var.name,))
                 self._add(len(self._order), binding.var, binding.value, names)
-        for used in _variables(self._output):
+        for used in variables_in(self._output):
             self._users.setdefault(self._known(used), []).insert(0, None)
 
     # Large models have thousands of bindings and as many rewrites, so what a rewrite changes is kept up
@@ -72,7 +72,7 @@ class Graph:
         self._value[var] = value
         if (before := self._uses.get(var)) is None:
             return  # it is dead already
-        self._uses[var] = [self._known(used) for used in _variables(value)]
+        self._uses[var] = [self._known(used) for used in variables_in(value)]
         for used in self._uses[var]:
             self._users.setdefault(used, []).append(var)
         for used in before:
@@ -217,6 +217,11 @@ class Graph:
         self._written.append(var)
         return var
 
+    def binder(self, anchor: Any, absorbs: Iterable[Any] = ()) -> Callable[[Any, str], Any]:
+        """A function ``bind(value, step)`` that binds ``value`` right before ``anchor``, named after both."""
+        absorbs = tuple(absorbs)
+        return lambda value, step: self.insert_before(anchor, value, f"{anchor.name}#{step}", absorbs)
+
     def rename(self, var: Any, name: str) -> None:
         """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
         self._stand_for(self._known(var), (name,))
@@ -248,7 +253,8 @@ class Graph:
         return value if isinstance(value, relax.Var) else self._builder.normalize(value)
 
 
-def _variables(expr: Any) -> list[Any]:
+def variables_in(expr: Any) -> list[Any]:
+    """Variables that ``expr`` uses, in the order of their uses, repeated when used again."""
     found: list[Any] = []
     relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
     return found
@@ -299,3 +305,19 @@ def scalar_of(expr: Any) -> float | None:
 
 def is_tensor(expr: Any) -> bool:
     return isinstance(expr.ty, relax.TensorType)
+
+
+def is_image(graph: Graph, expr: Any) -> bool:
+    """Whether it is a float32 tensor [N, C, H, W] that is computed, or an input of the model."""
+    return (
+        isinstance(expr, relax.Var)
+        and is_tensor(expr)
+        and len(expr.ty.shape) == 4
+        and dtype_of(expr) == "float32"
+        and array_of(graph.value(expr)) is None
+    )
+
+
+def same_value(graph: Graph, a: Any, b: Any) -> bool:
+    """Whether two expressions are one variable, or are bound to one value."""
+    return a.same_as(b) or graph.value(a).same_as(graph.value(b))

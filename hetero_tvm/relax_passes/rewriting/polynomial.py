@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, same_value, scalar_of
 
 Polynomial = dict[int, float]
 """Exponent -> coefficient."""
@@ -55,10 +55,6 @@ def scalings(graph: Graph, expr: Any) -> Iterator[tuple[Any, float]]:
             expr, scale = call.args[1], scale * left
         else:
             return
-
-
-def same_value(graph: Graph, a: Any, b: Any) -> bool:
-    return a.same_as(b) or graph.value(a).same_as(graph.value(b))
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.relax_passes.rewriting.graph import variables_in
 
 
 def initial(module: Any, node_of: Any) -> dict[str, tuple[str, ...]]:
@@ -68,9 +69,7 @@ def _signature(value: Any, name_of: Any) -> Any:
         head = getattr(callee, "name_hint", None) or getattr(callee, "name", "")
     elif isinstance(value, relax.TupleGetItem):
         head = f"{head} {value.index}"
-    used: list[Any] = []
-    relax.analysis.post_order_visit(value, lambda e: used.append(e) if isinstance(e, relax.Var) else None)
-    return head, tuple(str(name) for name in map(name_of, used) if name is not None)
+    return head, tuple(str(name) for name in map(name_of, variables_in(value)) if name is not None)
 
 
 def _bindings(function: Any) -> list[Any]:

@@ -19,6 +19,12 @@ import numpy as np
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+"""Operators that give a tensor another shape and move nothing."""
+
+FREE_VIEWS = (*RESHAPES, "relax.split")
+"""Operators that copy nothing (the parts of a split are read where they lie)."""
+
 Factor = tuple[int, int]
 Factors = tuple[Factor, ...]
 
@@ -201,9 +207,10 @@ def shape_of_field(split: Any, index: int) -> tuple[int, ...]:
     return tuple(int(extent) for extent in split.ty.fields[index].shape)
 
 
-def permutation(call: Any, rank: int) -> tuple[int, ...]:
-    axes = call.attrs.axes
-    return tuple(reversed(range(rank))) if axes is None else tuple(int(axis) % rank for axis in axes)
+def order_of(call: Any) -> list[int]:
+    """Axes of a ``permute_dims``, from 0."""
+    axes, rank = call.attrs.axes, len(shape_of(call.args[0]))
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def _strided_slice(view: View, call: Any, shape: tuple[int, ...]) -> View | None:
@@ -242,7 +249,7 @@ _VIEWS = {
     "relax.flatten": lambda view, call, shape: view.reshape(shape),
     "relax.expand_dims": lambda view, call, shape: view.reshape(shape),
     "relax.squeeze": lambda view, call, shape: view.reshape(shape),
-    "relax.permute_dims": lambda view, call, shape: view.permute(permutation(call, len(shape))),
+    "relax.permute_dims": lambda view, call, shape: view.permute(order_of(call)),
     "relax.broadcast_to": lambda view, call, shape: view.broadcast(shape),
     "relax.strided_slice": _strided_slice,
     "relax.take": _take,

@@ -16,9 +16,10 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import RESIDUAL
-from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
+from hetero_tvm.ops.pool2d import Pool2d
+from hetero_tvm.relax_passes.fusions.pool2d import pool_of
 from hetero_tvm.relax_passes.rewriting.fused import contract
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_image, shape_of
 
 Bind = Callable[[Any], Any]
 """Binds an expression to a new variable before the node, and returns the variable."""
@@ -190,44 +191,6 @@ def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None
     if name in _ELEMENTWISE and _fits(graph, var):
         return ElementwiseNode(graph, var, block)
     return None
-
-
-def is_image(graph: Graph, expr: Any) -> bool:
-    """A float32 tensor [N, C, H, W] that is computed, or an input of the model."""
-    return (
-        isinstance(expr, relax.Var)
-        and is_tensor(expr)
-        and len(expr.ty.shape) == 4
-        and dtype_of(expr) == "float32"
-        and array_of(graph.value(expr)) is None
-    )
-
-
-# pooling -------------------------------------------------------------------------------------------
-def pool_of(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
-    """The pooling that ``var`` computes, and the image; None for anything else."""
-    call = graph.call(
-        var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
-    )
-    if call is None or not is_image(graph, call.args[0]):
-        return None
-    x, attrs = call.args[0], call.attrs
-    image, out = shape_of(x), shape_of(var)[2:]
-    if call.op.name in ("relax.mean", "relax.nn.adaptive_avg_pool2d"):
-        if call.op.name == "relax.mean":
-            axes = sorted(int(a) % 4 for a in attrs.axis) if attrs.axis is not None else []
-            whole = axes == [2, 3] and bool(attrs.keepdims)
-        else:
-            whole = out == (1, 1) and str(attrs.layout) == "NCHW"
-        return (Pool2d(*image, image[2:], (1, 1), NO_HALO, (1, 1), AVERAGE), x) if whole else None
-    if str(attrs.layout) != "NCHW" or [int(d) for d in attrs.dilation] != [1, 1]:
-        return None
-    kernel, strides, padding = (
-        tuple(int(v) for v in getattr(attrs, name)) for name in ("pool_size", "strides", "padding")
-    )
-    mode = MAX if call.op.name == "relax.nn.max_pool2d" else AVERAGE
-    counted = mode == AVERAGE and bool(attrs.count_include_pad)
-    return Pool2d(*image, kernel, strides, padding, out, mode, counted), x
 
 
 # elementwise ---------------------------------------------------------------------------------------

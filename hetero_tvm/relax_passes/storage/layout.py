@@ -14,7 +14,6 @@ lists each with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import Relayout
-from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.relax_passes.storage.image_nodes import NO_HALO, ConvNode, Image, ImageNode, node_of
@@ -41,7 +40,7 @@ class BlockImages(GraphPass):
 
     name = "blocked_images"
 
-    def __init__(self, block: int, serves: Callable[[FusedOp], bool], halos: bool = True):
+    def __init__(self, block: int, serves: Claims, halos: bool = True):
         self.block, self.serves, self.halos = block, serves, halos
 
     def run(self, graph: Graph, report: Report) -> None:

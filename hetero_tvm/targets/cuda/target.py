@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from hetero_tvm.codegen.c_names import with_c_names
 from hetero_tvm.errors import LibraryError, TargetError, UsageError
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, tvm
 from hetero_tvm.machines.gpu import MODELS, GpuModel, model_named
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.tensor_program import TensorProgram
-from hetero_tvm.records.store import RecordStore
-from hetero_tvm.relax_passes.forms.conv_forms import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
-from hetero_tvm.relax_passes.forms.index_forms import ScanAsKernel, SplitAsSlices
+from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
+from hetero_tvm.relax_passes.forms.split import SplitAsSlices
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -28,9 +28,10 @@ from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
 from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.scan import scan
-from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cuda import codegen, compilers, facts, generic
+from hetero_tvm.search.measure.device_client import DeviceDoor
+from hetero_tvm.targets.base import Compiled, Target
+from hetero_tvm.targets.cuda import codegen, compilers, device, facts, generic
+from hetero_tvm.targets.cuda.tuner import CudaTuner
 
 _BLOCK = 8
 """Channels of an image that lie together: 16 bytes of half precision."""
@@ -63,9 +64,14 @@ class CudaTarget(Target):
         if precision in _ACCEPTED:
             self.relative_tolerance, self.least_cosine = _ACCEPTED[precision]
 
-    measured_here = False
+    device_door = DeviceDoor(device.COMPILE, device.DEVICE)
 
-    offload = ("hetero_tvm.targets.cuda.device:compile_candidate", "hetero_tvm.targets.cuda.device:GpuBench")
+    def tuner(self, rpc: str | None = None) -> CudaTuner:
+        return CudaTuner(self.variants, self.device_door, self.devices_here, self.arch_on, rpc)
+
+    @classmethod
+    def variant_for(cls, device: Mapping[str, Any]) -> str:
+        return cls.arch_for(str(device["name"]), int(device["capability"]))
 
     def devices_here(self) -> Sequence[int]:
         """The GPUs of the first one's name; none without a driver or GPU, or when no variant runs on it."""
@@ -74,34 +80,29 @@ class CudaTarget(Target):
             count = cuda_runtime.device_count()
         except LibraryError:
             return ()
-        if cuda_runtime.best_of(self._archs, first.capability) is None:
+        if cuda_runtime.best_of(self.archs, first.capability) is None:
             return ()
         return [index for index in range(count) if cuda_runtime.device(index).name == first.name]
 
-    def variant_on(self, device: Mapping[str, Any]) -> CudaTarget:
-        arch = cuda_runtime.best_of(self._archs, device["capability"])
+    def arch_on(self, device: Mapping[str, Any]) -> str:
+        """The architecture of this target whose code runs on a device.  :class:`TargetError`: none."""
+        arch = cuda_runtime.best_of(self.archs, device["capability"])
         if arch is None:
             raise TargetError(
-                f"{device['name']} is sm_{device['capability']}, the target has {', '.join(self._archs)}",
-                hint=f"--target cuda:{','.join([*self._archs, 'sm_' + str(device['capability'])])}",
+                f"{device['name']} is sm_{device['capability']}, the target has {', '.join(self.archs)}",
+                hint=f"--target cuda:{','.join([*self.archs, 'sm_' + str(device['capability'])])}",
             )
-        return next(one for one in self.variants if one.machine.arch == arch)
+        return arch
+
+    @classmethod
+    def devices_served(cls) -> str:
+        """See :meth:`DescribedTarget.devices_served`.  Makes no context: sessions fork."""
+        found = cuda_runtime.missing_driver() is None
+        return "GPU: Found an NVIDIA driver" if found else "GPU: Not found (no NVIDIA driver)"
 
     @property
-    def _archs(self) -> tuple[str, ...]:
+    def archs(self) -> tuple[str, ...]:
         return tuple(model.arch for model in self.models)
-
-    def rank(
-        self,
-        tasks: Sequence[Any],
-        trials: int | None,
-        store: RecordStore,
-        on_event: Callable[[dict[str, Any]], None],
-    ) -> TuneReport:
-        from hetero_tvm.targets.cuda.rank import rank
-
-        compilers.find()
-        return rank(tasks, self.variants[0], trials, store, on_event)
 
     def findings(self) -> list[str]:
         lines = []
@@ -112,8 +113,8 @@ class CudaTarget(Target):
             lines.append(f"CUDA compiler: Not found ({error.hint})")
         try:
             gpu = cuda_runtime.device()
-            chosen = cuda_runtime.best_of(self._archs, gpu.capability)
-            use = f"runs {chosen}" if chosen else f"runs none of {', '.join(self._archs)}"
+            chosen = cuda_runtime.best_of(self.archs, gpu.capability)
+            use = f"runs {chosen}" if chosen else f"runs none of {', '.join(self.archs)}"
             lines.append(f"GPU: Found {gpu.name} (sm_{gpu.capability}; it {use})")
         except LibraryError as error:
             lines.append(f"GPU: Not found ({'; '.join(error.problems) or error.message})")
@@ -171,7 +172,7 @@ class CudaTarget(Target):
         return arch
 
     @property
-    def variants(self) -> tuple[Target, ...]:
+    def variants(self) -> tuple[CudaTarget, ...]:
         if len(self.models) == 1:
             return (self,)
         return tuple(CudaTarget([model.arch], self.precision) for model in self.models)
@@ -185,8 +186,8 @@ class CudaTarget(Target):
         return self.models[0]
 
     @functools.cached_property
-    def tvm_target(self) -> Any:
-        return tvm.target.Target(self.machine.tvm_target())
+    def tvm_target(self) -> TVMTarget:
+        return tvm.target.Target(self.machine.codegen_target())
 
     @property
     def fusions(self) -> Sequence[GraphPass]:
@@ -205,12 +206,12 @@ class CudaTarget(Target):
     def spaces(self) -> Sequence[DesignSpace]:
         return CUDA_SPACES
 
-    def contract_of(self, function: Any, name: str, flops: int) -> FusedOp | None:
+    def contract_of(self, function: PrimFunc, name: str, flops: int) -> FusedOp | None:
         op = TensorProgram.of(function, name, flops)
         nests = program_nests(op)
         return None if isinstance(nests, str) or len(nests.results) != 1 else op
 
-    def schedule_generic(self, function: Any) -> Any:
+    def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(with_c_names(function), self.tvm_target, self.machine)
 
     def unrunnable(self) -> str | None:
@@ -222,7 +223,7 @@ class CudaTarget(Target):
 
     def _chosen(self) -> str:
         """The architecture that the GPU of this machine runs.  :class:`LibraryError` when there is none."""
-        return cuda_runtime.choose_arch(self._archs)
+        return cuda_runtime.choose_arch(self.archs)
 
     def running(self) -> tuple[list[Any], str]:
         return [tvm.cuda(0), tvm.cpu()], f"main_{self._chosen()}"
@@ -234,17 +235,14 @@ class CudaTarget(Target):
     def scope(self) -> AbstractContextManager[Any]:
         return self.tvm_target
 
-    def stamp(self, kernel: Any) -> Any:
+    def stamp(self, kernel: PrimFunc) -> PrimFunc:
         return with_c_names(kernel).with_attr("target", self.tvm_target)
 
-    def compile(self, module: Any) -> Any:
-        return self.compile_with_facts(module)[0]
-
-    def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
+    def compile(self, module: IRModule) -> Compiled:
         compilers.find()  # says what is missing before the long part
         with codegen.collect() as made:
             executable = codegen.compile_executable(module, self.tvm_target)
-        return executable, {one.arch: facts.of_module(one) for one in made}
+        return Compiled(executable, {one.arch: facts.of_module(one) for one in made})
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "cuda", "cpu": "", "isa": [], "threads": 1, "archs": [m.arch for m in self.models]}

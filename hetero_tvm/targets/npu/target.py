@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TargetError, UsageError
+from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec, presets
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.records.combinations import Combination, Found, Known
-from hetero_tvm.relax_passes.forms.conv_forms import FORMS
-from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
-from hetero_tvm.relax_passes.forms.index_forms import INDEX_FORMS, SplitAsSlices
-from hetero_tvm.relax_passes.forms.quantized_rows import QuantConv1dAsConv2d
-from hetero_tvm.relax_passes.forms.resize_forms import RESIZE_FORMS
-from hetero_tvm.relax_passes.forms.scatter_forms import ScatterAsSelection
-from hetero_tvm.relax_passes.forms.topk_form import TopkAsExtrema
-from hetero_tvm.relax_passes.fusions.pool2d import ClaimPool
-from hetero_tvm.relax_passes.fusions.quantized import Quantized
+from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
+from hetero_tvm.relax_passes.forms.rules import FORMS
+from hetero_tvm.relax_passes.forms.split import SplitAsSlices
+from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
+from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.runtime.library import Library
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
-from hetero_tvm.schedules.npu.spaces import NPU_SPACES
-from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.base import Compiled, LibraryProfile, Target
 from hetero_tvm.targets.cpu.target import CpuTarget
+from hetero_tvm.targets.npu.device.profile import profile
+from hetero_tvm.targets.npu.device.profile_report import ProfileReport
+from hetero_tvm.targets.npu.spaces import NPU_SPACES
+from hetero_tvm.targets.npu.tuning.tuner import NpuTuner
 
 DEFAULT = "mobile"
 _DTYPES = {"f16": "float16", "bf16": "bfloat16"}
@@ -116,16 +116,8 @@ class NpuTarget(Target):
     def fusions(self) -> Sequence[GraphPass]:
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
-        quantized = (QuantConv1dAsConv2d(), Quantized())
-        forms = (
-            *FORMS,
-            *INDEX_FORMS,
-            *RESIZE_FORMS,
-            GridSampleAsTake(),
-            ScatterAsSelection(),
-            TopkAsExtrema(),
-        )
-        return (*quantized, *forms, *FUSIONS, ClaimPool(), SplitAsSlices())
+        quantized = (QuantConv1dAsConv2d(), FuseQuantized())
+        return (*quantized, *FORMS, *FUSIONS, FusePool2d(), SplitAsSlices())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
@@ -157,38 +149,24 @@ class NpuTarget(Target):
         space = next((s for s in hosts if s.refuses(task.op, self.machine) is None), None)
         return dataclasses.replace(task, space=space)
 
-    measured_here = False
+    def tuner(self, rpc: str | None = None) -> NpuTuner:
+        if rpc is not None:
+            raise UsageError("--rpc: candidates for target npu are measured on this machine only")
+        return NpuTuner(self)
 
-    def measuring(self, tasks: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        from hetero_tvm.targets.npu.tuning.measure import SimulatedWorkers
-
-        mine = [task for task in tasks if isinstance(task.space, NpuSpace)]
-        return mine, SimulatedWorkers(mine, self.machine)
-
-    def reconsider(
-        self,
-        module: Any,
-        tasks: Sequence[Any],
-        known: Known,
-        seed: int,
-        more: Callable[[], bool],
-        on_trial: Callable[[Combination, float | None, float], None],
-    ) -> Found:
-        from hetero_tvm.targets.npu.tuning.whole_model import search
-
-        return search(module, tasks, self, known, seed, more, on_trial)
+    @classmethod
+    def profile(cls, library: Library, call: Callable[[], Any]) -> LibraryProfile:
+        return ProfileReport(profile(library, call))
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.regions.lowering import place
 
         return str(place(module, tasks, self)[2])
 
-    def compile(self, module: Any) -> Any:
-        return self._cpu.compile(module)
-
-    def compile_with_facts(self, module: Any) -> tuple[Any, dict[str, Any]]:
+    def compile(self, module: IRModule) -> Compiled:
         """The facts are the machine: a library runs on it, or on one with at least its memories."""
-        return self.compile(module), {"precision": self.precision, "npu": self.spec.to_json()}
+        facts = {"precision": self.precision, "npu": self.spec.to_json()}
+        return Compiled(self._cpu.compile(module).executable, facts)
 
     def describe(self) -> dict[str, Any]:
         mine = {"kind": self.kind, "device": self.spec.name, "precision": self.precision}

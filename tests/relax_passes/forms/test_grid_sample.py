@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
-from tests.relax_passes.forms.test_index_forms import module_of, op, result, rewritten
+from tests.relax_passes.forms.models import module_of, op, result, rewritten
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 5, 7)).astype(np.float32)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
-from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -19,7 +19,7 @@ from tests.relax_passes.graphs import (
 )
 
 X = {"x": (2, 3, 8), "r": (2, 3, 8)}
-RULES = LayerNorm(), RmsNorm(), FuseAddNorm(lambda op: True)
+RULES = FuseLayerNorm(), FuseRmsNorm(), FuseAddNorm(lambda op: True)
 
 
 def layer_norm(emit, x, n=8):
@@ -133,7 +133,7 @@ def test_what_stays_apart(inputs, body):
 
 def test_a_target_without_the_kernel():
     before = module(X, lambda e, x, r: layer_norm(e, e(op.add(x, r))))
-    after, _, _ = fuse(before, LayerNorm(), FuseAddNorm(lambda op: False))
+    after, _, _ = fuse(before, FuseLayerNorm(), FuseAddNorm(lambda op: False))
     assert calls(after) == {"add": 1, "normalize": 1}
 
 

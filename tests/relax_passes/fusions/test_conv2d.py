@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.fusions.conv2d import ConvEpilogue, FoldBatchNorm, FoldPad
+from hetero_tvm.relax_passes.fusions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -33,7 +33,7 @@ def batch_norm(emit, x, statistics=STATISTICS, dtype="float32"):
 
 def fused(body, inputs=X, **fusions):
     before = module(inputs, body)
-    after, names, report = fuse(before, FoldBatchNorm(), ConvEpilogue())
+    after, names, report = fuse(before, FoldBatchNorm(), FuseConv2d())
     assert report.fusions == fusions
     same_numbers(before, after)
     assert names_of(before) <= set().union(*names.values())
@@ -147,7 +147,7 @@ def test_zeros_around_the_input_become_padding():
         return conv(emit, y, padding=(0, 1, 1, 0), strides=(1, 2))
 
     before = module(X, body)
-    after, names, report = fuse(before, FoldPad(), ConvEpilogue())
+    after, names, report = fuse(before, FoldPad(), FuseConv2d())
     same_numbers(before, after)
     assert calls(after) == {"conv2d": 1} and contracts(after, "conv2d")[0].padding == (1, 3, 1, 1)
     assert names_of(before) <= set().union(*names.values())
@@ -197,7 +197,7 @@ def test_convolution_misses():
     assert [miss["reason"] for miss in report.misses] == ["the weight is not constant"]
     before = module({"x": (2, 6, 5, 3)}, lambda e, x: conv(e, x, constant(weights(4, 3, 3, 3)),
                                                            data_layout="NHWC"))  # fmt: skip
-    _, _, report = fuse(before, ConvEpilogue())
+    _, _, report = fuse(before, FuseConv2d())
     assert "layouts are NHWC and OIHW" in report.misses[0]["reason"]
 
 
@@ -206,7 +206,7 @@ def test_float16_stays_float16():
         X, lambda e, x: batch_norm(e, conv(e, x, constant(weights(4, 3, 3, 3), "float16")), dtype="float16"),
         "float16",
     )  # fmt: skip
-    after, _, report = fuse(before, FoldBatchNorm(), ConvEpilogue())
+    after, _, report = fuse(before, FoldBatchNorm(), FuseConv2d())
     relax.analysis.well_formed(after)
     assert str(after["main"].ret_ty.dtype) == "float16"
     assert any("float16" in miss["reason"] for miss in report.misses)

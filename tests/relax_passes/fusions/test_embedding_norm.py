@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
-from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
     bindings,
     calls,
@@ -23,7 +23,7 @@ from tests.relax_passes.graphs import (
 from tests.relax_passes.graphs import fuse as run
 
 N = 8
-RULES = (LayerNorm(), RmsNorm(), FuseEmbeddingNorm())
+RULES = (FuseLayerNorm(), FuseRmsNorm(), FuseEmbeddingNorm())
 
 
 def table(rows, seed=0):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.relax_passes.fusions.gated_matmul import GatedMlp
-from hetero_tvm.relax_passes.fusions.gelu import Gelu
-from hetero_tvm.relax_passes.fusions.silu import QuickGelu, Silu
+from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
+from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
+from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -55,7 +55,7 @@ def one(emit, x, activation="silu", bias=False, gate=0, slices=False):
 
 def fused(body, inputs=X):
     before = module(inputs, body)
-    after, names, report = fuse(before, Gelu(), Silu(), QuickGelu(), GatedMlp())
+    after, names, report = fuse(before, FuseGelu(), FuseSilu(), FuseQuickGelu(), FuseGatedMatmul())
     assert report.fusions["gated_mlp"] == 1 and not report.misses
     assert names_of(before) <= set().union(*names.values())
     assert calls(after)["gated_matmul"] == 1 and calls(after)["matmul"] == calls(after)["multiply"] == 0
@@ -93,7 +93,7 @@ def test_silu_is_counted_as_well():
 
 def refused(body, inputs=X):
     before = module(inputs, body)
-    after, _, report = fuse(before, GatedMlp())
+    after, _, report = fuse(before, FuseGatedMatmul())
     assert calls(after) == calls(before) and not report.fusions
     same_numbers(before, after)
     return [miss["reason"] for miss in report.misses]

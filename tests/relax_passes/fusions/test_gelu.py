@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.relax_passes.fusions.gelu import Gelu
+from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -52,7 +52,7 @@ ORDERS = ("outer", "half_x", "half_curve", "quotient_x", "quarter")
 @pytest.mark.parametrize("one_first", [False, True])
 def test_exact_spellings(order, by_division, one_first):
     before = module(X, lambda e, x: exact(e, x, by_division=by_division, one_first=one_first, order=order))
-    after, names, report = fuse(before, Gelu())
+    after, names, report = fuse(before, FuseGelu())
     assert functions(after) == ["gelu_erf"]
     assert report.fusions == {"gelu": 1} and not report.misses
     (sources,) = names.values()
@@ -79,7 +79,7 @@ def approximate(emit, x, cube="product", order="outer", coefficient=CUBIC):
 @pytest.mark.parametrize("order", ["outer", "half_x"])
 def test_tanh_spellings(cube, order):
     before = module(X, lambda e, x: approximate(e, x, cube, order))
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert functions(after) == ["gelu_tanh"] and not report.misses
     same_numbers(before, after)
 
@@ -94,7 +94,7 @@ def test_tanh_of_the_factored_cubic():
         return emit(op.multiply(emit(op.multiply(x, HALF)), emit(op.add(curve, ONE))))
 
     before = module(X, body)
-    after, names, report = fuse(before, Gelu())
+    after, names, report = fuse(before, FuseGelu())
     assert functions(after) == ["gelu_tanh"] and not report.misses
     assert set().union(*names.values()) == names_of(before)
     same_numbers(before, after)
@@ -106,14 +106,14 @@ def test_half_as_a_division_at_the_end():
         return emit(op.divide(emit(op.multiply(curve, x)), TWO))
 
     before = module(X, body)
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert functions(after) == ["gelu_erf"] and not report.misses
     same_numbers(before, after)
 
 
 def test_x_that_is_itself_scaled():
     before = module(X, lambda e, x: exact(e, e(op.multiply(x, constant(3.0)))))
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert calls(after) == {"elementwise": 1, "multiply": 1} and not report.misses
     same_numbers(before, after)
 
@@ -121,7 +121,7 @@ def test_x_that_is_itself_scaled():
 @pytest.mark.parametrize(("operator", "function"), [(op.nn.gelu, "gelu_erf"), (op.nn.gelu_tanh, "gelu_tanh")])
 def test_operators(operator, function):
     before = module(X, lambda e, x: e(operator(x)))
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert functions(after) == [function] and report.fusions == {"gelu": 1}
     same_numbers(before, after)
 
@@ -152,14 +152,14 @@ def test_a_wider_result_is_no_gelu():
         return emit(op.multiply(emit(op.multiply(curve, emit(op.multiply(x, HALF)))), y))
 
     before = module({"x": (3, 1), "y": (3, 5)}, body)
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert report.fusions == {"gelu": 1} and calls(after) == {"elementwise": 1, "multiply": 1}
     same_numbers(before, after)
 
 
 def miss(body, inputs=X):
     before = module(inputs, body)
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert not report.fusions and calls(after) == calls(before)
     same_numbers(before, after)
     (found,) = report.misses
@@ -215,7 +215,7 @@ def test_curve_squared():
 @pytest.mark.parametrize("name", ["tanh", "erf"])
 def test_plain_functions_are_no_near_miss(name):
     before = module(X, lambda e, x: e(op.add(e(getattr(op, name)(x)), x)))
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert calls(after) == calls(before) and not report.misses
 
 
@@ -226,7 +226,7 @@ def test_the_result_may_be_used_twice_and_x_too():
         return emit(op.add(g, h)), g
 
     before = module(X, body)
-    after, _, report = fuse(before, Gelu())
+    after, _, report = fuse(before, FuseGelu())
     assert calls(after) == {"elementwise": 1, "add": 2} and not report.misses
     same_numbers(before, after)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.fusions.matmul import MatmulEpilogue
+from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from tests.relax_passes.graphs import (
     bindings,
     calls,
@@ -23,7 +23,7 @@ X = {"x": (2, 3, 6)}
 
 def fused(body, inputs=X, fusions=1):
     before = module(inputs, body)
-    after, names, report = fuse(before, MatmulEpilogue())
+    after, names, report = fuse(before, FuseMatmul())
     assert report.fusions.get("matmul_epilogue", 0) == fusions
     same_numbers(before, after)
     covered = set().union(*names.values())
@@ -178,7 +178,7 @@ def test_reasons():
     before = module(
         {"x": (3, 6)}, lambda e, x: e(op.matmul(x, constant(weights(6, 4), "float16"))), "float16"
     )
-    _, _, report = fuse(before, MatmulEpilogue())
+    _, _, report = fuse(before, FuseMatmul())
     assert "expected float32" in report.misses[0]["reason"]
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
-from hetero_tvm.relax_passes.fusions.softmax import ClaimSoftmax
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
+from hetero_tvm.relax_passes.fusions.softmax import FuseSoftmax
 from tests.relax_passes.graphs import (
     calls,
     constant,
@@ -61,7 +61,7 @@ def norm(
 def test_spellings(centered, square, divide, shift):
     spelling = {"centered": centered, "square": square, "divide": divide, "shift": shift}
     before = module(X, lambda e, x: norm(e, x, eps_first=shift, **spelling))
-    after, names, report = fuse(before, LayerNorm(), RmsNorm())
+    after, names, report = fuse(before, FuseLayerNorm(), FuseRmsNorm())
     name = "layer_norm" if centered else "rms_norm"
     assert calls(after) == {"normalize": 1}
     assert report.fusions == {name: 1} and not report.misses
@@ -73,7 +73,7 @@ def test_spellings(centered, square, divide, shift):
 
 def test_scale_of_higher_rank_is_a_vector():
     before = module(X, lambda e, x: norm(e, x, scale=constant(weights(1, 8))))
-    after, _, report = fuse(before, LayerNorm())
+    after, _, report = fuse(before, FuseLayerNorm())
     assert report.fusions == {"layer_norm": 1}
     same_numbers(before, after)
 
@@ -81,7 +81,7 @@ def test_scale_of_higher_rank_is_a_vector():
 @pytest.mark.parametrize("shape", [(), (1, 1, 1, 1)])
 def test_a_row_of_one_value(shape):
     before = module({"x": (2, 3, 1)}, lambda e, x: norm(e, x, scale=constant(np.full(shape, 2)), shift=False))
-    after, _, _ = fuse(before, LayerNorm())
+    after, _, _ = fuse(before, FuseLayerNorm())
     same_numbers(before, after)
 
 
@@ -94,7 +94,7 @@ def test_other_dtypes_are_left_alone():
         return emit(op.multiply(y, half(weights(8))))
 
     before = module(X, body, "float16")
-    after, _, report = fuse(before, LayerNorm())
+    after, _, report = fuse(before, FuseLayerNorm())
     assert not report.fusions and calls(after) == calls(before)
     assert [miss["reason"] for miss in report.misses] == ["dtype is float16, expected float32"]
 
@@ -110,11 +110,11 @@ def miss(rule, body, inputs=X):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("claimed", [True, False])
-@pytest.mark.parametrize("rule", [LayerNorm, RmsNorm])
+@pytest.mark.parametrize("rule", [FuseLayerNorm, FuseRmsNorm])
 def test_another_axis(rule, claimed, axis):
     """Channels of an image: a kernel for that axis where there is one, else transposed there and back."""
     scale = constant(weights(*((3, 1, 1) if axis == 1 else (2, 1, 1, 1))))
-    spelling = {"axis": axis, "scale": scale, "shift": False, "centered": rule is LayerNorm}
+    spelling = {"axis": axis, "scale": scale, "shift": False, "centered": rule is FuseLayerNorm}
     before = module({"x": (2, 3, 4, 5)}, lambda e, x: norm(e, x, **spelling))
     after, names, report = fuse(before, rule(lambda op: claimed))
     assert report.fusions == {rule.name: 1} and not report.misses
@@ -133,7 +133,7 @@ def test_axes_apart():
         mean = emit(op.mean(emit(op.multiply(x, x)), axis=[0, 2], keepdims=True))
         return emit(op.divide(x, emit(op.sqrt(emit(op.add(mean, EPS))))))
 
-    assert miss(RmsNorm(), body) == "the mean is over axes [0, 2] of 3, expected neighbours"
+    assert miss(FuseRmsNorm(), body) == "the mean is over axes [0, 2] of 3, expected neighbours"
 
 
 def test_scale_over_other_axes_stays_outside():
@@ -141,7 +141,7 @@ def test_scale_over_other_axes_stays_outside():
         return norm(emit, x, axis=1, shift=False, scale=constant(weights(8)))
 
     before = module(X, body)
-    after, _, report = fuse(before, LayerNorm(lambda op: True))
+    after, _, report = fuse(before, FuseLayerNorm(lambda op: True))
     assert calls(after) == {"normalize": 1, "multiply": 1} and not report.misses
     same_numbers(before, after)
 
@@ -155,7 +155,7 @@ def test_no_scale(shift):
         return y if shift is None else emit(op.add(y, constant(weights(*shift))))
 
     before = module(X, body)
-    after, _, report = fuse(before, LayerNorm())
+    after, _, report = fuse(before, FuseLayerNorm())
     assert report.fusions == {"layer_norm": 1} and calls(after) == {"normalize": 1}
     same_numbers(before, after)
 
@@ -166,7 +166,7 @@ def test_a_scale_for_each_row_stays_outside():
         return emit(op.multiply(y, constant(weights(2, 3, 1))))
 
     before = module({**X, "s": (2, 1, 8)}, body)
-    after, _, report = fuse(before, LayerNorm())
+    after, _, report = fuse(before, FuseLayerNorm())
     assert calls(after) == {"normalize": 1, "multiply": 2} and not report.misses
     same_numbers(before, after)
 
@@ -191,7 +191,7 @@ def test_operators_and_their_parts(kind):
         return emit(op.divide(base, emit(op.sqrt(emit(op.add(variance, EPS))))))
 
     before = module(X, body)
-    after, names, report = fuse(before, LayerNorm(), RmsNorm())
+    after, names, report = fuse(before, FuseLayerNorm(), FuseRmsNorm())
     assert calls(after) == {"normalize": 1} and sum(report.fusions.values()) == 1 and not report.misses
     assert set().union(*names.values()) == names_of(before)
     same_numbers(before, after)
@@ -204,7 +204,7 @@ def test_over_two_axes():
         )
 
     before = module(X, body)
-    after, names, report = fuse(before, LayerNorm())
+    after, names, report = fuse(before, FuseLayerNorm())
     (found,) = contracts(after, "normalize")
     assert (found.lead, found.n) == ((2,), 24) and report.fusions == {"layer_norm": 1}
     same_numbers(before, after)
@@ -215,7 +215,7 @@ def test_sum_that_is_no_mean():
         total = emit(op.sum(emit(op.multiply(x, x)), axis=[-1], keepdims=True))
         return emit(op.divide(x, emit(op.sqrt(emit(op.add(emit(op.divide(total, constant(7.0))), EPS))))))
 
-    assert miss(RmsNorm(), body) is None
+    assert miss(FuseRmsNorm(), body) is None
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -241,7 +241,7 @@ def test_deviation_used_twice():
         root = emit(op.sqrt(emit(op.add(mean, EPS))))
         return emit(op.multiply(emit(op.divide(x, root)), constant(weights(8)))), root
 
-    assert "used more than once" in miss(RmsNorm(), body)
+    assert "used more than once" in miss(FuseRmsNorm(), body)
 
 
 def test_something_else_is_divided():
@@ -249,7 +249,7 @@ def test_something_else_is_divided():
         mean = emit(op.mean(emit(op.multiply(x, x)), axis=[-1], keepdims=True))
         return emit(op.divide(y, emit(op.sqrt(emit(op.add(mean, EPS))))))
 
-    assert "not divided" in miss(RmsNorm(), body, {"x": (2, 8), "y": (2, 8)})
+    assert "not divided" in miss(FuseRmsNorm(), body, {"x": (2, 8), "y": (2, 8)})
 
 
 def test_mean_of_another_tensor_is_no_norm():
@@ -259,17 +259,17 @@ def test_mean_of_another_tensor_is_no_norm():
         y = emit(op.divide(base, emit(op.sqrt(emit(op.add(mean, EPS))))))
         return emit(op.multiply(y, constant(weights(8))))
 
-    assert miss(LayerNorm(), body, {"x": (2, 8), "y": (2, 8)}) is None
+    assert miss(FuseLayerNorm(), body, {"x": (2, 8), "y": (2, 8)}) is None
 
 
 def test_a_plain_square_root_is_no_near_miss():
-    assert miss(RmsNorm(), lambda e, x: e(op.sqrt(e(op.add(e(op.multiply(x, x)), EPS))))) is None
+    assert miss(FuseRmsNorm(), lambda e, x: e(op.sqrt(e(op.add(e(op.multiply(x, x)), EPS))))) is None
 
 
 @pytest.mark.parametrize(("axis", "claimed"), [(-1, True), (2, True), (1, False)])
 def test_softmax_over_the_last_axis_only(axis, claimed):
     before = module(X, lambda e, x: e(op.nn.softmax(x, axis=axis)))
-    after, _, report = fuse(before, ClaimSoftmax())
+    after, _, report = fuse(before, FuseSoftmax())
     assert calls(after) == {"softmax": 1}
     assert bool(contracts(after, "softmax")) == claimed
     assert [m["reason"] for m in report.misses] == ([] if claimed else ["axis 1 of 3, expected the last"])

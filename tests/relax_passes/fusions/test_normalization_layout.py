@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_tvm.relax_passes.fusions.normalization import LayerNorm, RmsNorm
+from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
 from tests.relax_passes.graphs import (
     calls,
@@ -22,7 +22,7 @@ def norm(emit, x, n):
 
 
 def run(before, *rules):
-    after, names, report = fuse(before, LayerNorm(), RmsNorm(), *rules)
+    after, names, report = fuse(before, FuseLayerNorm(), FuseRmsNorm(), *rules)
     assert set().union(*names.values()) >= names_of(before)
     same_numbers(before, after)
     return after, report

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.relax_passes.fusions.silu import QuickGelu, Silu
+from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
 from hetero_tvm.relax_passes.pipeline import optimize
 from tests.relax_passes.graphs import (
     bindings,
@@ -44,7 +44,7 @@ def functions(mod):
 @pytest.mark.parametrize("written_out", [False, True])
 def test_spellings(quick, gate_first, written_out):
     before = module(X, lambda e, x: gated(e, x, quick=quick, gate_first=gate_first, written_out=written_out))
-    after, names, report = fuse(before, Silu(), QuickGelu())
+    after, names, report = fuse(before, FuseSilu(), FuseQuickGelu())
     name = "quick_gelu" if quick else "silu"
     assert functions(after) == [name] and report.fusions == {name: 1} and not report.misses
     assert set().union(*names.values()) == names_of(before)
@@ -53,14 +53,14 @@ def test_spellings(quick, gate_first, written_out):
 
 def test_x_over_one_plus_exp():
     before = module(X, lambda e, x: e(op.divide(x, e(op.add(ONE, e(op.exp(e(op.negative(x)))))))))
-    after, _, report = fuse(before, Silu(), QuickGelu())
+    after, _, report = fuse(before, FuseSilu(), FuseQuickGelu())
     assert functions(after) == ["silu"] and report.fusions == {"silu": 1}
     same_numbers(before, after)
 
 
 def test_operator():
     before = module(X, lambda e, x: e(op.nn.silu(x)))
-    after, _, report = fuse(before, Silu(), QuickGelu())
+    after, _, report = fuse(before, FuseSilu(), FuseQuickGelu())
     assert functions(after) == ["silu"] and report.fusions == {"silu": 1}
 
 
@@ -77,7 +77,7 @@ def test_operator():
 )
 def test_what_is_neither(body):
     before = module({"x": (3, 5), "y": (3, 5)}, body)
-    after, _, report = fuse(before, Silu(), QuickGelu())
+    after, _, report = fuse(before, FuseSilu(), FuseQuickGelu())
     assert calls(after) == calls(before) and not report.fusions
     same_numbers(before, after)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.relax_passes.fusions.conv2d import ConvEpilogue
+from hetero_tvm.relax_passes.fusions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from tests.relax_passes.graphs import (
@@ -37,7 +37,7 @@ def conv(emit, x, filters, kernel=3, groups=1, seed=0, **attrs):
 
 def blocked(body, inputs=X, conversions=0):
     before = module(inputs, body)
-    after, names, report = fuse(before, ConvEpilogue(), PASS)
+    after, names, report = fuse(before, FuseConv2d(), PASS)
     same_numbers(before, after)
     assert names_of(before) <= set().union(*names.values())
     assert len(report.conversions) == calls(after)["relayout"] == conversions, report.conversions
@@ -148,7 +148,7 @@ def test_concat_of_whole_blocks_only():
 def test_grouped_convolution():
     inner = BlockImages(BLOCK, lambda op: op.groups < 4)
     before = module(X, lambda e, x: conv(e, conv(e, conv(e, x, 8), 8, groups=2), 8, groups=4))
-    after, _, report = fuse(before, ConvEpilogue(), inner)
+    after, _, report = fuse(before, FuseConv2d(), inner)
     same_numbers(before, after)
     assert [c.x_layout for c in contracts(after, "conv2d")] == ["NCHW", "NCHW4c+1,1,1,1", "NCHW"]
     assert [c["reason"].split(" ")[0] for c in report.conversions] == ["conv2d"]
@@ -156,10 +156,10 @@ def test_grouped_convolution():
 
 def test_a_convolution_alone_stays_plain():
     before = module(X, lambda e, x: e(op.tanh(conv(e, e(op.tanh(x)), 4))))
-    after, _, report = fuse(before, ConvEpilogue(), PASS)
+    after, _, report = fuse(before, FuseConv2d(), PASS)
     assert contracts(after, "conv2d")[0].plain and not report.conversions
     only_blocks = BlockImages(BLOCK, lambda op: not op.plain)  # unless the target has no plain kernel
-    after, _, report = fuse(before, ConvEpilogue(), only_blocks)
+    after, _, report = fuse(before, FuseConv2d(), only_blocks)
     assert contracts(after, "conv2d")[0].y_layout == "NCHW4c" and len(report.conversions) == 1
 
 
@@ -168,9 +168,9 @@ def test_nothing_to_do():
     after, _, report = fuse(before, PASS)
     assert calls(after) == {"tanh": 1, "max_pool2d": 1} and not report.conversions
     before = module(X, lambda e, x: conv(e, x, 4))
-    after, _, report = fuse(before, ConvEpilogue(), BlockImages(BLOCK, lambda op: False))
+    after, _, report = fuse(before, FuseConv2d(), BlockImages(BLOCK, lambda op: False))
     assert contracts(after, "conv2d")[0].plain and not report.conversions
-    after, _, report = fuse(before, ConvEpilogue(), PASS, disabled=("blocked_images",))
+    after, _, report = fuse(before, FuseConv2d(), PASS, disabled=("blocked_images",))
     assert contracts(after, "conv2d")[0].plain
 
 
@@ -215,7 +215,7 @@ def test_random_nets(data):
         return images[-1], emit(op.abs(draw(st.sampled_from(images))))
 
     before = module({"x": (1, draw(st.sampled_from([3, 4])), 5, 4)}, body)
-    after, names, report = fuse(before, ConvEpilogue(), PASS)
+    after, names, report = fuse(before, FuseConv2d(), PASS)
     relax.analysis.well_formed(after)
     same_numbers(before, after)
     assert {var.name for var in Graph(before).bindings()} <= set().union(*names.values())

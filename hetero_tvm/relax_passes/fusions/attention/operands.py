@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss
 from hetero_tvm.relax_passes.rewriting.views import (
+    FREE_VIEWS,
     Factor,
     Place,
     View,
@@ -30,9 +31,6 @@ from hetero_tvm.relax_passes.rewriting.views import (
     refine,
     through,
 )
-
-FREE = ("relax.reshape", "relax.flatten", "relax.expand_dims", "relax.squeeze", "relax.split")
-"""Operators that copy nothing (the parts of a split do)."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def candidates(
         if view is not None and view.stride(-2) is not None:
             leads = tuple(factor for factors in view.dims[:-2] for factor in factors)
             found.insert(0, Candidate(Place(expr, view), leads, view.stride(-2), transposed=swapped))
-    copies = [v for v in (found[-1].place.skipped if found else ()) if graph.op_name(v) not in FREE]
+    copies = [v for v in (found[-1].place.skipped if found else ()) if graph.op_name(v) not in FREE_VIEWS]
     return [
         replace(c, cost=sum(v not in c.place.skipped for v in copies) + c.transposed) for c in found[::-1]
     ]
@@ -286,10 +284,6 @@ def causal_window(mask: np.ndarray, hides: float) -> int | None:
         return 0
     window = int(visible[-1].sum())
     return window if np.array_equal(visible, (distance >= 0) & (distance < window)) else None
-
-
-def is_constant(graph: Graph, expr: Any) -> bool:
-    return array_of(graph.value(expr)) is not None
 
 
 def attention_of(layout: Layout, q_len: int, kv_len: int, dim: int, values: int, scale: float) -> Attention:

@@ -7,7 +7,7 @@ lies.  Whatever else uses a projection (the norm of each head in Qwen 3) gets a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,15 +15,16 @@ import numpy as np
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.attention import Attention, standard
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.rope import Rope
-from hetero_tvm.relax_passes.fusions.matmul import constant_matrix
-from hetero_tvm.relax_passes.rewriting.fused import contract
+from hetero_tvm.relax_passes.fusions.linear import constant_matrix
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 
-_REARRANGED = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
+_TRACED = (*RESHAPES, "relax.permute_dims", "relax.nn.rms_norm", "relax.nn.layer_norm")
+"""Operators that may stand between a projection and the attention."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class MergeQkv(Rule):
     name = "qkv"
     anchors = ("relax.call_tir",)
 
-    def __init__(self, claims: Callable[[FusedOp], bool] = lambda op: False):
+    def __init__(self, claims: Claims = lambda op: False):
         self._claims = claims
 
     def match(self, graph: Graph, var: Any) -> list[_Projection] | None:
@@ -125,7 +126,7 @@ def _traced(graph: Graph, expr: Any) -> _Projection | None:
         if (projection := _projection(graph, expr)) is not None:
             return projection
         call = graph.value(expr)
-        if graph.op_name(expr) in (*_REARRANGED, "relax.nn.rms_norm", "relax.nn.layer_norm"):
+        if graph.op_name(expr) in _TRACED:
             expr = call.args[0]
         elif isinstance(contract(graph.functions(), call), Rope | Normalize):
             expr = call.args[1].fields[0]
@@ -161,7 +162,7 @@ def _redirected(
     user: Any,
     found: list[_Projection],
     merged: Any,
-    claims: Callable[[FusedOp], bool],
+    claims: Claims,
 ) -> bool:
     """Let a fused operator read the merged tensor; False when it cannot, or is another operator."""
     call = graph.value(user)

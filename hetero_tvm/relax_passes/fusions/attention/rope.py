@@ -20,6 +20,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.rope import Rope
+from hetero_tvm.relax_passes.fusions.epilogue import other_operand
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import Place, View, below, places
@@ -133,21 +134,16 @@ def _added_products(graph: Graph, rotated: Any) -> tuple[Any, list[tuple[Any, An
     turned = graph.only_user(rotated)
     if turned is None or graph.op_name(turned) != "relax.multiply":
         return None
-    sin = _other(graph, turned, rotated)
+    sin = other_operand(graph, turned, rotated)
     total = graph.only_user(turned)
     if total is None or graph.op_name(total) != "relax.add" or shape_of(total) != shape_of(rotated):
         return None
-    kept = _other(graph, total, turned)
+    kept = other_operand(graph, total, turned)
     product = graph.call(kept, "relax.multiply")
     if product is None or graph.only_user(kept) is None:
         return None
     left, right = product.args
     return sin, [(left, right), (right, left)], total, [rotated, turned, kept]
-
-
-def _other(graph: Graph, var: Any, operand: Any) -> Any:
-    left, right = graph.value(var).args
-    return right if left.same_as(operand) else left
 
 
 def _by_parts(

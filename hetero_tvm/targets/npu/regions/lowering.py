@@ -14,7 +14,7 @@ import numpy as np
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import _variables, array_of, dtype_of, is_constant, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import array_of, dtype_of, is_constant, shape_of, variables_in
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.task import Task, task_key
@@ -96,7 +96,7 @@ def _pieces(
     machine: NpuMachine, cache: KernelCache,
 ) -> Iterator[Any]:  # fmt: skip
     """``main`` in its order: bindings that stay on the host as they are, and regions."""
-    users = _users(regions, set(_variables(module["main"].body.body)))
+    users = _users(regions, set(variables_in(module["main"].body.body)))
     names = _names(module, of_variable)
     count = 0
     for number, group in itertools.groupby(regions.order, lambda pair: regions.region_of.get(pair[0])):
@@ -202,7 +202,7 @@ def _users(regions: Regions, results: set[Any]) -> dict[Any, set[Any]]:
     """Region numbers that use a variable; None for the host and the function's result."""
     users: dict[Any, set[Any]] = {}
     for var, value in regions.order:
-        for used in _variables(value):
+        for used in variables_in(value):
             users.setdefault(used, set()).add(regions.region_of.get(var))
     for used in results:
         users.setdefault(used, set()).add(None)
@@ -221,7 +221,7 @@ class _Region(RegionCompiler):
         inside = {var for var, _ in members}
         self.inputs: list[Any] = []
         for _, value in members:
-            for used in _variables(value):
+            for used in variables_in(value):
                 if used not in inside and used not in self.inputs:
                     self.inputs.append(used)
         self.outputs = [var for var, _ in members if any(u != number for u in users.get(var, ()))]

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import _variables, dtype_of, is_tensor, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import dtype_of, is_tensor, shape_of, variables_in
 
 LEAST_INTENSITY = 4.0
 """FLOPs per byte that crosses the border below which a region is not worth the transfer."""
@@ -93,7 +93,7 @@ def _stages(bindings, tasks, refusals, rejected):
     stage: dict[Any, int] = {}
     on_npu: set[Any] = set()
     for var, value in bindings:
-        used = [v for v in _variables(value) if v in stage]
+        used = [v for v in variables_in(value) if v in stage]
         task = _task(value, tasks)
         taken = task is not None and task.key not in refusals and var not in rejected
         if _is_view(value) and isinstance(value.args[0], relax.Var):
@@ -112,16 +112,16 @@ def _not_worth(bindings, stage, on_npu, tasks, main) -> dict[Any, str]:
     """The operators of regions whose work does not pay for moving their inputs and outputs."""
     users: dict[Any, set[Any]] = {}
     for var, value in bindings:
-        for used in _variables(value):
+        for used in variables_in(value):
             users.setdefault(used, set()).add(var)
-    for used in _variables(main.body.body):
+    for used in variables_in(main.body.body):
         users.setdefault(used, set()).add(None)
     result: dict[Any, str] = {}
     for region in sorted({stage[v] for v in on_npu}):
         members = [(v, value) for v, value in bindings if v in on_npu and stage[v] == region]
         inside = {v for v, _ in members}
         flops = sum(task.flops for _, value in members if (task := _task(value, tasks)) is not None)
-        border = {v for _, value in members for v in _variables(value)} - inside
+        border = {v for _, value in members for v in variables_in(value)} - inside
         border |= {v for v in inside if any(u not in inside for u in users.get(v, ()))}
         crossing = sum(_bytes(v) for v in border if is_tensor(v))
         if flops < LEAST_INTENSITY * crossing:

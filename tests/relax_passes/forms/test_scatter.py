@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.forms.scatter_forms import ScatterAsSelection
-from tests.relax_passes.forms.test_index_forms import floats, op, result, rewritten
+from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
+from tests.relax_passes.forms.models import floats, op, result, rewritten
 
 
 def rows(*values):

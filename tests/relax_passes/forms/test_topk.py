@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.topk_form import TopkAsExtrema
-from tests.relax_passes.forms.test_index_forms import floats, op, result, rewritten
+from hetero_tvm.relax_passes.forms.topk import TopkAsExtrema
+from tests.relax_passes.forms.models import floats, op, result, rewritten
 
 TIES = np.array([[1, 3, 3, 2, 3], [0, -2, 0, 0, 0]], np.float32)
 CASES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import relax, te, topi, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -78,8 +78,6 @@ def interpolation(
     """The weights [after, before] of one axis, from the operator itself: what becomes of unit vectors."""
     if before == after:
         return np.eye(before, dtype=np.float32)
-    from hetero_tvm.host.tvm import te, topi
-
     # Two columns that stay two are themselves in every mode.
     x = te.placeholder((before, 1, before, 2), "float32", "x")
     y = topi.image.resize2d(
@@ -90,6 +88,3 @@ def interpolation(
     result = tvm.runtime.tensor(np.zeros((before, 1, after, 2), np.float32))
     kernel["main"](tvm.runtime.tensor(units), result)
     return np.ascontiguousarray(result.numpy()[:, 0, :, 0].T)
-
-
-RESIZE_FORMS = (ResizeAsProducts(),)

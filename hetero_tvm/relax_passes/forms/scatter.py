@@ -102,9 +102,7 @@ class ScatterAsSelection(Rule):
         return write
 
     def rewrite(self, graph: Graph, var: Any, found: _Write) -> None:
-        def bind(value: Any, name: str) -> Any:
-            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
-
+        bind = graph.binder(var, [var])
         write = found
         if write.whole:
             shape = (write.count, *shape_of(write.data)[1:])

@@ -52,10 +52,7 @@ class TopkAsExtrema(Rule):
         positions = relax.const(np.arange(extent, dtype=np.int32).reshape(along))
         extremum = relax.op.max if largest else relax.op.min
         never = relax.const(np.float32(-np.inf if largest else np.inf))
-
-        def bind(value: Any, name: str) -> Any:
-            return graph.insert_before(var, value, f"{var.name}#{name}", [var])
-
+        bind = graph.binder(var, [var])
         values, places, left = [], [], None
         for n in range(k):
             best = bind(extremum(x, axis, keepdims=True), f"best{n}")

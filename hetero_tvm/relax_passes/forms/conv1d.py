@@ -1,0 +1,62 @@
+"""Convolutions of rows as those of images with one row, for targets that have a unit for those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+def channel_bias(graph: Graph, var: Any) -> tuple[Any, np.ndarray | None]:
+    """The last binding of ``var`` plus a constant per channel, and the constant [channels]; ``var`` and None
+    where no such addition follows."""
+    user, shape = graph.only_user(var), shape_of(var)
+    for arg in graph.value(user).args if user is not None and graph.op_name(user) == "relax.add" else ():
+        array = array_of(graph.value(arg))
+        if array is not None and array.shape == (1, shape[1], *[1] * (len(shape) - 2)):
+            return user, array.reshape(-1)
+    return var, None
+
+
+def integers(values: Any) -> list[int]:
+    """A sequence of TVM's integers as Python's."""
+    return [int(v) for v in values]
+
+
+class Conv1dAsConv2d(Rule):
+    """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it."""
+
+    name = "conv1d"
+    counted = False
+    anchors = ("relax.nn.conv1d",)
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        attrs = call.attrs
+        if array_of(graph.value(call.args[1])) is None or dtype_of(var) != "float32":
+            return None
+        if str(attrs.data_layout) != "NCW" or str(attrs.kernel_layout) != "OIW":
+            return None
+        return call, *channel_bias(graph, var)
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        call, top, bias = found
+        attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
+        batch, channels, width = shape_of(call.args[0])
+        before = (*integers(attrs.padding), *integers(attrs.padding))[:2]
+        bind = graph.binder(top, [var])
+        image = bind(relax.op.reshape(call.args[0], (batch, channels, 1, width)), "image")
+        y = bind(
+            relax.op.nn.conv2d(
+                image, relax.const(np.ascontiguousarray(weight[:, :, None, :])),
+                strides=(1, *integers(attrs.strides)), padding=(0, before[0], 0, before[1]),
+                dilation=(1, *integers(attrs.dilation)), groups=int(attrs.groups),
+            ), "conv2d",
+        )  # fmt: skip
+        if bias is not None:
+            y = bind(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))), "bias")
+        graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])

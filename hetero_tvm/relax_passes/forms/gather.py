@@ -1,0 +1,80 @@
+"""Lookups by several indices as lookups of rows by one, for targets that have those alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_ELEMENTS = 1 << 31
+"""Positions are int32."""
+
+
+class GatherAsTake(Rule):
+    """``gather_elements`` and ``gather_nd`` -> ``take`` from the flat tensor by one computed index."""
+
+    name = "gather"
+    counted = False
+    anchors = ("relax.gather_elements", "relax.gather_nd")
+
+    def match(self, graph: Graph, var: Any) -> Any | None:
+        call = graph.value(var)
+        x, places = call.args
+        shape = shape_of(x)
+        if not math.prod(shape_of(var)) or math.prod(shape) >= _ELEMENTS:
+            return None
+        if graph.op_name(var) == "relax.gather_elements":
+            return x, places, shape, int(call.attrs.axis) % len(shape)
+        if int(call.attrs.batch_dims) != 0:
+            raise Miss("gather_nd with batch dimensions")
+        return x, places, shape, None
+
+    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+        x, places, shape, axis = found
+        bind = graph.binder(var, [var])
+        strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+        if axis is not None:
+            index, run = self._scaled(graph, bind, places, strides[axis], axis), 1
+            base = _origins(shape_of(places), strides, axis)
+            if base.any():
+                index = bind(relax.op.add(index, relax.const(base)), "flat")
+        else:
+            depth = shape_of(places)[-1]
+            run, index = strides[depth - 1], None
+            for n in range(depth):
+                one = relax.op.strided_slice(places, [-1], [n], [n + 1])
+                one = bind(relax.op.squeeze(bind(one, f"index{n}"), [-1]), f"index{n}")
+                one = self._scaled(graph, bind, one, strides[n] // run, n)
+                index = one if index is None else bind(relax.op.add(index, one), "flat")
+        table = bind(relax.op.reshape(x, (-1, run) if run > 1 else (-1,)), "table")
+        if (known := array_of(graph.value(index))) is not None:
+            index = relax.const(known.reshape(-1))  # in one row, which may be a slice
+        taken = bind(relax.op.take(table, index, axis=0, mode="wrap"), "taken")
+        graph.replace(var, relax.op.reshape(taken, shape_of(var)))
+
+    @staticmethod
+    def _scaled(graph: Graph, bind: Any, places: Any, stride: int, n: int) -> Any:
+        """Positions times a stride, as int32."""
+        if (known := array_of(graph.value(places))) is not None:
+            return relax.const(known.astype(np.int32) * np.int32(stride))
+        if dtype_of(places) != "int32":
+            places = bind(relax.op.astype(places, "int32"), f"places{n}")
+        if stride == 1:
+            return places
+        return bind(relax.op.multiply(places, relax.const(stride, "int32")), f"scaled{n}")
+
+
+def _origins(shape: tuple[int, ...], strides: list[int], axis: int) -> np.ndarray:
+    """Flat position of the first element along ``axis``, by the other indices."""
+    total = np.zeros((1,) * len(shape), np.int32)
+    for n, extent in enumerate(shape):
+        if n != axis and extent > 1:
+            along = [1] * len(shape)
+            along[n] = extent
+            total = total + (np.arange(extent, dtype=np.int32) * np.int32(strides[n])).reshape(along)
+    return total.astype(np.int32)

@@ -1,0 +1,43 @@
+"""Bindings that compute the same are one."""
+
+import pytest
+
+from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
+from tests.relax_passes.canonical.simplified import X, simplified
+from tests.relax_passes.graphs import bindings, calls, constant, fuse, module, op, same_numbers
+
+
+def test_duplicates_are_merged():
+    def body(emit, x):
+        one = emit(op.multiply(x, constant(2.0)))
+        two = emit(op.multiply(x, constant(2.0)))
+        a = emit(op.reshape(one, (6, 4)))
+        b = emit(op.reshape(two, (6, 4)))
+        return emit(op.add(emit(op.tanh(a)), emit(op.exp(b))))
+
+    assert simplified(body, MergeDuplicates()) == {"multiply": 1, "reshape": 1, "tanh": 1, "exp": 1, "add": 1}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda x: op.multiply(x, constant(2.5)),
+        lambda x: op.multiply(x, constant([2.0])),
+        lambda x: op.add(x, constant(2.0)),
+        lambda x: op.multiply(constant(2.0), x),
+    ],
+)
+def test_what_is_no_duplicate(second):
+    def body(emit, x):
+        return emit(op.subtract(emit(op.multiply(x, constant(2.0))), emit(second(x))))
+
+    before = module(X, body)
+    after, _, _ = fuse(before, MergeDuplicates())
+    assert calls(after) == calls(before)
+
+
+def test_two_results_stay_two():
+    before = module(X, lambda e, x: (e(op.add(x, constant(1.0))), e(op.add(x, constant(1.0)))))
+    after, _, _ = fuse(before, MergeDuplicates())
+    assert len(bindings(after)) == 2
+    same_numbers(before, after)

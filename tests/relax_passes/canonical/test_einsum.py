@@ -1,0 +1,52 @@
+"""Einstein sums as products."""
+
+import pytest
+
+from hetero_tvm.relax_passes.canonical.constants import FoldConstants
+from hetero_tvm.relax_passes.canonical.einsum import ExpandEinsum
+from tests.relax_passes.canonical.simplified import simplified
+from tests.relax_passes.graphs import constant, op, weights
+
+EXTENTS = dict(zip("bhijdnq", (2, 3, 4, 5, 6, 7, 1), strict=True))
+
+
+@pytest.mark.parametrize(
+    "subscripts",
+    [
+        "ij,jd->id", "ij,jd->di", "bhid,bhjd->bhij", "ibnd,jbnd->bnij", "bnij,jbnd->ibnd", "bid,hjd->bhij",
+        "bid,bjd->bij", "bi,bi->b", "i,i->", "i,ij->j", "ij,j->i", "bqd,bjd->bqj", "bij,bj->ib",
+    ],
+)  # fmt: skip
+def test_einsum_of_two(subscripts):
+    terms = subscripts.split("->")[0].split(",")
+    inputs = {name: tuple(EXTENTS[letter] for letter in term) for name, term in zip("xy", terms, strict=True)}
+    found = simplified(lambda e, x, y: e(op.einsum((x, y), subscripts)), ExpandEinsum(), inputs=inputs)
+    assert found["matmul"] == 1 and set(found) <= {"matmul", "permute_dims", "reshape"}
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_einsum_with_a_weight_is_a_product_with_a_constant_matrix(left):
+    """XLNet's projections, whichever side the weight is written on."""
+
+    def body(emit, x):
+        w = constant(weights(6, 7, 2))
+        return emit(op.einsum((w, x), "dnb,ijd->ijnb") if left else op.einsum((x, w), "ijd,dnb->ijnb"))
+
+    found = simplified(body, ExpandEinsum(), FoldConstants(), inputs={"x": (4, 5, 6)})
+    assert found == {"matmul": 1, "reshape": 1}
+
+
+def test_einsum_of_one_is_a_transposition():
+    assert simplified(lambda e, x: e(op.einsum((x,), "ijd->dij")), ExpandEinsum()) == {"permute_dims": 1}
+
+
+@pytest.mark.parametrize(
+    "subscripts", ["ijd,jd->i", "ijd,jb->ib", "ijd,hb->ijdhb", "ijd,j->jid", "iij,jb->ib"]
+)
+def test_other_sums_stay(subscripts):
+    """Nothing but a batch is shared, a letter of one operand is summed, or one is repeated."""
+    extents = {"i": 2, "j": 3, "d": 4, "b": 5, "h": 6}
+    shapes = [tuple(extents[letter] for letter in term) for term in subscripts.split("->")[0].split(",")]
+    inputs = dict(zip("xy", shapes, strict=True))
+    found = simplified(lambda e, x, y: e(op.einsum((x, y), subscripts)), ExpandEinsum(), inputs=inputs)
+    assert found == ({"einsum": 1} if subscripts != "ijd,jd->i" else {"matmul": 1, "reshape": 3})

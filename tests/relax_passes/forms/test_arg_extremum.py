@@ -1,0 +1,18 @@
+"""Positions of extrema by comparison: the same, also among equals."""
+
+import pytest
+
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
+from tests.relax_passes.forms.models import RNG, check_results, floats, op
+
+CASES = {
+    "argmax": (lambda x: op.argmax(x, 1), [floats(3, 11, 2)]),
+    "argmax of integers, first of several": (lambda x: op.argmax(x, 1), [RNG.integers(0, 3, (4, 9))]),
+    "argmin kept": (lambda x: op.argmin(x, 0, keepdims=True), [floats(5, 3)]),
+    "argmax of everything": (lambda x: op.argmax(x, None), [floats(5, 3)]),
+}
+
+
+@pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
+def test_the_results_stay(build, arrays):
+    check_results(build, arrays, ArgAsExtremum(), gone="argmax argmin")

@@ -1,0 +1,41 @@
+"""Images of another size as products or lookups: the same numbers."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
+from tests.relax_passes.forms.models import floats, module_of, op, result, rewritten
+
+
+def resized(size, **options):
+    return lambda x: op.image.resize2d(x, size, layout="NCHW", **options)
+
+
+RESIZES = {
+    "half pixels": ((8, 10), {"coordinate_transformation_mode": "half_pixel"}),
+    "corners": ((9, 3), {"coordinate_transformation_mode": "align_corners"}),
+    "one axis": ((4, 13), {"coordinate_transformation_mode": "asymmetric"}),
+    "cubic": ((9, 11), {"method": "cubic"}),
+    "neighbours": (
+        (7, 13), {"method": "nearest_neighbor", "rounding_method": "floor",
+                  "coordinate_transformation_mode": "asymmetric"},
+    ),
+    "the same": ((4, 5), {"coordinate_transformation_mode": "half_pixel"}),
+    "to one": ((1, 1), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size, options", RESIZES.values(), ids=RESIZES.keys())
+def test_images_of_another_size(size, options):
+    x = [floats(2, 3, 4, 5)]
+    after, report = rewritten(resized(size, **options), x, [ResizeAsProducts()])
+    assert report.misses == [] and "resize2d" not in after.script(show_meta=False)
+    expected = result(module_of(resized(size, **options), *x), x)
+    np.testing.assert_allclose(result(after, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_repeated_pixels_stay():
+    x = [floats(1, 2, 3, 4)]
+    options = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
+    after, _ = rewritten(resized((6, 8), **options), x, [ResizeAsProducts()])
+    assert "resize2d" in after.script(show_meta=False)
