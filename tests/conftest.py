@@ -1,0 +1,24 @@
+"""Two selections: tests that a newcomer runs, and with ``-m exhaustive`` the sweeps behind them."""
+
+import os
+from collections.abc import Callable, Sequence
+
+import pytest
+
+# Threads that have nothing to do sleep.  By default they yield their core 300,000 times first, which takes
+# work from the other tests; a worker that is pinned to a busy core is at that for an hour, and the process
+# that it belongs to does not end before.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "100")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(params=["few", pytest.param("every", marks=pytest.mark.exhaustive)])
+def pick(request: pytest.FixtureRequest) -> Callable[[Sequence, int], list]:
+    """``pick(cases, n)``: ``n`` of the cases, evenly spread; every one in the exhaustive selection."""
+
+    def pick(cases: Sequence, n: int) -> list:
+        if request.param == "every" or len(cases) <= n:
+            return list(cases)
+        return [cases[round(i * (len(cases) - 1) / max(1, n - 1))] for i in range(n)]
+
+    return pick
