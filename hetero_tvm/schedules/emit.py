@@ -1,44 +1,41 @@
-"""A small layer over TVM's IRBuilder in which CPU kernels are written.
+"""Kernels as loops over buffers: a small layer over TVM's IRBuilder.
 
-Kernels are plain loops over buffers with explicit vector accesses (``Ramp`` indices), so nothing
-depends on a vectoriser, and register tiles are small ``local`` buffers whose loops are fully
-unrolled, which is what lets LLVM keep them in registers.
+:class:`FunctionBuilder` is what kernels of every target begin with; :class:`Kernel` adds what CPU and CUDA
+kernels are written in: plain loops with explicit vector accesses (``Ramp`` indices), so nothing depends on
+a vectoriser, and register tiles as small ``local`` buffers whose loops are fully unrolled, which is what
+lets LLVM keep them in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from hetero_tvm.host.tvm import IRBuilder, T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, IRBuilder, PrimFunc, T, tirx
+
+Index = Expr | int
+"""A position or an extent: known when the kernel is emitted, or an expression of its loops."""
 
 FLOAT = "float32"
 LINE_FLOATS = 16
 """float32 values in one 64-byte cache line."""
 
-
 LAUNCH_FLOPS = 200_000
 """Work of one core in the 2 us that a parallel launch takes, roughly."""
 
+Builder = TypeVar("Builder", bound="FunctionBuilder")
 
-class Kernel:
-    """Collects one PrimFunc.
 
-    >>> k = Kernel("scale")
-    >>> with k:
-    ...     x, y = k.argument("x", (64,)), k.argument("y", (64,))
-    ...     with k.parallel(4) as i:
-    ...         k.store(y, k.load(x, [k.ramp(i * 16, 16)]) * k.splat(2.0, 16), [k.ramp(i * 16, 16)])
-    >>> k.function
-    """
+class FunctionBuilder:
+    """Collects one PrimFunc while its ``with`` block is open."""
 
     def __init__(self, name: str = "main"):
         self._name = name
         self._builder = IRBuilder()
-        self._frame = None
+        self._frame: Any = None
 
-    def __enter__(self) -> Kernel:
+    def __enter__(self: Builder) -> Builder:
         self._builder.__enter__()
         self._frame = T.prim_func(s_tir=True)
         self._frame.__enter__()
@@ -51,19 +48,40 @@ class Kernel:
         self._builder.__exit__(*exc)
 
     @property
-    def function(self):
+    def function(self) -> PrimFunc:
         """The finished PrimFunc (after the ``with`` block)."""
         return self._builder.get()
 
-    def argument(self, name: str, shape: Sequence[int], dtype: str = FLOAT):
+    def argument(self, name: str, shape: Sequence[int], dtype: str = FLOAT, scope: str = "global") -> Buffer:
         """Declare the next parameter, a compact row-major buffer."""
-        return T.arg(name, T.buffer(tuple(shape), dtype))
+        return T.arg(name, T.buffer(tuple(shape), dtype, scope=scope))
 
-    def scratch(self, shape: Sequence[int], dtype: str = FLOAT):
-        """A buffer for the enclosing scope: on the stack while small (see ``codegen.stack_alloc``)."""
+    @contextmanager
+    def when(self, condition: Expr | bool) -> Iterator[None]:
+        """The body under a condition of the loops; True is no condition."""
+        if condition is True:
+            yield
+            return
+        with T.If(condition), T.Then():
+            yield
+
+
+class Kernel(FunctionBuilder):
+    """A kernel of loops and vectors.
+
+    >>> k = Kernel("scale")
+    >>> with k:
+    ...     x, y = k.argument("x", (64,)), k.argument("y", (64,))
+    ...     with k.parallel(4) as i:
+    ...         k.store(y, k.load(x, [k.ramp(i * 16, 16)]) * k.splat(2.0, 16), [k.ramp(i * 16, 16)])
+    >>> k.function
+    """
+
+    def scratch(self, shape: Sequence[int], dtype: str = FLOAT) -> Buffer:
+        """A buffer for the enclosing scope: on the stack while small (see ``codegen.pipeline``)."""
         return T.alloc_buffer(tuple(shape), dtype, scope="local")
 
-    def view(self, buffer: Any, shape: Sequence[int]):
+    def view(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
         """The same memory under another shape (both compact)."""
         if tuple(int(extent) for extent in buffer.shape) == tuple(shape):
             return buffer
@@ -71,7 +89,7 @@ class Kernel:
 
     # loops -------------------------------------------------------------------------------------
     @contextmanager
-    def parallel(self, extent: int, flops: int | None = None) -> Iterator[Any]:
+    def parallel(self, extent: int, flops: int | None = None) -> Iterator[Expr]:
         """Iterations shared among the threads in contiguous, equal pieces.
 
         A loop of one iteration, or of fewer ``flops`` than waking the other threads costs, stays on
@@ -82,21 +100,18 @@ class Kernel:
             yield i
 
     @contextmanager
-    def serial(self, extent: Any) -> Iterator[Any]:
+    def serial(self, extent: Index) -> Iterator[Expr]:
+        """Iterations one after the other."""
         with T.serial(0, extent) as i:
             yield i
 
     @contextmanager
-    def unroll(self, extent: int) -> Iterator[Any]:
+    def unroll(self, extent: int) -> Iterator[Expr]:
+        """Iterations written out by LLVM: indices become constants, and small buffers registers."""
         with T.unroll(0, extent) as i:
             yield i
 
-    @contextmanager
-    def when(self, condition: Any) -> Iterator[None]:
-        with T.If(condition), T.Then():
-            yield
-
-    def branch(self, condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """``if condition: then() else: otherwise()`` at run time."""
         with T.If(condition):
             with T.Then():
@@ -106,65 +121,70 @@ class Kernel:
 
     @contextmanager
     def imported(self, *sources: str) -> Iterator[None]:
-        """Around loops that call functions defined in LLVM IR (see ``codegen.transpose``)."""
+        """The body may call functions that ``sources`` define in LLVM IR (see ``codegen.transpose``)."""
         with ExitStack() as stack:
             for source in sources:
                 stack.enter_context(T.attr(int32(0), "pragma_import_llvm", source))
             yield
 
     # data --------------------------------------------------------------------------------------
-    def load(self, buffer: Any, indices: Sequence[Any]):
+    def load(self, buffer: Buffer, indices: Sequence[Index]) -> Expr:
+        """The element at ``indices``; a vector where the last index is a ramp."""
         return buffer[tuple(indices)]
 
-    def store(self, buffer: Any, value: Any, indices: Sequence[Any]) -> None:
+    def store(self, buffer: Buffer, value: Expr, indices: Sequence[Index]) -> None:
+        """Write a value, or a vector where the last index is a ramp."""
         T.buffer_store(buffer, value, list(indices))
 
-    def let(self, value: Any) -> Any:
+    def let(self, value: Expr) -> Expr:
         """Name a value: evaluated here and once, however often the name is used."""
         return T.Bind(value)
 
-    def address(self, buffer: Any, indices: Sequence[Any]) -> Any:
+    def address(self, buffer: Buffer, indices: Sequence[Index]) -> Expr:
         """Pointer to one element."""
         return tirx.call_intrin("handle", "tirx.address_of", buffer[tuple(indices)])
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: Expr) -> None:
         """Call a C function that returns int32, which is dropped."""
         T.evaluate(tirx.call_extern("int32", name, *args))
 
-    def prefetch(self, buffer: Any, indices: Sequence[Any]) -> None:
+    def prefetch(self, buffer: Buffer, indices: Sequence[Index]) -> None:
         """Ask for the cache line of one element, into L2 and kept there (prefetcht1)."""
         T.evaluate(prefetch(self.address(buffer, indices)))
 
     @staticmethod
-    def ramp(base: Any, lanes: int):
+    def ramp(base: Index, lanes: int) -> Expr:
         """Index of ``lanes`` consecutive elements from ``base``."""
         return tirx.Ramp(as_index(base), int32(1), lanes) if lanes > 1 else as_index(base)
 
     @staticmethod
-    def splat(value: Any, lanes: int):
+    def splat(value: Expr | float, lanes: int) -> Expr:
         """``value`` in every lane."""
         scalar = constant(value) if isinstance(value, (int, float)) else value
         return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def prefetch(address: Any) -> Any:
-    """The cache line of an address, into L2 and kept there (prefetcht1)."""
+def prefetch(address: Expr) -> Expr:
+    """Call that asks for the cache line of an address, into L2 and kept there (prefetcht1)."""
     return tirx.call_llvm_intrin("void", "llvm.prefetch", address, int32(0), int32(2), int32(1))
 
 
-def int32(value: int):
+def int32(value: int) -> Expr:
+    """An int32 constant."""
     return tirx.const(int(value), "int32")
 
 
-def as_index(value: Any):
+def as_index(value: Index) -> Expr:
+    """``value`` as an expression."""
     return int32(value) if isinstance(value, int) else value
 
 
-def constant(value: float, dtype: str = FLOAT):
+def constant(value: float, dtype: str = FLOAT) -> Expr:
+    """A constant, float32 unless said otherwise."""
     return tirx.const(value, dtype)
 
 
-def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
+def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int]]:
     """Cut ``extent`` into vectors: ``[(start, width), ...]`` with a power-of-two tail.
 
     A tail of 13 with 16 lanes becomes widths 8, 4, 1: each is one vector access.
@@ -179,7 +199,7 @@ def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def vector_loop(
-    k: Kernel, extent: int, lanes: int, body: Callable[[Any, int], None], unroll: int = 1
+    k: Kernel, extent: int, lanes: int, body: Callable[[Index, int], None], unroll: int = 1
 ) -> None:
     """``body(start, width)`` over ``extent``: a loop of ``unroll`` full vectors each, then the tail."""
     steps = extent // (lanes * unroll)
@@ -190,5 +210,26 @@ def vector_loop(
         done = steps * unroll * lanes
     else:
         done = 0
-    for start, width in chunks(extent - done, lanes):
+    for start, width in vector_pieces(extent - done, lanes):
         body(done + start, width)
+
+
+def strided_position(index: Expr, lead: Sequence[int], place: Sequence[int]) -> Expr:
+    """Position of item ``index`` of the ``lead`` extents; ``place``: an offset, then a stride per extent."""
+    position = int32(place[0])
+    for extent, stride in zip(reversed(lead), reversed(place[1:]), strict=True):
+        position = position + tirx.floormod(index, int32(extent)) * stride
+        index = tirx.floordiv(index, int32(extent))
+    return position
+
+
+def broadcast_position(index: Expr, lead: Sequence[int], shape: Sequence[int]) -> Expr:
+    """Flat position in an operand of ``shape`` that is broadcast to ``lead``, for a flat ``index`` in it."""
+    position, below, step = int32(0), 1, 1
+    for axis in range(1, len(lead) + 1):
+        extent = shape[-axis] if axis <= len(shape) else 1
+        if extent != 1:
+            position = position + tirx.floormod(tirx.floordiv(index, below), lead[-axis]) * step
+        below *= lead[-axis]
+        step *= extent
+    return position

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from hetero_tvm import zoo
-from hetero_tvm.api import TunedPlan, build_model, import_model, optimize_model
+from hetero_tvm.api import TunedModel, build_model, import_model, optimize_model
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.errors import AccuracyError, UsageError
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import sample_inputs
-from hetero_tvm.schedules.cpu.activations import Activations
-from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.search.proposer import _plain, tvm
 from tests.frontend.onnx.helpers import add_weight, text_model
@@ -67,8 +67,8 @@ def test_zoo_from_import_to_another_process(name, tmp_path):
 def test_batch_of_two(name, sizes, tmp_path):
     built = build(optimize_model(import_model(f"zoo:{name}", batch=2, **sizes)), tmp_path)
     assert built.check(seed=1).ok
-    assert [a.shape[0] for a in built.run(sample_inputs(built.plan.model))] == [2] * len(
-        built.plan.model.signature.outputs
+    assert [a.shape[0] for a in built.run(sample_inputs(built.optimized.model))] == [2] * len(
+        built.optimized.model.signature.outputs
     )
 
 
@@ -131,7 +131,7 @@ def test_records_of_a_tuned_plan_are_used(tmp_path):
         if task.space is not None:
             last = {knob.name: knob.choices[-1] for knob in task.space.knobs(task.op, plan.machine)}
             choices[task.key] = Choice(last, None, "record today", 1e-6)
-    built = build_model(TunedPlan(plan, choices, None))
+    built = build_model(TunedModel(plan, choices, None))
     assert built.check().ok
     for task, row in zip(plan.tasks, built.kernels, strict=True):
         assert row["point"] == choices[task.key].point and row["record"] == choices[task.key].origin
@@ -144,7 +144,7 @@ def test_a_recorded_trace_is_used(tmp_path):
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
     schedule.unroll(schedule.get_loops(block)[0])
     trace = json.dumps(schedule.trace.as_json(), default=_plain)
-    built = build_model(TunedPlan(plan, {task.key: Choice(None, trace, "record today", 1e-6)}, None))
+    built = build_model(TunedModel(plan, {task.key: Choice(None, trace, "record today", 1e-6)}, None))
     assert built.check().ok
 
 
@@ -162,7 +162,7 @@ def broken(monkeypatch, space, wrong):
 
 def test_a_wrong_kernel_is_named(tmp_path, monkeypatch):
     def wrong(patch, op):
-        patch.setattr(Activations, "apply", lambda self, step, value, width: vector_math.relu(value))
+        patch.setattr(ActivationCode, "apply", lambda self, step, value, width: vector_math.relu(value))
 
     broken(monkeypatch, MatmulSpace, wrong)
     built = build(optimize_model(import_model("zoo:minilm-l6-tiny")), tmp_path)

@@ -18,7 +18,7 @@ from hetero_tvm.ops.base import FusedOp, Operand
 from hetero_tvm.schedules.base import DesignSpace, Knob
 from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
-from hetero_tvm.schedules.cpu.rows.row_tiles import each_row
+from hetero_tvm.schedules.cpu.rows.row_chunks import each_row
 from hetero_tvm.schedules.emit import Kernel
 from hetero_tvm.schedules.task import Task
 

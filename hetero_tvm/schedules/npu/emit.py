@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import IRBuilder, T, tirx
+from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.schedules.emit import FunctionBuilder
 
 Index = Callable[..., Sequence[Any]]
 DRAM = "global"
@@ -42,35 +43,11 @@ Source = At | float
 """A region, or an immediate."""
 
 
-class Kernel:
-    """Collects one PrimFunc; see ``schedules.emit.Kernel`` for the CPU's."""
+class Kernel(FunctionBuilder):
+    """A kernel of tiles in scratchpads and NPU instructions.
 
-    def __init__(self, name: str = "main"):
-        self._name = name
-        self._builder = IRBuilder()
-        self._frame: Any = None
-
-    def __enter__(self) -> Kernel:
-        self._builder.__enter__()
-        self._frame = T.prim_func(s_tir=True)
-        self._frame.__enter__()
-        T.func_name(self._name)
-        T.func_attr({"tirx.noalias": True})
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._frame.__exit__(*exc)
-        self._builder.__exit__(*exc)
-
-    @property
-    def function(self) -> Any:
-        """The finished PrimFunc (after the ``with`` block)."""
-        return self._builder.get()
-
-    def argument(self, name: str, shape: Sequence[int], dtype: str, scope: str = DRAM) -> Any:
-        """Declare the next parameter: a tensor in DRAM (or in L1, for a chain that stays on chip), compact
-        and row-major."""
-        return T.arg(name, T.buffer(tuple(shape), dtype, scope=scope))
+    Parameters that :meth:`argument` declares lie in DRAM, or in L1 for a chain that stays on chip.
+    """
 
     def alloc(self, scope: str, shape: Sequence[int], dtype: str) -> Any:
         """A buffer in a scratchpad, alive for the enclosing loop."""
@@ -81,15 +58,6 @@ class Kernel:
         """Tiles in turn; ``buffers`` versions of what the body allocates let iterations overlap."""
         with T.serial(0, extent, annotations={"npu.buffers": buffers}) as i:
             yield i
-
-    @contextmanager
-    def when(self, condition: Any) -> Iterator[None]:
-        """The body under a condition of the loops (or always: True)."""
-        if condition is True:
-            yield
-            return
-        with T.If(condition), T.Then():
-            yield
 
     # instructions ------------------------------------------------------------------------------
     @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import relax, tirx, tvm, tvm_ffi
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
-from hetero_tvm.schedules.cpu.products.matmul import PANEL_ATTR
+from hetero_tvm.schedules.cpu.products.matmul_kernel import PANEL_ATTR
 from hetero_tvm.schedules.emit import prefetch
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,

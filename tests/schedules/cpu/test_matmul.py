@@ -9,7 +9,8 @@ from hetero_tvm.codegen.access_order import why_not_in_place
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace, k_block_choices, row_block_choices
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul_estimate import k_block_choices, row_block_choices
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,

@@ -6,7 +6,8 @@ import pytest
 from hetero_tvm.codegen.pipeline import PIPELINE
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.relax_passes.pipeline import lower
-from hetero_tvm.schedules.cpu.products.matmul import PANEL_ATTR, MatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul_kernel import PANEL_ATTR
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
 from hetero_tvm.targets.cpu.target import CpuTarget
 from tests.relax_passes.graphs import relax, tvm, weights

@@ -13,7 +13,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
-from hetero_tvm.schedules.cpu.activations import Activations
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.emit import LINE_FLOATS, Kernel, int32, tirx
 
 
@@ -72,7 +72,7 @@ class BlockedOutput:
             Plane(k, Layout.parse(text), op.out_height, op.out_width)
             for text in (op.y_layout, op.residual_layout)
         )
-        self._activations = Activations(op.epilogue, machine)
+        self._activations = ActivationCode(op.epilogue, machine)
         self.imports = self._activations.imports
 
     def declare(self, bias_length: int) -> None:

@@ -9,7 +9,7 @@ from hetero_tvm.codegen import vector_math
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Blocks, Geometry
-from hetero_tvm.schedules.emit import Kernel, chunks, int32, tirx, vector_loop
+from hetero_tvm.schedules.emit import Kernel, int32, tirx, vector_loop, vector_pieces
 
 
 class ConvKernel:
@@ -177,7 +177,7 @@ class ConvKernel:
                 filter_ = tile * self.rows + r
 
                 def row() -> None:
-                    for start, width in chunks(count, self.lanes):
+                    for start, width in vector_pieces(count, self.lanes):
                         value = k.load(acc, [r, k.ramp(start, width)])
                         self._finish(value, filter_, pixel + start, width)
 
@@ -202,7 +202,7 @@ class ConvKernel:
 
             def row() -> None:
                 with k.serial(valid) as line:
-                    for start, width in chunks(op.out_width, self.lanes):
+                    for start, width in vector_pieces(op.out_width, self.lanes):
                         value = k.load(self.strip, [r, k.ramp(line * self.geometry.pitch + start, width)])
                         pixel = (self.block * rows + line) * op.out_width + start
                         self._finish(value, filter_, pixel, width)

@@ -5,7 +5,7 @@ Loop structure::
     parallel over batch x panels of NR columns:
         pack the panel of B as [k][NR]                              (L1 or L2, each panel once)
         for each tile of MR rows:
-            acc[MR][NR] = A panel  (register tile of schedules/cpu/products/tile.py), stored where Y lies
+            acc[MR][NR] = A panel  (register tile of schedules/cpu/register_tile.py), stored where Y lies
         the last m % MR rows: one more tile of that height
 
 B is packed because the tile wants whole vectors of columns: rows are copied, and columns (the keys of
@@ -16,15 +16,17 @@ is transposed, sliced or repeated before, nor the result after.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hetero_tvm.codegen import transpose
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.products import pack, tile
-from hetero_tvm.schedules.emit import Kernel, chunks, int32, tirx
+from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.products import pack
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
 
 _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
@@ -51,7 +53,7 @@ class BatchMatmulSpace(DesignSpace):
         tiles = []
         for vectors in (2, 1, 4, 3):
             for rows in (6, 4, 8, 12, 3, 2, 1):
-                fits = rows * vectors + vectors + 1 <= machine.registers and rows <= op.m
+                fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.m
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
@@ -69,16 +71,17 @@ class BatchMatmulSpace(DesignSpace):
         return {"tile": min(self.knobs(op, machine)[0].choices, key=cost), "unroll": 4}
 
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
-        rows, vectors = point["tile"]
+        tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
-        return [*sizes, rows, vectors, op.m % rows / rows, op.n % (vectors * machine.lanes), point["unroll"]]
+        rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
+        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"]]
 
-    def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> Any:
-        (rows, vectors), lanes = point["tile"], machine.lanes
-        columns = vectors * lanes
+    def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
+        tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
+        rows, columns = tile.rows, tile.columns(lanes)
         panels = -(-op.n // columns)
         last = op.n - (panels - 1) * columns
-        result_at = _result_strides(op)
+        *lead_strides, row_stride = _result_strides(op)
         k = Kernel()
         with k:
             left, right = (k.argument(o.name, o.shape) for o in op.inputs)
@@ -86,13 +89,27 @@ class BatchMatmulSpace(DesignSpace):
             left, right, y = (k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y))
             with k.imported(transpose.ir(lanes)), k.parallel(op.batch * panels, op.flops) as work:
                 panel, item = tirx.floormod(work, panels), tirx.floordiv(work, panels)
-                a_base = k.let(_base(op, op.left_at, item))
-                b_base = k.let(_base(op, op.right_at, item) + panel * columns * op.right_at[-1])
-                y_base = k.let(_base(op, (0, *result_at), item) + panel * columns)
+                *a_place, a_row, a_column = op.left_at
+                *b_place, b_row, b_column = op.right_at
+                a_base = k.let(strided_position(item, op.lead, a_place))
+                b_base = k.let(strided_position(item, op.lead, b_place) + panel * columns * b_column)
+                y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]) + panel * columns)
                 packed = k.scratch((1, op.k, columns))
 
                 def of_width(width: int) -> None:
-                    _pack(k, op, packed, right, b_base, width, columns, lanes)
+                    """Tiles of a panel with ``width`` columns."""
+                    if b_column == 1 or width == 1:
+                        b_rows = pack.Rows(right, b_base, b_row, op.k, width)
+                        pack.rows_as_they_are(k, packed, b_rows, columns, lanes)
+                    elif b_row == 1 or op.k == 1:
+                        b_columns = pack.Rows(right, b_base, b_column, width, op.k)
+                        pack.columns_from_rows(k, packed, b_columns, columns, lanes)
+                    else:
+                        with k.serial(op.k) as d:
+                            for j in range(width):
+                                value = k.load(right, [b_base + d * b_row + j * b_column])
+                                k.store(packed, value, [int32(0), d, int32(j)])
+                            pack.clear(k, packed, [int32(0), d], width, columns, lanes)
                     full, rest = divmod(op.m, rows)
                     if full:
                         with k.serial(full) as t:
@@ -100,42 +117,30 @@ class BatchMatmulSpace(DesignSpace):
                     if rest:
                         of_height(int32(full * rows), rest, width)
 
-                def of_height(first: Any, height: int, width: int) -> None:
+                def of_height(first: Expr, height: int, width: int) -> None:
+                    """One register tile of ``height`` rows."""
                     acc = k.scratch((height, columns))
-                    a_row, a_column = op.left_at[-2:]
-                    tile.accumulate(
-                        k, acc, height, vectors, lanes, op.k, point["unroll"],
+                    register_tile.accumulate(
+                        k,
+                        acc,
+                        RegisterTile(height, tile.vectors),
+                        lanes,
+                        op.k,
+                        point["unroll"],
                         a_at=lambda r, d: k.load(left, [a_base + (first + r) * a_row + d * a_column]),
                         b_at=lambda d, at: k.load(packed, [int32(0), d, at]),
-                    )  # fmt: skip
+                    )
 
-                    def put(r: Any, column: Any, lanes_: int, value: Any) -> None:
-                        k.store(y, value, [k.ramp(y_base + (first + r) * result_at[-1] + column, lanes_)])
+                    def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:
+                        k.store(y, value, [k.ramp(y_base + (first + r) * row_stride + column, lanes_)])
 
-                    tile.store(k, acc, height, width, lanes, put)
+                    register_tile.store(k, acc, height, width, lanes, put)
 
                 if panels == 1 or last == columns:
                     of_width(last)
                 else:
                     k.branch(panel < panels - 1, lambda: of_width(columns), lambda: of_width(last))
         return k.function
-
-
-def _pack(
-    k: Kernel, op: BatchMatmul, packed: Any, right: Any, base: Any, width: int, columns: int, lanes: int
-) -> None:
-    """``width`` columns of B from ``base`` on; those up to ``columns`` are zero."""
-    row, column = op.right_at[-2:]
-    if column == 1 or width == 1:
-        pack.rows(k, packed, right, base, row, op.k, columns, width, lanes)
-    elif row == 1 or op.k == 1:
-        pack.transposed(k, packed, right, base, column, width, columns, op.k, lanes)
-    else:
-        with k.serial(op.k) as d:
-            for j in range(width):
-                k.store(packed, k.load(right, [base + d * row + j * column]), [int32(0), d, int32(j)])
-            for start, extent in chunks(columns - width, lanes):
-                k.store(packed, k.splat(0.0, extent), [int32(0), d, k.ramp(width + start, extent)])
 
 
 def _result_strides(op: BatchMatmul) -> tuple[int, ...]:
@@ -145,12 +150,3 @@ def _result_strides(op: BatchMatmul) -> tuple[int, ...]:
         strides[axis] = below
         below *= extents[axis]
     return tuple(strides[axis] for axis in range(len(extents) - 1))
-
-
-def _base(op: BatchMatmul, place: tuple[int, ...], item: Any) -> Any:
-    """Where batch ``item`` starts."""
-    start = int32(place[0])
-    for extent, stride in zip(reversed(op.lead), reversed(place[1 : len(op.lead) + 1]), strict=True):
-        start = start + tirx.floormod(item, int32(extent)) * stride
-        item = tirx.floordiv(item, int32(extent))
-    return start

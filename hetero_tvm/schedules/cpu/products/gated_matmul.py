@@ -12,15 +12,35 @@ SwiGLU 3 times less traffic than two products and an elementwise kernel).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from hetero_tvm.host.tvm import Buffer, Expr
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cpu.activations import Activations
-from hetero_tvm.schedules.cpu.products.matmul import Finish, MatmulSpace
-from hetero_tvm.schedules.emit import Kernel
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulKernel
+from hetero_tvm.schedules.emit import Index
+
+
+class GatedMatmulKernel(MatmulKernel):
+    """Emits one gated product."""
+
+    parts = 2
+
+    def steps(self) -> Sequence[str]:
+        return (self.op.activation,)
+
+    def bind_epilogue(self, extra: list[Buffer]) -> None:
+        self.bias = extra[0] if self.op.biased else None
+
+    def finish(self, values: list[Expr], row: Index, column: Index, width: int, steps: slice) -> Expr:
+        k, (gate, up) = self.k, values
+        if self.bias is not None:
+            gate = gate + k.load(self.bias, [k.ramp(column, width)])
+            up = up + k.load(self.bias, [k.ramp(column + self.op.n, width)])
+        return self.activations.apply(self.op.activation, gate, width) * up
 
 
 class GatedMatmulSpace(MatmulSpace):
@@ -28,7 +48,7 @@ class GatedMatmulSpace(MatmulSpace):
 
     name = "cpu.gated_matmul"
     version = 1
-    parts = 2
+    kernel = GatedMatmulKernel
 
     def product(self, op: GatedMatmul) -> Matmul:
         return Matmul(op.lead, 2 * op.n, op.k)
@@ -37,17 +57,3 @@ class GatedMatmulSpace(MatmulSpace):
         if not isinstance(op, GatedMatmul):
             return "not a gated matmul"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
-
-    def activations(self, op: GatedMatmul, machine: CpuModel) -> Activations:
-        return Activations((op.activation,), machine)
-
-    def epilogue(self, k: Kernel, op: GatedMatmul, extra: list[Any], activations: Activations) -> Finish:
-        def finish(values: list[Any], row: Any, column: Any, width: int, steps: slice) -> Any:
-            gate, up = values
-            if op.biased:
-                (bias,) = extra
-                gate = gate + k.load(bias, [k.ramp(column, width)])
-                up = up + k.load(bias, [k.ramp(column + op.n, width)])
-            return activations.apply(op.activation, gate, width) * up
-
-        return finish

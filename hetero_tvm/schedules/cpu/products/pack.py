@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from hetero_tvm.codegen import transpose
-from hetero_tvm.schedules.emit import Kernel, chunks, int32
+from hetero_tvm.host.tvm import Buffer, Expr
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 
-def transposed(
-    k: Kernel,
-    packed: Any,
-    key: Any,
-    base: Any,
-    row_stride: int,
-    length: int,
-    columns: int,
-    dim: int,
-    lanes: int,
-) -> None:
-    """K [S, D] -> its transpose [panels, D, columns], by blocks in registers; columns after S are zero.
+@dataclass(frozen=True)
+class Rows:
+    """A matrix [count, length] in a flat buffer.
 
-    K lies in the flat buffer ``key`` at ``base``, a row every ``row_stride`` elements.  The kernel must
-    import ``codegen.transpose``.
+    Attributes
+    ----------
+    base : position of the first element.
+    stride : distance of consecutive rows; the elements of a row follow one another.
     """
+
+    buffer: Buffer
+    base: Expr
+    stride: int
+    count: int
+    length: int
+
+
+def columns_from_rows(k: Kernel, packed: Buffer, source: Rows, columns: int, lanes: int) -> None:
+    """Transpose K [S, D] to [panels, D, columns], by blocks in registers; columns after S are zero.
+
+    The kernel must import ``codegen.transpose``.
+    """
+    dim = source.length
     blocks = dim // lanes
 
-    def one_by_one(panel: Any, j: Any, first: int) -> None:
+    def one_by_one(panel: Index, j: Expr, first: int) -> None:
         with k.serial(dim - first) as d:
-            value = k.load(key, [base + (panel * columns + j) * row_stride + (first + d)])
-            k.store(packed, value, [panel, first + d, j])
+            at = source.base + (panel * columns + j) * source.stride + (first + d)
+            k.store(packed, k.load(source.buffer, [at]), [panel, first + d, j])
 
-    def panel_of(panel: Any, count: int) -> None:
+    def panel_of(panel: Index, count: int) -> None:
         whole = count // lanes if blocks else 0
         for block in range(whole):
             with k.serial(blocks) as d:
                 target = k.address(packed, [panel, d * lanes, block * lanes])
-                source = k.address(key, [base + (panel * columns + block * lanes) * row_stride + d * lanes])
-                k.call(transpose.name_of(lanes), target, int32(columns), source, int32(row_stride))
+                start = source.base + (panel * columns + block * lanes) * source.stride + d * lanes
+                address = k.address(source.buffer, [start])
+                k.call(transpose.name_of(lanes), target, int32(columns), address, int32(source.stride))
         if whole and dim % lanes:
             with k.serial(whole * lanes) as j:
                 one_by_one(panel, j, blocks * lanes)
@@ -45,35 +54,28 @@ def transposed(
             with k.serial(count - whole * lanes) as j:
                 one_by_one(panel, whole * lanes + j, 0)
 
-    full, rest = divmod(length, columns)
+    full, rest = divmod(source.count, columns)
     if full:
         with k.serial(full) as panel:
             panel_of(panel, columns)
     if rest:
         panel_of(int32(full), rest)
         with k.serial(dim) as d:
-            for start, width in chunks(columns - rest, lanes):
-                k.store(packed, k.splat(0.0, width), [full, d, k.ramp(rest + start, width)])
+            clear(k, packed, [full, d], rest, columns, lanes)
 
 
-def rows(
-    k: Kernel,
-    packed: Any,
-    value: Any,
-    base: Any,
-    row_stride: int,
-    length: int,
-    columns: int,
-    dim: int,
-    lanes: int,
-) -> None:
-    """V [S, D] -> [panels, S, columns]; columns after D are zero."""
-    panels = -(-dim // columns)
-    with k.serial(length) as j:
-        for panel in range(panels):
-            valid = min(columns, dim - panel * columns)
-            for start, width in chunks(valid, lanes):
-                source = [k.ramp(base + j * row_stride + (panel * columns + start), width)]
-                k.store(packed, k.load(value, source), [panel, j, k.ramp(start, width)])
-            for start, width in chunks(columns - valid, lanes):
-                k.store(packed, k.splat(0.0, width), [panel, j, k.ramp(valid + start, width)])
+def rows_as_they_are(k: Kernel, packed: Buffer, source: Rows, columns: int, lanes: int) -> None:
+    """Copy V [S, D] to [panels, S, columns]; columns after D are zero."""
+    with k.serial(source.count) as j:
+        for panel in range(-(-source.length // columns)):
+            valid = min(columns, source.length - panel * columns)
+            for start, width in vector_pieces(valid, lanes):
+                at = k.ramp(source.base + j * source.stride + (panel * columns + start), width)
+                k.store(packed, k.load(source.buffer, [at]), [panel, j, k.ramp(start, width)])
+            clear(k, packed, [panel, j], valid, columns, lanes)
+
+
+def clear(k: Kernel, packed: Buffer, row: list[Index], first: int, columns: int, lanes: int) -> None:
+    """Zeros in columns ``first`` to ``columns`` of one row of a panel."""
+    for start, width in vector_pieces(columns - first, lanes):
+        k.store(packed, k.splat(0.0, width), [*row, k.ramp(first + start, width)])

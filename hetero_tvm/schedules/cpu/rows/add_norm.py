@@ -14,19 +14,18 @@ either result may take the place of an operand.
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, tirx
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.emit import Index, Kernel
 
 
-class AddNormSpace(DesignSpace):
-    """Knob: into how many parallel chunks the rows are cut."""
+class AddNormSpace(RowSpace):
+    """Design space of ``AddNorm``; its chunks are of rows."""
 
     name = "cpu.add_norm"
     version = 1
@@ -36,13 +35,7 @@ class AddNormSpace(DesignSpace):
             return "not an addition with its norm"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def knobs(self, op: AddNorm, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(op.rows, machine)),)
-
-    def default(self, op: AddNorm, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
-
-    def emit(self, op: AddNorm, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: AddNorm, point: Point, machine: CpuModel) -> PrimFunc:
         k, rows = Kernel(), (op.rows, op.n)
         with k:
             arguments = [k.argument(o.name, o.shape) for o in (*op.inputs, *op.outputs)]
@@ -50,27 +43,27 @@ class AddNormSpace(DesignSpace):
             x, r = k.view(x, rows), k.view(r, (op.added_rows, op.n))
             *kept, y = (k.view(buffer, rows) for buffer in arguments[len(op.inputs) :])
 
-            def one(i: Any) -> None:
+            def one_row(i: Expr) -> None:
                 j = i if op.added_rows == op.rows else k.let(tirx.floormod(i, op.added_rows))
 
-                def total(c: Any, width: int) -> Any:
+                def total(c: Index, width: int) -> Expr:
                     at = k.ramp(c, width)
                     return k.load(x, [i, at]) + k.load(r, [j, at])
 
-                def first(c: Any, width: int) -> Any:
+                def first(c: Index, width: int) -> Expr:
                     if not kept:
                         return total(c, width)
                     value = k.let(total(c, width))
                     k.store(kept[0], value, [i, k.ramp(c, width)])
                     return value
 
-                def again(c: Any, width: int) -> Any:
+                def again(c: Index, width: int) -> Expr:
                     return k.load(kept[0], [i, k.ramp(c, width)]) if kept else total(c, width)
 
-                def put(c: Any, width: int, value: Any) -> None:
+                def put(c: Index, width: int, value: Expr) -> None:
                     k.store(y, value, [i, k.ramp(c, width)])
 
                 normalize_row(k, op.norm, machine.lanes, first, again, put, vectors)
 
-            each_row(k, op.rows, point["chunks"], one)
+            each_row(k, op.rows, point["chunks"], one_row)
         return k.function

@@ -10,21 +10,20 @@ Bound by memory once the polynomial of the activation is vectorised, which is al
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.elementwise import Elementwise
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.activations import Activations
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks
-from hetero_tvm.schedules.emit import Kernel, tirx, vector_loop
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace
+from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
 
 _UNROLL = 4
 
 
-class ElementwiseSpace(DesignSpace):
-    """Knob: into how many parallel chunks the tensor is cut."""
+class ElementwiseSpace(RowSpace):
+    """Design space of ``Elementwise``; its chunks are of whole steps of the vector loop."""
 
     name = "cpu.elementwise"
     version = 1
@@ -34,27 +33,24 @@ class ElementwiseSpace(DesignSpace):
             return "not an activation alone"
         return "an extent is zero" if op.size == 0 else None
 
-    def knobs(self, op: Elementwise, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(self._blocks(op, machine), machine)),)
-
-    def default(self, op: Elementwise, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(self._blocks(op, machine), 2 * op.nbytes, machine)}
-
-    @staticmethod
-    def _blocks(op: Elementwise, machine: CpuModel) -> int:
+    def row_count(self, op: Elementwise, machine: CpuModel) -> int:
         """Whole steps of the vector loop: what chunks are cut along (at least one)."""
         return max(1, op.size // (_UNROLL * machine.lanes))
 
-    def emit(self, op: Elementwise, point: Point, machine: CpuModel) -> Any:
+    def traffic(self, op: Elementwise) -> int:
+        """Twice the bytes: the polynomials take about as long as the traffic."""
+        return 2 * op.nbytes
+
+    def emit(self, op: Elementwise, point: Point, machine: CpuModel) -> PrimFunc:
         step = _UNROLL * machine.lanes
-        blocks, chunks = self._blocks(op, machine), point["chunks"]
-        activations = Activations((op.function,), machine)
+        blocks, chunks = self.row_count(op, machine), point["chunks"]
+        activations = ActivationCode((op.function,), machine)
         k = Kernel()
         with k:
             x, y = k.argument("X", op.shape), k.argument("Y", op.shape)
             x, y = k.view(x, (op.size,)), k.view(y, (op.size,))
 
-            def body(start: Any, width: int) -> None:
+            def body(start: Index, width: int) -> None:
                 at = [k.ramp(start, width)]
                 k.store(y, activations.apply(op.function, k.load(x, at), width), at)
 

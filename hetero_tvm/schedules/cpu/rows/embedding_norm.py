@@ -14,21 +14,22 @@ where separate kernels write and read every partial sum.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.normalization import normalize_row
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.emit import Index, Kernel, broadcast_position
 
-_MOST = 2**31
+_MOST_ELEMENTS = 2**31
+"""Elements of a table: places in it are int32."""
 
 
-class EmbeddingNormSpace(DesignSpace):
-    """Knob: into how many parallel chunks the rows are cut."""
+class EmbeddingNormSpace(RowSpace):
+    """Design space of ``EmbeddingNorm``; its chunks are of rows of the result."""
 
     name = "cpu.embedding_norm"
     version = 1
@@ -36,17 +37,11 @@ class EmbeddingNormSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, EmbeddingNorm):
             return "not an embedding with its norm"
-        if any(x.rows * op.n >= _MOST for x in op.lookups):
+        if any(x.rows * op.n >= _MOST_ELEMENTS for x in op.lookups):
             return "a table has 2**31 values or more"
         return "an extent is zero" if 0 in (op.rows, op.n, *(x.rows for x in op.lookups)) else None
 
-    def knobs(self, op: EmbeddingNorm, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(op.rows, machine)),)
-
-    def default(self, op: EmbeddingNorm, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
-
-    def emit(self, op: EmbeddingNorm, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: EmbeddingNorm, point: Point, machine: CpuModel) -> PrimFunc:
         k, n = Kernel(), op.n
         with k:
             buffers = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs]
@@ -58,16 +53,16 @@ class EmbeddingNormSpace(DesignSpace):
             rest = buffers[2 * len(op.lookups) :]
             added = k.view(rest.pop(0), (math.prod(op.added[:-1]), n)) if op.added else None
 
-            def one(i: Any) -> None:
+            def one_row(i: Expr) -> None:
                 # Named per row: the vectors of a row share the index arithmetic.
                 found = []
                 for lookup, indices, table in tables:
-                    index = k.load(indices, [place_in(op.lead, lookup.indices, i)])
+                    index = k.load(indices, [broadcast_position(i, op.lead, lookup.indices)])
                     wrapped = tirx.floormod(index, tirx.const(lookup.rows, lookup.dtype))
                     found.append((lookup, table, k.let(tirx.Cast("int32", wrapped))))
-                at_added = k.let(place_in(op.lead, op.added[:-1], i)) if op.added else None
+                at_added = k.let(broadcast_position(i, op.lead, op.added[:-1])) if op.added else None
 
-                def gather(c: Any, width: int) -> Any:
+                def gather(c: Index, width: int) -> Expr:
                     at = k.ramp(c, width)
                     value = k.load(added, [at_added, at]) if op.added else None
                     for lookup, table, index in found:
@@ -79,25 +74,13 @@ class EmbeddingNormSpace(DesignSpace):
                     k.store(y, value, [i, at])
                     return value
 
-                def again(c: Any, width: int) -> Any:
+                def again(c: Index, width: int) -> Expr:
                     return k.load(y, [i, k.ramp(c, width)])
 
-                def put(c: Any, width: int, value: Any) -> None:
+                def put(c: Index, width: int, value: Expr) -> None:
                     k.store(y, value, [i, k.ramp(c, width)])
 
                 normalize_row(k, op.norm, machine.lanes, gather, again, put, rest)
 
-            each_row(k, op.rows, point["chunks"], one)
+            each_row(k, op.rows, point["chunks"], one_row)
         return k.function
-
-
-def place_in(lead: tuple[int, ...], shape: tuple[int, ...], row: Any) -> Any:
-    """Flat place in an operand of ``shape`` that is broadcast to ``lead``, for a flat place in ``lead``."""
-    place, below, step = int32(0), 1, 1
-    for axis in range(1, len(lead) + 1):
-        extent = shape[-axis] if axis <= len(shape) else 1
-        if extent != 1:
-            place = place + tirx.floormod(tirx.floordiv(row, below), lead[-axis]) * step
-        below *= lead[-axis]
-        step *= extent
-    return place

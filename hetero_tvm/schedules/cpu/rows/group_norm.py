@@ -14,20 +14,19 @@ channel in registers (without spatial extents it takes vectors of them instead).
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.group_norm import GroupNorm
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.activations import Activations
-from hetero_tvm.schedules.cpu.rows import row
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, constant, tirx
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
+from hetero_tvm.schedules.emit import Index, Kernel, constant
 
 
-class GroupNormSpace(DesignSpace):
-    """Knob: into how many parallel chunks the rows are cut."""
+class GroupNormSpace(RowSpace):
+    """Design space of ``GroupNorm``; its chunks are of groups."""
 
     name = "cpu.group_norm"
     version = 1
@@ -37,64 +36,56 @@ class GroupNormSpace(DesignSpace):
             return "not a group normalisation"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def knobs(self, op: GroupNorm, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(op.rows, machine)),)
-
-    def default(self, op: GroupNorm, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
-
-    def emit(self, op: GroupNorm, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: GroupNorm, point: Point, machine: CpuModel) -> PrimFunc:
         lanes, per_group = machine.lanes, op.channels // op.groups
-        activations = Activations((op.activation,), machine)
+        activations = ActivationCode((op.activation,), machine)
         k = Kernel()
         with k:
             x, scale, shift = (k.argument(o.name, o.shape) for o in op.inputs)
             y = k.argument("Y", op.shape)
             x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
 
-            def one(i: Any) -> None:
+            def one_row(i: Expr) -> None:
                 stats = k.scratch((4,))  # mean, 1 / deviation, then scale and shift of a channel
                 first = tirx.floormod(i, op.groups) * per_group
 
-                def get(c: Any, width: int) -> Any:
+                def get(c: Index, width: int) -> Expr:
                     return k.load(x, [i, k.ramp(c, width)])
 
-                def centered(c: Any, width: int) -> Any:
+                def centered(c: Index, width: int) -> Expr:
                     return get(c, width) - k.splat(k.load(stats, [0]), width)
 
-                def put(c: Any, width: int, factor: Any, offset: Any) -> None:
+                def put(c: Index, width: int, factor: Expr, offset: Expr) -> None:
                     value = centered(c, width) * factor + offset
                     if op.activation:
                         value = activations.apply(op.activation, value, width)
                     k.store(y, value, [i, k.ramp(c, width)])
 
-                total = row.reduce_row(k, op.n, lanes, get, row.add, 0.0)
+                total = reduce_row(k, op.n, lanes, get, add, 0.0)
                 k.store(stats, total * constant(1.0 / op.n), [0])
-                squares = row.reduce_row(
-                    k, op.n, lanes, lambda c, w: centered(c, w) * centered(c, w), row.add, 0.0
+                squares = reduce_row(
+                    k, op.n, lanes, lambda c, w: centered(c, w) * centered(c, w), add, 0.0
                 )
                 deviation = tirx.sqrt(squares * constant(1.0 / op.n) + constant(op.eps))
                 k.store(stats, constant(1.0) / deviation, [1])
+
+                def one_value_per_channel(c: Index, width: int, _slot: int) -> None:
+                    at = [k.ramp(first + c, width)]
+                    put(c, width, k.splat(k.load(stats, [1]), width) * k.load(scale, at), k.load(shift, at))
+
                 if op.spatial == 1:
-                    row.each_vector(
-                        k, op.n, lanes,
-                        lambda c, w, _: put(
-                            c, w, k.splat(k.load(stats, [1]), w) * k.load(scale, [k.ramp(first + c, w)]),
-                            k.load(shift, [k.ramp(first + c, w)]),
-                        ),
-                    )  # fmt: skip
+                    each_vector(k, op.n, lanes, one_value_per_channel)
                     return
                 with k.serial(per_group) as channel:
                     k.store(stats, k.load(stats, [1]) * k.load(scale, [first + channel]), [2])
                     k.store(stats, k.load(shift, [first + channel]), [3])
-                    row.each_vector(
-                        k, op.spatial, lanes,
-                        lambda c, w, _: put(
-                            channel * op.spatial + c, w,
-                            k.splat(k.load(stats, [2]), w), k.splat(k.load(stats, [3]), w),
-                        ),
-                    )  # fmt: skip
+
+                    def of_channel(c: Index, width: int, _slot: int) -> None:
+                        factor, offset = (k.splat(k.load(stats, [at]), width) for at in (2, 3))
+                        put(channel * op.spatial + c, width, factor, offset)
+
+                    each_vector(k, op.spatial, lanes, of_channel)
 
             with k.imported(*activations.imports):
-                each_row(k, op.rows, point["chunks"], one)
+                each_row(k, op.rows, point["chunks"], one_row)
         return k.function

@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.rows import row
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, constant, int32, tirx
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
+from hetero_tvm.schedules.emit import Index, Kernel, constant, strided_position
 
 
-class NormalizeSpace(DesignSpace):
-    """Knob: into how many parallel chunks the rows are cut."""
+class NormalizeSpace(RowSpace):
+    """Design space of ``Normalize`` over the last axis; its chunks are of rows."""
 
     name = "cpu.normalize"
     version = 1
@@ -42,13 +42,7 @@ class NormalizeSpace(DesignSpace):
             return op.special
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(op.rows, machine)),)
-
-    def default(self, op: Normalize, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
-
-    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> PrimFunc:
         k = Kernel()
         with k:
             x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
@@ -56,38 +50,29 @@ class NormalizeSpace(DesignSpace):
             y = k.view(y, (op.rows, op.n))
             x = k.view(x, (math.prod(op.source),) if op.place else (op.rows, op.n))
 
-            def one(i: Any) -> None:
-                start = k.let(_start(op, i)) if op.place else None
+            def one_row(i: Expr) -> None:
+                start = k.let(strided_position(i, op.lead, op.place)) if op.place else None
 
-                def get(c: Any, width: int) -> Any:
+                def get(c: Index, width: int) -> Expr:
                     return k.load(x, [i, k.ramp(c, width)] if start is None else [k.ramp(start + c, width)])
 
-                def put(c: Any, width: int, value: Any) -> None:
+                def put(c: Index, width: int, value: Expr) -> None:
                     k.store(y, value, [i, k.ramp(c, width)])
 
                 normalize_row(k, op, machine.lanes, get, get, put, vectors)
 
-            each_row(k, op.rows, point["chunks"], one)
+            each_row(k, op.rows, point["chunks"], one_row)
         return k.function
-
-
-def _start(op: Normalize, i: Any) -> Any:
-    """Where row ``i`` of a strided operand starts."""
-    place = int32(op.place[0])
-    for extent, stride in zip(reversed(op.lead), reversed(op.place[1:]), strict=True):
-        place = place + tirx.floormod(i, int32(extent)) * stride
-        i = tirx.floordiv(i, int32(extent))
-    return place
 
 
 def normalize_row(
     k: Kernel,
     op: Normalize,
     lanes: int,
-    first: Callable[[Any, int], Any],
-    again: Callable[[Any, int], Any],
-    put: Callable[[Any, int, Any], None],
-    vectors: Sequence[Any],
+    first: Callable[[Index, int], Expr],
+    again: Callable[[Index, int], Expr],
+    put: Callable[[Index, int, Expr], None],
+    vectors: Sequence[Buffer],
 ) -> None:
     """The passes over one row.
 
@@ -99,23 +84,23 @@ def normalize_row(
     """
     n, stats = op.n, k.scratch((2,))
 
-    def centered(value: Any, width: int) -> Any:
+    def centered(value: Expr, width: int) -> Expr:
         return value - k.splat(k.load(stats, [0]), width) if op.centered else value
 
-    def square(value: Any) -> Any:
+    def square(value: Expr) -> Expr:
         value = k.let(value)
         return value * value
 
     if op.centered:
-        total = row.reduce_row(k, n, lanes, first, row.add, 0.0)
+        total = reduce_row(k, n, lanes, first, add, 0.0)
         k.store(stats, total * constant(1.0 / n), [0])
     read = again if op.centered else first
-    squares = row.reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), row.add, 0.0)
+    squares = reduce_row(k, n, lanes, lambda c, w: square(centered(read(c, w), w)), add, 0.0)
     k.store(stats, constant(1.0) / tirx.sqrt(squares * constant(1.0 / n) + constant(op.eps)), [1])
 
-    def write(c: Any, width: int, _slot: int) -> None:
+    def write(c: Index, width: int, _slot: int) -> None:
         at = [k.ramp(c, width)]
         value = centered(again(c, width), width) * k.splat(k.load(stats, [1]), width) * k.load(vectors[0], at)
         put(c, width, value + k.load(vectors[1], at) if op.shifted else value)
 
-    row.each_vector(k, n, lanes, write)
+    each_vector(k, n, lanes, write)

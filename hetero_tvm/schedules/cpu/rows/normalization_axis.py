@@ -16,21 +16,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, chunks, tirx
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
 
 _VECTORS = 4
 """Vectors of a block: independent sums that hide the latency of an addition."""
 
 
-class NormalizeAxisSpace(DesignSpace):
-    """Knob: into how many parallel chunks the blocks are cut."""
+class NormalizeAxisSpace(RowSpace):
+    """Design space of ``Normalize`` over an inner axis; its chunks are of blocks of neighbours."""
 
     name = "cpu.normalize_axis"
     version = 1
@@ -44,13 +44,11 @@ class NormalizeAxisSpace(DesignSpace):
             return f"the operands are {op.dtype}"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def knobs(self, op: Normalize, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(_blocks(op, machine), machine)),)
+    def row_count(self, op: Normalize, machine: CpuModel) -> int:
+        """Blocks of neighbours, which share no reduction."""
+        return math.prod(op.lead) * max(1, math.prod(op.trail) // (_VECTORS * machine.lanes))
 
-    def default(self, op: Normalize, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(_blocks(op, machine), op.nbytes, machine)}
-
-    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> PrimFunc:
         outer, inner, lanes = math.prod(op.lead), math.prod(op.trail), machine.lanes
         width = _VECTORS * lanes
         whole, rest = divmod(inner, width)
@@ -60,45 +58,41 @@ class NormalizeAxisSpace(DesignSpace):
             y = k.argument("Y", op.output.shape)
             x, y = (k.view(buffer, (outer, op.n, inner)) for buffer in (x, y))
 
-            def block(image: Any, start: Any, pieces: list[tuple[int, int]]) -> None:
+            def block(image: Expr, start: Index, pieces: list[tuple[int, int]]) -> None:
                 _normalize_block(k, op, x, y, vectors, image, start, pieces)
 
             if whole:
-                pieces = chunks(width, lanes)
+                pieces = vector_pieces(width, lanes)
 
-                def one(i: Any) -> None:
+                def one_block(i: Expr) -> None:
                     block(tirx.floordiv(i, whole), k.let(tirx.floormod(i, whole) * width), pieces)
 
-                each_row(k, outer * whole, min(point["chunks"], outer * whole), one)
+                each_row(k, outer * whole, min(point["chunks"], outer * whole), one_block)
             if rest:
-                left = chunks(rest, lanes)
+                left = vector_pieces(rest, lanes)
                 each_row(k, outer, min(point["chunks"], outer), lambda i: block(i, whole * width, left))
         return k.function
-
-
-def _blocks(op: Normalize, machine: CpuModel) -> int:
-    return math.prod(op.lead) * max(1, math.prod(op.trail) // (_VECTORS * machine.lanes))
 
 
 def _normalize_block(
     k: Kernel,
     op: Normalize,
-    x: Any,
-    y: Any,
-    vectors: list[Any],
-    image: Any,
-    start: Any,
+    x: Buffer,
+    y: Buffer,
+    vectors: list[Buffer],
+    image: Expr,
+    start: Index,
     pieces: list[tuple[int, int]],
 ) -> None:
     """The passes over the axis for the positions ``start + at .. start + at + width`` of each piece."""
     size = sum(width for _, width in pieces)
     mean, deviation = k.scratch((size,)), k.scratch((size,))
 
-    def value(c: Any, at: int, width: int) -> Any:
+    def value(c: Expr, at: int, width: int) -> Expr:
         loaded = k.load(x, [image, c, k.ramp(start + at, width)])
         return loaded - k.load(mean, [k.ramp(at, width)]) if op.centered else loaded
 
-    def total(into: Any, term: Callable[[Any, int, int], Any]) -> None:
+    def total(into: Buffer, term: Callable[[Expr, int, int], Expr]) -> None:
         for at, width in pieces:
             k.store(into, k.splat(0.0, width), [k.ramp(at, width)])
         with k.serial(op.n) as c:
@@ -106,7 +100,7 @@ def _normalize_block(
                 there = [k.ramp(at, width)]
                 k.store(into, k.load(into, there) + term(c, at, width), there)
 
-    def square(c: Any, at: int, width: int) -> Any:
+    def square(c: Expr, at: int, width: int) -> Expr:
         centred = k.let(value(c, at, width))
         return centred * centred
 

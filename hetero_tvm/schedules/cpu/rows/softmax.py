@@ -11,23 +11,22 @@ Loop structure::
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import Expr, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.rows import row
-from hetero_tvm.schedules.cpu.rows.row_tiles import chunk_choices, default_chunks, each_row
-from hetero_tvm.schedules.emit import Kernel, constant
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
+from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum, reduce_row
+from hetero_tvm.schedules.emit import Index, Kernel, constant
 
 LOWEST = -2.0e38
 """Start of a running maximum: finite, so that a wholly masked row gets equal weights."""
 
 
-class SoftmaxSpace(DesignSpace):
-    """Knob: into how many parallel chunks the rows are cut."""
+class SoftmaxSpace(RowSpace):
+    """Design space of ``Softmax`` over the last axis; its chunks are of rows."""
 
     name = "cpu.softmax"
     version = 1
@@ -37,44 +36,34 @@ class SoftmaxSpace(DesignSpace):
             return "not a softmax"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def knobs(self, op: Softmax, machine: CpuModel) -> tuple[Knob, ...]:
-        return (Knob("chunks", chunk_choices(op.rows, machine)),)
-
-    def default(self, op: Softmax, machine: CpuModel) -> Point:
-        return {"chunks": default_chunks(op.rows, op.nbytes, machine)}
-
-    def emit(self, op: Softmax, point: Point, machine: CpuModel) -> Any:
-        k = Kernel()
+    def emit(self, op: Softmax, point: Point, machine: CpuModel) -> PrimFunc:
+        k, lanes = Kernel(), machine.lanes
         with k:
             x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
             x, y = k.view(x, (op.rows, op.n)), k.view(y, (op.rows, op.n))
 
-            def softmax_row(i: Any) -> None:
-                normalize(
-                    k, op.n, machine.lanes,
-                    get=lambda c, w: k.load(x, [i, k.ramp(c, w)]),
-                    put=lambda c, w, value: k.store(y, value, [i, k.ramp(c, w)]),
-                    scaled=lambda c, w, factor: k.store(
-                        y, k.load(y, [i, k.ramp(c, w)]) * k.splat(factor, w), [i, k.ramp(c, w)]
-                    ),
-                )  # fmt: skip
+            def softmax_row(i: Expr) -> None:
+                def at(c: Index, width: int) -> list[Expr]:
+                    return [i, k.ramp(c, width)]
+
+                stats = k.scratch((2,))  # the largest value, 1 / sum
+                peak = reduce_row(k, op.n, lanes, lambda c, w: k.load(x, at(c, w)), maximum, LOWEST)
+                k.store(stats, peak, [0])
+                total = RowReduction(k, lanes, add, 0.0)
+
+                def exponent(c: Index, width: int, slot: int) -> None:
+                    peaks = k.splat(k.load(stats, [0]), width)
+                    value = k.let(vector_math.softmax_exp(k.load(x, at(c, width)), peaks))
+                    k.store(y, value, at(c, width))
+                    total.take(value, width, slot)
+
+                def scale(c: Index, width: int, _slot: int) -> None:
+                    factor = k.splat(k.load(stats, [1]), width)
+                    k.store(y, k.load(y, at(c, width)) * factor, at(c, width))
+
+                each_vector(k, op.n, lanes, exponent)
+                k.store(stats, constant(1.0) / total.finish(), [1])
+                each_vector(k, op.n, lanes, scale)
 
             each_row(k, op.rows, point["chunks"], softmax_row)
         return k.function
-
-
-def normalize(k: Kernel, n: int, lanes: int, get: Any, put: Any, scaled: Any) -> None:
-    """The three passes over one row of ``n`` values (see the module's loop structure)."""
-    stats = k.scratch((2,))
-    peak = row.reduce_row(k, n, lanes, get, row.maximum, LOWEST)
-    k.store(stats, peak, [0])
-    total = row.RowReduction(k, lanes, row.add, 0.0)
-
-    def exponent(c: Any, width: int, slot: int) -> None:
-        value = k.let(vector_math.softmax_exp(get(c, width), k.splat(k.load(stats, [0]), width)))
-        put(c, width, value)
-        total.take(value, width, slot)
-
-    row.each_vector(k, n, lanes, exponent)
-    k.store(stats, constant(1.0) / total.finish(), [1])
-    row.each_vector(k, n, lanes, lambda c, width, _slot: scaled(c, width, k.load(stats, [1])))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cpu.rows.embedding_norm import place_in
-from hetero_tvm.schedules.cuda.rows import row_tiles as rows
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda.rows.normalization import finish
-from hetero_tvm.schedules.emit import Kernel
+from hetero_tvm.schedules.cuda.rows.row_tiles import RowKernel
+from hetero_tvm.schedules.cuda.rows.space import RowSpace
+from hetero_tvm.schedules.cuda.values import cast
+from hetero_tvm.schedules.emit import Kernel, broadcast_position
 
 
-class CudaEmbeddingNormSpace(DesignSpace):
-    """Rows of the tables are gathered into registers, added there, and normalised (see :mod:`.rows`).
+class CudaEmbeddingNormSpace(RowSpace):
+    """Rows of the tables are gathered into registers, added there, and normalised (see :mod:`.row_tiles`).
 
-    A row's indices are read once by each of its threads, from one cache line.  Knob ``block``: threads a
-    row, rows a block.
+    A row's indices are read once by each of its threads, from one cache line.
     """
 
     name = "cuda.embedding_norm"
@@ -32,21 +31,9 @@ class CudaEmbeddingNormSpace(DesignSpace):
             return "a table has 2**31 values or more"
         return "an extent is zero" if 0 in (op.rows, op.n, *(x.rows for x in op.lookups)) else None
 
-    def _shapes(self, op: EmbeddingNorm, machine: GpuModel) -> list[rows.RowShape]:
-        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.dtype), machine)
-
-    def knobs(self, op: EmbeddingNorm, machine: GpuModel) -> tuple[Knob, ...]:
-        return rows.knobs(self._shapes(op, machine))
-
-    def default(self, op: EmbeddingNorm, machine: GpuModel) -> Point:
-        return rows.default(self._shapes(op, machine))
-
-    def features(self, op: EmbeddingNorm, point: Point, machine: GpuModel) -> list[float]:
-        return rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point).features
-
-    def emit(self, op: EmbeddingNorm, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: EmbeddingNorm, point: Point, machine: GpuModel) -> PrimFunc:
         k = Kernel("embedding_norm")
-        shape = rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.dtype), point)
+        shape = self.shape(op, point)
         with k:
             buffers = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs]
             y = k.view(k.argument("Y", op.output.shape, op.dtype), (op.rows, op.n))
@@ -57,16 +44,16 @@ class CudaEmbeddingNormSpace(DesignSpace):
             ]
             tables, rest = buffers[1:count:2], buffers[count:]
             added = k.view(rest.pop(0), (math.prod(op.added[:-1]), op.n)) if op.added else None
-            kernel = rows.RowKernel(k, shape, op.dtype, held="float32")
+            kernel = RowKernel(k, shape, op.dtype, held="float32")
             with kernel.threads(reductions=2):
                 found = []
                 for x, at in zip(op.lookups, indices, strict=True):
-                    index = k.load(at, [place_in(op.lead, x.indices, kernel.row)])
+                    index = k.load(at, [broadcast_position(kernel.row, op.lead, x.indices)])
                     wrapped = tirx.floormod(index, tirx.const(x.rows, x.dtype))
                     found.append(k.let(tirx.Cast("int32", wrapped)))
-                at_added = k.let(place_in(op.lead, op.added[:-1], kernel.row)) if op.added else None
+                at_added = k.let(broadcast_position(kernel.row, op.lead, op.added[:-1])) if op.added else None
 
-                def gather(column: Any, lanes: int) -> Any:
+                def gather(column: Expr, lanes: int) -> Expr:
                     at = k.ramp(column, lanes)
                     value = _wide(k.load(added, [at_added, at]), lanes) if op.added else None
                     for x, table, index in zip(op.lookups, tables, found, strict=True):
@@ -81,5 +68,5 @@ class CudaEmbeddingNormSpace(DesignSpace):
         return k.function
 
 
-def _wide(value: Any, lanes: int) -> Any:
-    return rows.cast(value, f"float32x{lanes}" if lanes > 1 else "float32")
+def _wide(value: Expr, lanes: int) -> Expr:
+    return cast(value, f"float32x{lanes}" if lanes > 1 else "float32")

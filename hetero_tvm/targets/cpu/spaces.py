@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_tvm.schedules.base import DesignSpace
-from hetero_tvm.schedules.cpu.attention import AttentionSpace
+from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace

@@ -1,4 +1,4 @@
-"""Activations of an epilogue, in the best form that the CPU has."""
+"""ActivationCode of an epilogue, in the best form that the CPU has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import tirx
 
 
-class Activations:
+class ActivationCode:
     """The activations of one kernel.
 
     Parameters

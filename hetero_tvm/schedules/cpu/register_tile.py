@@ -17,23 +17,60 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from hetero_tvm.schedules.emit import Kernel, chunks
+from hetero_tvm.host.tvm import Buffer, Expr
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
+
+_EXPOSED_LATENCY = 1.12
+"""Latency of a chain of FMAs, as a multiple of one FMA's, in products whose tile is small."""
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Shape of a register tile: ``rows`` broadcast scalars times ``vectors`` loaded vectors."""
+
+    rows: int
+    vectors: int
+
+    @classmethod
+    def of(cls, choice: Sequence[int]) -> RegisterTile:
+        """The tile that a knob's choice (rows, vectors) stands for."""
+        rows, vectors = choice
+        return cls(rows=rows, vectors=vectors)
+
+    def fits(self, machine: CpuModel) -> bool:
+        """Whether the accumulators, the loaded vectors and one broadcast have a register each."""
+        return self.rows * self.vectors + self.vectors + 1 <= machine.registers
+
+    def columns(self, lanes: int) -> int:
+        """Scalars in the vectors of one row."""
+        return self.vectors * lanes
+
+    def step_cycles(self, machine: CpuModel, load_cycles: float) -> float:
+        """Cycles of one k: FMA issue, load issue or FMA latency, whichever is the bound.
+
+        ``load_cycles`` is what one vector load takes; a broadcast takes half a cycle.
+        """
+        return max(
+            self.rows * self.vectors / machine.fma_units,
+            0.5 * self.rows + load_cycles * self.vectors,
+            _EXPOSED_LATENCY * machine.fma_latency,
+        )
 
 
 def accumulate(
     k: Kernel,
-    acc: Any,
-    rows: int,
-    vectors: int,
+    acc: Buffer,
+    tile: RegisterTile,
     lanes: int,
-    depth: Any,
+    depth: Index,
     unroll: int,
-    a_at: Callable[[Any, Any], Any],
-    b_at: Callable[[Any, Any], Any],
-    on_step: Callable[[Any], None] | None = None,
+    a_at: Callable[[Expr, Index], Expr],
+    b_at: Callable[[Index, Expr], Expr],
+    on_step: Callable[[Expr], None] | None = None,
 ) -> None:
     """Emit the reduction of one register tile.
 
@@ -46,15 +83,15 @@ def accumulate(
     on_step : called with the number of the unrolled step, for prefetches.
     """
 
-    def each(body: Callable[[Any, Any], None]) -> None:
-        with k.unroll(rows) as r:
-            with k.unroll(vectors) as v:
+    def each(body: Callable[[Expr, Expr], None]) -> None:
+        with k.unroll(tile.rows) as r:
+            with k.unroll(tile.vectors) as v:
                 body(r, k.ramp(v * lanes, lanes))
 
     each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
 
-    def step(k_index: Any) -> None:
-        def fma(r: Any, column: Any) -> None:
+    def step(k_index: Index) -> None:
+        def fma(r: Expr, column: Expr) -> None:
             product = k.splat(a_at(r, k_index), lanes) * b_at(k_index, column)
             k.store(acc, k.load(acc, [r, column]) + product, [r, column])
 
@@ -77,11 +114,11 @@ def accumulate(
 
 def store(
     k: Kernel,
-    acc: Any,
+    acc: Buffer,
     rows: int,
     columns: int,
     lanes: int,
-    put: Callable[[Any, Any, int, Any], None],
+    put: Callable[[Expr, Index, int, Expr], None],
 ) -> None:
     """Hand the tile's first ``columns`` columns to ``put(row, column, width, value)``, vector by vector."""
     with k.unroll(rows) as r:
@@ -89,6 +126,6 @@ def store(
         if full:
             with k.unroll(full) as v:
                 put(r, v * lanes, lanes, k.load(acc, [r, k.ramp(v * lanes, lanes)]))
-        for start, width in chunks(columns - full * lanes, lanes):
+        for start, width in vector_pieces(columns - full * lanes, lanes):
             column = full * lanes + start
             put(r, column, width, k.load(acc, [r, k.ramp(column, width)]))

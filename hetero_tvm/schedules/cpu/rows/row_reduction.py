@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from hetero_tvm.schedules.emit import Kernel, tirx, vector_loop
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
 
 UNROLL = 4
 """Independent accumulators: enough to hide the latency of add and max (3 to 4 cycles)."""
 
-Combine = Callable[[Any, Any], Any]
+Combine = Callable[[Expr, Expr], Expr]
 
 
-def add(a: Any, b: Any) -> Any:
+def add(a: Expr, b: Expr) -> Expr:
+    """Sum of two values."""
     return a + b
 
 
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a: Expr, b: Expr) -> Expr:
+    """Larger of two values."""
     return tirx.max(a, b)
 
 
@@ -34,11 +36,13 @@ class RowReduction:
         for u in range(UNROLL):
             k.store(self._acc, k.splat(start, lanes), [k.ramp(u * lanes, lanes)])
 
-    def take(self, value: Any, width: int, slot: int = 0) -> None:
+    def take(self, value: Expr, width: int, slot: int = 0) -> None:
+        """Combine a vector of ``width`` lanes with accumulator ``slot``."""
         at = [self._k.ramp(slot * self._lanes, width)]
         self._k.store(self._acc, self._combine(self._k.load(self._acc, at), value), at)
 
-    def finish(self) -> Any:
+    def finish(self) -> Expr:
+        """The reduced value; folds all lanes of all accumulators."""
         k, width = self._k, UNROLL * self._lanes
         while width > 1:
             width //= 2
@@ -50,15 +54,15 @@ class RowReduction:
 
 
 def reduce_row(
-    k: Kernel, extent: int, lanes: int, value_at: Callable[[Any, int], Any], combine: Combine, start: float
-) -> Any:
+    k: Kernel, extent: int, lanes: int, value_at: Callable[[Index, int], Expr], combine: Combine, start: float
+) -> Expr:
     """Reduce ``value_at(column, width)`` over ``extent`` columns; returns a scalar expression."""
     reduction = RowReduction(k, lanes, combine, start)
     each_vector(k, extent, lanes, lambda c, width, slot: reduction.take(value_at(c, width), width, slot))
     return reduction.finish()
 
 
-def each_vector(k: Kernel, extent: int, lanes: int, body: Callable[[Any, int, int], None]) -> None:
+def each_vector(k: Kernel, extent: int, lanes: int, body: Callable[[Index, int, int], None]) -> None:
     """``body(column, width, slot)`` over a row; ``slot`` cycles so that accumulators stay independent."""
     calls = iter(range(1 << 30))
     vector_loop(k, extent, lanes, lambda c, width: body(c, width, next(calls) % UNROLL), unroll=UNROLL)

@@ -1,0 +1,1 @@
+"""CPU design space of fused attention."""

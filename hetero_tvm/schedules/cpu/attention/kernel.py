@@ -1,0 +1,265 @@
+"""The kernel of fused attention; ``space.py`` tells its loop structure and why it is fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hetero_tvm.codegen import transpose, vector_math
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.ops.attention import Attention, Heads
+from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.products import pack
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum
+from hetero_tvm.schedules.cpu.rows.softmax import LOWEST
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, constant, int32, vector_pieces
+
+
+def value_tile(op: Attention, tile: RegisterTile, lanes: int) -> RegisterTile:
+    """The register tile of the second product: no more vectors than a head's values fill."""
+    return RegisterTile(tile.rows, min(tile.vectors, -(-op.values // lanes)))
+
+
+class AttentionKernel:
+    """Emits one attention.
+
+    Parameters
+    ----------
+    tile : query rows and key vectors of the first product's register tile.
+    pieces : parallel pieces of a head's query rows.
+    unroll : steps of a reduction in one loop body.
+    """
+
+    def __init__(self, op: Attention, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
+        self.op, self.tile, self.pieces, self.unroll, self.lanes = op, tile, pieces, unroll, lanes
+        self.values = value_tile(op, tile, lanes)
+        self.key_columns, self.value_columns = tile.columns(lanes), self.values.columns(lanes)
+        self.key_panels = -(-op.kv_len // self.key_columns)
+        self.value_panels = -(-op.values // self.value_columns)
+        self.group = op.heads // op.kv_heads
+        self.hidden = -math.inf if op.zero_masked else LOWEST
+        """Score of a key that a query does not see, and the start of a row's maximum."""
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, the result."""
+        op, k, pieces = self.op, self.k, self.pieces
+        with k:
+            operands = [k.argument(o.name, o.shape) for o in op.inputs]
+            self.out = k.argument("O", op.output.shape)
+            self.mask = operands.pop() if op.mask else None
+            flat = [k.view(x, (math.prod(shape),)) for x, shape in zip(operands, op.shapes, strict=True)]
+            self.query_at, self.key_at, self.value_at = op.heads_at
+            self.query, self.key, self.value = (flat[place.operand] for place in op.heads_at)
+            work_items = op.batch * op.heads * pieces
+            with k.imported(transpose.ir(self.lanes)), k.parallel(work_items, op.flops) as work:
+                self._work_item(work, int32(work_items - 1))
+        return k.function
+
+    def _work_item(self, work: Expr, last_work: Expr) -> None:
+        """One piece of one head's query rows."""
+        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
+        piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
+        self.head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
+        self.batch = tirx.floordiv(work, pieces * op.heads)
+        kv_head = tirx.floordiv(self.head, self.group)
+        self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
+        self.packed_values = k.scratch((self.value_panels, op.kv_len, self.value_columns))
+        self.scores = k.scratch((rows, self.key_panels * self.key_columns))
+        self.factors = k.scratch((rows,))
+        self.query_base = k.let(_base(self.query_at, self.batch, self.head))
+        key_base = k.let(_base(self.key_at, self.batch, kv_head))
+        value_base = k.let(_base(self.value_at, self.batch, kv_head))
+        keys = pack.Rows(self.key, key_base, self.key_at.row, op.kv_len, op.head_dim)
+        values = pack.Rows(self.value, value_base, self.value_at.row, op.kv_len, op.values)
+        pack.columns_from_rows(k, self.packed_keys, keys, self.key_columns, self.lanes)
+        pack.rows_as_they_are(k, self.packed_values, values, self.value_columns, self.lanes)
+        self._find_next_head(work, last_work)
+
+        full, rest = divmod(op.q_len, rows)
+        first = tirx.floordiv(piece * full, pieces)
+        count = tirx.floordiv((piece + 1) * full, pieces) - first
+        if full:
+            with k.serial(full if pieces == 1 else count) as t:
+                self._query_tile((first + t) * rows, rows)
+        if rest and pieces == 1:
+            self._query_tile(int32(full * rows), rest)
+        elif rest:
+            with k.when(tirx.EQ(piece, int32(pieces - 1))):
+                self._query_tile(int32(full * rows), rest)
+
+    def _find_next_head(self, work: Expr, last_work: Expr) -> None:
+        """Operands of the next head: (buffer, place, base, elements of a row).
+
+        The rows of a head are short pieces far apart, half of them just written by another core: each
+        tile of queries fetches as many rows of the next head.
+        """
+        op, k = self.op, self.k
+        after = tirx.min(work + 1, last_work)
+        batch, head = tirx.floordiv(after, op.heads), tirx.floormod(after, op.heads)
+        kv_head = tirx.floordiv(head, self.group)
+        self.next_head = [
+            (buffer, place, k.let(_base(place, batch, number)), extent)
+            for buffer, place, number, extent in (
+                (self.query, self.query_at, head, op.head_dim),
+                (self.key, self.key_at, kv_head, op.head_dim),
+                (self.value, self.value_at, kv_head, op.values),
+            )
+            if self.pieces == 1 and op.q_len == op.kv_len
+        ]
+
+    def _fetch_ahead(self, first_row: Expr, height: int) -> None:
+        """Prefetch as many rows of the next head as this tile has."""
+        k = self.k
+        for buffer, place, base, extent in self.next_head:
+            with k.serial(height) as r:
+                for start in range(0, extent, LINE_FLOATS):
+                    k.prefetch(buffer, [base + (first_row + r) * place.row + start])
+
+    def _query_tile(self, first_row: Expr, height: int) -> None:
+        """Scores, softmax and values of ``height`` query rows."""
+        op, k, columns = self.op, self.k, self.key_columns
+        self._fetch_ahead(first_row, height)
+        panels: Index = self.key_panels
+        if op.causal:
+            seen = first_row + height + (op.kv_len - op.q_len)
+            panels = tirx.floordiv(seen + (columns - 1), int32(columns))
+        skipped: Index = 0
+        if op.window:
+            oldest = first_row + (op.kv_len - op.q_len - op.window + 1)
+            skipped = k.let(tirx.floordiv(tirx.max(oldest, int32(0)), int32(columns)))
+        with k.serial(panels - skipped) as panel:
+            self._score_panel(first_row, height, skipped + panel)
+        start = skipped * columns
+        with k.serial(height) as r:
+            self._softmax_row(r, start, panels * columns - start if op.causal else op.kv_len)
+        depth = tirx.min(panels * columns, int32(op.kv_len)) if op.causal else op.kv_len
+        with k.serial(self.value_panels) as panel:
+            self._value_panel(first_row, height, panel, start, depth - start)
+
+    def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
+        """Scores of ``height`` queries and one panel of keys: scaled, capped, masked."""
+        op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
+        acc = k.scratch((height, columns))
+        row_base = self.query_base
+        register_tile.accumulate(
+            k,
+            acc,
+            RegisterTile(height, self.tile.vectors),
+            lanes,
+            op.head_dim,
+            self.unroll,
+            a_at=lambda r, d: k.load(self.query, [row_base + (first_row + r) * self.query_at.row + d]),
+            b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
+        )
+
+        def put(r: Expr, column: Index, width: int, value: Expr) -> None:
+            at = panel * columns + column
+            value = value * k.splat(op.scale / (op.softcap or 1.0), width)
+            if op.softcap:
+                value = vector_math.tanh(value) * k.splat(op.softcap, width)
+            if self.mask is not None:
+                value = value + self._mask_at(first_row + r, at, width)
+            if op.causal:
+                newest = first_row + r + (op.kv_len - op.q_len)
+                visible = k.ramp(at, width) <= k.splat(newest, width)
+                if op.window:
+                    visible = visible & (k.ramp(at, width) > k.splat(newest - op.window, width))
+                value = tirx.Select(visible, value, k.splat(self.hidden, width))
+            k.store(self.scores, value, [r, k.ramp(at, width)])
+
+        def write(count: int) -> None:
+            register_tile.store(k, acc, height, count, lanes, put)
+            if op.causal and count < columns:  # whole panels are read below
+                with k.serial(height) as r:
+                    for start, width in vector_pieces(columns - count, lanes):
+                        at = k.ramp(panel * columns + count + start, width)
+                        k.store(self.scores, k.splat(self.hidden, width), [r, at])
+
+        last = op.kv_len - (self.key_panels - 1) * columns
+        masked_tail = self.mask is not None and op.mask[3] != 1 and last != columns
+        if masked_tail and self.key_panels == 1:
+            write(last)
+        elif masked_tail:
+            k.branch(panel < self.key_panels - 1, lambda: write(columns), lambda: write(last))
+        else:
+            write(columns)
+
+    def _mask_at(self, query_row: Expr, column: Expr, width: int) -> Expr:
+        """``width`` values of the mask from one query row and key on."""
+        op, k, mask = self.op, self.k, self.mask
+        batch = self.batch if op.mask[0] == op.batch else tirx.floormod(self.batch, op.mask[0])
+        where = (batch, self.head, query_row)
+        at = [int32(0) if extent == 1 else x for extent, x in zip(op.mask[:3], where, strict=True)]
+        if op.mask[3] == 1:
+            return k.splat(k.load(mask, [*at, int32(0)]), width)
+        return k.load(mask, [*at, k.ramp(column, width)])
+
+    def _softmax_row(self, r: Expr, start: Index, length: Index) -> None:
+        """exp(score - max) in place over ``length`` keys from ``start``; ``factors[r]`` = 1 / sum.
+
+        A run-time ``length`` must be a multiple of ``lanes``.
+        """
+        k, lanes, scores = self.k, self.lanes, self.scores
+
+        def each(body: Callable[[Index, int, int], None]) -> None:
+            if isinstance(length, int):
+                each_vector(k, length, lanes, body)
+            else:
+                with k.serial(tirx.floordiv(length, int32(lanes))) as v:
+                    body(v * lanes, lanes, 0)
+
+        def score(c: Index, width: int) -> Expr:
+            return k.load(scores, [r, k.ramp(start + c, width)])
+
+        largest = RowReduction(k, lanes, maximum, self.hidden)
+        each(lambda c, width, slot: largest.take(score(c, width), width, slot))
+        peak = k.let(largest.finish())
+        finite_peak = k.let(tirx.max(constant(LOWEST), peak))
+        total = RowReduction(k, lanes, add, 0.0)
+
+        def exponent(c: Index, width: int, slot: int) -> None:
+            value = k.let(vector_math.softmax_exp(score(c, width), k.splat(finite_peak, width)))
+            k.store(scores, value, [r, k.ramp(start + c, width)])
+            total.take(value, width, slot)
+
+        each(exponent)
+        factor = constant(1.0) / total.finish()
+        if self.op.zero_masked:
+            factor = tirx.Select(tirx.EQ(peak, constant(-math.inf)), constant(0.0), factor)
+        k.store(self.factors, factor, [r])
+
+    def _value_panel(self, first_row: Expr, height: int, panel: Expr, start: Index, depth: Index) -> None:
+        """One panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""
+        op, k, lanes, columns = self.op, self.k, self.lanes, self.value_columns
+        acc = k.scratch((height, columns))
+        register_tile.accumulate(
+            k,
+            acc,
+            RegisterTile(height, self.values.vectors),
+            lanes,
+            depth,
+            self.unroll,
+            a_at=lambda r, j: k.load(self.scores, [r, start + j]),
+            b_at=lambda j, at: k.load(self.packed_values, [panel, start + j, at]),
+        )
+
+        def put(r: Expr, column: Index, width: int, value: Expr) -> None:
+            at = k.ramp(self.head * op.values + panel * columns + column, width)
+            scaled = value * k.splat(k.load(self.factors, [r]), width)
+            k.store(self.out, scaled, [self.batch, first_row + r, at])
+
+        def write(count: int) -> None:
+            register_tile.store(k, acc, height, count, lanes, put)
+
+        last = op.values - (self.value_panels - 1) * columns
+        if last == columns or self.value_panels == 1:
+            write(min(last, columns))
+        else:
+            k.branch(panel < self.value_panels - 1, lambda: write(columns), lambda: write(last))
+
+
+def _base(place: Heads, batch: Expr, head: Expr) -> Expr:
+    """Position of the first element of one head."""
+    return place.offset + batch * place.batch + head * place.head

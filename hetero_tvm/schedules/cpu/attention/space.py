@@ -1,0 +1,97 @@
+"""Fused attention: scores never leave the core's caches.
+
+Loop structure::
+
+    parallel over batch x heads x pieces of the query rows:
+        pack K of this head as KT[S / NK][D][NK] and V as [D / NV][S][NV]        (L1 or L2)
+        for each tile of MR query rows:
+            for each panel of NK keys:  acc[MR][NK] = Q KT, times scale, plus mask -> P[MR][S]   (L1)
+            for each row of P:          max, exp, sum                     (schedules/cpu/rows/softmax.py)
+            for each panel of NV values: acc[MR][NV] = P V, times 1 / sum -> O
+        the last Sq % MR query rows: one more nest of that height
+
+Both products run in the register tile of ``schedules/cpu/register_tile.py`` on operands that sit in L1/L2;
+the scratch of a thread is MR x S scores plus one head's packed K and V.  K must be packed because lanes
+run over keys; V because rows of a wide QKV tensor would fall into few cache sets.  A causal mask
+skips the panels of keys that no row of the tile can see, before a sliding window too.  Queries, keys
+and values are read where they lie (any strides between heads and rows), so nothing is transposed,
+sliced or repeated around the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel, value_tile
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+
+_SCORES_LIMIT = 256 << 10
+"""Bytes of scores per tile that still make sense in L2; longer rows are refused."""
+
+
+class AttentionSpace(DesignSpace):
+    """Knobs: query rows per tile, vectors per key panel, unrolling, pieces of a head's queries."""
+
+    name = "cpu.attention"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Attention):
+            return "not an attention"
+        if op.dtype != "float32":
+            return f"the operands are {op.dtype}"
+        if 0 in (op.batch, op.heads, op.q_len, op.kv_len, op.head_dim, op.values):
+            return "an extent is zero"
+        if op.kv_len * 4 * 2 > _SCORES_LIMIT:
+            return f"{op.kv_len} keys: the scores of two rows do not fit the {_SCORES_LIMIT >> 10} KiB tile"
+        if op.causal and op.q_len > op.kv_len:
+            return f"{op.q_len} queries and {op.kv_len} keys: the first query of a causal mask sees no key"
+        return None
+
+    def knobs(self, op: Attention, machine: CpuModel) -> tuple[Knob, ...]:
+        tiles = []
+        for vectors in (2, 1, 4, 3):
+            for rows in (12, 8, 6, 4, 3, 2, 1):
+                tile = RegisterTile(rows, vectors)
+                fits = tile.fits(machine) and value_tile(op, tile, machine.lanes).fits(machine)
+                if fits and rows <= op.q_len and rows * op.kv_len * 4 <= _SCORES_LIMIT:
+                    tiles.append((rows, vectors))
+        pieces = tuple(p for p in (1, 2, 4) if p <= op.q_len)
+        return Knob("tile", tuple(tiles)), Knob("pieces", pieces), Knob("unroll", (4, 8, 2))
+
+    def default(self, op: Attention, machine: CpuModel) -> Point:
+        def cost(shape: tuple[int, int], pieces: int) -> float:
+            tile = RegisterTile.of(shape)
+            columns = tile.columns(machine.lanes)
+            per_row = tile.step_cycles(machine, load_cycles=1.0) / tile.rows / tile.vectors
+            per_row *= 1 + (-op.kv_len % columns) / op.kv_len
+            rows_per_piece = -(-op.q_len // pieces)
+            waste = -(-rows_per_piece // tile.rows) * tile.rows / rows_per_piece
+            work = op.batch * op.heads * pieces
+            balance = -(-work // machine.threads) * machine.threads / work
+            packing = 1 + 0.12 * (pieces - 1)
+            return per_row * (0.7 + 0.3 * waste) * balance * packing
+
+        tiles, pieces = (knob.choices for knob in self.knobs(op, machine)[:2])
+        shape, piece_count = min(((t, p) for t in tiles for p in pieces), key=lambda c: cost(*c))
+        return {"tile": shape, "pieces": piece_count, "unroll": 4}
+
+    def features(self, op: Attention, point: Point, machine: CpuModel) -> list[float]:
+        tile = RegisterTile.of(point["tile"])
+        columns = tile.columns(machine.lanes)
+        work = op.batch * op.heads * point["pieces"]
+        accumulators = tile.rows * tile.vectors
+        issued = accumulators / machine.fma_units / tile.step_cycles(machine, load_cycles=1.0)
+        sizes = [math.log2(op.q_len), math.log2(op.kv_len), op.head_dim, op.heads, op.batch]
+        decisions = [tile.rows, tile.vectors, accumulators, point["pieces"], point["unroll"]]
+        rests = [op.q_len % tile.rows / tile.rows, op.kv_len % columns / columns, work % machine.threads]
+        return [*sizes, *decisions, *rests, issued]
+
+    def emit(self, op: Attention, point: Point, machine: CpuModel) -> PrimFunc:
+        tile = RegisterTile.of(point["tile"])
+        return AttentionKernel(op, tile, point["pieces"], point["unroll"], machine.lanes).emit()
