@@ -22,11 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
 
-    plan = cli_common.load_plan(options)
-    placement = plan.target.placement(plan.module, plan.tasks)
+    optimized = cli_common.load_optimized(options)
+    placement = optimized.target.placement(optimized.module, optimized.tasks)
     if placement is not None:
         cli_common.say(options, placement)
-    built = api.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
+    built = api.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     if not options.json and not options.quiet:
         _print_kernels(built.kernels)
     if options.verify:

@@ -10,11 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.cli import library_report as inspect_library
 from hetero_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hetero_tvm.api import OptimizedModel
+    from hetero_tvm.memory.model_plan import MemoryPlan
 
 _ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
 
@@ -33,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if (library := inspect_library.library_of(options.model)) is not None:
         return _library(library, options)
-    plan = cli_common.load_plan(options)
-    document = describe(plan)
+    optimized = cli_common.load_optimized(options)
+    document = describe(optimized)
     memory = None
     if options.memory or options.verify or options.plot is not None:
         from hetero_tvm.cli import memory_report
 
-        memory = _memory(plan, options)
+        memory = _memory(optimized, options)
         if options.verify:
             memory.verify()
         document["memory"] = memory_report.report(memory)
@@ -53,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.verify:
             cli_common.say(options, f"memory plan verified: {memory.peak:,} bytes, nothing live overlaps")
         if options.plot is not None:
-            for path in memory_report.plot(memory, options.plot, plan.model.name):
+            for path in memory_report.plot(memory, options.plot, optimized.model.name):
                 cli_common.say(options, f"wrote {path}")
     if options.dump_ir is not None:
         cli_common.say(options, f"wrote the IR after each pass to {options.dump_ir}")
@@ -73,31 +77,31 @@ def _library(path: Path, options: argparse.Namespace) -> int:
     return 0
 
 
-def _memory(plan: Any, options: argparse.Namespace) -> Any:
+def _memory(optimized: OptimizedModel, options: argparse.Namespace) -> MemoryPlan:
     """The memory plan with the kernels that ``build`` would take."""
     from hetero_tvm.api import record_store
     from hetero_tvm.compile.build import plan_memory
     from hetero_tvm.records.choose import choose
 
-    first = plan.variants()[0]
+    first = optimized.variants()[0]
     store = record_store(first, options.logs, not options.no_shipped_records)
-    return plan_memory(plan, choose(first.tasks, first.machine, store))
+    return plan_memory(optimized, choose(first.tasks, first.machine, store))
 
 
-def describe(plan: Any) -> dict[str, Any]:
-    """A plan as JSON values: signature, placement, fusions, misses, anchors, seconds by pass, kernels."""
-    signature = plan.model.signature
+def describe(optimized: OptimizedModel) -> dict[str, Any]:
+    """An optimized model as JSON values: signature, placement, fusions, misses, anchors, times, kernels."""
+    signature = optimized.model.signature
 
     def tensors(specs: Any) -> list[dict[str, Any]]:
         return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]
 
     return {
-        "name": plan.model.name,
-        "target": plan.target.describe(),
+        "name": optimized.model.name,
+        "target": optimized.target.describe(),
         "inputs": tensors(signature.inputs),
         "outputs": tensors(signature.outputs),
-        "placement": plan.target.placement(plan.module, plan.tasks),
-        **plan.report.to_json(),
+        "placement": optimized.target.placement(optimized.module, optimized.tasks),
+        **optimized.report.to_json(),
         "kernels": [
             {
                 "kernel": task.name,
@@ -105,10 +109,10 @@ def describe(plan: Any) -> dict[str, Any]:
                 "flops": task.flops,
                 "bytes": task.nbytes,
                 "space": task.space.name if task.space is not None else None,
-                "refused": [] if task.op is None else plan.target.space_for(task.op)[1],
+                "refused": [] if task.op is None else optimized.target.space_for(task.op)[1],
                 "nodes": list(task.calls[0]),
             }
-            for task in plan.tasks
+            for task in optimized.tasks
         ],
     }
 

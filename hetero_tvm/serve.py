@@ -65,8 +65,8 @@ def _run(options: argparse.Namespace) -> int:
                 raise UsageError(f"cannot listen on {options.host}:{options.port}: {error}") from error
             if say:
                 print(f"{say}; Ctrl-C ends it", flush=True)
-                for name, found in _devices():
-                    print(f"{name}: {found}", flush=True)
+                for line in _devices():
+                    print(line, flush=True)
                 say = ""
             made.thread.join()  # ends when a session's process died of more than a candidate
             made.sock.close()
@@ -82,15 +82,11 @@ def _leave() -> None:
     os._exit(0)
 
 
-def _devices() -> list[tuple[str, str]]:
-    """What there is to be served, for the first lines of the log.  Makes no context: sessions fork."""
-    from hetero_tvm import host
-    from hetero_tvm.runtime.cuda import devices as cuda_runtime
+def _devices() -> list[str]:
+    """One line per kind of device that there is to be served, for the first lines of the log."""
+    from hetero_tvm.targets.registry import kinds, target_class
 
-    here = host.detect()
-    problem = cuda_runtime.missing_driver()
-    gpu = "Found an NVIDIA driver" if problem is None else "Not found (no NVIDIA driver)"
-    return [("CPU", f"Found {here.microarchitecture}, {len(here.cores)} cores"), ("GPU", gpu)]
+    return [line for kind in kinds() if (line := target_class(kind).devices_served()) is not None]
 
 
 if __name__ == "__main__":

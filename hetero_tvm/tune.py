@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.targets.registry import start_early
+
+if TYPE_CHECKING:
+    from hetero_tvm.api import OptimizedModel
 
 _SECONDS_PER_TRIAL = 0.12
 """For the estimate of --dry-run; the comparison at the end and the start-up come on top."""
@@ -40,22 +44,20 @@ def _run(options: argparse.Namespace) -> int:
     searches = trials != 0 and not options.dry_run
     if options.rpc is not None:
         _ask_remote(options)
-    if searches and options.rpc is None and options.target.partition(":")[0] == "cpu":
-        from hetero_tvm.search.measure.workers import spawn_early
-
-        spawn_early()
+    if searches and options.rpc is None:
+        start_early(options.target.partition(":")[0])
     from hetero_tvm import api
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
     if searches and options.rpc is None:
-        _start_measuring_early(options)
-    plan = cli_common.load_plan(options)
+        cli_common.load_target(options.target, None).tuner().start_early()
+    optimized = cli_common.load_optimized(options)
     if options.dry_run:
-        return _dry_run(plan, options, trials)
+        return _dry_run(optimized, options, trials)
     with Progress(quiet=options.quiet) as progress:
         tuned = api.tune_model(
-            plan,
+            optimized,
             trials=trials,
             minutes=options.minutes,
             logs=options.logs,
@@ -79,40 +81,16 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _start_measuring_early(options: argparse.Namespace) -> None:
-    """The measuring process starts on another core while the model is imported."""
-    from hetero_tvm.search.measure.workers import start_early
-    from hetero_tvm.targets.registry import parse_target
-
-    target = parse_target(options.target)
-    if target.measured_here:
-        start_early(target.machine)
-
-
 def _ask_remote(options: argparse.Namespace) -> None:
-    """``--target cuda`` or ``cpu`` alone means the device at the other end."""
-    from hetero_tvm.search.measure import remote
-    from hetero_tvm.targets.registry import parse_target
+    """A kind alone (``--target cuda``) means the device at the other end."""
+    from hetero_tvm.targets.registry import target_at
 
-    address = remote.Address.parse(options.rpc)
-    kind, _, variant = options.target.partition(":")
-    if variant:
-        return
-    if kind == "cuda":
-        from hetero_tvm.targets.cuda.device import BENCH
-        from hetero_tvm.targets.cuda.target import CudaTarget
-
-        found = remote.describe(address, BENCH)
-        options.target = f"cuda:{CudaTarget.arch_for(found['name'], found['capability'])}"
-    elif kind == "cpu":
-        found = remote.describe(address, parse_target("cpu").offload[1])
-        options.target = f"cpu:{found['arch']}"
-    else:
-        return
-    cli_common.say(options, f"device at {address}: Found {found['name']}: --target {options.target}")
+    options.target, device = target_at(options.target, options.rpc)
+    if device is not None:
+        cli_common.say(options, f"device at {options.rpc}: Found {device}: --target {options.target}")
 
 
-def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
+def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int | None) -> int:
     tasks = [
         {
             "name": task.name,
@@ -121,7 +99,7 @@ def _dry_run(plan: Any, options: argparse.Namespace, trials: int | None) -> int:
             "nbytes": task.nbytes,
             "space": task.space.name if task.space is not None else "stock",
         }
-        for task in plan.tasks
+        for task in optimized.tasks
     ]
     seconds = None if trials is None else 2 + _SECONDS_PER_TRIAL * trials + 0.3 * len(tasks)
     if options.minutes is not None:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import (
     AccuracyError,
@@ -19,6 +19,11 @@ from hetero_tvm.errors import (
     TuningError,
     UsageError,
 )
+
+if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
+    from hetero_tvm.api import BuiltModel, OptimizedModel
+    from hetero_tvm.frontend.signature import ImportedModel
+    from hetero_tvm.targets.base import Target
 
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
@@ -128,7 +133,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise UsageError("these options cannot be", problems=problems, hint=hint)
 
 
-def load_target(name: str, precision: str | None) -> Any:
+def load_target(name: str, precision: str | None) -> Target:
     """The target of that name, at a precision (None: its own).
 
     Raises :class:`TargetError` or :class:`UsageError`.
@@ -139,7 +144,7 @@ def load_target(name: str, precision: str | None) -> Any:
     return target if precision is None else target.with_precision(precision)
 
 
-def load_plan(options: argparse.Namespace, model: Any = None) -> Any:
+def load_optimized(options: argparse.Namespace, model: ImportedModel | None = None) -> OptimizedModel:
     """Import the model that the options name (unless it is given), and optimize it for their target."""
     from hetero_tvm import api
 
@@ -159,7 +164,7 @@ def load_plan(options: argparse.Namespace, model: Any = None) -> Any:
     )
 
 
-def export(built: Any, options: argparse.Namespace) -> dict[str, Any]:
+def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
     """Check the built model (unless told not to), write it, say so; what was done, as JSON values.
 
     Nothing is written when the numbers are wrong (:class:`AccuracyError` comes from the check).

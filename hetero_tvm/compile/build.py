@@ -1,4 +1,4 @@
-"""Build: from a plan and its records to a checked executable and one ``.so``."""
+"""Build: from an optimized model and its records to a checked executable and one ``.so``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices
-from hetero_tvm.compile.optimize import Plan
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError
-from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
@@ -32,7 +33,7 @@ class BuiltModel:
 
     Parameters
     ----------
-    plan : what was compiled.
+    optimized : what was compiled.
     choices : task key -> which record (or default) its kernel was built from.
     executable : TVM's virtual-machine executable.
     memory : what shares which bytes of the arena when.
@@ -40,28 +41,28 @@ class BuiltModel:
     facts : what is known of kernels without running them, by device and kernel (registers, ...).
     """
 
-    plan: Plan
+    optimized: OptimizedModel
     choices: Mapping[str, Choice]
-    executable: Any
+    executable: Executable
     memory: MemoryPlan
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def _main(self) -> Any:
-        devices, entry = self.plan.target.running()
+        devices, entry = self.optimized.target.running()
         with quiet_fd2():
             return relax.VirtualMachine(self.executable, devices)[entry]
 
     @property
     def unrunnable(self) -> str | None:
         """Why this model cannot be run, and so not be checked, on this machine; None when it can."""
-        return self.plan.target.unrunnable()
+        return self.optimized.target.unrunnable()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Run in this process; NumPy arrays by input name -> all outputs."""
-        device = self.plan.target.running()[0][0]
-        specs = self.plan.model.signature.inputs
+        device = self.optimized.target.running()[0][0]
+        specs = self.optimized.model.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         result = self._main(*arguments)
         tensors = [result] if hasattr(result, "numpy") else list(result)
@@ -74,19 +75,18 @@ class BuiltModel:
         ------
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         """
-        from hetero_tvm.compile.fault import first_fault
-
-        model = self.plan.model
+        model = self.optimized.model
         inputs = sample_inputs(model, seed)
         reference = run_reference(model, inputs)
-        target = self.plan.target
+        target = self.optimized.target
         self.accuracy = compare(
             self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
         )
         if not self.accuracy.ok:
+            fault = first_fault(self.optimized, self.choices, inputs)
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
-                problems=[*str(self.accuracy).splitlines(), first_fault(self, inputs)],
+                problems=[*str(self.accuracy).splitlines(), fault],
                 hint="nothing was exported; build with --no-shipped-records and an empty --logs to see "
                 "whether a record is at fault, and report the kernel named above",
             )
@@ -96,7 +96,7 @@ class BuiltModel:
     def kernels(self) -> list[dict[str, Any]]:
         """One entry per distinct kernel, in the order of first use (for tables and the manifest)."""
         rows = []
-        for task in self.plan.tasks:
+        for task in self.optimized.tasks:
             choice = self.choices[task.key]
             rows.append(
                 {
@@ -111,11 +111,11 @@ class BuiltModel:
 
     def manifest(self) -> Manifest:
         """What the exported library will say about itself."""
-        plan = self.plan
-        target = plan.target.describe()
+        optimized = self.optimized
+        target = optimized.target.describe()
         return Manifest(
-            name=plan.model.name,
-            signature=plan.model.signature,
+            name=optimized.model.name,
+            signature=optimized.model.signature,
             target=TargetInfo(
                 target["kind"],
                 target["cpu"],
@@ -168,54 +168,58 @@ class BuiltModel:
 
 
 def build(
-    plan: Plan, choices: Mapping[str, Choice], others: Sequence[tuple[Plan, Mapping[str, Choice]]] = ()
+    optimized: OptimizedModel,
+    choices: Mapping[str, Choice],
+    others: Sequence[tuple[OptimizedModel, Mapping[str, Choice]]] = (),
 ) -> BuiltModel:
-    """Compile a plan with the candidate that ``choices`` names for each kernel.
+    """Compile a model with the candidate that ``choices`` names for each kernel.
 
     Parameters
     ----------
-    others : the plans and choices of further variants of the target (see :meth:`Plan.variants`).
+    others : the models and choices of further variants of the target (see :meth:`OptimizedModel.variants`).
 
     Raises
     ------
     BuildError : lowering or code generation failed.
     """
     try:
-        variants = [(plan.variants()[0], choices), *others]
+        variants = [(optimized.variants()[0], choices), *others]
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
         with quiet_fd2():
-            executable, facts = plan.target.compile_with_facts(lowered)
+            compiled = optimized.target.compile(lowered)
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
         raise BuildError(
-            f"compiling {plan.model.name} for {plan.target.kind} failed: {_last_line(error)}",
+            f"compiling {optimized.model.name} for {optimized.target.kind} failed: {_last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
-    return BuiltModel(plan, dict(choices), executable, memory, facts=facts)
+    return BuiltModel(optimized, dict(choices), compiled.executable, memory, facts=compiled.facts)
 
 
-def plan_memory(plan: Plan, choices: Mapping[str, Choice]) -> MemoryPlan:
+def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> MemoryPlan:
     """The memory plan of what :func:`build` would compile, without compiling it.
 
     Raises
     ------
     BuildError : lowering failed.
     """
-    return _lowered(plan.variants()[0], choices, False)[1]
+    return _lowered(optimized.variants()[0], choices, False)[1]
 
 
-def _lowered(plan: Plan, choices: Mapping[str, Choice], several: bool) -> tuple[Any, MemoryPlan]:
+def _lowered(
+    optimized: OptimizedModel, choices: Mapping[str, Choice], several: bool
+) -> tuple[IRModule, MemoryPlan]:
     """One variant with scheduled kernels, and its planned memory."""
-    target = plan.target
+    target = optimized.target
     suffix = target.entry.removeprefix("main") if several else ""
-    module = apply_choices(plan.module, plan.tasks, choices, target, suffix)
-    return lower(module, plan.sources, target.in_place, target.device_passes)
+    module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
+    return lower(module, optimized.sources, target.in_place, target.device_passes)
 
 
-def _merged(modules: Sequence[Any], entries: Sequence[str]) -> Any:
+def _merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
     """One module of all variants; each variant's ``main`` becomes its entry."""
     if len(modules) == 1 and entries[0] == "main":
         return modules[0]

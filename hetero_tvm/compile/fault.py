@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.kernels import apply_choices
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.ops.layout import Layout
+from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import intermediate, tensors_of_nodes
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.rewriting.fused import contract, is_call_tir
@@ -20,15 +22,16 @@ _SUSPICIOUS = 10.0
 stay near 1e-6 of the largest value where 1e-5 is allowed, a wrong one is off by far more."""
 
 
-def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
+def first_fault(
+    optimized: OptimizedModel, choices: Mapping[str, Choice], inputs: Mapping[str, np.ndarray]
+) -> str:
     """One line that names what went wrong first, with its nodes and error.
 
     A kernel is at fault when its output is not what its contract makes of its own inputs.  When
     every kernel keeps its contract, the fusion is at fault at whose result the model first leaves
     the source model.
     """
-    plan = built.plan
-    module = relax.transform.ToNonDataflow()(plan.module)
+    module = relax.transform.ToNonDataflow()(optimized.module)
     bindings = [
         binding
         for block in module["main"].body.blocks
@@ -36,19 +39,23 @@ def first_fault(built: Any, inputs: Mapping[str, np.ndarray]) -> str:
         if is_tensor(binding.var)
     ]
     parameters = list(module["main"].params)
-    values = dict(zip(parameters, (inputs[spec.name] for spec in plan.model.signature.inputs), strict=True))
+    given = (inputs[spec.name] for spec in optimized.model.signature.inputs)
+    values = dict(zip(parameters, given, strict=True))
     contracts = {b.var: contract(module, b.value) for b in bindings if is_call_tir(b.value)}
-    actual = _run_returning(built, module, [binding.var for binding in bindings], inputs)
+    actual = _run_returning(optimized, choices, module, [binding.var for binding in bindings], inputs)
     values.update(zip((binding.var for binding in bindings), actual, strict=True))
     return (
-        _broken_contract(plan, bindings, contracts, values)
-        or _first_departure(plan, bindings, contracts, values, inputs)
+        _broken_contract(optimized, bindings, contracts, values)
+        or _first_departure(optimized, bindings, contracts, values, inputs)
         or "no single kernel deviates from the reference: errors accumulate over the model"
     )
 
 
 def _broken_contract(
-    plan: Any, bindings: list[Any], contracts: Mapping[Any, Any], values: Mapping[Any, np.ndarray]
+    optimized: OptimizedModel,
+    bindings: list[Any],
+    contracts: Mapping[Any, Any],
+    values: Mapping[Any, np.ndarray],
 ) -> str | None:
     """The first fused kernel whose output its contract does not give."""
     for binding in bindings:
@@ -61,33 +68,33 @@ def _broken_contract(
         ]
         with np.errstate(all="ignore"):
             truth = op.reference(*(argument.astype("float64") for argument in arguments))
-        message = _report(plan, binding, values[binding.var], truth)
+        message = _report(optimized, binding, values[binding.var], truth)
         if message is not None:
             return f"first wrong kernel: {message}"
     return None
 
 
 def _first_departure(
-    plan: Any,
+    optimized: OptimizedModel,
     bindings: list[Any],
     contracts: Mapping[Any, Any],
     values: Mapping[Any, np.ndarray],
     inputs: Mapping[str, np.ndarray],
 ) -> str | None:
     """The first kernel whose output is not the source model's tensor."""
-    outputs_of = tensors_of_nodes(plan.model)
+    outputs_of = tensors_of_nodes(optimized.model)
     wanted = {}
     for binding in bindings:
-        last = plan.sources.get(binding.var.name, (binding.var.name,))[-1]
+        last = optimized.sources.get(binding.var.name, (binding.var.name,))[-1]
         if is_call_tir(binding.value) and last in outputs_of:
             wanted[binding.var] = outputs_of[last][0]
-    expected = intermediate(plan.model, inputs, sorted(set(wanted.values())))
+    expected = intermediate(optimized.model, inputs, sorted(set(wanted.values())))
     for binding in bindings:
         truth = expected.get(wanted.get(binding.var, ""))
         value = _as_source(contracts.get(binding.var), values[binding.var])
         in_blocks = truth is not None and (value.ndim, truth.ndim) == (5, 4)  # a generic kernel on an image
         if truth is not None and truth.size == value.size and not in_blocks:
-            message = _report(plan, binding, value, truth)
+            message = _report(optimized, binding, value, truth)
             if message is not None:
                 return f"first wrong result: {message}"
     return None
@@ -100,11 +107,11 @@ def _as_source(op: Any, value: np.ndarray) -> np.ndarray:
     return value
 
 
-def _report(plan: Any, binding: Any, value: np.ndarray, truth: np.ndarray) -> str | None:
+def _report(optimized: OptimizedModel, binding: Any, value: np.ndarray, truth: np.ndarray) -> str | None:
     error, scale = _deviation(value.reshape(truth.shape), truth)
-    if error <= _SUSPICIOUS * plan.target.relative_tolerance * scale:
+    if error <= _SUSPICIOUS * optimized.target.relative_tolerance * scale:
         return None
-    nodes = ", ".join(plan.sources.get(binding.var.name, ()))
+    nodes = ", ".join(optimized.sources.get(binding.var.name, ()))
     return f"{binding.value.args[0].name_hint}, nodes {nodes}: error {error:.3g} of values up to {scale:.3g}"
 
 
@@ -119,10 +126,14 @@ def _deviation(value: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 
 
 def _run_returning(
-    built: Any, module: Any, variables: list[Any], inputs: Mapping[str, np.ndarray]
+    optimized: OptimizedModel,
+    choices: Mapping[str, Choice],
+    module: IRModule,
+    variables: list[Any],
+    inputs: Mapping[str, np.ndarray],
 ) -> list[np.ndarray]:
     """Build the same kernels once more in a function that returns every intermediate tensor."""
-    plan, main = built.plan, module["main"]
+    main = module["main"]
     result = relax.Tuple(variables)
     body = relax.SeqExpr(list(main.body.blocks), result)
     returns = relax.TupleType([var.ty for var in variables])
@@ -130,9 +141,10 @@ def _run_returning(
         module.get_global_var("main"),
         relax.Function(main.params, body, returns, main.is_pure, main.attrs),
     )
-    target = plan.variants()[0].target
+    target = optimized.variants()[0].target
     devices, _ = target.running()
-    lowered, _ = lower(apply_choices(module, plan.tasks, built.choices, target), in_place=target.in_place)
-    vm = relax.VirtualMachine(target.compile(lowered), devices)
-    arguments = [tvm.runtime.tensor(inputs[spec.name], devices[0]) for spec in plan.model.signature.inputs]
+    lowered, _ = lower(apply_choices(module, optimized.tasks, choices, target), in_place=target.in_place)
+    vm = relax.VirtualMachine(target.compile(lowered).executable, devices)
+    specs = optimized.model.signature.inputs
+    arguments = [tvm.runtime.tensor(inputs[spec.name], devices[0]) for spec in specs]
     return [tensor.numpy() for tensor in vm["main"](*arguments)]

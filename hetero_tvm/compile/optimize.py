@@ -12,6 +12,9 @@ from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.host.tvm import IRModule
+from hetero_tvm.machines.base import Machine
+from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.relax_passes.pipeline import optimize
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
@@ -22,7 +25,7 @@ from hetero_tvm.targets.registry import parse_target
 
 
 @dataclass(frozen=True)
-class Plan:
+class OptimizedModel:
     """An optimized model: what to compile, and what could be tuned.
 
     Parameters
@@ -37,18 +40,25 @@ class Plan:
 
     model: ImportedModel
     target: Target
-    module: Any
+    module: IRModule
     sources: Mapping[str, tuple[str, ...]]
     tasks: tuple[Task, ...]
     report: Report
 
     @property
-    def machine(self) -> Any:
+    def machine(self) -> Machine:
         """The hardware as the target's design spaces see it."""
         return self.target.machine
 
-    def variants(self) -> tuple[Plan, ...]:
-        """One plan per variant of the target; the plan itself when there is only one."""
+    def store(self, folders: RecordFolders, device: str = "") -> RecordStore:
+        """Records that fit this model's machine.
+
+        ``device`` names the product that is measured, where the machine stands for several.
+        """
+        return folders.store(self.machine, self.target.record_kind, device)
+
+    def variants(self) -> tuple[OptimizedModel, ...]:
+        """One model per variant of the target; the model itself when there is only one."""
         targets = self.target.variants
         if targets == (self.target,):
             return (self,)
@@ -90,7 +100,7 @@ def optimize_model(
     disable: Iterable[str] = (),
     dump_ir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
-) -> Plan:
+) -> OptimizedModel:
     """Fuse the graph for a target and divide it into kernels.
 
     Parameters
@@ -125,7 +135,7 @@ def optimize_model(
         )
         if (dtype := target.graph_dtype) != "float32":
             module, sources = convert(module, sources, dtype)
-    return Plan(model, target, module, sources, tasks_of(module, sources, target), report)
+    return OptimizedModel(model, target, module, sources, tasks_of(module, sources, target), report)
 
 
 class _Dump:
@@ -135,7 +145,7 @@ class _Dump:
         self._folder = folder
         self._count = 0
 
-    def __call__(self, name: str, module: Callable[[], Any]) -> None:
+    def __call__(self, name: str, module: Callable[[], IRModule]) -> None:
         path = self._folder / f"{self._count:02}_{name}.py"
         self._count += 1
         try:

@@ -37,7 +37,7 @@ def choose(tasks: Iterable[Any], machine: Any, store: RecordStore) -> dict[str, 
     Where kernels overlap (``machine.whole_models``), what is best alone may make a model slower: there only
     combinations count that were timed in this very model.
     """
-    if getattr(machine, "whole_models", False):
+    if machine.whole_models:
         return _together(list(tasks), machine, store)
     return {task.key: choose_one(task, machine, store) for task in tasks}
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import RecordError
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import STOCK, candidate_key
 from hetero_tvm.version import VERSION
 
@@ -62,10 +63,10 @@ class Site:
     device: str = ""
 
     @classmethod
-    def of(cls, machine: Any, target: str = "cpu", device: str = "") -> Site:
+    def of(cls, machine: Machine, target: str = "cpu", device: str = "") -> Site:
         text = ",".join(sorted(machine.features)) + f";{machine.lanes}"
-        if variant := getattr(machine, "variant", ""):
-            text += f";{variant}"
+        if machine.variant:
+            text += f";{machine.variant}"
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cls(target, machine.mcpu, digest, machine.threads, device)
 
@@ -199,6 +200,31 @@ def shipped_logs() -> Path | None:
     return None
 
 
+@dataclass(frozen=True)
+class RecordFolders:
+    """Where records are read from and written to.
+
+    Parameters
+    ----------
+    logs : folder of the user's records, read and appended to; None for the user's data folder.
+    use_shipped : whether records that came with the package are read as well.
+    """
+
+    logs: str | os.PathLike[str] | None = None
+    use_shipped: bool = True
+
+    def store(self, machine: Machine, kind: str, device: str = "") -> RecordStore:
+        """Records that fit a machine.
+
+        Parameters
+        ----------
+        kind : record kind of the target (see ``MeasuredTarget.record_kind``).
+        device : name of the product that is measured, where the machine stands for several.
+        """
+        shipped = shipped_logs() if self.use_shipped else None
+        return RecordStore(Site.of(machine, kind, device), self.logs, shipped)
+
+
 class RecordStore:
     """The records of one microarchitecture: the user's file, and below it the shipped one.
 
@@ -210,7 +236,12 @@ class RecordStore:
     shipped : folder of the read-only layer; None for no such layer.
     """
 
-    def __init__(self, site: Site, logs: str | Path | None = None, shipped: str | Path | None = None):
+    def __init__(
+        self,
+        site: Site,
+        logs: str | os.PathLike[str] | None = None,
+        shipped: str | Path | None = None,
+    ):
         self.site = site
         self.path = Path(logs if logs is not None else user_logs()) / self._file_name()
         self._shipped_path = None if shipped is None else Path(shipped) / self._file_name()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.records.store import VERIFIED, RecordStore
-from hetero_tvm.search.measure.workers import Result
+from hetero_tvm.search.measure.service import Result
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
 
 _MARGIN = 0.02

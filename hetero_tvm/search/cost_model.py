@@ -101,7 +101,7 @@ def described(
     """
     if not features:  # ranked by its decisions alone, with no prior
         features = [*map(float, decisions), 1.0]
-    if not getattr(machine, "sorted_choices", False):
+    if not machine.sorted_choices:
         return list(features)
     prior = 1.0
     for index, size in zip(decisions, sizes, strict=True):

@@ -10,7 +10,7 @@ from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.records.choose import choose_one
 from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, new_record
-from hetero_tvm.search.measure.workers import Result
+from hetero_tvm.search.measure.service import Result
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of

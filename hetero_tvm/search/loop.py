@@ -23,16 +23,8 @@ from hetero_tvm.records.store import BASELINE, VERIFIED, RecordStore
 from hetero_tvm.search import comparison, points, scheduler
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import Ledger, OnEvent
-from hetero_tvm.search.measure.workers import (
-    OK,
-    Job,
-    Result,
-    Workers,
-    contract_spec,
-    generic_spec,
-    started_workers,
-    target_for,
-)
+from hetero_tvm.search.measure.forked_workers import started_workers
+from hetero_tvm.search.measure.service import OK, Job, Result, Workers, contract_spec, generic_spec
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
@@ -62,7 +54,7 @@ def tune(
     on_event : called with dictionaries (``event`` is ``start``, ``trial``, ``verify`` or
         ``done``) from this thread.
     workers : a measuring process to use and leave open; by default the one that
-        :func:`~hetero_tvm.search.measure.workers.start_early` began, or a new one.
+        :func:`~hetero_tvm.search.measure.forked_workers.start_early` began, or a new one.
 
     Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.
     Raises :class:`TuningError` when candidates cannot be measured at all.
@@ -77,7 +69,7 @@ class _Run:
         self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
     ):
         self.machine, self.options = machine, options
-        self.target = target_for(machine)
+        self.target = machine.codegen_target()
         self.ledger = Ledger(tasks, machine, options, store, on_event)
         self.states, self.report = self.ledger.states, self.ledger.report
         self.models: dict[str, Any] = {}
@@ -174,8 +166,8 @@ class _Run:
         self.ledger.tell("start", tasks=len(self.states))
 
     def _measure_roofs(self) -> None:
-        known = getattr(self.workers, "roofs", None) or getattr(self.machine, "roofs", None)
-        self.ledger.note_roofs(known() if known is not None else roofs.measure(self.machine.threads))
+        known = self.machine.roofs() if self.workers is None else self.workers.roofs()
+        self.ledger.note_roofs(known or roofs.measure(self.machine.threads))
 
     def _first_round(self) -> None:
         """The default of every task, all in one go, so that the search proper knows what matters.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hetero_tvm.search.measure.workers import Limits
+from hetero_tvm.search.measure.service import Limits
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -13,22 +14,36 @@ from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import OnEvent
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.tuner import Tunable
+
+OnCombination = Callable[[Combination, float | None, float], None]
+"""Callback for every whole model timed: combination, seconds (None: it failed), the least so far."""
+
+FindCombination = Callable[[Known, int, Callable[[], bool], OnCombination], Found | None]
+"""Search over combinations of points: ``(known, seed, more, on_trial)``, where ``more()`` says whether
+another whole model may be timed.  Gives the combination with which the model is fastest; None: no opinion."""
 
 
-def tune_together(
-    plan: Any, options: TuneOptions, store: RecordStore, report: TuneReport, on_event: OnEvent
+def tune_whole_model(
+    optimized: Tunable,
+    find: FindCombination,
+    options: TuneOptions,
+    store: RecordStore,
+    report: TuneReport,
+    on_event: OnEvent,
 ) -> None:
-    """Search combinations for a plan whose target times whole models; every trial is recorded.
+    """Search combinations for a model in which kernels overlap; every trial is recorded.
 
     Parameters
     ----------
+    find : the target's search.
     options : ``trials`` whole models in all, recorded ones count; ``minutes`` for this stage.
     report : of the search for kernels alone; what this stage finds is added.
 
     Ctrl-C ends the stage cleanly; the report then says so.
     """
     start = monotonic()
-    model = WholeModel.of(plan.tasks)
+    model = WholeModel.of(optimized.tasks)
     recorded = store.trials(model)
     # The default begins every series: those before it were timed with another compiler.
     begin = max((n for n, record in enumerate(recorded) if not record.point), default=0)
@@ -55,16 +70,16 @@ def tune_together(
 
         if more() or recorded:  # also to see whether what is recorded is still true
             past = [(combination_of(record), record.seconds) for record in recorded]
-            known = Known({task.key: _alone(task, store) for task in plan.tasks}, past)
+            known = Known({task.key: _alone(task, store) for task in optimized.tasks}, past)
             seed = options.seed + len(recorded)
-            found = plan.target.reconsider(plan.module, plan.tasks, known, seed, more, note)
+            found = find(known, seed, more, note)
             if found is not None:
                 _settle(model, found, store)
                 report.notes.append(f"{found}, {count} trials of the whole, {len(recorded)} in records")
     if interrupted.is_set():
         report.stopped = "interrupted"
     report.elapsed += monotonic() - start
-    _tell(plan, store, report)
+    _tell(optimized, store, report)
 
 
 def _settle(model: WholeModel, found: Found, store: RecordStore) -> None:
@@ -86,10 +101,10 @@ def _alone(task: Any, store: RecordStore) -> list[tuple[dict[str, Any], float]]:
     return [(thaw(r.point), r.seconds) for r in records if r.ok and r.point is not None]
 
 
-def _tell(plan: Any, store: RecordStore, report: TuneReport) -> None:
+def _tell(optimized: Tunable, store: RecordStore, report: TuneReport) -> None:
     """In the report, every kernel with what it will be built from."""
-    tasks = {task.name: task for task in plan.tasks}
-    choices = choose(plan.tasks, plan.machine, store)
+    tasks = {task.name: task for task in optimized.tasks}
+    choices = choose(optimized.tasks, optimized.machine, store)
     for row in report.tasks:
         choice = choices[tasks[row.name].key]
         row.origin = choice.origin

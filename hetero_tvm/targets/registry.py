@@ -1,35 +1,70 @@
 """Targets by name.
 
 Third-party packages register theirs through the entry-point group ``hetero_tvm.targets``: entry
-``KIND = "module:factory"``, where the factory maps the variant text to a
-:class:`~hetero_tvm.targets.base.Target`.
+``KIND = "module:Class"`` of a :class:`~hetero_tvm.targets.base.Target`, or ``KIND = "module:factory"``, where
+the factory maps the variant text to one.  The kinds that come with this package are registered alike: by
+reference, imported when they are asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import TargetError
-from hetero_tvm.targets.base import Target
+
+if TYPE_CHECKING:  # the compiler is imported when a target is asked for
+    from hetero_tvm.targets.base import Target
 
 GROUP = "hetero_tvm.targets"
 
 
-def _builtin() -> dict[str, Callable[[str], Target]]:
-    def cuda(variant: str) -> Target:
-        from hetero_tvm.targets.cuda.target import CudaTarget
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of target, by reference.
 
-        return CudaTarget.from_variant(variant)
+    Parameters
+    ----------
+    target : ``module:Class``.
+    early : ``module:function`` that begins what its tuner will need before the compiler is imported.
+    """
 
-    from hetero_tvm.targets.cpu.target import CpuTarget
+    target: str
+    early: str | None = None
 
-    def npu(variant: str) -> Target:
-        from hetero_tvm.targets.npu.target import NpuTarget
 
-        return NpuTarget.from_variant(variant)
+_BUILTIN = {
+    "cpu": _Kind(
+        "hetero_tvm.targets.cpu.target:CpuTarget", "hetero_tvm.search.measure.forked_workers:spawn_early"
+    ),
+    "cuda": _Kind("hetero_tvm.targets.cuda.target:CudaTarget"),
+    "npu": _Kind("hetero_tvm.targets.npu.target:NpuTarget"),
+}
 
-    return {"cpu": CpuTarget.from_variant, "cuda": cuda, "npu": npu}
+
+def _find(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _factory(kind: str) -> Callable[[str], Target] | type[Target]:
+    """What makes targets of a kind: a class, or a function of the variant."""
+    if kind in _BUILTIN:
+        return _find(_BUILTIN[kind].target)
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if kind not in found:
+        raise TargetError(
+            f"there is no target {kind!r}", hint=f"targets here: {', '.join(sorted({*_BUILTIN, *found}))}"
+        )
+    return found[kind].load()
+
+
+def kinds() -> tuple[str, ...]:
+    """Names of all targets that are installed."""
+    return tuple(sorted({*_BUILTIN, *(entry.name for entry in entry_points(group=GROUP))}))
 
 
 def parse_target(text: str | Target) -> Target:
@@ -39,14 +74,41 @@ def parse_target(text: str | Target) -> Target:
     ------
     TargetError : no such kind, or the kind refuses the variant.
     """
-    if isinstance(text, Target):
+    if not isinstance(text, str):
         return text
     kind, _, variant = text.partition(":")
-    factories = _builtin()
-    if kind not in factories:
-        found = {entry.name: entry for entry in entry_points(group=GROUP)}
-        if kind not in found:
-            known = ", ".join(sorted({*factories, *found}))
-            raise TargetError(f"there is no target {kind!r}", hint=f"targets here: {known}")
-        return found[kind].load()(variant)
-    return factories[kind](variant)
+    factory = _factory(kind)
+    return factory.from_variant(variant) if isinstance(factory, type) else factory(variant)
+
+
+def target_class(kind: str) -> type[Target]:
+    """The class of a kind.  :class:`TargetError`: no such kind."""
+    factory = _factory(kind)
+    return factory if isinstance(factory, type) else type(factory(""))
+
+
+def start_early(kind: str) -> None:
+    """Begin what tuning for a kind will need; imports no compiler."""
+    if kind in _BUILTIN and (early := _BUILTIN[kind].early) is not None:
+        _find(early)()
+
+
+def target_at(text: str, rpc: str) -> tuple[str, str | None]:
+    """The target that ``text`` means where another machine measures: a kind alone is the device there.
+
+    The second result is the name of that device; None where it was not asked.
+
+    Raises
+    ------
+    TargetError : the device there is none that the kind can be built for.
+    TuningError, UsageError : nothing answers at the address, or it is none.
+    """
+    from hetero_tvm.search.measure import remote
+
+    kind, _, variant = text.partition(":")
+    address = remote.Address.parse(rpc)
+    target = target_class(kind)
+    if variant or target.device_door is None:
+        return text, None
+    device = remote.describe(address, target.device_door.device)
+    return f"{kind}:{target.variant_for(device)}", str(device["name"])

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from hetero_tvm.search import comparison
-from hetero_tvm.search.measure.workers import OK, Result
+from hetero_tvm.search.measure.service import OK, Result
 from hetero_tvm.search.task_state import key_of
 
 POINTS = [{"point": {"tile": n}} for n in range(4)]

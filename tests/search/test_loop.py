@@ -15,7 +15,8 @@ from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import comparison
 from hetero_tvm.search.loop import TuneOptions, tune
-from hetero_tvm.search.measure.workers import Limits
+from hetero_tvm.search.measure.service import Limits
+from hetero_tvm.targets.cpu.tuner import GENERIC
 from tests.search.spaces import (
     MACHINE,
     BadSpace,
@@ -41,7 +42,8 @@ def quick_roofs(monkeypatch):
 
 def run(tasks, folder, workers, trials=None, on_event=None, **options):
     store = RecordStore(SITE, folder)
-    return tune(tasks, MACHINE, TuneOptions(trials=trials, **options), store, on_event, workers), store
+    options = TuneOptions(trials=trials, generic=GENERIC, **options)
+    return tune(tasks, MACHINE, options, store, on_event, workers), store
 
 
 def lines(store):
@@ -195,7 +197,7 @@ def test_the_winner_must_win_side_by_side(tmp_path, workers, monkeypatch):
 
 TUNING = """
 import sys
-from hetero_tvm.search import roofs
+from hetero_tvm.machines import roofs
 roofs.measure = lambda threads: roofs.Roofs(100.0, 10.0)
 from hetero_tvm.search.loop import *
 from hetero_tvm.records.store import *

@@ -2,11 +2,10 @@ import pytest
 
 from hetero_tvm.records.candidates import candidate_key
 from hetero_tvm.search.cost_model import SpaceModel
-from hetero_tvm.search.measure.workers import target_for
 from hetero_tvm.search.proposer import PointProposer, StockProposer
 from tests.search.spaces import MACHINE, IdleKnob, ScaleSpace, SinglePoint, TinySpace, generic_matmul, task
 
-TARGET = target_for(MACHINE)
+TARGET = MACHINE.codegen_target()
 
 
 def proposer(space=None, seed=0):

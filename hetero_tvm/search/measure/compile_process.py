@@ -23,7 +23,7 @@ class Refused(Exception):
 class Compiler:
     """Answers ``{"spec", "candidate", "path"}`` with ``{"facts"}`` or ``{"failed": why}``.
 
-    ``hello`` names the function that makes machine code (see ``Target.offload``).
+    ``hello`` names the function that makes machine code (see ``DeviceDoor``).
     """
 
     def __init__(self, hello: dict[str, Any]):

@@ -16,7 +16,7 @@ Kernel = tuple[Callable[..., None], Sequence[Sequence[Any]]]
 """A compiled candidate, and sets of arguments to be used in turn."""
 
 
-class BenchDevice(ABC):
+class MeasuredDevice(ABC):
     """One device of this process.
 
     A subclass is constructed with the number of the device; errors of the constructor say what is
@@ -55,7 +55,7 @@ class BenchDevice(ABC):
         return False
 
 
-class CpuBench(BenchDevice):
+class CpuDevice(MeasuredDevice):
     """The cores of this machine.  The size of the thread pool is ``$TVM_NUM_THREADS``."""
 
     def __init__(self, index: int = 0):

@@ -7,17 +7,33 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TuningError
 from hetero_tvm.search.measure.peer import Peer, PeerLost
 
-BENCH_MODULE = "hetero_tvm.search.measure.device_process"
+DEVICE_MODULE = "hetero_tvm.search.measure.device_process"
 _PREPARE_SECONDS = 300.0
 
 
-class BenchClient(ABC):
+@dataclass(frozen=True)
+class DeviceDoor:
+    """What measures candidates in a process that owns a device, each part named for another process.
+
+    Parameters
+    ----------
+    compiler : ``module:function`` that makes a shared library of a kernel: ``(PrimFunc, machine, path) ->
+        facts``.
+    device : ``module:Class`` of its :class:`hetero_tvm.search.measure.device.MeasuredDevice`.
+    """
+
+    compiler: str
+    device: str
+
+
+class DeviceClient(ABC):
     """One device that measures candidates, one job at a time.
 
     Requests are ``{"do": "prepare", "task", "spec"}`` and ``{"do": "measure", "task", "spec",
@@ -93,26 +109,26 @@ class BenchClient(ABC):
         return reply["results"]
 
 
-class LocalBench(BenchClient):
+class LocalDevice(DeviceClient):
     """A process on this machine.
 
     Parameters
     ----------
-    bench : ``module:Class`` of its :class:`hetero_tvm.search.measure.device.BenchDevice`.
+    device : ``module:Class`` of its :class:`hetero_tvm.search.measure.device.MeasuredDevice`.
     index : number of the device.
     environment : variables that it needs (the size of a thread pool, say).
     """
 
-    def __init__(self, bench: str, index: int = 0, environment: Mapping[str, str] | None = None):
+    def __init__(self, device: str, index: int = 0, environment: Mapping[str, str] | None = None):
         super().__init__()
-        self._scratch = tempfile.mkdtemp(prefix="hetero_tvm-bench-")
+        self._scratch = tempfile.mkdtemp(prefix="hetero_tvm-device-")
         hello = {
-            "bench": bench,
+            "device": device,
             "index": index,
             "scratch": self._scratch,
             "sys_path": [path or str(Path.cwd()) for path in sys.path],
         }
-        self.peer = Peer(BENCH_MODULE, hello, environment)
+        self.peer = Peer(DEVICE_MODULE, hello, environment)
 
     def open(self) -> dict[str, Any]:
         try:

@@ -23,11 +23,11 @@ _MOST_SET_BYTES = 4 << 30
 _MOST_PREPARED_BYTES = 8 << 30
 
 
-class Bench:
-    """Answers the requests of :class:`hetero_tvm.search.measure.device_client.BenchClient`."""
+class DeviceProcess:
+    """Answers the requests of :class:`hetero_tvm.search.measure.device_client.DeviceClient`."""
 
     def __init__(self, hello: dict[str, Any]):
-        self.device = candidates.find_object(hello["bench"])(hello.get("index", 0))
+        self.device = candidates.find_object(hello["device"])(hello.get("index", 0))
         self._scratch = Path(hello["scratch"]) if hello.get("scratch") else None
         self._tasks: dict[str, Any] = {}
         # Of the candidates measured last: in a context that one of them has broken even freeing memory
@@ -116,13 +116,13 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {' ... '.join(ends)}"[:600]
 
 
-def open_bench(hello: dict[str, Any]) -> tuple[dict[str, Any], Bench]:
+def open_device(hello: dict[str, Any]) -> tuple[dict[str, Any], DeviceProcess]:
     """For :func:`hetero_tvm.search.measure.peer.serve`: opens the device; answers with its description."""
     if "sys_path" in hello:
         sys.path[:] = hello["sys_path"]
-    bench = Bench(hello)
-    return {"device": bench.device.describe()}, bench
+    process = DeviceProcess(hello)
+    return {"device": process.device.describe()}, process
 
 
 if __name__ == "__main__":
-    serve(open_bench)
+    serve(open_device)

@@ -11,19 +11,17 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from hetero_tvm import host
-from hetero_tvm.errors import UsageError
 from hetero_tvm.machines.roofs import Roofs
-from hetero_tvm.records import candidates
-from hetero_tvm.search.measure.device_client import BenchClient, LocalBench
+from hetero_tvm.search.measure.device_client import DeviceClient, DeviceDoor, LocalDevice
 from hetero_tvm.search.measure.peer import Peer, PeerLost
-from hetero_tvm.search.measure.workers import BUILD_ERROR, CRASH, TIMEOUT, Job, Limits, Result, target_for
+from hetero_tvm.search.measure.service import BUILD_ERROR, CRASH, TIMEOUT, Job, Limits, Result, wire_task
 
 _COMPILE_MODULE = "hetero_tvm.search.measure.compile_process"
 DEVICE_LIMITS = Limits(build_seconds=90.0, run_seconds=20.0, memory=32 << 30)
@@ -42,62 +40,60 @@ def batch_size(trials: int | None, tasks: int, slots: int) -> int | None:
     return wanted if wanted > 8 else None
 
 
-def open_benches(target: Any, rpc: str | None) -> list[BenchClient]:
-    """Devices that candidates for a target can be measured on, opened; [] when it measures by itself.
+def open_devices(
+    door: DeviceDoor, environment: Mapping[str, str], indices: Sequence[int], rpc: str | None
+) -> list[DeviceClient]:
+    """Devices that candidates can be measured on, opened; the caller closes them.
 
     Parameters
     ----------
-    rpc : address of another machine (see :class:`hetero_tvm.search.measure.remote.Address`), or None for the
-        devices of this one.
+    environment : variables of the processes that own the devices.
+    indices : numbers of this machine's devices; not asked with ``rpc``.
+    rpc : address of another machine (see :class:`hetero_tvm.search.measure.remote.Address`), or None.
 
     Raises
     ------
     TuningError : a device is there and cannot be used, or nothing answers at the address.
-    UsageError : the address is none, or the target cannot be measured elsewhere.
+    UsageError : the address is none.
     """
-    if rpc is not None and target.offload is None:
-        raise UsageError(f"--rpc: candidates for target {target.kind} are measured on this machine only")
-    if target.offload is None:
-        return []
-    device, environment = target.offload[1], target.offload_environment()
     if rpc is not None:
-        from hetero_tvm.search.measure.remote import Address, RemoteBench
+        from hetero_tvm.search.measure.remote import Address, RemoteDevice
 
-        benches: list[BenchClient] = [RemoteBench(Address.parse(rpc), device, environment)]
+        devices: list[DeviceClient] = [RemoteDevice(Address.parse(rpc), door.device, environment)]
     else:
-        benches = [LocalBench(device, index, environment) for index in target.devices_here()]
+        devices = [LocalDevice(door.device, index, environment) for index in indices]
     try:
-        for bench in benches:
-            bench.open()
+        for device in devices:
+            device.open()
     except BaseException:
-        for bench in benches:
-            bench.close()
+        for device in devices:
+            device.close()
         raise
-    return benches
+    return devices
 
 
 class DeviceWorkers:
-    """The same service as :class:`hetero_tvm.search.measure.workers.Workers`, for devices.
+    """The same service as :class:`hetero_tvm.search.measure.service.Workers`, for devices.
 
     Parameters
     ----------
-    benches : devices of one kind and name, opened; each measures one job at a time.
+    devices : devices of one kind and name, opened; each measures one job at a time.
     machine : what candidates are compiled for.
     compiler : ``module:function`` that makes a shared library of a kernel: ``(PrimFunc, machine, path)
-        -> facts`` (see ``Target.offload``).
+        -> facts`` (see :class:`DeviceDoor`).
     slots : candidates compiled at once; default one per available core.
     """
 
     def __init__(
         self,
-        benches: Sequence[BenchClient],
+        devices: Sequence[DeviceClient],
         machine: Any,
         compiler: str,
         limits: Limits | None = None,
         slots: int | None = None,
         seed: int = 0,
     ):
-        self._benches, self._machine, self._seed = list(benches), machine, seed
+        self._devices, self._machine, self._seed = list(devices), machine, seed
         self.limits = limits or Limits()
         self._folder = Path(tempfile.mkdtemp(prefix="hetero_tvm-candidates-"))
         hello = {
@@ -122,7 +118,7 @@ class DeviceWorkers:
         self.close()
 
     def close(self) -> None:
-        for process in [*self._compilers, *self._benches]:
+        for process in [*self._compilers, *self._devices]:
             process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -156,19 +152,13 @@ class DeviceWorkers:
         return Roofs(None, None)
 
     def add_task(self, name: str, spec: dict[str, Any]) -> None:
-        """Declare a task (:func:`hetero_tvm.search.measure.workers.contract_spec`)."""
-        self._specs[name] = {
-            **spec,
-            "machine": self._machine.to_json(),
-            "machine_type": candidates.type_reference(self._machine),
-            "target": target_for(self._machine),
-            "seed": self._seed,
-        }
+        """Declare a task (:func:`hetero_tvm.search.measure.service.contract_spec`)."""
+        self._specs[name] = wire_task(spec, self._machine, self._machine.codegen_target(), self._seed)
 
     def measure(
         self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, list[Result]]]:
-        """See :meth:`hetero_tvm.search.measure.workers.Workers.measure`."""
+        """See :meth:`hetero_tvm.search.measure.service.Workers.measure`."""
         run = _Run(self, jobs)
         try:
             yield from run.results(stop)
@@ -213,13 +203,13 @@ class DeviceWorkers:
             return Result(TIMEOUT if lost.hung else CRASH, None, f"while compiling: {lost}")
         return Result(BUILD_ERROR, None, reply["failed"]) if "failed" in reply else path
 
-    def run(self, bench: BenchClient, job: Job, libraries: Sequence[Path | Result]) -> list[Result]:
+    def run(self, device: DeviceClient, job: Job, libraries: Sequence[Path | Result]) -> list[Result]:
         """Results of a job whose candidates were compiled, or not."""
         good = [index for index, library in enumerate(libraries) if isinstance(library, Path)]
         results = [library if isinstance(library, Result) else None for library in libraries]
         if good:
             with self._timed("measure"):
-                answers = bench.measure(
+                answers = device.measure(
                     job.task,
                     self._specs[job.task],
                     [job.candidates[index] for index in good],
@@ -265,7 +255,7 @@ class _Run:
         self._cancelled = threading.Event()
         self._threads = [
             *(threading.Thread(target=self._guarded, args=(self._compile, p)) for p in workers._compilers),
-            *(threading.Thread(target=self._guarded, args=(self._bench, b)) for b in workers._benches),
+            *(threading.Thread(target=self._guarded, args=(self._measure_on, d)) for d in workers._devices),
         ]
         for thread in self._threads:
             thread.daemon = True
@@ -293,8 +283,8 @@ class _Run:
         if any(thread.is_alive() for thread in self._threads):
             for peer in self._workers._compilers:
                 peer.close()
-            for bench in self._workers._benches:
-                bench.restart()
+            for device in self._workers._devices:
+                device.restart()
             for thread in self._threads:
                 thread.join(timeout=5.0)
 
@@ -319,7 +309,7 @@ class _Run:
                 except queue.Full:
                     continue
 
-    def _bench(self, bench: BenchClient) -> None:
+    def _measure_on(self, device: DeviceClient) -> None:
         compiling = self._threads[: len(self._workers._compilers)]
         while not self._cancelled.is_set():
             over = not any(thread.is_alive() for thread in compiling)
@@ -329,4 +319,4 @@ class _Run:
                 if over:
                     return
                 continue
-            self._done.put((index, self._workers.run(bench, self._jobs[index], libraries)))
+            self._done.put((index, self._workers.run(device, self._jobs[index], libraries)))

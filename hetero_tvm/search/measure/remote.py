@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TuningError, UsageError
-from hetero_tvm.search.measure.device_client import BENCH_MODULE, BenchClient
+from hetero_tvm.search.measure.device_client import DEVICE_MODULE, DeviceClient
 from hetero_tvm.search.measure.peer import Peer, PeerLost
 
-_OPEN, _ASK, _RESTART = (f"hetero_tvm.bench.{name}" for name in ("open", "ask", "restart"))
+_OPEN, _ASK, _RESTART = (f"hetero_tvm.device.{name}" for name in ("open", "ask", "restart"))
 _NETWORK_SECONDS = 60.0
 """What a message may take on top of the work that it asks for."""
 INSTALL = "pip install 'hetero-tvm[rpc]'"
@@ -48,19 +48,19 @@ class Address:
         return f"{self.host}:{self.port}" + (f":{self.key}" if self.key else "")
 
 
-class RemoteBench(BenchClient):
+class RemoteDevice(DeviceClient):
     """A device of another machine.
 
     Parameters
     ----------
     address : of a server or a tracker.
-    bench : ``module:Class`` of the device, as the other machine imports it.
+    device : ``module:Class`` of the device, as the other machine imports it.
     environment : of the measuring process there.
     """
 
-    def __init__(self, address: Address, bench: str, environment: Mapping[str, str] | None = None):
+    def __init__(self, address: Address, device: str, environment: Mapping[str, str] | None = None):
         super().__init__()
-        self._address, self._bench, self._environment = address, bench, dict(environment or {})
+        self._address, self._device_type, self._environment = address, device, dict(environment or {})
         self._session: Any = None
         self._functions: dict[str, Any] = {}
         self._number = 0
@@ -77,7 +77,7 @@ class RemoteBench(BenchClient):
                     problems=[_last_line(error)],
                     hint="start it on that machine with: python -m hetero_tvm.serve",
                 ) from error
-            hello = json.dumps({"bench": self._bench, "environment": self._environment})
+            hello = json.dumps({"device": self._device_type, "environment": self._environment})
             reply = self._call(_OPEN, hello, seconds=180.0)
             if "failed" in reply:
                 self.close()
@@ -200,7 +200,7 @@ def register() -> None:
 def _open(text: Any) -> str:
     global _peer
     hello = json.loads(str(text))
-    _peer = Peer(BENCH_MODULE, {"bench": hello["bench"], "scratch": os.getcwd()}, hello["environment"])
+    _peer = Peer(DEVICE_MODULE, {"device": hello["device"], "scratch": os.getcwd()}, hello["environment"])
     try:
         _peer.start()
     except PeerLost as lost:
@@ -226,9 +226,9 @@ def _restart(_: Any) -> str:
     return "{}"
 
 
-def describe(address: Address, bench: str) -> dict[str, Any]:
+def describe(address: Address, device: str) -> dict[str, Any]:
     """What the device behind an address is."""
-    client = RemoteBench(address, bench)
+    client = RemoteDevice(address, device)
     try:
         return client.open()
     finally:

@@ -1,6 +1,6 @@
 """The fork server: one process that has everything imported and forks a child per candidate.
 
-Started as ``python -m hetero_tvm.search.measure.zygote FD`` by :mod:`hetero_tvm.search.measure.workers`.
+Started as ``python -m hetero_tvm.search.measure.zygote FD`` by ``forked_workers.py``.
 
 It exists because a process that has run a parallel TVM kernel must never fork (the pool's threads do
 not survive it and the child hangs in its first kernel).  This one compiles, but never runs a kernel:

@@ -9,7 +9,7 @@ from typing import Any
 from hetero_tvm import host
 from hetero_tvm.codegen.pipeline import PIPELINE, compile_kernels
 from hetero_tvm.errors import TargetError
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.pipeline import fusions
@@ -17,9 +17,11 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu import generic
-from hetero_tvm.schedules.cpu.spaces import CPU_SPACES
-from hetero_tvm.targets.base import Target
+from hetero_tvm.search.measure.device_client import DeviceDoor
+from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
+from hetero_tvm.targets.cpu.spaces import CPU_SPACES
+from hetero_tvm.targets.cpu.tuner import CpuTuner
 
 # LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
 _CPUINFO_NAME = {
@@ -71,13 +73,19 @@ class CpuTarget(Target):
                 raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
         return cls(variant or None)
 
-    offload = ("hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuBench")
+    device_door = DeviceDoor(
+        "hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuDevice"
+    )
 
-    def offload_environment(self) -> dict[str, str]:
-        threads = str(self.machine.threads)
-        return {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0", "OPENBLAS_NUM_THREADS": threads}
+    def tuner(self, rpc: str | None = None) -> CpuTuner:
+        return CpuTuner(self.machine, self.device_door, self._check_device, rpc)
 
-    def variant_on(self, device: Mapping[str, Any]) -> CpuTarget:
+    @classmethod
+    def variant_for(cls, device: Mapping[str, Any]) -> str:
+        return str(device["arch"])
+
+    def _check_device(self, device: Mapping[str, Any]) -> None:
+        """Refuse a device that cannot run what is built for this target (:class:`TargetError`)."""
         missing = [name for name in self.features if name not in device["features"]]
         problems = [f"missing CPU feature: {name}" for name in missing]
         cores, threads = device["cores"], self.machine.threads
@@ -89,11 +97,15 @@ class CpuTarget(Target):
                 problems=problems,
                 hint=f"--target cpu:{device['name']}",
             )
-        return self
+
+    @classmethod
+    def devices_served(cls) -> str:
+        here = host.detect()
+        return f"CPU: Found {here.microarchitecture}, {len(here.cores)} cores"
 
     @functools.cached_property
-    def tvm_target(self) -> Any:
-        return tvm.target.Target(self.machine.llvm_target())
+    def tvm_target(self) -> TVMTarget:
+        return tvm.target.Target(self.machine.codegen_target())
 
     @functools.cached_property
     def _implied(self) -> tuple[str, ...]:
@@ -143,20 +155,18 @@ class CpuTarget(Target):
     def spaces(self) -> Sequence[DesignSpace]:
         return CPU_SPACES
 
-    def schedule_generic(self, function: Any) -> Any:
+    def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(function, self.machine)
 
-    def finalize(self, module: Any) -> Any:
+    def finalize(self, module: IRModule) -> IRModule:
         return prefetch_ahead(module)
 
-    def compile(self, module: Any) -> Any:
-        from hetero_tvm.host.tvm import relax
-
+    def compile(self, module: IRModule) -> Compiled:
         drivers = dict.fromkeys(space.driver for space in self.spaces if space.driver is not None)
         if drivers:
             given = (module.attrs or {}).get("external_mods", [])
             module = module.with_attr("external_mods", [*given, *(driver.module() for driver in drivers)])
-        return relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE)
+        return Compiled(relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE))
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind, "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
@@ -166,9 +176,9 @@ def _cpuinfo_name(name: str) -> str:
     return _CPUINFO_NAME.get(name, name)
 
 
-def compile_candidate(function: Any, machine: CpuModel, path: str) -> dict[str, Any]:
+def compile_candidate(function: PrimFunc, machine: CpuModel, path: str) -> dict[str, Any]:
     """A shared library with one kernel, for measuring on another machine."""
     name = str(function.attrs["global_symbol"])
-    target = tvm.target.Target(machine.llvm_target())
+    target = tvm.target.Target(machine.codegen_target())
     compile_kernels(tvm.IRModule({name: function}), target).export_library(path)
     return {}

@@ -17,7 +17,7 @@ from hetero_tvm.machines.gpu import MODELS, GpuModel
 from hetero_tvm.runtime.cuda import cudart
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.search.measure.compile_process import Refused
-from hetero_tvm.search.measure.device import BenchDevice, Kernel
+from hetero_tvm.search.measure.device import Kernel, MeasuredDevice
 from hetero_tvm.search.measure.timing import settle
 from hetero_tvm.targets.cuda import codegen, facts
 
@@ -42,7 +42,7 @@ def compile_candidate(function: Any, machine: GpuModel, path: str) -> dict[str, 
     ------
     Refused : its registers spill, or a block does not fit the multiprocessor.
     """
-    target = tvm.target.Target(machine.tvm_target())
+    target = tvm.target.Target(machine.codegen_target())
     kernel = with_c_names(function).with_attr("target", target)
     with codegen.collect() as made:
         library = codegen.compile_kernels(
@@ -58,7 +58,7 @@ def compile_candidate(function: Any, machine: GpuModel, path: str) -> dict[str, 
     return found
 
 
-class GpuBench(BenchDevice):
+class GpuDevice(MeasuredDevice):
     """An NVIDIA GPU.
 
     Kernels run on a stream of their own.  Several launches, on operands that together overflow the L2
@@ -152,5 +152,5 @@ class GpuBench(BenchDevice):
         return False
 
 
-BENCH = "hetero_tvm.targets.cuda.device:GpuBench"
+DEVICE = "hetero_tvm.targets.cuda.device:GpuDevice"
 COMPILE = "hetero_tvm.targets.cuda.device:compile_candidate"

@@ -5,13 +5,13 @@ import pytest
 from hetero_tvm.errors import TuningError, UsageError
 from hetero_tvm.records.store import VERIFIED, RecordStore, Site, read_records
 from hetero_tvm.search.loop import TuneOptions, tune
-from hetero_tvm.search.measure.device_client import LocalBench
-from hetero_tvm.search.measure.device_workers import DeviceWorkers, batch_size, open_benches
-from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.search.measure.device_client import LocalDevice
+from hetero_tvm.search.measure.device_workers import DeviceWorkers, batch_size
+from hetero_tvm.search.measure.service import Job, Limits, contract_spec
 from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import MACHINE, BadSpace, Scale, TinySpace, task
 
-COMPILE, BENCH = parse_target("cpu").offload
+DOOR = parse_target("cpu").device_door
 ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
 LIMITS = Limits(build_seconds=15, run_seconds=5, memory=2 << 30)
 GOOD = {"mode": "good", "repeat": 1, "pieces": 2}
@@ -19,9 +19,9 @@ GOOD = {"mode": "good", "repeat": 1, "pieces": 2}
 
 @pytest.fixture(scope="module")
 def workers():
-    bench = LocalBench(BENCH, environment=ENVIRONMENT)
-    bench.open()
-    with DeviceWorkers([bench], MACHINE, COMPILE, LIMITS, slots=2) as running:
+    device = LocalDevice(DOOR.device, environment=ENVIRONMENT)
+    device.open()
+    with DeviceWorkers([device], MACHINE, DOOR.compiler, LIMITS, slots=2) as running:
         yield running
 
 
@@ -85,11 +85,11 @@ def test_a_search_records_what_it_measures(workers, tmp_path):
 
 
 def test_a_device_that_cannot_be_used():
-    bench = LocalBench("hetero_tvm.search.measure.device:NoSuchDevice")
+    device = LocalDevice("hetero_tvm.search.measure.device:NoSuchDevice")
     with pytest.raises(TuningError, match="cannot use its device"):
-        bench.open()
+        device.open()
     with pytest.raises(UsageError, match="measured on this machine only"):
-        open_benches(parse_target("npu:mobile"), "localhost:9090")
+        parse_target("npu:mobile").tuner("localhost:9090")
 
 
 def test_compiling_ahead_tells_what_does_not_compile(workers):

@@ -13,12 +13,12 @@ from hetero_tvm.errors import TuningError, UsageError
 from hetero_tvm.records.store import RecordStore, Site, read_records
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.measure.device_workers import DeviceWorkers
-from hetero_tvm.search.measure.remote import Address, RemoteBench
-from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.search.measure.remote import Address, RemoteDevice
+from hetero_tvm.search.measure.service import Job, Limits, contract_spec
 from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, task
 
-COMPILE, BENCH = parse_target("cpu").offload
+DOOR = parse_target("cpu").device_door
 ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
 LIMITS = Limits(build_seconds=15, run_seconds=5, memory=2 << 30)
 
@@ -68,9 +68,9 @@ def served():
 
 
 def workers_at(address):
-    bench = RemoteBench(address, BENCH, ENVIRONMENT)
-    bench.open()
-    return DeviceWorkers([bench], MACHINE, COMPILE, LIMITS, slots=2)
+    device = RemoteDevice(address, DOOR.device, ENVIRONMENT)
+    device.open()
+    return DeviceWorkers([device], MACHINE, DOOR.compiler, LIMITS, slots=2)
 
 
 def test_candidates_fail_at_the_other_end_only(served):
@@ -108,17 +108,17 @@ def test_through_a_tracker(served):
         tracker.wait_for("bind to")
         announced, _ = server("--tracker", f"127.0.0.1:{port}", "--key", "board")
         with pytest.raises(TuningError, match="knows no server with key 'other'") as caught:
-            RemoteBench(Address("127.0.0.1", port, "other"), BENCH).open()
+            RemoteDevice(Address("127.0.0.1", port, "other"), DOOR.device).open()
         assert "--key other" in caught.value.hint
-        bench = RemoteBench(Address.parse(f"127.0.0.1:{port}:board"), BENCH)
+        device = RemoteDevice(Address.parse(f"127.0.0.1:{port}:board"), DOOR.device)
         for _ in range(50):  # the server announces itself a moment after it says that it serves
             try:
-                assert bench.open()["kind"] == "cpu"
+                assert device.open()["kind"] == "cpu"
                 break
             except TuningError:
                 time.sleep(0.2)
-        assert bench.device["cores"] >= 1
-        bench.close()
+        assert device.device["cores"] >= 1
+        device.close()
     finally:
         tracker.kill()
         if announced is not None:
@@ -128,7 +128,7 @@ def test_through_a_tracker(served):
 def test_nobody_there():
     port = free_port()
     with pytest.raises(TuningError, match="no server answers") as caught:
-        RemoteBench(Address("127.0.0.1", port), BENCH).open()
+        RemoteDevice(Address("127.0.0.1", port), DOOR.device).open()
     assert "python -m hetero_tvm.serve" in caught.value.hint
 
 

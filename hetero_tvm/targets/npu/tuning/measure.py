@@ -10,8 +10,9 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.schedules.base import thaw
-from hetero_tvm.search.measure.workers import Job, Result
+from hetero_tvm.search.measure.service import Job, Result
 from hetero_tvm.targets.npu.device.driver import Device
 from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, RegionBuilder
 
@@ -47,7 +48,7 @@ def cycles(space: Any, op: Any, point: Any, machine: NpuMachine, device: Device)
 
 
 class SimulatedWorkers:
-    """Stands in for :class:`hetero_tvm.search.measure.workers.Workers`: no process, no noise, no time limit.
+    """Stands in for :class:`hetero_tvm.search.measure.service.Workers`: no process, no noise, no time limit.
 
     Parameters
     ----------
@@ -77,6 +78,10 @@ class SimulatedWorkers:
     def add_task(self, name: str, spec: dict[str, Any]) -> None:
         """Tasks are known already."""
 
+    def roofs(self) -> Roofs:
+        """Peaks of the NPU that is simulated."""
+        return self._machine.roofs()
+
     def wait_ready(self) -> None:
         if self._device is None:
             self._device = Device(self._machine.spec)
@@ -84,7 +89,7 @@ class SimulatedWorkers:
     def measure(
         self, jobs: Sequence[Job], stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, list[Result]]]:
-        """See :meth:`hetero_tvm.search.measure.workers.Workers.measure`."""
+        """See :meth:`hetero_tvm.search.measure.service.Workers.measure`."""
         self.wait_ready()
         for index, job in enumerate(jobs):
             if stop():

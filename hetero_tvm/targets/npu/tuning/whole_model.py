@@ -50,7 +50,7 @@ def search(
     more: Callable[[], bool],
     on_trial: Callable[[Combination, float | None, float], None],
 ) -> Found:
-    """The best combination; never worse than the defaults.  See :meth:`Target.reconsider`."""
+    """The best combination; never worse than the defaults.  See ``search/whole_model.py``."""
     second = 1e-9 / target.spec.clock_ghz
     kernels = {
         task.key: Choices(

@@ -1,6 +1,6 @@
 """Building, checking and timing candidates in crash-isolated processes: the tuner's side.
 
->>> with Workers(machine, target_for(machine)) as workers:
+>>> with ForkedWorkers(machine, machine.codegen_target()) as workers:
 ...     workers.add_task("t0", contract_spec(op, space))
 ...     for index, outcome in workers.measure([Job("t0", ({"point": point},))]):
 ...         print(outcome.results[0].seconds)
@@ -21,72 +21,8 @@ from typing import Any
 
 from hetero_tvm import host
 from hetero_tvm.errors import TuningError
-from hetero_tvm.records import candidates
+from hetero_tvm.search.measure.service import CRASH, Job, Limits, Result, wire_task
 from hetero_tvm.search.measure.wire import Channel
-
-OK = "ok"
-BUILD_ERROR = "build_error"
-RUN_ERROR = "run_error"
-WRONG_RESULT = "wrong_result"
-TIMEOUT = "timeout"
-CRASH = "crash"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one candidate may use.
-
-    Parameters
-    ----------
-    build_seconds, run_seconds : wall time of building, and of checking plus timing.
-    memory : bytes of address space beyond what the fork server itself has mapped.
-    """
-
-    build_seconds: float = 20.0
-    run_seconds: float = 10.0
-    memory: int = 4 << 30
-
-
-@dataclass(frozen=True)
-class Job:
-    """One child process: a candidate to measure, or several to compare side by side.
-
-    Parameters
-    ----------
-    limit : seconds per call; a single candidate slower than this is not timed to the end.
-    budget : seconds of timing per candidate.
-    store_reference : the first candidate is ``plain``: it is run once, and its result is what the
-        other candidates of this task, in this job and later, must reproduce.
-    run_seconds : deadline of checking and timing; default that of :class:`Limits`.
-    together : neighbouring jobs of one candidate each that may share a child process, as long as none
-        of them misbehaves: half of what LLVM costs for a small kernel does not depend on it.
-    """
-
-    task: str
-    candidates: tuple[candidates.Candidate, ...]
-    limit: float | None = None
-    budget: float = 0.014
-    store_reference: bool = False
-    run_seconds: float | None = None
-    together: int = 1
-
-
-@dataclass(frozen=True)
-class Result:
-    """How one candidate ended: ``seconds`` per call when ``status`` is ``ok``, else ``text`` says why."""
-
-    status: str
-    seconds: float | None = None
-    text: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == OK
-
-
-def target_for(machine: Any) -> dict[str, Any]:
-    """The TVM target of a machine, as a dictionary."""
-    return machine.tvm_target() if hasattr(machine, "tvm_target") else machine.llvm_target()
 
 
 @dataclass
@@ -98,7 +34,7 @@ class _Server:
 
 
 _spawned: list[_Server] = []
-_started_early: list[Workers] = []
+_started_early: list[ForkedWorkers] = []
 
 
 def spawn_early() -> None:
@@ -145,36 +81,21 @@ def start_early(machine: Any) -> None:
     It takes about a second of another core, which is free while a model is being imported;
     :func:`started_workers` then finds it ready.  An unused one ends with this process.
     """
-    if not any(workers.serves(machine, target_for(machine), Limits()) for workers in _started_early):
-        _started_early.append(Workers(machine))
+    if not any(workers.serves(machine, machine.codegen_target(), Limits()) for workers in _started_early):
+        _started_early.append(ForkedWorkers(machine))
 
 
-def started_workers(machine: Any, target: dict[str, Any], limits: Limits, seed: int) -> Workers:
+def started_workers(machine: Any, target: dict[str, Any], limits: Limits, seed: int) -> ForkedWorkers:
     """The process that :func:`start_early` began if it fits, else a new one.  The caller closes it."""
     for workers in _started_early:
         if workers.serves(machine, target, limits):
             _started_early.remove(workers)
             workers.seed = seed
             return workers
-    return Workers(machine, target, limits, seed=seed)
+    return ForkedWorkers(machine, target, limits, seed=seed)
 
 
-def contract_spec(op: Any, space: Any) -> dict[str, Any]:
-    """Wire description of a task with a contract and a design space."""
-    return {"op": op.to_json(), "space": candidates.type_reference(space), "workload": None}
-
-
-def generic_spec(workload: Any, schedule: str) -> dict[str, Any]:
-    """Wire description of a task that only has its unscheduled TensorIR.
-
-    ``schedule``: ``module:function`` of its untuned schedule, ``(PrimFunc, machine) -> PrimFunc``.
-    """
-    from hetero_tvm.host.tvm import tvm
-
-    return {"op": None, "space": None, "workload": tvm.ir.save_json(workload), "generic": schedule}
-
-
-class Workers:
+class ForkedWorkers:
     """A fork server and the candidates it measures.
 
     The server starts at once in the background (about 1 s) and is restarted when it dies; what was
@@ -184,7 +105,7 @@ class Workers:
     Parameters
     ----------
     machine : the target machine; its ``threads`` is the number that kernels are timed with.
-    target : TVM target as a dictionary (:func:`target_for`).
+    target : TVM target as a dictionary; default the machine's.
     slots : candidates built at once; default one per available core.
     """
 
@@ -197,7 +118,7 @@ class Workers:
         seed: int = 0,
     ):
         self._machine = machine
-        self._target = target or target_for(machine)
+        self._target = target or machine.codegen_target()
         self.limits = limits or Limits()
         self._slots = slots or len(host.available_cores())
         self.seed = seed
@@ -244,7 +165,7 @@ class Workers:
         """Whether this process measures for that machine under those limits."""
         return (self._machine, self._target, self.limits) == (machine, target, limits)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> ForkedWorkers:
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -270,16 +191,14 @@ class Workers:
             hint="run `python -m hetero_tvm.search.measure.zygote 0` to see its own message",
         )
 
+    @staticmethod
+    def roofs() -> None:
+        """None: the roofs of these cores are measured (see ``machines.roofs``)."""
+
     # work --------------------------------------------------------------------------------------
     def add_task(self, name: str, spec: dict[str, Any]) -> None:
         """Declare a task (:func:`contract_spec`, :func:`generic_spec`); prepared on first use."""
-        described = {
-            **spec,
-            "machine": self._machine.to_json(),
-            "machine_type": candidates.type_reference(self._machine),
-            "target": self._target,
-            "seed": self.seed,
-        }
+        described = wire_task(spec, self._machine, self._target, self.seed)
         if self._specs.get(name) != described:
             self._specs[name] = described
             self._references.pop(name, None)

@@ -1,0 +1,74 @@
+"""The part of a target that makes machine code: schedules for any kernel, regions, code generation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetero_tvm.host.tvm import Executable, IRModule, PrimFunc, TVMTarget
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.task import Task
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What code generation made.
+
+    Parameters
+    ----------
+    executable : for TVM's virtual machine.
+    facts : what the compiler says of each kernel, by device and kernel (registers, ...), for the manifest.
+    """
+
+    executable: Executable
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CompilingTarget(ABC):
+    """How scheduled kernels become machine code for a target."""
+
+    in_place: bool = True
+    """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
+
+    @property
+    @abstractmethod
+    def tvm_target(self) -> TVMTarget:
+        """The ``tvm.target.Target`` for code generation."""
+
+    @property
+    def variants(self) -> tuple[Any, ...]:
+        """One target per device that a library is to serve; each gets kernels and an entry of its own."""
+        return (self,)
+
+    @property
+    def device_passes(self) -> Sequence[Callable[..., IRModule]]:
+        """Relax passes that lowering runs after memory planning."""
+        return ()
+
+    @abstractmethod
+    def schedule_generic(self, function: PrimFunc) -> PrimFunc:
+        """A schedule for a kernel that no space knows: correct for any function, never none."""
+
+    def stamp(self, kernel: PrimFunc) -> PrimFunc:
+        """The scheduled kernel with what code generation must know (a target of its own, say)."""
+        return kernel
+
+    def offload_regions(
+        self, module: IRModule, tasks: Sequence[Task], points: Mapping[str, Point]
+    ) -> tuple[IRModule, Sequence[Task], Mapping[str, Point]]:
+        """Compile whole groups of calls for hardware with memory of its own.
+
+        Gives the module with one call in the place of each group, and the tasks and points for what is
+        left in it, which ``compile/kernels.py`` replaces by kernels one by one.
+        """
+        return module, tasks, points
+
+    def finalize(self, module: IRModule) -> IRModule:
+        """Passes of this target over the scheduled kernels and their calls, before memory is planned."""
+        return module
+
+    @abstractmethod
+    def compile(self, module: IRModule) -> Compiled:
+        """From a lowered module (Relax and scheduled kernels) to an executable."""

@@ -1,0 +1,65 @@
+"""The part of a target that speaks: to the user, to the manifest, and of a library that ran."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.host.tvm import IRModule
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.schedules.task import Task
+
+
+class LibraryProfile(Protocol):
+    """What an exported library does in one call, operator by operator."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole profile as JSON values."""
+        ...
+
+    def show(self, console: Any, top: int) -> None:
+        """Tables on a ``rich`` console; the ``top`` longest operators."""
+        ...
+
+    def write_trace(self, path: Path) -> None:
+        """A Chrome/Perfetto trace (JSON)."""
+        ...
+
+
+class DescribedTarget(ABC):
+    """What a target says of itself."""
+
+    kind: str = ""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Values for the manifest: kind, cpu (or device), isa (features that must be present), threads."""
+
+    def findings(self) -> list[str]:
+        """Lines that tell what was found on this machine, and what was not, of what the target needs."""
+        return []
+
+    @classmethod
+    def devices_served(cls) -> str | None:
+        """One line on what this machine can measure for others (``serve``); None: nothing of this kind."""
+        return None
+
+    def placement(self, module: IRModule, tasks: Sequence[Task]) -> str | None:
+        """One line on which operators run where; None when everything runs in one place."""
+        return None
+
+    @classmethod
+    def profile(cls, library: Library, call: Callable[[], Any]) -> LibraryProfile:
+        """Profile of one ``call`` of a loaded library of this kind.
+
+        Raises
+        ------
+        UsageError : libraries of this kind carry no counters.
+        """
+        raise UsageError(
+            f"{library.manifest.name}: libraries for target {cls.kind} carry no counters",
+            hint="python -m hetero_tvm.bench shows the time of a whole call",
+        )

@@ -1,0 +1,75 @@
+"""Profiles of an NPU's regions as tables, JSON and a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.targets.npu.device.profile import totals, write_trace
+
+
+class ProfileReport:
+    """Cycles, utilisation, stalls and energy of every region of a library (a ``LibraryProfile``)."""
+
+    def __init__(self, regions: Sequence[Any]):
+        self._regions = regions
+
+    def to_json(self) -> dict[str, Any]:
+        """Totals, and one entry per region with its operators."""
+        return {"totals": totals(self._regions), "regions": [region.to_json() for region in self._regions]}
+
+    def show(self, console: Any, top: int) -> None:
+        """Tables on a ``rich`` console; the ``top`` longest operators of each region."""
+        for region in self._regions:
+            _print(console, region, top)
+        if len(self._regions) > 1:
+            _print_totals(console, totals(self._regions))
+
+    def write_trace(self, path: Path) -> None:
+        """A Chrome/Perfetto trace of all queues."""
+        write_trace(path, self._regions)
+
+
+def _print_totals(console: Any, total: dict[str, Any]) -> None:
+    console.print(
+        f"all {total['regions']} regions: {total['cycles']:,.0f} cycles, {total['seconds'] * 1e3:.3f} ms, "
+        f"DRAM {total['dram_bytes'] / 1e6:.1f} MB, {total['energy_joule'] * 1e3:.2f} mJ"
+    )
+
+
+def _print(console: Any, region: Any, top: int) -> None:
+    from rich.table import Table
+
+    facts, spec = region.to_json(), region.spec
+    console.print(
+        f"{region.name} on {spec.name}: {facts['cycles']:,.0f} cycles, {facts['seconds'] * 1e3:.3f} ms, "
+        f"matrix unit {facts['matrix_utilisation']:.1%}, DRAM {facts['dram_read_bytes'] / 1e6:.1f} MB read "
+        f"and {facts['dram_write_bytes'] / 1e6:.1f} MB written, {facts['energy_joule'] * 1e3:.2f} mJ"
+    )
+    whole = facts["cycles"] or 1.0
+    queues = Table(title="queues, share of the cycles", title_justify="left")
+    reasons = ["flag", "barrier", "latency", "dram", "port"]
+    for column in ("queue", "busy", "issue", *(f"stall: {reason}" for reason in reasons), "idle at the end"):
+        queues.add_column(column, justify="left" if column == "queue" else "right")
+    for name, q in facts["queues"].items():
+        shares = [q["busy"], q["issue"], *(q["stall"].get(reason, 0.0) for reason in reasons), q["idle"]]
+        queues.add_row(name, *(f"{share / whole:.1%}" for share in shares))
+    console.print(queues)
+    count = len(region.operators)
+    title = f"operators, the {top} longest of {count}" if count > top else f"all {count} operators"
+    table = Table(title=title, title_justify="left")
+    table.add_column("operator", overflow="fold")
+    columns = ("cycles", "share", "matrix", "vector", "DRAM", "DRAM kB", "flop/byte", "of roof", "bound by")
+    for column in (*columns, "longest wait", "uJ"):
+        table.add_column(column, justify="right")
+    for op in sorted(region.operators, key=lambda op: -op.cycles)[:top]:
+        queue, reason, waited = op.longest_wait()
+        shares = (op.matrix_utilisation, op.vector_utilisation, op.dram_utilisation(spec))
+        table.add_row(
+            op.name, f"{op.cycles:,.0f}", f"{op.cycles / whole:.1%}", *(f"{share:.0%}" for share in shares),
+            f"{op.dram_bytes / 1e3:,.0f}", "-" if op.intensity is None else f"{op.intensity:.1f}",
+            f"{op.roof_share(spec):.0%}", op.bound(spec)[0], f"{queue}: {reason} {waited:,.0f}",
+            f"{op.joule * 1e6:,.1f}",
+        )  # fmt: skip
+    console.print(table)
