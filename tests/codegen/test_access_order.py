@@ -19,7 +19,8 @@ from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
 from hetero_tvm.schedules.emit import Kernel, int32
-from tests.schedules.cpu.running import MACHINES, TARGET, random_arrays
+from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.running import MACHINES, TARGET
 
 N = 96
 
@@ -240,7 +241,7 @@ def test_row_kernels_run_in_place(machine, rows, n):
     ]:
         function = space.emit(op, space.default(op, model), model)
         assert why_not_in_place(function, [0], len(function.params) - 1) is None
-        check_runs_in_place(function, random_arrays(op))
+        check_runs_in_place(function, sample_inputs(op))
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -251,7 +252,7 @@ def test_residual_of_a_product_runs_in_place(blocks, m, n, k):
     point = {**space.default(op, model), "row_blocks": min(blocks, max(1, m // 4))}
     function = space.emit(op, point, model)
     output = len(function.params) - 1
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     for index, pack in space.pack(op, point, model).items():
         arrays[index] = pack(arrays[index])
     assert why_not_in_place(function, [3], output) is None

@@ -18,7 +18,8 @@ from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.rewriting.fused import contract_of
 from hetero_tvm.schedules.task import task_key
-from tests.schedules.cpu.running import compiled, exact, random_arrays, shapes_of
+from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.running import compiled, exact, shapes_of
 
 OPS = [
     Matmul((2, 3), 5, 4, ("bias", "gelu_erf", "residual")),
@@ -58,7 +59,7 @@ def test_json_round_trip(op):
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.label)
 def test_bytes_are_those_of_the_operands(op):
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     results = op.reference(*arrays)
     results = results if isinstance(results, tuple) else (results,)
     for result, operand in zip(results, op.outputs, strict=True):
@@ -75,7 +76,7 @@ def test_unscheduled_kernels_compute_the_reference():
         assert contract_of(function) == op
     runners = compiled((f, shapes_of(op)) for f, op in zip(functions, OPS, strict=True))
     for op, run in zip(OPS, runners, strict=True):
-        arrays = random_arrays(op)
+        arrays = sample_inputs(op)
         truth = exact(op, arrays)
         truth, result = ((x if len(op.outputs) > 1 else (x,)) for x in (truth, run(*arrays)))
         for one, wanted in zip(result, truth, strict=True):
@@ -136,7 +137,7 @@ def test_activations_against_scipy():
 
 def test_convolution_against_scipy():
     op = Conv2d(2, 3, 8, 9, 4, (3, 2), (2, 1), (1, 2, 0, 1))
-    x, w = (a.astype("float64") for a in random_arrays(op))
+    x, w = (a.astype("float64") for a in sample_inputs(op))
     padded = np.pad(x, ((0, 0), (0, 0), (1, 0), (2, 1)))
     full = np.array(
         [[sum(signal.correlate2d(padded[n, c], w[o, c], "valid") for c in range(3)) for o in range(4)]
@@ -148,7 +149,7 @@ def test_convolution_against_scipy():
 
 def test_groups_are_independent_convolutions():
     op = Conv2d(1, 4, 6, 6, 6, (3, 3), groups=2)
-    x, w = random_arrays(op)
+    x, w = sample_inputs(op)
     one = Conv2d(1, 2, 6, 6, 3, (3, 3))
     halves = [one.reference(x[:, 2 * g : 2 * g + 2], w[3 * g : 3 * g + 3]) for g in range(2)]
     np.testing.assert_allclose(op.reference(x, w), np.concatenate(halves, 1), rtol=1e-5, atol=1e-6)
@@ -156,7 +157,7 @@ def test_groups_are_independent_convolutions():
 
 def test_attention_against_a_loop():
     op = Attention(2, 4, 3, 5, 6, 0.7, 2, mask=(2, 1, 1, 5), causal=True)
-    q, key, v, mask = (a.astype("float64") for a in random_arrays(op))
+    q, key, v, mask = (a.astype("float64") for a in sample_inputs(op))
     result = op.reference(q, key, v, mask)
     for b in range(2):
         for h in range(4):
@@ -171,7 +172,7 @@ def test_attention_against_a_loop():
 
 def test_packed_attention_is_the_three_operands_side_by_side():
     op = Attention(2, 4, 5, 5, 3, 0.7, 2)
-    q, key, v = random_arrays(op)
+    q, key, v = sample_inputs(op)
     packed = dataclasses.replace(op, packed=True)
     assert [o.shape for o in packed.inputs] == [(2, 5, 24)]
     result = packed.reference(np.concatenate([q, key, v], -1))

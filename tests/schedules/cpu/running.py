@@ -10,6 +10,7 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.targets.registry import parse_target
+from tests.ops.helpers import sample_inputs
 
 TARGET = parse_target("cpu").tvm_target
 
@@ -19,14 +20,6 @@ MACHINES = {
     "avx512": CpuModel("c", lanes=16, registers=32, threads=3, l2=1 << 20, fma_units=1.0),
 }
 """Machines to emit for; LLVM splits vectors that this CPU lacks, so every kernel runs everywhere."""
-
-
-def random_arrays(op, seed: int = 0) -> list[np.ndarray]:
-    generator = np.random.default_rng(seed)
-    sampled = op.sample_inputs(generator)
-    if sampled is not None:
-        return sampled
-    return [generator.standard_normal(x.shape, dtype=np.float32) for x in op.inputs]
 
 
 def shapes_of(op):
@@ -101,7 +94,7 @@ def covering(space, op, machine, seen: set) -> list[dict]:
 
 def check_points(space, op, points, machine, arrays=None, tolerance: float = 2e-6) -> None:
     """All points against the float64 reference, relative to its largest value."""
-    arrays = random_arrays(op) if arrays is None else arrays
+    arrays = sample_inputs(op) if arrays is None else arrays
     several = len(op.outputs) > 1
     truth = exact(op, arrays)
     for point, run in zip(points, point_runners(space, op, points, machine), strict=True):

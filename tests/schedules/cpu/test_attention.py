@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
@@ -18,7 +19,6 @@ from tests.schedules.cpu.running import (
     exact,
     llvm_of,
     point_runners,
-    random_arrays,
 )
 
 SPACE = AttentionSpace()
@@ -124,7 +124,7 @@ def test_refusals():
 def _masked(hidden):
     """Two sequences; the first query rows of the second see no key at all."""
     op = Attention(2, 2, 7, 21, 9, 0.3, 2, mask=(2, 1, 7, 21))
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     arrays[3][:] = 0
     arrays[3][0, :, :, 15:] = hidden
     arrays[3][1, :, :3] = hidden
@@ -149,7 +149,7 @@ def test_rows_that_see_nothing_are_uniform_and_finite(hidden):
 @pytest.mark.parametrize("causal", [False, True])
 def test_guarded_rows_that_see_nothing_are_zero(causal):
     op = Attention(2, 2, 7, 21, 9, 0.3, 2, mask=(2, 1, 7, 21), causal=causal, zero_masked=True)
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     arrays[3][:] = 0
     arrays[3][0, :, :, 15:] = -np.inf
     arrays[3][1, :, :3] = -np.inf
@@ -166,7 +166,7 @@ def test_guarded_rows_that_see_nothing_are_zero(causal):
 def test_nan_stays_in_its_query_row(causal):
     op = Attention(1, 2, 11, 11, 5, 0.4, 2, packed=True, causal=causal)
     points = [choose(op, AVX2), choose(op, AVX2, tile=(4, 2), pieces=2)]
-    (arrays,) = random_arrays(op)
+    (arrays,) = sample_inputs(op)
     for run in point_runners(SPACE, op, points, AVX2):
         clean = run(arrays)
         spoiled = arrays.copy()
@@ -179,7 +179,7 @@ def test_nan_stays_in_its_query_row(causal):
 
 def test_a_bad_key_hidden_by_causality_reaches_no_earlier_query():
     op = Attention(1, 1, 12, 12, 8, 0.4, 1, causal=True)
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     points = [choose(op, AVX2), choose(op, AVX2, tile=(1, 1)), choose(op, AVX2, tile=(4, 2))]
     for run in point_runners(SPACE, op, points, AVX2):
         clean = run(*arrays)
@@ -192,7 +192,7 @@ def test_a_bad_key_hidden_by_causality_reaches_no_earlier_query():
 
 def test_the_unscheduled_form_agrees_on_masks_and_causality():
     op = Attention(2, 4, 5, 9, 6, 0.4, 2, mask=(2, 1, 1, 9), causal=True)
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     (plain,) = compiled([(op.workload(), op.output.shape)])
     (run,) = point_runners(SPACE, op, [choose(op, AVX2)], AVX2)
     np.testing.assert_allclose(run(*arrays), plain(*arrays), atol=2e-6)

@@ -6,7 +6,8 @@ import pytest
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
-from tests.schedules.cpu.running import MACHINES, check_shapes, point_runners, random_arrays
+from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.running import MACHINES, check_shapes, point_runners
 
 SPACE = BatchMatmulSpace()
 
@@ -62,7 +63,7 @@ def test_defaults_and_refusals():
 def test_bad_values_stay_in_their_rows_and_columns():
     op = plain((2,), 5, 9, 6)
     (run,) = point_runners(SPACE, op, [SPACE.default(op, MACHINES["avx2"])], MACHINES["avx2"])
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     clean = run(*arrays)
     arrays[0][1 * 5 * 6 + 2 * 6 + 3] = np.nan  # batch 1, row 2
     spoiled = run(*arrays)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
     check_shapes,
     llvm_of,
     point_runners,
-    random_arrays,
 )
 
 SPACE = Conv2dSpace()
@@ -120,7 +120,7 @@ def test_packed_weights():
 def test_nan_spreads_no_further_than_the_window():
     op = Conv2d(2, 2, 9, 10, 3, (3, 3), (1, 1), PAD, epilogue=("relu",))
     (run,) = point_runners(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
-    x, w = random_arrays(op)
+    x, w = sample_inputs(op)
     x[1, 0, 4, 9] = np.nan
     nans = np.isnan(run(x, w))
     expected = np.zeros_like(nans)

@@ -11,13 +11,13 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import WINOGRAD, BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
     check_shapes,
     llvm_of,
     point_runners,
-    random_arrays,
 )
 
 SPACE, DEPTHWISE = BlockedConv2dSpace(), DepthwiseSpace()
@@ -186,7 +186,7 @@ def test_nan_spreads_no_further_than_the_window():
     op = on(AVX2, Conv2d(1, 8, 9, 10, 8, (3, 3), (1, 1), PAD, epilogue=("relu",)), "+1,1,1,1")
     direct = {**SPACE.default(op, AVX2), "method": "direct"}
     (run,) = point_runners(SPACE, op, [direct], AVX2)
-    x, w = random_arrays(op)
+    x, w = sample_inputs(op)
     x[0, 0, 5, 10] = np.nan
     nans = np.isnan(run(x, w))
     expected = np.zeros_like(nans)

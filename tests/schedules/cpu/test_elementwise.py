@@ -7,6 +7,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.elementwise import ElementwiseSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
@@ -14,7 +15,6 @@ from tests.schedules.cpu.running import (
     compiled,
     exact,
     point_runners,
-    random_arrays,
 )
 
 SPACE = ElementwiseSpace()
@@ -37,7 +37,7 @@ def test_every_function(function):
 def test_the_plain_forms_compute_the_same():
     ops = [Elementwise((5, 7), function) for function in ACTIVATIONS]
     for op, run in zip(ops, compiled((op.workload(), op.output.shape) for op in ops), strict=True):
-        arrays = random_arrays(op)
+        arrays = sample_inputs(op)
         np.testing.assert_allclose(run(*arrays), exact(op, arrays), rtol=0, atol=2e-6, err_msg=op.function)
 
 

@@ -6,7 +6,8 @@ import pytest
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
-from tests.schedules.cpu.running import MACHINES, check_points, check_shapes, compiled, exact, random_arrays
+from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.running import MACHINES, check_points, check_shapes, compiled, exact
 
 SPACE = GroupNormSpace()
 
@@ -26,14 +27,14 @@ def test_every_choice(machine):
 
 def test_a_mean_far_from_zero():
     op, machine = GroupNorm((2, 4, 9, 9), 2, 1e-5), MACHINES["avx2"]
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     arrays[0] = arrays[0] + np.float32(300)
     check_points(SPACE, op, [SPACE.default(op, machine)], machine, arrays, tolerance=1e-4)
 
 
 def test_the_plain_form_computes_the_same():
     op = GroupNorm((2, 6, 3, 5), 3, 1e-5, "silu")
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     (run,) = compiled([(op.workload(), op.output.shape)])
     np.testing.assert_allclose(run(*arrays), exact(op, arrays), rtol=1e-5, atol=1e-5)
 

@@ -11,13 +11,13 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul_estimate import k_block_choices, row_block_choices
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
     check_shapes,
     llvm_of,
     point_runners,
-    random_arrays,
 )
 
 SPACE = MatmulSpace()
@@ -149,7 +149,7 @@ def test_features_have_one_length_and_are_finite():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_bad_values_stay_in_their_row(bad):
     op = Matmul((5,), 19, 6, ("bias", "relu"))
-    arrays = random_arrays(op)
+    arrays = sample_inputs(op)
     (run,) = point_runners(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
     clean = run(*arrays)
     arrays[0][2, 3] = bad

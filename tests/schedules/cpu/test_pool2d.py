@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
@@ -13,7 +14,6 @@ from tests.schedules.cpu.running import (
     compiled,
     exact,
     point_runners,
-    random_arrays,
 )
 
 POOL, RELAYOUT = Pool2dSpace(), RelayoutSpace()
@@ -51,14 +51,14 @@ def test_workloads_say_the_same():
     ops = [Pool2d(*s, y_layout="NCHW8c+1,0,0,1") for s in SHAPES]
     ops.append(Relayout(2, 5, 3, 4, "NCHW8c+1,0,0,1", "NCHW4c"))
     for op, run in zip(ops, compiled((op.workload(), op.output.shape) for op in ops), strict=True):
-        arrays = random_arrays(op)
+        arrays = sample_inputs(op)
         np.testing.assert_allclose(run(*arrays), exact(op, arrays), rtol=1e-5, atol=1e-6, err_msg=str(op))
 
 
 def test_maximum_of_negative_values_ignores_the_zeros_around():
     machine = MACHINES["avx2"]
     op = Pool2d(1, 8, 4, 4, (3, 3), (2, 2), PAD, (2, 2), "max", False, "NCHW8c+1,1,1,1", "NCHW8c")
-    (x,) = random_arrays(op)
+    (x,) = sample_inputs(op)
     x[:, :, 1:-1, 1:-1] = -2 - np.abs(x[:, :, 1:-1, 1:-1])
     (run,) = point_runners(POOL, op, [POOL.default(op, machine)], machine)
     np.testing.assert_array_equal(run(x), op.reference(x))

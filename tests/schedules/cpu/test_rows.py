@@ -11,13 +11,13 @@ from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
 from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
+from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
     check_points,
     check_shapes,
     llvm_of,
     point_runners,
-    random_arrays,
 )
 
 NORMALIZE, SOFTMAX = NormalizeSpace(), SoftmaxSpace()
@@ -85,7 +85,7 @@ def test_refusals():
 
 def test_variance_survives_a_large_mean():
     op = Normalize((4,), 200, 1e-5)
-    x, *vectors = random_arrays(op)
+    x, *vectors = sample_inputs(op)
     check_points(NORMALIZE, op, [NORMALIZE.default(op, AVX2)], AVX2, [x + np.float32(1000), *vectors], 2e-4)
 
 
@@ -94,7 +94,7 @@ def test_bad_values_spoil_their_own_row_only(bad):
     cases = ((NORMALIZE, Normalize((5,), 37, 1e-5)), (SOFTMAX, Softmax((5,), 37)))
     for space, op in cases:
         runners = point_runners(space, op, [{"chunks": c} for c in space.knobs(op, AVX2)[0].choices], AVX2)
-        arrays = random_arrays(op)
+        arrays = sample_inputs(op)
         clean = runners[0](*arrays)
         arrays[0][1, 20] = bad
         for run in runners:
