@@ -111,9 +111,9 @@ class Clock:
 
 def sources(built: Any) -> dict[str, int]:
     """Distinct kernels of the first architecture by where their schedule comes from."""
-    target = built.plan.variants()[0].target
+    target = built.optimized.variants()[0].target
     found: Counter[str] = Counter()
-    for task in built.plan.variants()[0].tasks:
+    for task in built.optimized.variants()[0].tasks:
         if built.choices[task.key].origin != "default":
             found["record"] += 1
         elif task.space is not None:

@@ -5,8 +5,8 @@
     python benchmarks/gpu.py --out results.json --report --ship logs     # afterwards, needs no GPU
     HETERO_TVM_CUDA_EMULATE=1 python benchmarks/gpu.py --quick     # numbers only, on the CPU emulation
 
-A command starts nothing new after ``--minutes`` (9); the next one goes on with the rows and tuning records
-that are missing.  See ``hetero_tvm/benchmarking/gpu`` for what is measured and how.
+A command starts nothing new after ``--minutes`` (7.5); the next one goes on with the entries and tuning
+records that are missing.  See the package ``benchmarks/gpu`` for what is measured and how.
 """
 
 import sys

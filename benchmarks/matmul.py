@@ -20,7 +20,8 @@ from hetero_tvm.records.store import RecordStore, Site
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.search.loop import TuneOptions, tune
-from hetero_tvm.search.measure.workers import Job, Workers, contract_spec, start_early
+from hetero_tvm.search.measure.forked_workers import ForkedWorkers, start_early
+from hetero_tvm.search.measure.service import Job, contract_spec
 from hetero_tvm.targets.registry import parse_target
 
 SHAPES = ("128x384x1536", "1024x1024x1024", "197x768x3072", "7x768x2048", "128x768x768", "1x2048x1000")
@@ -38,7 +39,7 @@ def task_of(shape: str) -> Task:
 def measure(task: Task, point: dict, machine, rounds: int = 5) -> tuple[float, float]:
     """(best seconds of the kernel, best peak in GFLOP/s), asked in turn."""
     best, peak = float("inf"), 0.0
-    with Workers(machine) as workers:
+    with ForkedWorkers(machine) as workers:
         workers.add_task(task.name, contract_spec(task.op, task.space))
         for _ in range(rounds):
             peak = max(peak, host.measure_peak(machine.threads))

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES
 from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_library
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import HeteroTVMError, UsageError
-from hetero_tvm.runtime import read_manifest
-
-_ROUNDS, _NPU_ROUNDS = 10, 3
+from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.runtime import DeviceCost
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,10 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=cli_common.positive, metavar="N", help="default: one per available core"
     )
-    parser.add_argument(
-        "--rounds", type=cli_common.positive, metavar="R",
-        help="turns of each runtime (10; 3 where an NPU is simulated, whose cycles never vary)",
-    )  # fmt: skip
+    rounds = "turns of each runtime (10; 3 where a device is simulated, whose cycles never vary)"
+    parser.add_argument("--rounds", type=cli_common.positive, metavar="R", help=rounds)
     parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
     return parser
 
@@ -62,9 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError(f"not installed: {', '.join(absent)}", hint=f"pip install {packages}")
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-bench-") as folder:
         subject = _subject(options, library, Path(folder))
-        manifest = read_manifest(subject.files["library"])
-        rounds = options.rounds or (_NPU_ROUNDS if manifest.target.kind == "npu" else _ROUNDS)
-        settings = Options(cores, rounds, options.seconds)
+        settings = Options(cores, options.rounds, options.seconds)
         runtimes = [OURS, *(names if subject.files["model"] else [])]
 
         def progress(text: str) -> None:
@@ -75,30 +71,25 @@ def _run(options: argparse.Namespace) -> int:
         results = compare(runtimes, subject.inputs, subject.files, settings, progress)
     if results[0].status != "ok":
         raise HeteroTVMError(f"our own library failed: {results[0].reason}")
+    settings = replace(settings, rounds=len(results[0].turns))
     results += [Result(name, "not installed", f"pip install '{RUNTIMES[name].install}'") for name in absent]
     if options.json:
         cli_common.print_json(_document(subject, settings, results))
     else:
         _print_table(subject, settings, results)
-        if results[0].npu is not None:
-            print(_npu_line(results[0], manifest.device))
+        if results[0].device_cost is not None:
+            print(_device_lines(results[0], results[0].device_cost))
     return 0
 
 
-def _npu_line(ours: Result, device: dict[str, Any]) -> str:
-    """What the NPU does in a call, in place of the wall time of its simulator."""
-    facts = ours.to_json()["npu"]
-    name = device.get("npu", {}).get("name", "")
-    driver = os.environ.get("HNPU_DRIVER")
-    counted = f"counted by {driver}" if driver else "simulated"
-    regions = f"{facts['regions']} region{'s' * (facts['regions'] > 1)}"
+def _device_lines(ours: Result, cost: DeviceCost) -> str:
+    """What a device does in a call: its own time, in place of the wall time of its simulator."""
+    latency = float(ours.compared[0])
     return (
-        f"NPU {name} {device.get('precision', '')}, {counted}: {facts['cycles']:,.0f} cycles, "
-        f"{facts['npu_ms']:.3f} ms, {1e3 * facts['energy_joule']:.3f} mJ, "
-        f"{facts['dram_bytes'] / 1e6:.2f} MB of DRAM traffic, {regions}\n"
-        f"with {facts['host_ms']:.3f} ms of kernels on the host: {facts['latency_ms']:.3f} ms, which is what "
+        f"{cost.summary}\n"
+        f"with {latency - 1e3 * cost.seconds:.3f} ms of kernels on the host: {latency:.3f} ms, which is what "
         "'ours / this' compares; the times of our row are the wall's"
-        + ("" if driver else ", for which the simulator computes the numbers")
+        + (", for which the simulator computes the numbers" if cost.simulated else "")
     )
 
 
@@ -113,7 +104,7 @@ def _cores(threads: int | None) -> tuple[int, ...]:
 
 
 def _as_library(text: str) -> Path | None:
-    """The path of an exported library, when ``text`` is one or a folder with one."""
+    """Path of an exported library, when ``text`` is one or a folder with one."""
     path = Path(text)
     if path.suffix == ".so":
         return path.absolute()
@@ -138,11 +129,11 @@ def _subject(options: argparse.Namespace, library: Path | None, folder: Path) ->
     return from_library(library, model, source, folder)
 
 
-def _library_for(model: Any, options: argparse.Namespace) -> Path:
+def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
     """Build an imported model with the records there are, and export it to ``--out``."""
     import hetero_tvm
 
-    plan = cli_common.load_plan(options, model)
+    plan = cli_common.load_optimized(options, model)
     built = hetero_tvm.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.book import FINAL, summary
+from benchmarks.gpu.results_file import FINAL, summary
 from hetero_tvm.ops.base import from_json
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.store import TRIAL, VERIFIED, Record, read_records
 from hetero_tvm.schedules.base import thaw
-from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
 from hetero_tvm.search.cost_model import described
+from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 from hetero_tvm.targets.registry import parse_target
 
 _SPACES = {space.name: space for space in CUDA_SPACES}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from benchmarks.gpu import tensors, timing
 from benchmarks.gpu.case import Case
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import DeviceTensor, tvm
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.measure.compile_process import FUNCTION
 from hetero_tvm.search.measure.prepared import tolerance_of
@@ -25,9 +25,9 @@ class Kernel:
 
     Parameters
     ----------
-    case, target : what it is, and what it is compiled for (:meth:`Case.target` of it).
-    point : of the space that serves it.
-    library : where it has been compiled already; None compiles it.  Without facts.
+    case, target : what it computes, and what it is compiled for (:meth:`Case.target` of it).
+    point : a point of the space that serves it.
+    library : file that it has been compiled to already, which tells no ``facts``; None compiles it.
     """
 
     def __init__(self, case: Case, target: Target, point: Mapping[str, Any], library: str | None = None):
@@ -48,18 +48,23 @@ class Kernel:
             self.function = codegen.compile_kernels(module, target.tvm_target)[FUNCTION]
         self.facts = facts.of_module(made[0])
 
-    def operands(self, given: list[torch.Tensor]) -> list[Any]:
-        """A set of operands, constant ones packed, as TVM tensors."""
+    def packed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """A set of operands, constant ones packed as the point wants them."""
         packers = self._space.pack(self.case.op, self._point, self._machine)
         return [
-            tensors.to_tvm(tensors.from_numpy(packers[i](tensors.to_numpy(x))) if i in packers else x)
+            tensors.from_numpy(packers[i](tensors.to_numpy(x))) if i in packers else x
             for i, x in enumerate(given)
         ]
 
+    def operands(self, given: list[torch.Tensor]) -> list[DeviceTensor]:
+        """:meth:`packed` operands as TVM tensors."""
+        return [tensors.to_tvm(x) for x in self.packed(given)]
+
     def blanks(self) -> list[torch.Tensor]:
+        """Memory for the results, full of NaN (see :func:`.tensors.blank`)."""
         return [tensors.blank(output.shape, output.dtype) for output in self.case.op.outputs]
 
-    def run(self, operands: list[Any]) -> list[torch.Tensor]:
+    def run(self, operands: list[DeviceTensor]) -> list[torch.Tensor]:
         """Results of one launch into memory that held other values before."""
         results = [tensors.to_tvm(blank) for blank in self.blanks()]
         if not tensors.EMULATED:
@@ -70,7 +75,7 @@ class Kernel:
         return [tensors.to_torch(result) for result in results]
 
     def check(self, seeds: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
-        """Compared with PyTorch in float64 on fresh operands, and with itself run after run.
+        """Compare with PyTorch in float64 on fresh operands, and one run with the next.
 
         Returns
         -------
@@ -91,8 +96,13 @@ class Kernel:
         status = "wrong" if not worst <= tolerance else "ok" if stable else "unstable"
         return {"status": status, "error": worst, "tolerance": tolerance}
 
-    def time(self, sets: list[list[torch.Tensor]], clock: timing.Clock, busy: Any) -> timing.Timing:
-        """Over sets of operands that do not fit the cache; all write the same results."""
+    def time(
+        self, sets: list[list[torch.Tensor]], clock: timing.Clock, busy: Callable[[], None]
+    ) -> timing.Timing:
+        """Seconds of a launch, over sets of operands that do not fit the cache; all write the same results.
+
+        ``busy`` is called once while the GPU works.
+        """
         results = [tensors.to_tvm(blank) for blank in self.blanks()]
         calls = [functools.partial(self.function, *self.operands(given), *results) for given in sets]
         torch.cuda.synchronize()

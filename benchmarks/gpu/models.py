@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.book import Book
-from benchmarks.gpu.rows import Bench
+from benchmarks.gpu.measure import Setup
+from benchmarks.gpu.results_file import ResultsFile
 from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
 from hetero_tvm.benchmarking.subject import save
 from hetero_tvm.reference import sample_inputs
@@ -19,45 +19,49 @@ MODELS = ("bert-base", "gpt2-small")
 TINY = "minilm-l6-tiny"
 _MODES = ("max-autotune", "eager")
 _TOLERANCE = 4e-2
-"""Of float16 through 12 layers, relative to the largest value; PyTorch's own error stands beside it."""
+"""Error of float16 through 12 layers, relative to the largest value; PyTorch's own error stands beside it."""
 _GOAL = 1.0
 _TRIALS = 2
-"""Times ``--trials``: a model has a dozen kernels.  Records of earlier rows count."""
+"""Trials of a model as a multiple of ``--trials``: it has a dozen kernels.  Earlier records count."""
 _MINUTES = 2.5
 _PEER_SECONDS = 420.0
 _RESERVE = {"tune": 200.0, "build": 90.0, "run": 45.0, "max-autotune": 150.0, "eager": 30.0}
 """Seconds that must be left for a step to be begun."""
 
 
-def features(bench: Bench, book: Book, folder: Path) -> None:
+def features(setup: Setup, results: ResultsFile, folder: Path) -> None:
     """A tiny model built and called in every way: graphs, streams, submitting, PyTorch's tensors."""
 
     def measure() -> dict[str, Any]:
-        return Model(bench, TINY, {}, folder).ours("features")
+        return Model(setup, TINY, {}, folder).ours("features")
 
-    book.row("smoke", f"{TINY} called in every way", measure, reserve=30.0)
+    results.entry("smoke", f"{TINY} called in every way", measure, reserve=30.0)
 
 
-def models(bench: Bench, book: Book, folder: Path, names: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """Each step is a row of its own, so that what is done is not done again: tuning, our times, theirs.
+def models(
+    setup: Setup, results: ResultsFile, folder: Path, names: tuple[str, ...], sizes: dict[str, int]
+) -> None:
+    """Measure models; each step is an entry of its own, so that it is not repeated: tuning, ours, theirs.
 
     PyTorch's compiler runs alone: it times candidates on the same GPU, and takes all cores.
     """
     for name in names:
-        model = Model(bench, name, sizes, folder)
-        if not bench.small:
-            seconds = min(60 * _MINUTES, book.seconds_left)
+        model = Model(setup, name, sizes, folder)
+        if not setup.small:
+            seconds = min(60 * _MINUTES, results.seconds_left)
             tuned = functools.partial(model.tuned, seconds)
-            if book.row("models", f"{name} tuning", tuned, _RESERVE["tune"]) is None:
+            if results.entry("models", f"{name} tuning", tuned, _RESERVE["tune"]) is None:
                 continue  # later: times of defaults would stay in the results
-        ours = book.row("models", f"{name} f16", functools.partial(model.ours, "ours"), _RESERVE["build"])
+        build = functools.partial(model.ours, "ours")
+        ours = results.entry("models", f"{name} f16", build, _RESERVE["build"])
         for mode in _MODES:
-            if mode != "eager" and bench.small:
+            if mode != "eager" and setup.small:
                 continue  # Inductor's C++ is not what this is about
-            reserve = 0.0 if bench.small else _RESERVE[mode]
-            seconds = min(_PEER_SECONDS, book.seconds_left + 30)
+            reserve = 0.0 if setup.small else _RESERVE[mode]
+            seconds = min(_PEER_SECONDS, results.seconds_left + 30)
             theirs = functools.partial(model.theirs, mode, seconds)
-            _compare(book, name, ours, mode, book.row("models", f"{name} torch {mode}", theirs, reserve))
+            peer = results.entry("models", f"{name} torch {mode}", theirs, reserve)
+            _compare(results, name, ours, mode, peer)
 
 
 class Model:
@@ -69,17 +73,17 @@ class Model:
     folder : where what is built goes.
     """
 
-    def __init__(self, bench: Bench, name: str, sizes: dict[str, int], folder: Path):
-        self._bench, self._name, self._sizes, self._folder = bench, name, sizes, folder
+    def __init__(self, setup: Setup, name: str, sizes: dict[str, int], folder: Path):
+        self._setup, self._name, self._sizes, self._folder = setup, name, sizes, folder
 
     @functools.cached_property
     def plan(self) -> Any:
         model = import_model(f"zoo:{self._name}", **self._sizes)
-        return optimize_model(model, f"cuda:{self._bench.target.machine.arch}", precision="f16")
+        return optimize_model(model, f"cuda:{self._setup.target.machine.arch}", precision="f16")
 
     def tuned(self, seconds: float) -> dict[str, Any]:
         """Search its kernels for so long; what is known of them already counts."""
-        trials, logs = _TRIALS * self._bench.trials, self._bench.logs
+        trials, logs = _TRIALS * self._setup.trials, self._setup.logs
         report = tune_model(
             self.plan, trials=trials, minutes=seconds / 60, logs=logs, use_shipped=False
         ).report
@@ -88,20 +92,20 @@ class Model:
 
     def ours(self, what: str) -> dict[str, Any]:
         """Build it from the records that there are, and run it."""
-        built = build_model(self.plan, logs=self._bench.logs, use_shipped=False)
+        built = build_model(self.plan, logs=self._setup.logs, use_shipped=False)
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._ask(what, 180.0, library=str(built.export(self._folder / self._name)))
 
     def theirs(self, mode: str, seconds: float) -> dict[str, Any]:
-        """PyTorch's; its memory pools and compilers go with the process."""
+        """Time PyTorch's version; its memory pools and compilers go with the process."""
         try:
             return self._ask(mode, seconds)
         finally:
-            self._bench.worker.close()
+            self._setup.worker.close()
 
     def _ask(self, what: str, seconds: float, **more: str) -> dict[str, Any]:
         request = {"do": "model", "what": what, "tolerance": _TOLERANCE, **self._files(), **more}
-        return self._bench.worker.ask(request, seconds)
+        return self._setup.worker.ask(request, self._setup.seconds(seconds))
 
     def _files(self) -> dict[str, str]:
         """The cleaned model and inputs for it, as files."""
@@ -114,13 +118,13 @@ class Model:
         return {"model": str(model), "inputs": str(inputs)}
 
 
-def _compare(book: Book, name: str, mine: Any, mode: str, peer: Any) -> None:
-    """Our speed relative to PyTorch's into our row."""
+def _compare(results: ResultsFile, name: str, mine: Any, mode: str, peer: Any) -> None:
+    """Put our speed relative to PyTorch's into our entry."""
     if not mine or not peer or not mine.get("seconds") or not peer.get("seconds"):
         return
     ratio = peer["seconds"] / mine["seconds"]
     mine.setdefault("speed_of", {})[f"torch {mode}"] = ratio
     if mode == "max-autotune":
         mine["goals"] = {f"torch {mode}": ratio >= _GOAL}
-    book.write()
+    results.write()
     print(f"  {name}: {ratio:.2f} x torch {mode}", flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.store import TRIAL, VERIFIED, Record, append_line, read_records
 from hetero_tvm.schedules.base import thaw
-from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
+from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 
 _SPACES = {space.name: space for space in CUDA_SPACES}
 

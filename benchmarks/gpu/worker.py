@@ -1,12 +1,13 @@
 """The process that runs kernels and PyTorch on the GPU: one request at a time, replaced when it breaks.
 
-Requests: ``{"do": "check" | "time", "section", "label", "point", "small"}`` for a point of a row,
+Requests: ``{"do": "check" | "time", "section", "label", "point", "small"}`` for a point of a case,
 ``{"do": "peers", "section", "label"}``, ``{"do": "copy", "nbytes"}``, ``{"do": "roofs"}``,
 ``{"do": "model", ...}`` (see :mod:`.model_run`).  Answers have a ``status``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,15 +16,23 @@ from hetero_tvm.search.measure.peer import Peer, PeerLost, serve
 
 _MODULE = "benchmarks.gpu.worker"
 _L2 = 64 << 20
-"""Bytes, where PyTorch does not tell."""
+"""Bytes of the L2 cache, where PyTorch does not tell."""
 
 
 class Worker:
-    """The starter's end: every request is answered, whatever it does to the process."""
+    """The starter's end of the process: every request is answered, whatever it does to the process.
+
+    Parameters
+    ----------
+    arch : architecture that kernels are compiled for, as ``sm_90a``.
+    environment : variables of the process, on top of this one's.
+    """
 
     def __init__(self, arch: str, environment: Mapping[str, str] | None = None, module: str = _MODULE):
-        paths = [path for path in sys.path if path]
-        self._peer = Peer(module, {"arch": arch, "sys_path": paths}, environment, start_seconds=240.0)
+        # What is imported here is imported there, this repository included, wherever that starts.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        variables = {"PYTHONPATH": paths, **(environment or {})}
+        self._peer = Peer(module, {"arch": arch}, variables, start_seconds=240.0)
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """An answer; where there is none ``status`` is ``crash``, ``timeout`` or ``failed``, and ``why``."""
@@ -49,18 +58,18 @@ class Worker:
 
 
 class Service:
-    """The process's end."""
+    """The process's end: one method ``_do_NAME`` per request."""
 
     def __init__(self, hello: dict[str, Any]):
         import torch
 
-        from benchmarks.gpu import box, tensors, timing
+        from benchmarks.gpu import device_info, tensors, timing
         from hetero_tvm.runtime.cuda import devices as cuda_runtime
         from hetero_tvm.targets.registry import parse_target
 
         self._torch, self._target = torch, parse_target(f"cuda:{hello['arch']}")
         self._clock = None if tensors.EMULATED else timing.Clock()
-        self._sensor = box.Sensor()
+        self._sensor = device_info.Sensor()
         self._l2 = 0
         if not tensors.EMULATED:
             cuda_runtime.start()
@@ -87,11 +96,9 @@ class Service:
         return False
 
     def _case(self, request: Mapping[str, Any]) -> Any:
-        from benchmarks.gpu.sections import section_named
+        from benchmarks.gpu.sections import case_named
 
-        section = section_named(request["section"])
-        cases = section.small if request.get("small") else section.cases
-        return next(case for case in cases if case.label == request["label"])
+        return case_named(request["section"], request["label"], bool(request.get("small")))
 
     def _kernel(self, request: Mapping[str, Any]) -> Any:
         from benchmarks.gpu.kernels import Kernel
@@ -139,7 +146,6 @@ class Service:
 
 
 def _open(hello: dict[str, Any]) -> tuple[dict[str, Any], Service]:
-    sys.path[:] = hello["sys_path"]
     return {"ready": True}, Service(hello)
 
 

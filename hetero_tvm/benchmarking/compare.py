@@ -1,4 +1,4 @@
-"""Ask several runtimes in turn, one process each, and compare times and outputs.
+"""Side-by-side comparison: several runtimes asked in turn, one process each; their times and outputs.
 
 Why so: a worker thread that still spins slows the next runtime, so only one process computes at
 a time, with pauses in which spinning ends; the order rotates and every runtime is asked in every
@@ -24,24 +24,35 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.benchmarking.runtimes import OURS
+from hetero_tvm.runtime import DeviceCost
 
 _START_LIMIT = 900.0  # seconds; torch.compile of a large model takes minutes
 _TURN_LIMIT = 300.0
+_ROUNDS, _COUNTED_ROUNDS = 10, 3
+"""Rounds by default, and where our latency is counted by its device: a simulator's cycles never vary."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure.  ``seconds``: timed calls per runtime and round; ``pause``: between turns."""
+    """How to measure.
+
+    Parameters
+    ----------
+    cores : cores that every runtime gets, one thread on each.
+    rounds : turns of each runtime; None: 10, or 3 where our latency is counted by its device.
+    seconds : timed calls per turn.
+    pause : seconds between turns.
+    """
 
     cores: tuple[int, ...]
-    rounds: int = 10
+    rounds: int | None = None
     seconds: float = 0.3
     pause: float = 0.35
 
 
 @dataclass
 class Result:
-    """One runtime's row.  ``status``: ``ok``, ``failed`` or ``not installed`` (see ``reason``)."""
+    """Times of one runtime.  ``status``: ``ok``, ``failed`` or ``not installed`` (see ``reason``)."""
 
     name: str
     status: str = "ok"
@@ -53,26 +64,22 @@ class Result:
     ratio: float | None = None
     """Our median divided by this runtime's (below 1: we are faster)."""
     ratio_p10: float | None = None
-    """The same of the 10th percentiles: what a busy machine disturbs least."""
-    npu: dict[str, Any] | None = None
-    """What a call costs on the NPU (see :class:`hetero_tvm.runtime.NpuUsage`), where ours runs on one."""
-    host_turns: list[float] = field(default_factory=list)
-    """Milliseconds of each call outside of the NPU's regions."""
+    """Ratio of the 10th percentiles: what a busy machine disturbs least."""
+    device_cost: DeviceCost | None = None
+    """Cost of a call on a device that counts its own time; None where the wall time is the latency."""
+    host_milliseconds: list[float] = field(default_factory=list)
+    """Milliseconds of each call outside of that device."""
     max_abs_difference: float | None = None
+    """Largest difference from our outputs."""
     max_rel_difference: float | None = None
-    """The largest difference from our outputs; also divided by the largest output."""
-
-    @property
-    def npu_milliseconds(self) -> float | None:
-        """Latency with an NPU in place of its simulator: its own time, and the host's kernels."""
-        if self.npu is None:
-            return None
-        return 1e3 * self.npu["seconds"] + float(np.median(self.host_turns))
+    """Largest difference from our outputs, divided by the largest output."""
 
     @property
     def compared(self) -> np.ndarray:
-        """The milliseconds that ratios are of: the wall's, or the estimate where an NPU is simulated."""
-        return np.concatenate(self.turns) if self.npu is None else np.array([self.npu_milliseconds])
+        """Milliseconds that ratios are of: the wall's, or the latency with the device itself."""
+        if self.device_cost is None:
+            return np.concatenate(self.turns)
+        return np.array([1e3 * self.device_cost.seconds + float(np.median(self.host_milliseconds))])
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"name": self.name, "status": self.status}
@@ -93,16 +100,16 @@ class Result:
             "ratio_p10": self.ratio_p10,
             "max_abs_difference": _json_number(self.max_abs_difference),
             "max_rel_difference": _json_number(self.max_rel_difference),
-            **self._npu_json(),
+            **self._device_json(),
         }
 
-    def _npu_json(self) -> dict[str, Any]:
-        if self.npu is None:
+    def _device_json(self) -> dict[str, Any]:
+        cost = self.device_cost
+        if cost is None:
             return {}
-        known = {key: value for key, value in self.npu.items() if key not in ("seconds", "call_seconds")}
-        npu_ms = 1e3 * self.npu["seconds"]
-        host = self.npu_milliseconds - npu_ms
-        return {"npu": {**known, "npu_ms": npu_ms, "host_ms": host, "latency_ms": self.npu_milliseconds}}
+        latency, inside = float(self.compared[0]), 1e3 * cost.seconds
+        times = {f"{cost.kind}_ms": inside, "host_ms": latency - inside, "latency_ms": latency}
+        return {cost.kind: {**cost.counters, **times}}
 
 
 def _json_number(value: float | None) -> float | str | None:
@@ -138,8 +145,10 @@ def compare(
 
 
 def _measure(workers: list[_Worker], options: Options, progress: Callable[[str], None]) -> None:
-    for number in range(options.rounds):
-        progress(f"round {number + 1} of {options.rounds}")
+    counted = any(worker.result.device_cost is not None for worker in workers)
+    rounds = options.rounds or (_COUNTED_ROUNDS if counted else _ROUNDS)
+    for number in range(rounds):
+        progress(f"round {number + 1} of {rounds}")
         shift = number % len(workers) if workers else 0
         for worker in workers[shift:] + workers[:shift]:
             if worker.alive:
@@ -214,6 +223,7 @@ class _Worker:
         }
         answer = self._ask(task, _START_LIMIT)
         self.result.version = answer.get("version", "")
+        self._take_cost(answer)
         self.result.start_seconds = time.perf_counter() - start
 
     @property
@@ -225,10 +235,16 @@ class _Worker:
         if "milliseconds" not in answer:
             return
         self.result.turns.append(answer["milliseconds"])
-        if (npu := answer.get("npu")) is not None:
-            self.result.npu = npu
-            pairs = zip(answer["milliseconds"], answer["npu_milliseconds"], strict=True)
-            self.result.host_turns += [max(0.0, whole - inside) for whole, inside in pairs]
+        if self._take_cost(answer):
+            pairs = zip(answer["milliseconds"], answer["device_milliseconds"], strict=True)
+            self.result.host_milliseconds += [max(0.0, whole - inside) for whole, inside in pairs]
+
+    def _take_cost(self, answer: dict[str, Any]) -> bool:
+        """Keep the cost of the last call, if its device counted one."""
+        cost = answer.get("device_cost")
+        if cost is not None:
+            self.result.device_cost = DeviceCost(**cost)
+        return cost is not None
 
     def outputs(self) -> list[np.ndarray]:
         with np.load(self._outputs) as file:
@@ -259,7 +275,7 @@ class _Worker:
         return self._fail(answer["error"]) if "error" in answer else answer
 
     def _read_line(self, limit: float) -> bytes:
-        """One line of the worker; raises TimeoutError."""
+        """Read one line of the worker; raises TimeoutError."""
         stream, stop, line = self._process.stdout.fileno(), time.monotonic() + limit, b""
         while not line.endswith(b"\n"):
             if not select.select([stream], [], [], max(0.0, stop - time.monotonic()))[0]:

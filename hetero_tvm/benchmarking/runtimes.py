@@ -1,4 +1,4 @@
-"""The runtimes that can be compared: how each is set up and called.  Runs inside a worker."""
+"""The runtimes that can be compared: how each is set up and called, inside a worker."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import torch
+
+    from hetero_tvm.runtime import DeviceCost
+
 Inputs = dict[str, np.ndarray]
 Call = Callable[[], Sequence[np.ndarray]]
+"""One inference on the inputs of a job; gives the outputs."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker prepares.  All runtimes get the same inputs, cores and number of threads."""
+    """Everything that a worker prepares a runtime from; all get the same inputs, cores and threads."""
 
     runtime: str
     inputs: Inputs
     cores: tuple[int, ...]
     library: Path | None
-    """Our exported library."""
+    """Library that we exported."""
     model: Path | None
-    """The ONNX file as it came, with fixed input shapes."""
+    """ONNX file as it came, with fixed input shapes."""
     clean_model: Path | None
-    """The same after import: shape arithmetic folded, no symbolic shapes."""
+    """ONNX file after import: shape arithmetic folded, no symbolic shapes."""
 
     @property
     def threads(self) -> int:
@@ -33,23 +40,43 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """One runtime: the package it needs, its version, and how it becomes a function to time.
+class Prepared:
+    """A runtime that has loaded its model.
 
-    ``needs`` names the packages to import, ``install`` the argument of ``pip install``.
+    Parameters
+    ----------
+    call : one inference.
+    device_cost : cost of the last call on a device that counts its own time; None where the wall time is
+        the latency.
     """
 
-    prepare: Callable[[Job], Call]
+    call: Call
+    device_cost: Callable[[], DeviceCost | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime.
+
+    Parameters
+    ----------
+    prepare : makes it ready for a job.
+    needs : package that it imports.
+    install : argument of ``pip install`` that brings it.
+    """
+
+    prepare: Callable[[Job], Prepared]
     needs: str
     install: str
 
     @property
     def installed(self) -> bool:
+        """Whether its package is there."""
         return importlib.util.find_spec(self.needs) is not None
 
 
-def _ours(job: Job) -> Call:
-    from hetero_tvm.runtime import load, npu_usage
+def _ours(job: Job) -> Prepared:
+    from hetero_tvm.runtime import device_cost, load
 
     net = load(job.library, threads=job.threads, pin=job.cores)
     names = [spec.name for spec in net.signature.inputs]
@@ -59,11 +86,10 @@ def _ours(job: Job) -> Call:
         result = net(*values)
         return result if isinstance(result, tuple) else (result,)
 
-    call.npu = lambda: npu_usage(net)  # what the last call cost on an NPU, or None
-    return call
+    return Prepared(call, lambda: device_cost(net))
 
 
-def _onnxruntime(job: Job) -> Call:
+def _onnxruntime(job: Job) -> Prepared:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -71,10 +97,10 @@ def _onnxruntime(job: Job) -> Call:
     options.intra_op_num_threads = job.threads
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(job.model), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, job.inputs)
+    return Prepared(lambda: session.run(None, job.inputs))
 
 
-def _openvino(job: Job) -> Call:
+def _openvino(job: Job) -> Prepared:
     import openvino
 
     settings = {
@@ -90,10 +116,11 @@ def _openvino(job: Job) -> Call:
         request.infer(job.inputs)
         return [tensor.data for tensor in request.output_tensors]
 
-    return call
+    return Prepared(call)
 
 
-def _torch_module(job: Job):
+def _torch_module(job: Job) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """The model in PyTorch, and its inputs."""
     import onnx
     import torch
 
@@ -101,22 +128,26 @@ def _torch_module(job: Job):
 
     torch.set_num_threads(job.threads)
     module = to_torch(onnx.load(str(job.clean_model))).eval()
-    return torch, module, [torch.from_numpy(job.inputs[name]) for name in module.input_names]
+    return module, [torch.from_numpy(job.inputs[name]) for name in module.input_names]
 
 
-def _torch(job: Job) -> Call:
-    torch, module, values = _torch_module(job)
+def _torch(job: Job) -> Prepared:
+    import torch
+
+    module, values = _torch_module(job)
 
     def call() -> Sequence[np.ndarray]:
         with torch.inference_mode():
             return [value.numpy() for value in module(*values)]
 
-    return call
+    return Prepared(call)
 
 
-def _torch_compile(job: Job) -> Call:
-    torch, module, values = _torch_module(job)
+def _torch_compile(job: Job) -> Prepared:
+    import torch
     import torch._inductor.config as inductor
+
+    module, values = _torch_module(job)
 
     inductor.freezing = True  # packs the weights, as the other runtimes do
     compiled = torch.compile(module)
@@ -125,10 +156,10 @@ def _torch_compile(job: Job) -> Call:
         with torch.no_grad():
             return [value.numpy() for value in compiled(*values)]
 
-    return call
+    return Prepared(call)
 
 
-def _tvm(job: Job) -> Call:
+def _tvm(job: Job) -> Prepared:
     """Stock TVM on our import: its default pipeline with fusion, no tuning."""
     from hetero_tvm import host
     from hetero_tvm.frontend import import_model
@@ -158,7 +189,7 @@ def _tvm(job: Job) -> Call:
         result = main(*values)
         return [result.numpy()] if hasattr(result, "numpy") else [part.numpy() for part in result]
 
-    return call
+    return Prepared(call)
 
 
 OURS = "hetero_tvm"
@@ -172,13 +203,13 @@ RUNTIMES: dict[str, Runtime] = {
     "tvm": Runtime(_tvm, "tvm", "apache-tvm==0.27.0.post1"),
 }
 
-# What --vs accepts, and the runtimes that it stands for.
 PEERS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime",),
     "openvino": ("openvino",),
     "torch": ("torch", "torch.compile"),
     "tvm": ("tvm",),
 }
+"""Names that ``--vs`` accepts, and the runtimes that each stands for."""
 
 _DISTRIBUTIONS = {OURS: "hetero-tvm", "torch.compile": "torch", "tvm": "apache-tvm"}
 

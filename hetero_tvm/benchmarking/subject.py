@@ -1,30 +1,41 @@
-"""What is compared: our library, the model for the other runtimes, and the inputs for all."""
+"""The subject of a comparison: our library, the model for the other runtimes, and the inputs for all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime import Signature, read_manifest
 
+if TYPE_CHECKING:
+    import onnx
+
+    from hetero_tvm.frontend.signature import ImportedModel
+
 _INLINE_LIMIT = 1 << 30  # larger models are saved with their weights in a file beside them
 
 
 @dataclass(frozen=True)
 class Subject:
-    """``files`` as :func:`hetero_tvm.benchmarking.compare.compare` takes them."""
+    """One model in the forms that runtimes take.
+
+    Parameters
+    ----------
+    files : by the keys that :func:`hetero_tvm.benchmarking.compare.compare` takes.
+    inputs : arrays by input name.
+    """
 
     name: str
     files: dict[str, Path | None]
     inputs: dict[str, np.ndarray]
 
 
-def from_library(library: Path, model: Any | None, source: str | None, folder: Path) -> Subject:
+def from_library(library: Path, model: ImportedModel | None, source: str | None, folder: Path) -> Subject:
     """An exported library, with the imported ``model`` it was made from (None: ours alone).
 
     ``source`` is what ``model`` was imported from, ``folder`` receives the files for the workers.
@@ -43,7 +54,7 @@ def from_library(library: Path, model: Any | None, source: str | None, folder: P
     return Subject(manifest.name, files, sample_inputs(model.onnx_model))
 
 
-def _original(source: Any, model: Any) -> Any:
+def _original(source: str | None, model: ImportedModel) -> onnx.ModelProto:
     """The model before our import: other runtimes look for patterns as exporters write them."""
     import onnx
 
@@ -60,7 +71,7 @@ def _original(source: Any, model: Any) -> Any:
     return onnx.load(str(source))
 
 
-def with_fixed_inputs(proto: Any, signature: Any) -> Any:
+def with_fixed_inputs(proto: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
     """A copy of ``proto`` whose inputs have the shapes of ``signature``; nothing else is touched."""
     import onnx
 
@@ -74,7 +85,7 @@ def with_fixed_inputs(proto: Any, signature: Any) -> Any:
     return copy
 
 
-def save(proto: Any, path: Path) -> Path:
+def save(proto: onnx.ModelProto, path: Path) -> Path:
     """Write an ONNX model, with external data when it is large."""
     import onnx
 
@@ -83,7 +94,7 @@ def save(proto: Any, path: Path) -> Path:
     return path
 
 
-def _check_same(ours: Signature, theirs: Any, library: Path, source: str) -> None:
+def _check_same(ours: Signature, theirs: Signature, library: Path, source: str) -> None:
     problems = [
         f"input {have} in the library, {want} in the model"
         for have, want in zip(ours.inputs, theirs.inputs, strict=False)
@@ -100,7 +111,7 @@ def _check_same(ours: Signature, theirs: Any, library: Path, source: str) -> Non
 
 
 def _plain_inputs(signature: Signature) -> dict[str, np.ndarray]:
-    """Inputs without knowledge of the model: random floats, ones for integers."""
+    """Inputs made without knowledge of the model: random floats, ones for integers."""
     from hetero_tvm.runtime.arrays import numpy_dtype
 
     generator = np.random.default_rng(0)
@@ -117,7 +128,7 @@ def _plain_inputs(signature: Signature) -> dict[str, np.ndarray]:
 def choose_runtimes(
     peers: Sequence[str], table: Mapping[str, Sequence[str]], installed: Callable[[str], bool]
 ) -> tuple[list[str], list[str]]:
-    """(to run, not installed) for the values of ``--vs``.
+    """Runtimes to run, and those that are not installed, for the values of ``--vs``.
 
     Raises :class:`UsageError` for an unknown name.
     """

@@ -13,12 +13,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from hetero_tvm.benchmarking.runtimes import OURS, RUNTIMES, Call, Job, version
+from hetero_tvm.benchmarking.runtimes import OURS, RUNTIMES, Call, Job, Prepared, version
+from hetero_tvm.runtime import DeviceCost
 
 _MINIMUM_RUNS = 3
 _ERROR_LENGTH = 400
@@ -31,17 +33,15 @@ def main() -> None:
     os.dup2(2, 1)
     task = json.loads(sys.stdin.readline())
     try:
-        call = _start(task)
+        runtime = _start(task)
     except Exception as error:  # any failure of a runtime is a row of the table, not a crash
         _answer(answers, error=_short(error))
         return
-    _answer(answers, version=version(task["runtime"]), ready=True)
+    _answer(answers, version=version(task["runtime"]), device_cost=_json_cost(runtime.device_cost()))
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            uses: list[Any] = []
-            milliseconds = _time(call, command["seconds"], uses)
-            _answer(answers, milliseconds=milliseconds, **_npu(uses))
+            _answer(answers, **_turn(runtime, command["seconds"]))
         except Exception as error:
             _answer(answers, error=_short(error))
             return
@@ -58,25 +58,34 @@ def _short(error: Exception) -> str:
     return text if len(text) <= _ERROR_LENGTH else text[:_ERROR_LENGTH] + " ..."
 
 
-def _start(task: dict[str, Any]) -> Call:
+def _start(task: dict[str, Any]) -> Prepared:
     cores = tuple(task["cores"])
     os.sched_setaffinity(0, cores)  # before any import: every thread made from here on inherits it
     with np.load(task["inputs"]) as file:
         inputs = {name: file[name] for name in file.files}
     paths = {key: Path(task[key]) if task[key] else None for key in ("library", "model", "clean_model")}
-    call = RUNTIMES[task["runtime"]].prepare(Job(task["runtime"], inputs, cores, **paths))
-    outputs = [np.array(output) for output in call()]
+    runtime = RUNTIMES[task["runtime"]].prepare(Job(task["runtime"], inputs, cores, **paths))
+    outputs = [np.array(output) for output in runtime.call()]
     np.savez(task["outputs"], *outputs)
-    if task["runtime"] != OURS:  # ours places its threads itself
-        _spread(call, cores)
-    return call
+    if task["runtime"] != OURS:  # ours pins its threads itself
+        _spread(runtime.call, cores)
+    return runtime
 
 
-def _npu(uses: list[Any]) -> dict[str, Any]:
-    """What the last call cost on an NPU, and the milliseconds that each spent in its regions."""
-    if not uses:
-        return {}
-    return {"npu": dataclasses.asdict(uses[-1]), "npu_milliseconds": [1e3 * use.call_seconds for use in uses]}
+def _turn(runtime: Prepared, seconds: float) -> dict[str, Any]:
+    """Milliseconds of each call; of a device that counts also those inside its calls, and the last cost."""
+    costs: list[DeviceCost | None] = []
+    milliseconds = _time(runtime.call, seconds, lambda: costs.append(runtime.device_cost()))
+    inside = [1e3 * cost.call_seconds for cost in costs if cost is not None]
+    return {
+        "milliseconds": milliseconds,
+        "device_milliseconds": inside,
+        "device_cost": _json_cost(costs[-1]),
+    }
+
+
+def _json_cost(cost: DeviceCost | None) -> dict[str, Any] | None:
+    return None if cost is None else dataclasses.asdict(cost)
 
 
 def _spread(call: Call, cores: tuple[int, ...]) -> None:
@@ -101,7 +110,7 @@ def _spread(call: Call, cores: tuple[int, ...]) -> None:
 
 
 def _thread_times() -> dict[int, float]:
-    """CPU seconds by thread id of this process."""
+    """CPU seconds of the threads of this process, by thread id."""
     times = {}
     for folder in Path("/proc/self/task").iterdir():
         try:
@@ -112,12 +121,11 @@ def _thread_times() -> dict[int, float]:
     return times
 
 
-def _time(call: Call, seconds: float, uses: list[Any] | None = None) -> list[float]:
+def _time(call: Call, seconds: float, after: Callable[[], None] = lambda: None) -> list[float]:
     """Milliseconds of each call for about ``seconds``, after warm-up (not timed).
 
-    ``uses`` receives what each call cost on an NPU, where our library runs on one.
+    ``after`` is called after each timed call, outside of its time.
     """
-    npu = getattr(call, "npu", lambda: None)
     start = time.perf_counter()
     call()
     if time.perf_counter() - start < seconds:
@@ -132,8 +140,7 @@ def _time(call: Call, seconds: float, uses: list[Any] | None = None) -> list[flo
             start = clock()
             call()
             milliseconds.append((clock() - start) * 1e3)
-            if uses is not None and (use := npu()) is not None:
-                uses.append(use)
+            after()
             if clock() > stop + 10 * seconds:  # a runtime that is a hundred times slower
                 break
     finally:

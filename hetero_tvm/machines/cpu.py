@@ -1,4 +1,4 @@
-"""What CPU design spaces know about the hardware."""
+"""A CPU as its design spaces know it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,18 @@ class CpuModel:
     disabled: tuple[str, ...] = ()
     variant: str = ""
 
-    def llvm_target(self) -> dict[str, Any]:
+    sorted_choices = False
+    whole_models = False
+
+    def roofs(self) -> None:
+        """None: peaks of a CPU are measured."""
+
+    @property
+    def load_cycles(self) -> float:
+        """Cycles per vector load: two of 32 bytes start in a cycle, or one of 64."""
+        return 1.0 if self.lanes >= 16 else 0.5
+
+    def codegen_target(self) -> dict[str, Any]:
         """The configuration of ``tvm.target.Target`` that code for this CPU is generated with."""
         config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.threads}
         if self.disabled:

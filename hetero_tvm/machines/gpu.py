@@ -45,6 +45,8 @@ class GpuModel:
     threads: int = 1
     """Host threads that take part: a record is not bound to their number."""
 
+    variant = ""
+    whole_models = False
     sorted_choices = True
     """Spaces for GPUs list each knob's choices by their estimates (see ``search.cost_model.described``)."""
 
@@ -58,7 +60,7 @@ class GpuModel:
         """80 for compute capability 8.0."""
         return int(re.sub(r"\D", "", self.arch))
 
-    def tvm_target(self) -> dict[str, Any]:
+    def codegen_target(self) -> dict[str, Any]:
         """The configuration of ``tvm.target.Target`` that code for this GPU is generated with."""
         return {
             "kind": "cuda",

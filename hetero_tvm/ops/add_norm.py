@@ -1,15 +1,18 @@
-"""The addition of a residual and the norm of the sum: one pass, one or two results."""
+"""Addition of a residual and the norm of the sum: one pass, one or two results."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
 from hetero_tvm.ops.normalization import Normalize
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class AddNorm(FusedOp):
 
     Parameters
     ----------
-    lead, n, eps, centered, shifted : of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
+    lead, n, eps, centered, shifted : attributes of the norm, see
+        :class:`hetero_tvm.ops.normalization.Normalize`.
     added : extents of R, those of X without leading axes along which it repeats (positions: [S, n]).
     kept : whether the sum is a result as well, before the norm.
 
@@ -38,10 +42,12 @@ class AddNorm(FusedOp):
 
     @property
     def norm(self) -> Normalize:
+        """Contract of the norm alone."""
         return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted)
 
     @property
     def rows(self) -> int:
+        """Number of vectors that are normalised."""
         return self.norm.rows
 
     @property
@@ -71,7 +77,7 @@ class AddNorm(FusedOp):
         y = self.norm.reference(total, *vectors)
         return (total, y) if self.kept else y
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import prim_func
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 class Heads(NamedTuple):
-    """Where the heads of queries, keys or values lie: element (b, h, s, d) of ``operand``, taken as flat
-    memory, is at ``offset + b * batch + h * head + s * row + d``."""
+    """Strides of the heads of queries, keys or values: element (b, h, s, d) of operand number ``operand``,
+    taken as flat memory, is at ``offset + b * batch + h * head + s * row + d``."""
 
     operand: int
     offset: int
@@ -43,10 +46,9 @@ class Attention(FusedOp):
     value_dim : Dv, elements of a value; 0 when it is D.
     window : with ``causal``, only the last ``window`` visible keys are; 0 for all of them.
     softcap : scores s become ``softcap * tanh(s / softcap)`` before the mask (Gemma 2); 0 for none.
-    tensors, places : shapes of the operands that hold Q, K and V, and for each of the three where it
-        lies in them (see :class:`Heads`), when that is in none of the two ways above.
-
-    dtype : of Q, K, V and the result; the mask is float32, and so is all arithmetic.
+    tensors, places : shapes of the operands that hold Q, K and V, and for each of the three its fields of
+        :class:`Heads`, when they lie in none of the two ways above.
+    dtype : type of Q, K, V and the result; the mask is float32, and so is all arithmetic.
 
     The result is [B, Sq, H * Dv].
     """
@@ -74,7 +76,7 @@ class Attention(FusedOp):
 
     @property
     def special(self) -> str | None:
-        """What goes beyond masks and the two usual layouts, for spaces that refuse it; None for nothing."""
+        """Reason for spaces of plain attention to refuse this one; None when they need not."""
         if self.tensors:
             return "its operands lie at strides of their own"
         if self.mask and self.mask[0] not in (1, self.batch):
@@ -89,7 +91,7 @@ class Attention(FusedOp):
 
     @property
     def heads_at(self) -> tuple[Heads, Heads, Heads]:
-        """Where Q, K and V lie."""
+        """Strides of Q, K and V in their operands."""
         if self.places:
             query, key, value = (Heads(*place) for place in self.places)
             return query, key, value
@@ -102,9 +104,9 @@ class Attention(FusedOp):
                 return Heads(0, sum(widths[:i]), length * total, head, total)
             return Heads(i, 0, length * widths[i], head, widths[i])
 
-        return (
-            heads_at(0, self.q_len, dim), heads_at(1, self.kv_len, dim), heads_at(2, self.kv_len, values),
-        )  # fmt: skip
+        lengths, dims = (self.q_len, self.kv_len, self.kv_len), (dim, dim, values)
+        query, key, value = map(heads_at, range(3), lengths, dims)
+        return query, key, value
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -150,9 +152,8 @@ class Attention(FusedOp):
         mask = arrays[-1] if self.mask else None
 
         def heads_first(place: Heads, heads: int, length: int, dim: int) -> np.ndarray:
-            flat = np.ascontiguousarray(arrays[place.operand]).reshape(-1)[place.offset :]
-            strides = [flat.itemsize * stride for stride in (*place[2:], 1)]
-            x_BHSD = np.lib.stride_tricks.as_strided(flat, (self.batch, heads, length, dim), strides)
+            shape_BHSD = (self.batch, heads, length, dim)
+            x_BHSD = strided_view(arrays[place.operand], shape_BHSD, (*place[1:], 1))
             return np.repeat(x_BHSD, self.heads // heads, axis=1)
 
         query, key, value = self.heads_at
@@ -168,16 +169,12 @@ class Attention(FusedOp):
             i, j = np.arange(self.q_len)[:, None] + self.kv_len - self.q_len, np.arange(self.kv_len)
             scores = np.where((j <= i) & ((j > i - self.window) | (self.window == 0)), scores, -np.inf)
         peak = scores.max(-1, keepdims=True)
-        if self.zero_masked:
-            blind = peak == -np.inf
-            weights = np.exp(scores - np.where(blind, 0, peak))
-            weights = weights / np.where(blind, 1, weights.sum(-1, keepdims=True))
-        else:
-            weights = np.exp(scores - peak)
-            weights = weights / weights.sum(-1, keepdims=True)
+        blind = (peak == -np.inf) & self.zero_masked
+        weights = np.exp(scores - np.where(blind, 0, peak))
+        weights = weights / np.where(blind, 1, weights.sum(-1, keepdims=True))
         return (weights @ value_BHSD).transpose(0, 2, 1, 3).reshape(self.output.shape)
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx, topi
         from hetero_tvm.ops.te_workload import activation, at_flat, prim_func, wide
 
@@ -246,8 +243,8 @@ class Attention(FusedOp):
         return prim_func(self, compute)
 
 
-def _needed(op: Attention) -> list[tuple[int, ...]]:
-    """Places without the strides of axes of extent 1, which mean nothing."""
+def _places_that_matter(op: Attention) -> list[tuple[int, ...]]:
+    """Places of Q, K and V with 0 as the stride of axes of extent 1, where it means nothing."""
     extents = (op.batch, op.heads, op.q_len), *((op.batch, op.kv_heads, op.kv_len),) * 2
     return [
         (*place[:2], *(stride * (extent > 1) for stride, extent in zip(place[2:], sizes, strict=True)))
@@ -256,12 +253,12 @@ def _needed(op: Attention) -> list[tuple[int, ...]]:
 
 
 def standard(op: Attention) -> Attention:
-    """The same operator without ``tensors`` and ``places`` when these say one of the two usual ways."""
+    """Drop ``tensors`` and ``places`` of ``op`` when they describe one of the two usual layouts."""
     for packed in (True, False):
         plain = dataclasses.replace(op, packed=packed, tensors=(), places=())
         if packed and op.q_len != op.kv_len:
             continue
-        same = _needed(plain) == _needed(op) and len(plain.shapes) == len(op.shapes)
+        same = _places_that_matter(plain) == _places_that_matter(op) and len(plain.shapes) == len(op.shapes)
         if same and all(math.prod(a) == math.prod(b) for a, b in zip(plain.shapes, op.shapes, strict=True)):
             return plain
     return op

@@ -1,4 +1,4 @@
-"""What every fused operator's contract looks like.
+"""Base of the contracts of fused operators.
 
 A fused operator is a frozen dataclass: its fields are the attributes, and together they say all
 that a design space needs to know (shapes included).  It is the only thing that graph passes emit
@@ -11,16 +11,19 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 _KINDS: dict[str, type[FusedOp]] = {}
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor argument of a fused operator.
+    """A tensor argument or result of a fused operator.
 
     ``constant`` says that the value is known when the model is compiled, so a design space may
     ask for it in a layout of its own (see :meth:`DesignSpace.pack`).
@@ -33,6 +36,7 @@ class Operand:
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -61,7 +65,7 @@ class FusedOp(ABC):
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """All results in the order of the call, in which they follow the operands."""
+        """Results in the order of the call, in which they follow the operands."""
         return (self.output,)
 
     @property
@@ -70,14 +74,14 @@ class FusedOp(ABC):
         """Floating-point operations of one call (a fused multiply-add counts two)."""
 
     @abstractmethod
-    def reference(self, *arrays: np.ndarray) -> Any:
-        """NumPy semantics, computed in the dtype of the arrays given (float64 for a reference).
+    def reference(self, *arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Compute the results with NumPy, in the dtype of ``arrays`` (float64 for a reference).
 
-        An array; a tuple of arrays when there are several results.
+        Gives an array; a tuple of arrays when there are several results.
         """
 
     @abstractmethod
-    def workload(self):
+    def workload(self) -> PrimFunc:
         """The operator as an unscheduled TensorIR function: inputs in order, then the outputs."""
 
     @property
@@ -99,8 +103,14 @@ class FusedOp(ABC):
 
 
 def suffix(dtype: str) -> tuple[str, ...]:
-    """What a dtype adds to a label: nothing for float32."""
+    """Parts that a dtype adds to a label: none for float32."""
     return () if dtype == "float32" else (dtype,)
+
+
+def strided_view(array: np.ndarray, shape: tuple[int, ...], place: tuple[int, ...]) -> np.ndarray:
+    """View of ``shape`` on ``array`` taken as flat memory: ``place`` is (offset, stride of each axis)."""
+    flat = np.ascontiguousarray(array).reshape(-1)[place[0] :]
+    return np.lib.stride_tricks.as_strided(flat, shape, [flat.itemsize * stride for stride in place[1:]])
 
 
 def _freeze(value: Any) -> Any:
@@ -108,6 +118,6 @@ def _freeze(value: Any) -> Any:
 
 
 def from_json(text: str) -> FusedOp:
-    """Rebuild a fused operator from :meth:`FusedOp.to_json`."""
+    """Rebuild a fused operator from the text of :meth:`FusedOp.to_json`."""
     fields = json.loads(text)
     return _KINDS[fields.pop("kind")](**{name: _freeze(value) for name, value in fields.items()})

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,10 @@ class BatchMatmul(FusedOp):
     lead : batch dimensions of the product.
     m, n, k : rows, columns, reduction length.
     left, right : extents of the operands that hold A and B.
-    left_at, right_at : where A and B lie in them, taken as flat memory: offset, stride of each lead
+    left_at, right_at : places of A and B in them, taken as flat memory: offset, stride of each lead
         dimension (0 where it is broadcast), stride of the rows, stride of the columns.
     order : axes of [*lead, m, n] in the order of the result; the last stays the last.
-    dtype : of A, B and Y, with float32 arithmetic; int8 has int32 sums, and gives them.
+    dtype : type of A, B and Y, with float32 arithmetic; int8 has int32 sums, and Y is int32.
     """
 
     kind: ClassVar[str] = "batch_matmul"
@@ -41,6 +44,7 @@ class BatchMatmul(FusedOp):
 
     @property
     def batch(self) -> int:
+        """Number of products."""
         return math.prod(self.lead)
 
     @property
@@ -63,15 +67,13 @@ class BatchMatmul(FusedOp):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         def view(array: np.ndarray, place: tuple[int, ...], rows: int, columns: int) -> np.ndarray:
-            flat = np.ascontiguousarray(array).reshape(-1)[place[0] :]
-            strides = [flat.itemsize * stride for stride in place[1:]]
-            return np.lib.stride_tricks.as_strided(flat, (*self.lead, rows, columns), strides)
+            return strided_view(array, (*self.lead, rows, columns), place)
 
         left, right = (a.astype("int32") if a.dtype == np.int8 else a for a in arrays)
         product = view(left, self.left_at, self.m, self.k) @ view(right, self.right_at, self.k, self.n)
         return np.ascontiguousarray(product.transpose(self.order))
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import at_flat, prim_func
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,13 @@ class Conv2d(FusedOp):
     filters : channels of Y.
     kernel, strides, dilation : (vertical, horizontal).
     padding : zeros added (top, left, bottom, right).
-    groups : channels and filters are divided into so many independent groups; ``groups ==
-        channels == filters`` is a depthwise convolution.
+    groups : number of independent groups of channels and filters; ``groups == channels == filters`` is a
+        depthwise convolution.
     epilogue : steps in order, as for :class:`hetero_tvm.ops.matmul.Matmul`; the bias is a vector
         [filters] (constant), a residual has Y's extents.
-    x_layout, y_layout, residual_layout : how the images lie in memory (:class:`hetero_tvm.ops.layout.Layout`
-        as text).
-    dtype : of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+    x_layout, y_layout, residual_layout : layouts of the images (:class:`hetero_tvm.ops.layout.Layout` as
+        text).
+    dtype : type of X, W, residual and Y; the bias is float32, and so is all arithmetic.
 
     Operands: X, W [filters, channels / groups, *kernel] (constant), then those of the epilogue.
     """
@@ -98,7 +101,7 @@ class Conv2d(FusedOp):
 
     @property
     def plain(self) -> bool:
-        """All images are NCHW."""
+        """Whether all images are NCHW."""
         return self.x_layout == self.y_layout == self.residual_layout == PLAIN
 
     @property
@@ -143,16 +146,7 @@ class Conv2d(FusedOp):
                 y = ACTIVATIONS[step](y)
         return y_layout.pack(y)
 
-    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """Random operands; images with zeros where their layouts have them."""
-        arrays = [generator.standard_normal(x.shape, dtype=np.float32) for x in self.inputs]
-        arrays[0] = Layout.parse(self.x_layout).clean(arrays[0], self.channels)
-        for index, operand in enumerate(self.inputs):
-            if operand.name == RESIDUAL:
-                arrays[index] = Layout.parse(self.residual_layout).clean(arrays[index], self.filters)
-        return arrays
-
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, topi
         from hetero_tvm.ops.te_workload import activation, image, image_as, prim_func, wide
 
@@ -166,9 +160,16 @@ class Conv2d(FusedOp):
 
         def compute(x, w, *extra):
             y = topi.nn.conv(
-                image(x, self.x_layout, self.image), w, list(self.strides), list(self.padding),
-                list(self.dilation), self.groups, "NCHW", "OIHW", "float32",
-            )  # fmt: skip
+                image(x, self.x_layout, self.image),
+                w,
+                stride=list(self.strides),
+                padding=list(self.padding),
+                dilation=list(self.dilation),
+                groups=self.groups,
+                data_layout="NCHW",
+                kernel_layout="OIHW",
+                out_dtype="float32",
+            )
             rest = iter(extra)
             for step in self.epilogue:
                 y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)

@@ -1,15 +1,18 @@
-"""An activation that stands alone: no product or convolution before it could take it in."""
+"""Activation that stands alone: no product or convolution before it could take it in."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Elementwise(FusedOp):
 
     Parameters
     ----------
-    shape : of X and Y.
+    shape : extents of X and Y.
     function : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
 
     Operands: X.
@@ -52,7 +55,7 @@ class Elementwise(FusedOp):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         return ACTIVATIONS[self.function](arrays[0])
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import plain_activation, prim_func
 

@@ -1,20 +1,24 @@
-"""Embeddings looked up, added and normalised: the first operator of the BERT family."""
+"""Sum of embeddings, normalised: the first operator of the BERT family."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.normalization import Normalize
 
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
+
 
 @dataclass(frozen=True)
 class Lookup:
-    """``factor * T[indices]`` with a table T of ``rows`` rows.
+    """A lookup ``factor * T[indices]`` in a table T of ``rows`` rows.
 
     ``indices`` is the indices' shape, of the rank of the operator's lead and broadcast to it.  Negative
     indices count from the end, as in ONNX Gather; beyond that they wrap around, which ONNX leaves
@@ -35,11 +39,11 @@ class EmbeddingNorm(FusedOp):
     ----------
     lead : leading dimensions of the result, [batch, sequence]; their product is the number of rows.
     n : length of a row.
-    lookups : the tables with indices that are known at run time only, as :class:`Lookup` or its fields.
+    lookups : lookups by indices that are known at run time only, as :class:`Lookup` or its fields.
     added : shape [..., n] of a constant that is broadcast to the result and added (positions, token
         types that never change); () for none.
-    eps, centered, shifted : of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
-    dtype : of tables, ``added`` and the result.
+    eps, centered, shifted : attributes of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
+    dtype : type of tables, ``added`` and the result.
 
     Operands: for each lookup indices and table [rows, n] (constant), then ``added`` (constant), scale
     [n], and shift [n] when ``shifted``.
@@ -63,10 +67,12 @@ class EmbeddingNorm(FusedOp):
 
     @property
     def norm(self) -> Normalize:
+        """Contract of the norm alone."""
         return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted, self.dtype)
 
     @property
     def rows(self) -> int:
+        """Number of vectors that are normalised."""
         return math.prod(self.lead)
 
     @property
@@ -89,7 +95,7 @@ class EmbeddingNorm(FusedOp):
 
     @property
     def nbytes(self) -> int:
-        """Of a table only the rows that are looked up are read."""
+        """Bytes that one call must at least move: of a table only the rows that are looked up."""
         read = sum(math.prod(x.indices) * (self.n * np.dtype(self.dtype).itemsize + 8) for x in self.lookups)
         rest = sum(operand.nbytes for operand in self.inputs[2 * len(self.lookups) :])
         return read + rest + self.output.nbytes
@@ -108,7 +114,7 @@ class EmbeddingNorm(FusedOp):
             total = total + lookup.factor * table[np.mod(indices.astype(np.int64), lookup.rows)]
         return self.norm.reference(np.broadcast_to(total, (*self.lead, self.n)), *rest)
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import broadcast_index, prim_func, wide
 
@@ -132,6 +138,7 @@ class EmbeddingNorm(FusedOp):
         return prim_func(self, compute)
 
 
-def _lookup(value) -> Lookup:
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in dict(value).items()}
+def _lookup(value: Mapping[str, Any]) -> Lookup:
+    """A lookup from its fields as JSON gives them."""
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
     return Lookup(**fields)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,11 @@ class GroupNorm(FusedOp):
 
     Parameters
     ----------
-    shape : of X and Y, [N, C, *spatial].
-    groups : into how many groups of neighbours the C channels are cut.
+    shape : extents of X and Y, [N, C, *spatial].
+    groups : number of groups of neighbouring channels.
     eps : added to the variance.
     activation : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`, or "" for none.
-
-    dtype : of X and Y; scale and shift are float32, and so is all arithmetic.
+    dtype : type of X and Y; scale and shift are float32, and so is all arithmetic.
 
     Operands: X, scale [C] and shift [C] (constants).
     """
@@ -44,16 +46,17 @@ class GroupNorm(FusedOp):
 
     @property
     def spatial(self) -> int:
+        """Number of values of one channel of one sample."""
         return math.prod(self.shape[2:])
 
     @property
     def rows(self) -> int:
-        """Independent normalisations: one per sample and group."""
+        """Number of independent normalisations: one per sample and group."""
         return self.shape[0] * self.groups
 
     @property
     def n(self) -> int:
-        """Values in one of them, contiguous in memory."""
+        """Number of values in one normalisation, contiguous in memory."""
         return self.channels // self.groups * self.spatial
 
     @property
@@ -84,7 +87,7 @@ class GroupNorm(FusedOp):
         y = rows.reshape(self.shape) * scale.reshape(channel) + shift.reshape(channel)
         return ACTIVATIONS[self.activation](y) if self.activation else y
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import activation, prim_func, wide
 

@@ -1,12 +1,16 @@
-"""How an image tensor lies in memory: plain NCHW, or channels in blocks with zeros around the planes."""
+"""Memory layouts of image tensors: plain NCHW, or channels in blocks with zeros around the planes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import Expr, TETensor
 
 PLAIN = "NCHW"
 
@@ -31,6 +35,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
+        """Read a layout as contracts write it; raises :class:`ValueError` for other text."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is no image layout: expected NCHW, NCHW16c or NCHW16c+1,1,1,1")
@@ -46,15 +51,15 @@ class Layout:
         return self.block > 1
 
     def blocks(self, channels: int) -> int:
-        """Blocks that hold ``channels``."""
+        """Number of blocks that hold ``channels``."""
         return -(-channels // self.block)
 
     def pitch(self, width: int) -> int:
-        """Pixels from one row to the next."""
+        """Distance from one row to the next, in pixels."""
         return self.halo[1] + width + self.halo[3]
 
     def rows(self, height: int) -> int:
-        """Rows of a plane, halo included."""
+        """Number of rows of a plane, halo included."""
         return self.halo[0] + height + self.halo[2]
 
     def shape(self, image: Sequence[int]) -> tuple[int, ...]:
@@ -68,7 +73,7 @@ class Layout:
         return all(have >= want for have, want in zip(self.halo, padding, strict=True))
 
     def pack(self, image: np.ndarray) -> np.ndarray:
-        """[N, C, H, W] -> this layout."""
+        """Convert [N, C, H, W] to this layout."""
         n, c, h, w = image.shape
         top, left, bottom, right = self.halo
         padded = np.pad(image, ((0, 0), (0, self.blocks(c) * self.block - c), (top, bottom), (left, right)))
@@ -78,18 +83,14 @@ class Layout:
         return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
     def unpack(self, array: np.ndarray, channels: int) -> np.ndarray:
-        """This layout -> [N, C, H, W]."""
+        """Convert this layout to [N, C, H, W]."""
         if self.blocked:
             n, blocks, h, w, lanes = array.shape
             array = array.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, h, w)
         top, left, bottom, right = self.halo
         return array[:, :channels, top : array.shape[2] - bottom, left : array.shape[3] - right]
 
-    def clean(self, array: np.ndarray, channels: int) -> np.ndarray:
-        """``array`` of this layout with zeros in the halo and in lanes past ``channels``."""
-        return self.pack(np.ascontiguousarray(self.unpack(array, channels)))
-
-    def element(self, buffer, n, c, y, x):
-        """The scalar of one pixel (indices without the halo), for tensor expressions."""
+    def element(self, tensor: TETensor, n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
+        """Tensor expression of one value of one pixel (indices without the halo)."""
         y, x = y + self.halo[0], x + self.halo[1]
-        return buffer[n, c // self.block, y, x, c % self.block] if self.blocked else buffer[n, c, y, x]
+        return tensor[n, c // self.block, y, x, c % self.block] if self.blocked else tensor[n, c, y, x]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc, TETensor
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,9 @@ class Normalize(FusedOp):
     eps : added to the variance.
     centered : False gives RMS normalisation (Zhang and Sennrich, 2019): no mean is subtracted.
     shifted : whether there is a shift operand.
-    dtype : of X and Y; scale and shift are float32, and so is all arithmetic.
+    dtype : type of X and Y; scale and shift are float32, and so is all arithmetic.
     trail : dimensions behind the normalised axis (channels of an image: ``(H, W)``).
-    source, place : extents of the operand that holds x, and where in it, taken as flat memory, x lies:
+    source, place : extents of the operand that holds x, and the place of x in it, taken as flat memory:
         offset, then the stride of each leading axis.  The last axis has stride 1.  Empty when x is the
         operand; never with ``trail``.
 
@@ -46,14 +49,14 @@ class Normalize(FusedOp):
 
     @property
     def special(self) -> str | None:
-        """What goes beyond rows that follow one another, for spaces that refuse it; None for nothing."""
+        """Reason for spaces of dense rows to refuse this norm; None when they need not."""
         if self.trail:
             return "the normalised axis is not the last"
         return "the rows lie at strides of their own" if self.place else None
 
     @property
     def rows(self) -> int:
-        """How many vectors of n elements are normalised."""
+        """Number of vectors of n elements that are normalised."""
         return math.prod(self.lead) * math.prod(self.trail)
 
     @property
@@ -73,7 +76,7 @@ class Normalize(FusedOp):
 
     @property
     def nbytes(self) -> int:
-        """x may be a part of its operand: it counts as much as y."""
+        """Bytes that one call must at least move: x, maybe a part of its operand, counts as much as y."""
         return 2 * self.output.nbytes + sum(operand.nbytes for operand in self.inputs[1:])
 
     @property
@@ -85,9 +88,7 @@ class Normalize(FusedOp):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, *vectors = arrays
         if self.place:
-            flat = np.ascontiguousarray(x).reshape(-1)[self.place[0] :]
-            strides = [flat.itemsize * stride for stride in (*self.place[1:], 1)]
-            x = np.lib.stride_tricks.as_strided(flat, self.output.shape, strides)
+            x = strided_view(x, self.output.shape, (*self.place, 1))
         axis = len(self.lead)
         scale, *shift = (vector.reshape(-1, *(1 for _ in self.trail)) for vector in vectors)
         if self.centered:
@@ -95,13 +96,12 @@ class Normalize(FusedOp):
         y = x / np.sqrt((x * x).mean(axis, keepdims=True) + x.dtype.type(self.eps)) * scale
         return y + shift[0] if self.shifted else y
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
+        from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import at_flat, prim_func
 
         def compute(x, *vectors):
             if self.place:
-                from hetero_tvm.host.tvm import te
-
                 def row(*index):
                     *lead, c = index
                     steps = (i * stride for i, stride in zip(lead, self.place[1:], strict=True))
@@ -112,8 +112,8 @@ class Normalize(FusedOp):
 
         return prim_func(self, compute)
 
-    def compute(self, x, scale, *shift):
-        """The norm of ``x`` [*lead, n, *trail] as tensor expressions."""
+    def compute(self, x: TETensor, scale: TETensor, *shift: TETensor) -> TETensor:
+        """Tensor expressions of the norm of ``x`` [*lead, n, *trail]."""
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import wide
 

@@ -1,21 +1,24 @@
-"""Pooling over windows of an image, and the change of an image's layout."""
+"""Pooling over windows of an image, and changes of an image's layout."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
 
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
+
 MAX, AVERAGE = "max", "avg"
 
 
 @dataclass(frozen=True)
 class Pool2d(FusedOp):
-    """``Y[n, c, y, x]``: largest value or mean of X in the window at ``(y, x) * strides - padding``.
+    """``Y[n, c, y, x]``, the largest value or mean of X in the window at ``(y, x) * strides - padding``.
 
     Parameters
     ----------
@@ -27,7 +30,7 @@ class Pool2d(FusedOp):
     count_padding : the mean divides by the padded places inside the window as well (those beyond the
         declared padding never count).
     x_layout, y_layout : layouts as text (:class:`hetero_tvm.ops.layout.Layout`).
-    dtype : of both images; all arithmetic is in float32.
+    dtype : type of both images; all arithmetic is in float32.
 
     A window that lies wholly outside gives ``-inf`` (max) or 0 (avg).
     """
@@ -75,14 +78,14 @@ class Pool2d(FusedOp):
         return "_".join((*parts, *suffix(self.dtype)))
 
     def window(self, axis: int, index: int) -> tuple[int, int]:
-        """First and last + 1 input row (``axis`` 0) or column that output ``index`` sees."""
+        """Input rows (``axis`` 0) or columns in the window of output ``index``: first, last + 1."""
         first = index * self.strides[axis] - self.padding[axis]
         extent = (self.height, self.width)[axis]
         low = min(max(first, 0), extent)
         return low, max(low, min(first + self.kernel[axis], extent))
 
     def counted(self, axis: int, index: int) -> int:
-        """Rows or columns of that window that a mean divides by."""
+        """Number of rows or columns of that window that a mean divides by."""
         low, high = self.window(axis, index)
         if self.count_padding:
             first = index * self.strides[axis] - self.padding[axis]
@@ -106,12 +109,7 @@ class Pool2d(FusedOp):
                     y[:, :, i, j] = seen.sum((2, 3)) / (self.counted(0, i) * self.counted(1, j))
         return Layout.parse(self.y_layout).pack(y)
 
-    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """A random image with zeros where its layout has them."""
-        array = generator.standard_normal(self.inputs[0].shape, dtype=np.float32)
-        return [Layout.parse(self.x_layout).clean(array, self.channels)]
-
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import image, image_as, prim_func, wide
 
@@ -159,7 +157,7 @@ class Pool2d(FusedOp):
 
 @dataclass(frozen=True)
 class Relayout(FusedOp):
-    """The image X [N, C, H, W] in another layout.
+    """A copy of the image X [N, C, H, W] in another layout.
 
     Parameters
     ----------
@@ -204,12 +202,7 @@ class Relayout(FusedOp):
         plain = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
         return Layout.parse(self.y_layout).pack(plain)
 
-    def sample_inputs(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """A random image with zeros where its layout has them."""
-        array = generator.standard_normal(self.inputs[0].shape, dtype=np.float32)
-        return [Layout.parse(self.x_layout).clean(array, self.channels)]
-
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.ops.te_workload import image, image_as, prim_func
 
         def compute(x):

@@ -1,4 +1,4 @@
-"""Products and convolutions of 8-bit integers, exact in int32, with what follows them.
+"""Products and convolutions of 8-bit integers, exact in int32, with requantisation.
 
 Types: X is int8 or uint8, W int8.  A uint8 counts less 128, everywhere here: as it is stored by machines
 that have no unsigned type.  Whoever makes a contract folds zero points into the bias (the sum over W
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
+from hetero_tvm.ops.conv2d import Conv2d
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import Expr, PrimFunc
 
 OFFSET = {"int8": 0, "uint8": 128}
-"""What a type of 8 bits counts less."""
+"""Amount that is subtracted from a value of each 8-bit type."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class _Quantized(FusedOp):
     out : dtype of Y.  int32: the sum with its bias, unscaled.  float32: scaled.  int8, uint8: scaled, rounded
         half to even, plus ``y_zero``, saturated.
     y_zero : zero point of a Y of 8 bits, in its own type.
-    relu : negative values become 0, before rounding.
+    relu : whether negative values become 0, before rounding.
     """
 
     x_dtype: str = "int8"
@@ -39,6 +43,7 @@ class _Quantized(FusedOp):
 
     @property
     def columns(self) -> int:
+        """Length of the bias and scale: one value per column or filter."""
         raise NotImplementedError
 
     @property
@@ -54,7 +59,7 @@ class _Quantized(FusedOp):
         return "_relu" * self.relu + f"_{self.x_dtype}_{self.out}"
 
     def _finished(self, total: np.ndarray, vectors: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        """From int64 sums to the result; vectors are broadcast as ``shape`` says."""
+        """Turn int64 sums into the result; ``shape`` is that of bias and scale for broadcasting."""
         total = (total + vectors[0].reshape(shape).astype(np.int64)).astype(np.int32)
         if not self.scaled:
             return np.maximum(total, 0) if self.relu else total
@@ -66,8 +71,8 @@ class _Quantized(FusedOp):
         limits = np.iinfo(self.out)
         return np.clip(np.rint(y).astype(np.float64) + self.y_zero, limits.min, limits.max).astype(self.out)
 
-    def _element(self, total: Any, bias: Any, scale: Any) -> Any:
-        """The same of one sum as a tensor expression."""
+    def _element(self, total: Expr, bias: Expr, scale: Expr | None) -> Expr:
+        """Tensor expression that turns one int32 sum into an element of the result."""
         from hetero_tvm.host.tvm import tirx
 
         y = total + bias
@@ -133,7 +138,7 @@ class QuantMatmul(_Quantized):
         total = (x.astype(np.int64) - OFFSET[self.x_dtype]) @ w.astype(np.int64)
         return self._finished(total, vectors, (-1,))
 
-    def workload(self) -> Any:
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import prim_func
 
@@ -164,7 +169,7 @@ class QuantConv2d(_Quantized):
 
     Parameters
     ----------
-    fill : what lies outside of X, in the numbers of this file (X's zero point, for uint8 less 128).
+    fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
     float32 unless ``out`` is int32; all but X constant.
@@ -185,14 +190,13 @@ class QuantConv2d(_Quantized):
     groups: int = 1
 
     @property
-    def plain(self) -> Any:
+    def plain(self) -> Conv2d:
         """The convolution of floats with this geometry."""
-        from hetero_tvm.ops.conv2d import Conv2d
-
         return Conv2d(
-            self.batch, self.channels, self.height, self.width, self.filters, self.kernel, self.strides,
-            self.padding, self.dilation, groups=self.groups,
-        )  # fmt: skip
+            *(self.batch, self.channels, self.height, self.width, self.filters),
+            *(self.kernel, self.strides, self.padding, self.dilation),
+            groups=self.groups,
+        )
 
     @property
     def columns(self) -> int:
@@ -202,9 +206,8 @@ class QuantConv2d(_Quantized):
     def inputs(self) -> tuple[Operand, ...]:
         image = (self.batch, self.channels, self.height, self.width)
         weights = (self.filters, self.channels // self.groups, *self.kernel)
-        return (
-            Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True), *self._vectors()
-        )  # fmt: skip
+        x, w = Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True)
+        return (x, w, *self._vectors())
 
     @property
     def output(self) -> Operand:
@@ -236,7 +239,7 @@ class QuantConv2d(_Quantized):
                 total += taps.reshape(total.shape)
         return self._finished(total, vectors, (-1, 1, 1))
 
-    def workload(self) -> Any:
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import prim_func
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import FusedOp, Operand, strided_view, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -18,15 +21,14 @@ class Rope(FusedOp):
     Parameters
     ----------
     shape : extents of y, [..., D].
-    rotary : R, how many of the D elements are rotated (an even number); the others are copied.
+    rotary : R, number of the D elements that are rotated (even); the others are copied.
     interleaved : pairs are elements (2i, 2i + 1), as in GPT-J; otherwise (i, i + R / 2), as in Llama.
         In a pair, ``rotated`` is (-second, first).
     table : extents of cos and sin, [..., R], each leading one 1 or that of y; or [..., R / 2] with one
         value per pair.
-    source, place : extents of the operand that holds x, and where in it, taken as flat memory, x lies:
+    source, place : extents of the operand that holds x, and the place of x in it, taken as flat memory:
         offset, then the stride of each leading axis of y.  The last axis has stride 1.
-
-    dtype : of X and Y; cos and sin are float32, and so is all arithmetic.
+    dtype : type of X and Y; cos and sin are float32, and so is all arithmetic.
 
     Operands: X, cos, sin.
     """
@@ -48,9 +50,8 @@ class Rope(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        return (
-            Operand("X", self.source, self.dtype), Operand("cos", self.table), Operand("sin", self.table),
-        )  # fmt: skip
+        tables = (Operand("cos", self.table), Operand("sin", self.table))
+        return (Operand("X", self.source, self.dtype), *tables)
 
     @property
     def output(self) -> Operand:
@@ -62,7 +63,7 @@ class Rope(FusedOp):
 
     @property
     def nbytes(self) -> int:
-        """x may be a part of its operand: it counts as much as y."""
+        """Bytes that one call must at least move: x, maybe a part of its operand, counts as much as y."""
         return 2 * self.output.nbytes + 2 * self.inputs[1].nbytes
 
     @property
@@ -72,9 +73,7 @@ class Rope(FusedOp):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         source, cos, sin = arrays
-        flat = np.ascontiguousarray(source).reshape(-1)[self.place[0] :]
-        strides = [flat.itemsize * stride for stride in (*self.place[1:], 1)]
-        x = np.lib.stride_tricks.as_strided(flat, self.shape, strides)
+        x = strided_view(source, self.shape, (*self.place, 1))
         half = self.rotary // 2
         if self.interleaved:
             first, second = x[..., 0 : self.rotary : 2], x[..., 1 : self.rotary : 2]
@@ -88,7 +87,7 @@ class Rope(FusedOp):
         turned = x[..., : self.rotary] * cos + rotated * sin
         return np.concatenate([turned, x[..., self.rotary :]], -1)
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
         from hetero_tvm.ops.te_workload import at_flat, prim_func, wide
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,7 @@ class Softmax(FusedOp):
     ----------
     lead : leading dimensions; their product is the number of rows.
     n : length of a row.
-
-    dtype : of X and Y; arithmetic is float32.
+    dtype : type of X and Y; arithmetic is float32.
 
     Operands: X [*lead, n].
     """
@@ -56,7 +58,7 @@ class Softmax(FusedOp):
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, topi
         from hetero_tvm.ops.te_workload import prim_func, wide
 

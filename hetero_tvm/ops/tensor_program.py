@@ -1,25 +1,28 @@
-"""An operator that is known by its TensorIR alone: what generic fusion made of Relax's own operators."""
+"""Operator that is known by its TensorIR alone: the result of generic fusion of Relax's own operators."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
 
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
+
 
 @dataclass(frozen=True)
 class TensorProgram(FusedOp):
-    """What an unscheduled PrimFunc with one result computes.
+    """The computation of an unscheduled PrimFunc with one result.
 
     Parameters
     ----------
     ir : the PrimFunc as TVM's JSON.
-    name : for labels.
-    work : floating-point operations of one call.
+    name : label of tasks and kernels.
+    work : number of floating-point operations of one call.
 
     Operands: the function's parameters but the last, which is the result.
     """
@@ -31,7 +34,8 @@ class TensorProgram(FusedOp):
     work: int
 
     @classmethod
-    def of(cls, function: Any, name: str, work: int) -> TensorProgram:
+    def of(cls, function: PrimFunc, name: str, work: int) -> TensorProgram:
+        """Wrap a PrimFunc."""
         from hetero_tvm.host.tvm import tvm
 
         return cls(tvm.ir.save_json(function), name, work)
@@ -53,7 +57,7 @@ class TensorProgram(FusedOp):
         return self.name
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        """The function itself, compiled for this machine without a schedule (in its own dtypes)."""
+        """Run the function itself, compiled for this machine without a schedule (in its own dtypes)."""
         from hetero_tvm.host.tvm import tvm
 
         module = tvm.IRModule({"main": self.workload().with_attr("global_symbol", "main")})
@@ -66,12 +70,12 @@ class TensorProgram(FusedOp):
         compiled["main"](*operands, result)
         return result.numpy()
 
-    def workload(self) -> Any:
+    def workload(self) -> PrimFunc:
         return _function(self.ir)
 
 
 @functools.lru_cache(maxsize=256)
-def _function(ir: str) -> Any:
+def _function(ir: str) -> PrimFunc:
     from hetero_tvm.host.tvm import tvm
 
     return tvm.ir.load_json(ir)

@@ -1,5 +1,6 @@
 """Load and run exported libraries.  Imports no compiler: TVM's small runtime library is enough."""
 
+from hetero_tvm.runtime.device_cost import DeviceCost, device_cost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import (
     Manifest,
@@ -15,6 +16,7 @@ from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 __all__ = [
+    "DeviceCost",
     "Library",
     "Manifest",
     "NpuUsage",
@@ -22,6 +24,7 @@ __all__ = [
     "TargetInfo",
     "TensorSpec",
     "current_versions",
+    "device_cost",
     "embed_source",
     "load",
     "npu_usage",

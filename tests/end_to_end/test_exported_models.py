@@ -105,7 +105,7 @@ def assert_numbers(built, module, inputs):
         module.double()
         exact = module(*(t.double() if t.is_floating_point() else t for t in inputs.values()))
     own, exact = ([out] if torch.is_tensor(out) else list(out) for out in (own, exact))
-    specs = built.plan.model.signature.inputs
+    specs = built.optimized.model.signature.inputs
     results = built.run({spec.name: t.numpy() for spec, t in zip(specs, inputs.values(), strict=True)})
     assert len(results) == len(exact)
     for ours, theirs, truth in zip(results, own, exact, strict=True):

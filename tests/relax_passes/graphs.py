@@ -28,9 +28,17 @@ def weights(*shape, seed=0):
 
 
 def module(inputs, body, dtype="float32"):
-    """``body(emit, *variables)`` returns one result or a tuple; ``inputs`` maps names to shapes."""
+    """``body(emit, *variables)`` returns one result or a tuple.
+
+    ``inputs`` maps names to shapes, each behind its dtype where that is another: ``("int64", 2, 3)``.
+    """
     builder = relax.BlockBuilder()
-    variables = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in inputs.items()]
+    variables = []
+    for name, shape in inputs.items():
+        named = bool(shape) and isinstance(shape[0], str)
+        variables.append(
+            relax.Var(name, relax.TensorType(shape[named:], shape[0] if named else dtype))
+        )
     names = Counter()
 
     def emit(value, name=None):

@@ -181,6 +181,13 @@ class BadSpace(ScaleSpace):
         return x * w * float("nan") if point["mode"] == "unwritten" else x * w
 
 
+class FailingSpace(BadSpace):
+    """Its candidates fail in every way but by hanging."""
+
+    name = "test.failing"
+    modes = tuple(mode for mode in BadSpace.modes if not mode.startswith("hang"))
+
+
 class ForgetsTheSum(AddNormSpace):
     """Its second result is right, its first is the operand."""
 

@@ -19,7 +19,7 @@ from hetero_tvm.search.measure.service import Limits
 from hetero_tvm.targets.cpu.tuner import GENERIC
 from tests.search.spaces import (
     MACHINE,
-    BadSpace,
+    FailingSpace,
     ForgetsTheSum,
     IdleKnob,
     NeverWorks,
@@ -99,7 +99,7 @@ def test_tiny_spaces_are_exhausted_and_their_budget_goes_on(tmp_path, workers):
 
 
 def test_failures_are_counted_recorded_and_not_repeated(tmp_path, workers):
-    bad = task(BadSpace(), 8, 64)
+    bad = task(FailingSpace(), 8, 64)
     report, store = run([bad], tmp_path, workers, 14)
     assert report.trials == 14
     (row,) = report.tasks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu.case import Section
+from benchmarks.gpu.case import Case, Section
 from benchmarks.gpu.sections.arg_reduce import ARG_REDUCE
 from benchmarks.gpu.sections.attention import ATTENTION
 from benchmarks.gpu.sections.batch_matmul import BATCH_MATMUL
@@ -44,3 +44,9 @@ SECTIONS: tuple[Section, ...] = (
 def section_named(name: str) -> Section:
     """``KeyError`` when there is none of that name."""
     return {section.name: section for section in SECTIONS}[name]
+
+
+def case_named(section: str, label: str, small: bool) -> Case:
+    """A case of a section, of its small ones with ``small``; ``StopIteration`` when there is none."""
+    found = section_named(section)
+    return next(case for case in (found.small if small else found.cases) if case.label == label)

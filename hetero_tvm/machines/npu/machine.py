@@ -1,10 +1,13 @@
-"""What NPU design spaces see of the hardware."""
+"""The NPU and its host as design spaces see them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from hetero_tvm.machines.npu.numbers import numpy_dtype
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.machines.roofs import Roofs
 
@@ -29,9 +32,16 @@ class NpuMachine:
 
     @property
     def short(self) -> str:
-        """The dtype in the machine's words."""
+        """Name of ``dtype`` in the instruction set."""
         return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
 
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """``dtype`` as NumPy's: what packed constants are stored in."""
+        return numpy_dtype(self.short)
+
+    variant = ""
+    sorted_choices = False
     whole_models = True
     """Kernels overlap: records are of whole models (see ``records.choose``)."""
 
@@ -52,9 +62,9 @@ class NpuMachine:
     def threads(self) -> int:
         return 1
 
-    def llvm_target(self) -> dict[str, Any]:
+    def codegen_target(self) -> dict[str, Any]:
         """The host's; the search machinery wants one, and no code is generated for it."""
-        return self.host.llvm_target()
+        return self.host.codegen_target()
 
     def roofs(self) -> Roofs:
         """Peak of the matrix unit and of DRAM: what reports compare with.  Tasks count float32 bytes, of

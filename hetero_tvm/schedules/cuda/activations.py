@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
-
-
-def _c(value: float) -> Any:
-    return tirx.const(value, "float32")
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.cuda.values import const as _c
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Expr) -> Expr:
     return _c(1) / (_c(1) + tirx.exp(_c(0) - x))
 
 
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x: Expr) -> Expr:
     inner = _c(math.sqrt(2 / math.pi)) * (x + _c(0.044715) * x * x * x)
     return _c(0.5) * x * (_c(1) + tirx.tanh(inner))
 
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "relu": lambda x: tirx.max(x, _c(0)),
     "relu6": lambda x: tirx.min(tirx.max(x, _c(0)), _c(6)),
     "gelu_erf": lambda x: _c(0.5) * x * (_c(1) + tirx.erf(x * _c(math.sqrt(0.5)))),
@@ -32,4 +28,4 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": _sigmoid,
     "tanh": lambda x: tirx.tanh(x),
 }
-"""The names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""
+"""Functions by the names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import T, tirx
-from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
+from hetero_tvm.host.tvm import Buffer, Expr, T, tirx
+from hetero_tvm.schedules.cuda.values import bytes_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
-def copy(k: Kernel, shared: Any, to: Any, source: Any, origin: Any, width: int, dtype: str) -> None:
+def copy(
+    k: Kernel, shared: Buffer, to: Expr, source: Buffer, origin: Expr, width: int, dtype: str
+) -> None:
     """``shared[to:to + width] = source[origin:origin + width]``, both flat buffers of ``dtype``.
 
     Complete after the :func:`wait` for its group; a single value of 2 bytes is copied at once, because
@@ -24,10 +24,10 @@ def copy(k: Kernel, shared: Any, to: Any, source: Any, origin: Any, width: int, 
 
 
 def commit() -> None:
-    """The copies since the last call are a group."""
+    """Make a group of the copies since the last call."""
     T.evaluate(T.ptx["cp.async.commit_group"]())
 
 
 def wait(groups: int) -> None:
-    """Until all but the last ``groups`` groups of this thread are complete; others need a barrier too."""
+    """Wait for all but the last ``groups`` groups of this thread; those of others need a barrier too."""
     T.evaluate(T.ptx["cp.async.wait_group"](int32(groups)))

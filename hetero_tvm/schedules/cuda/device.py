@@ -7,10 +7,11 @@ reorder, alias nor synchronise these accesses: a kernel places its barriers itse
 
 from __future__ import annotations
 
-from typing import Any
+from hetero_tvm.host.tvm import Buffer, Expr, T, cuda_func_call
+from hetero_tvm.schedules.emit import Kernel
 
-from hetero_tvm.host.tvm import T, cuda_func_call
-from hetero_tvm.schedules.cuda.products.tiles import WGMMA_COLUMNS
+WGMMA_COLUMNS = (64, 128, 256)
+"""Columns of the warp-group products that there are functions for."""
 
 _ADDRESS = "unsigned to = (unsigned)__cvta_generic_to_shared((char*)shared + at);"
 _MMA = """
@@ -222,30 +223,30 @@ for _columns in WGMMA_COLUMNS:
 
 
 def _guarded(name: str, source: str) -> str:
-    """Once in a module, whatever template arguments the calls of it have."""
+    """``source`` behind a guard: once in a module, whatever template arguments its calls have."""
     return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}\n#endif\n"
 
 
 _GUARDED = {name: _guarded(name, source) for name, source in _SOURCES.items()}
 
 
-def call(name: str, *args: Any, template: str = "") -> None:
+def call(name: str, *args: Expr | int, template: str = "") -> None:
     """Emit a call of a device function; ``template`` are explicit template arguments."""
     full = f"{name}<{template}>" if template else name
     T.evaluate(cuda_func_call(full, *args, source_code=_GUARDED[name]))
 
 
-def value(name: str, *args: Any, dtype: str = "handle") -> Any:
+def value(name: str, *args: Expr | int, dtype: str = "handle") -> Expr:
     """The result of a device function, as an expression."""
     return cuda_func_call(name, *args, source_code=_GUARDED[name], return_type=dtype)
 
 
-def pointer(buffer: Any, offset: Any = 0) -> Any:
+def pointer(buffer: Buffer, offset: Expr | int = 0) -> Expr:
     """Address of an element of a flat buffer."""
     return buffer.access_ptr("rw", offset=offset)
 
 
-def fixed(k: Any, value: Any) -> Any:
+def fixed(k: Kernel, value: Expr) -> Expr:
     """An int32 value, computed here and once: TVM puts a plain binding of arithmetic into each of its uses,
     and then spends seconds on simplifying them."""
     register = k.scratch((1,), "int32")

@@ -1,32 +1,55 @@
-"""Arithmetic on tiles that the NPU's spaces share."""
+"""Arithmetic on tiles that the NPU's spaces share.
+
+Sizes that change from tile to tile are expressions of the loops; what is a plain number stays one.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, tirx
+
+Extent = int | Expr
+"""A plain number, or an expression of the loops."""
 
 
 def ceil_div(a: int, b: int) -> int:
+    """``a / b``, rounded up."""
     return -(-a // b)
 
 
 def round_up(a: int, b: int) -> int:
+    """Least multiple of ``b`` that is not below ``a``."""
     return -(-a // b) * b
 
 
-def extent_at(total: int, size: int, index: Any) -> Any:
-    """Elements of tile ``index`` when ``total`` is cut into tiles of ``size``: less in the last."""
-    if total % size == 0:
-        return size
-    if total < size:
-        return total
+def tile_count(total: Extent, size: int) -> Extent:
+    """Number of tiles of ``size`` that cover ``total``."""
+    return (total + size - 1) // size
+
+
+def least(a: Extent, b: Extent) -> Extent:
+    """The smaller of two extents."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
+
+
+def greatest(a: Extent, b: Extent) -> Extent:
+    """The larger of two extents."""
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(a, b)
+
+
+def extent_at(total: Extent, size: int, index: Extent) -> Extent:
+    """Elements of tile ``index`` when ``total`` is cut into tiles of ``size``: fewer in the last one."""
+    if isinstance(total, int):
+        if total % size == 0:
+            return size
+        if total < size:
+            return total
     return tirx.min(size, total - index * size)
 
 
 def aligned_rows(rows: int, row_bytes: int, alignment: int) -> int:
-    """At least so many rows: as many as make a tile end where another may begin."""
+    """Least number of rows, at least ``rows``, behind which another tile may begin."""
     return round_up(rows, alignment // math.gcd(alignment, row_bytes))
 
 

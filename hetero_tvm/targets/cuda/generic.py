@@ -15,7 +15,7 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.host.tvm import dlight, s_tir, tirx, tvm
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.schedules.cuda.tensor_program import elementwise as pointwise
-from hetero_tvm.schedules.cuda.tensor_program.nests import nests_of, without_empty
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import nests_of, without_empty
 from hetero_tvm.targets.cuda.codegen import is_bound, rejects
 
 THREADS = 256

@@ -37,7 +37,7 @@ def problems(built: Any, modules: Sequence[DeviceModule], tools: Toolchain) -> l
         known = facts.of_module(module)
         found += [f"{module.arch} {name}: {text}" for name, text in _beyond(known, model)]
         ptx = bodies(tools.ptx(module.source, module.arch))
-        for task in built.plan.tasks:
+        for task in built.optimized.tasks:
             wanted = _instructions(task)
             # The second kernel of a split reduction only adds: the first one multiplies.  TVM numbers names
             # that are taken already.

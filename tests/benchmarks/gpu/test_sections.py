@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
+from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 from hetero_tvm.targets.registry import parse_target
 
 torch = pytest.importorskip("torch")
@@ -24,7 +24,7 @@ def test_every_space_has_rows(arch, kind):
             assert space is not None, f"{case.label}: {reasons}"
             served.add(space.name)
     missing = {space.name for space in CUDA_SPACES} - served
-    assert not missing, f"add a section for {missing} (hetero_tvm/benchmarking/gpu/sections)"
+    assert not missing, f"add a section for {missing} (benchmarks/gpu/sections)"
 
 
 def test_labels_name_rows():

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.gpu import smoke
-from benchmarks.gpu.book import Book
+from benchmarks.gpu.results_file import ResultsFile
 from benchmarks.gpu.sections import SECTIONS, section_named
 from hetero_tvm.schedules.cuda.products.tiles import Tile
-from hetero_tvm.schedules.cuda.spaces import CUDA_SPACES
-from hetero_tvm.search.measure.workers import BUILD_ERROR, Result
+from hetero_tvm.search.measure.service import BUILD_ERROR, Result
+from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 from hetero_tvm.targets.registry import parse_target
 
 TARGET = parse_target("cuda:sm_90a")
@@ -38,7 +38,7 @@ class FakeWorkers:
 
 
 def test_defaults_come_first_and_other_points_are_of_the_space():
-    wanted, refused = smoke.wanted_of(SECTIONS, TARGET, more=True)
+    wanted, refused = smoke.smoke_points(SECTIONS, TARGET, more=True)
     assert not refused
     names = [one.name for one in wanted]
     assert names == sorted(names, key=["default", "last", "random"].index)
@@ -59,22 +59,22 @@ def test_failures_are_listed_and_nothing_stops(tmp_path, capsys):
         asked.append((request["label"], request["library"]))
         return next(answers)
 
-    bench = SimpleNamespace(
+    setup = SimpleNamespace(
         target=TARGET, workers=FakeWorkers(tmp_path, bad=1), worker=SimpleNamespace(ask=ask)
     )
-    book = Book(tmp_path / "r.json", {"device": {"name": "GPU"}}, 5)
-    failed = smoke.smoke([section], bench, book, more=False)
+    results = ResultsFile(tmp_path / "r.json", {"device": {"name": "GPU"}}, 5)
+    failed = smoke.smoke([section], setup, results, more=False)
     assert [label for label, _ in asked] == [labels[0], *labels[2:]]
     assert len(failed) == 2 and "illegal access" in failed[0] and "nvcc: no" in failed[1]
     told = capsys.readouterr().err
     assert "2 of 4 points are right" in told and f"FAILED {labels[0]} default" in told
-    assert smoke.smoke([section], bench, book, more=False) == []  # not again
+    assert smoke.smoke([section], setup, results, more=False) == []  # not again
 
 
 def test_only_defaults_when_points_cost_much(tmp_path, monkeypatch):
     monkeypatch.setattr(smoke, "_MORE_SECONDS", -1.0)
     section, asked = section_named("softmax"), []
     worker = SimpleNamespace(ask=lambda request, seconds: asked.append(request) or {"status": "ok"})
-    bench = SimpleNamespace(target=TARGET, workers=FakeWorkers(tmp_path, bad=-1), worker=worker)
-    smoke.smoke([section], bench, Book(None, {"device": {"name": "GPU"}}, 5), more=True)
+    setup = SimpleNamespace(target=TARGET, workers=FakeWorkers(tmp_path, bad=-1), worker=worker)
+    smoke.smoke([section], setup, ResultsFile(None, {"device": {"name": "GPU"}}, 5), more=True)
     assert len(asked) == len(section.small)

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm.relax_passes.canonical.algebra import ExpandPowers, MultiplyByReciprocal
 from tests.relax_passes.canonical.simplified import X, simplified
 from tests.relax_passes.graphs import bindings, calls, constant, fuse, module, op
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,23 @@ def test_divisions(divisor, name):
         np.testing.assert_array_equal(
             x * bindings(after)[0].value.args[1].value.numpy(), x / np.float32(divisor)
         )
+
+
+class TestExpandPowers(Rewrite):
+    rule = ExpandPowers()
+
+    def before(self, x):
+        return op.power(x, constant(2.0)), op.power(x, constant(3.0)), op.power(x, constant(0.5))
+
+    def expected(self, x):
+        return op.multiply(x, x), op.multiply(op.multiply(x, x), x), op.sqrt(x)
+
+
+class TestMultiplyByReciprocal(Rewrite):
+    rule = MultiplyByReciprocal()
+
+    def before(self, x):
+        return op.divide(x, constant(8.0)), op.divide(x, constant(3.0))
+
+    def expected(self, x):
+        return op.multiply(x, constant(0.125)), op.divide(x, constant(3.0))

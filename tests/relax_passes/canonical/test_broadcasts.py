@@ -2,7 +2,10 @@
 
 from hetero_tvm.relax_passes.canonical.broadcasts import DropBroadcasts
 from tests.relax_passes.canonical.simplified import simplified
-from tests.relax_passes.graphs import op
+from tests.relax_passes.graphs import (
+    op,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 def test_broadcasts_that_the_operator_does_itself():
@@ -13,3 +16,14 @@ def test_broadcasts_that_the_operator_does_itself():
     assert simplified(body, DropBroadcasts()) == {"strided_slice": 1, "tanh": 1, "add": 1}
     wider = lambda e, x: e(op.multiply(e(op.broadcast_to(x, (5, 2, 3, 4))), x))  # noqa: E731
     assert simplified(wider, DropBroadcasts()) == {"broadcast_to": 1, "multiply": 1}
+
+
+class TestDropBroadcasts(Rewrite):
+    rule = DropBroadcasts()
+    inputs = {"x": (4,), "y": (2, 3, 4)}
+
+    def before(self, x, y):
+        return op.add(op.broadcast_to(x, (2, 3, 4)), y), op.multiply(y, op.broadcast_to(y, (5, 2, 3, 4)))
+
+    def expected(self, x, y):
+        return op.add(x, y), op.multiply(y, op.broadcast_to(y, (5, 2, 3, 4)))

@@ -17,6 +17,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,13 @@ def test_what_depends_on_inputs_is_not_folded():
         "add": 1,
         "multiply": 1,
     }
+
+
+class TestFoldConstants(Rewrite):
+    rule = FoldConstants()
+
+    def before(self, x):
+        return op.add(x, op.reshape(op.multiply(constant([1.0, 2.0, 3.0, 4.0]), constant(2.0)), (1, 4)))
+
+    def expected(self, x):
+        return op.add(x, constant([[2.0, 4.0, 6.0, 8.0]]))

@@ -4,7 +4,16 @@ import pytest
 
 from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
 from tests.relax_passes.canonical.simplified import X, simplified
-from tests.relax_passes.graphs import bindings, calls, constant, fuse, module, op, same_numbers
+from tests.relax_passes.graphs import (
+    bindings,
+    calls,
+    constant,
+    fuse,
+    module,
+    op,
+    same_numbers,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 def test_duplicates_are_merged():
@@ -41,3 +50,14 @@ def test_two_results_stay_two():
     after, _, _ = fuse(before, MergeDuplicates())
     assert len(bindings(after)) == 2
     same_numbers(before, after)
+
+
+class TestMergeDuplicates(Rewrite):
+    rule = MergeDuplicates()
+
+    def before(self, x):
+        return op.subtract(op.exp(op.add(x, constant(1.0))), op.tanh(op.add(x, constant(1.0))))
+
+    def expected(self, x):
+        y = op.add(x, constant(1.0))
+        return op.subtract(op.exp(y), op.tanh(y))

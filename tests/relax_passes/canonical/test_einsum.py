@@ -5,7 +5,12 @@ import pytest
 from hetero_tvm.relax_passes.canonical.constants import FoldConstants
 from hetero_tvm.relax_passes.canonical.einsum import ExpandEinsum
 from tests.relax_passes.canonical.simplified import simplified
-from tests.relax_passes.graphs import constant, op, weights
+from tests.relax_passes.graphs import (
+    constant,
+    op,
+    weights,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 EXTENTS = dict(zip("bhijdnq", (2, 3, 4, 5, 6, 7, 1), strict=True))
 
@@ -50,3 +55,15 @@ def test_other_sums_stay(subscripts):
     inputs = dict(zip("xy", shapes, strict=True))
     found = simplified(lambda e, x, y: e(op.einsum((x, y), subscripts)), ExpandEinsum(), inputs=inputs)
     assert found == ({"einsum": 1} if subscripts != "ijd,jd->i" else {"matmul": 1, "reshape": 3})
+
+
+class TestExpandEinsum(Rewrite):
+    rule = ExpandEinsum()
+    inputs = {"q": (2, 5, 3, 4), "k": (2, 6, 3, 4)}
+
+    def before(self, q, k):
+        return op.einsum((q, k), "bihd,bjhd->bhij")
+
+    def expected(self, q, k):
+        scores = op.matmul(op.permute_dims(q, [0, 2, 1, 3]), op.permute_dims(k, [0, 2, 3, 1]))
+        return op.reshape(scores, (2, 3, 5, 6))

@@ -4,7 +4,11 @@ import pytest
 
 from hetero_tvm.relax_passes.canonical.functions import EqualityOfTruth, ExpandHyperbolic
 from tests.relax_passes.canonical.simplified import simplified
-from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.graphs import (
+    constant,
+    op,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize("function", [op.cosh, op.sinh])
@@ -22,3 +26,26 @@ def test_equality_of_truth(function, expected):
 
     found = simplified(body, EqualityOfTruth())
     assert found.items() >= expected.items() and not {"equal", "not_equal"} & set(found)
+
+
+class TestEqualityOfTruth(Rewrite):
+    rule = EqualityOfTruth()
+    inputs = {"x": ("bool", 4), "y": ("bool", 4)}
+
+    def before(self, x, y):
+        return op.equal(x, y), op.not_equal(x, y)
+
+    def expected(self, x, y):
+        return op.logical_not(op.logical_xor(x, y)), op.logical_xor(x, y)
+
+
+class TestExpandHyperbolic(Rewrite):
+    rule = ExpandHyperbolic()
+
+    def before(self, x):
+        return op.cosh(x)
+
+    def expected(self, x):
+        half = constant(0.5)
+        up = op.multiply(op.exp(x), half)
+        return op.add(up, op.multiply(op.exp(op.negative(x)), half))

@@ -5,7 +5,16 @@ import pytest
 
 from hetero_tvm.relax_passes.canonical.identities import DropIdentities
 from tests.relax_passes.canonical.simplified import X, simplified
-from tests.relax_passes.graphs import calls, constant, fuse, module, names_of, op, same_numbers
+from tests.relax_passes.graphs import (
+    calls,
+    constant,
+    fuse,
+    module,
+    names_of,
+    op,
+    same_numbers,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize(
@@ -60,3 +69,13 @@ def test_what_only_looks_like_an_identity(other):
     before = module(X, lambda e, x: e(other(x)))
     after, _, _ = fuse(before, DropIdentities())
     assert calls(after) == calls(before)
+
+
+class TestDropIdentities(Rewrite):
+    rule = DropIdentities()
+
+    def before(self, x):
+        return op.tanh(op.multiply(op.add(op.reshape(x, (2, 3, 4)), constant(0.0)), constant(1.0)))
+
+    def expected(self, x):
+        return op.tanh(x)

@@ -4,7 +4,14 @@ import pytest
 
 from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
 from tests.relax_passes.canonical.simplified import X, simplified
-from tests.relax_passes.graphs import calls, constant, module, op, weights
+from tests.relax_passes.graphs import (
+    calls,
+    constant,
+    module,
+    op,
+    weights,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize(
@@ -52,3 +59,13 @@ def test_a_step_that_others_see_stays():
         return e(op.permute_dims(step, (1, 2, 0))), step
 
     assert simplified(body, SinkMoves()) == {"permute_dims": 2, "exp": 1}
+
+
+class TestSinkMoves(Rewrite):
+    rule = SinkMoves()
+
+    def before(self, x):
+        return op.permute_dims(op.tanh(op.permute_dims(x, [2, 0, 1])), [0, 2, 1])
+
+    def expected(self, x):
+        return op.permute_dims(op.tanh(x), [2, 1, 0])

@@ -5,7 +5,12 @@ import pytest
 
 from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
 from tests.relax_passes.canonical.simplified import simplified
-from tests.relax_passes.graphs import op, relax
+from tests.relax_passes.graphs import (
+    constant,
+    op,
+    relax,
+)
+from tests.relax_passes.rewrite import Rewrite
 
 
 @pytest.mark.parametrize(
@@ -36,3 +41,13 @@ def test_lookups_along_the_first_axis(places, found):
         return emit(op.tanh(emit(op.gather_nd(x, relax.const(np.array(places), "int64")))))
 
     assert simplified(body, SliceOfTake()) == {"tanh": 1, **found}
+
+
+class TestSliceOfTake(Rewrite):
+    rule = SliceOfTake()
+
+    def before(self, x):
+        return op.take(x, constant([0, 2], "int64"), 1, mode="wrap")
+
+    def expected(self, x):
+        return op.strided_slice(x, [1], [0], [3], [2])

@@ -7,7 +7,6 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.rewriting.rule import Report, run_rules
 
 RNG = np.random.default_rng(0)
-op = relax.op
 
 
 def module_of(build, *arrays):

@@ -3,7 +3,9 @@
 import pytest
 
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
-from tests.relax_passes.forms.models import RNG, check_results, floats, op
+from tests.relax_passes.forms.models import RNG, check_results, floats
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite
 
 CASES = {
     "argmax": (lambda x: op.argmax(x, 1), [floats(3, 11, 2)]),
@@ -16,3 +18,17 @@ CASES = {
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, ArgAsExtremum(), gone="argmax argmin")
+
+
+class TestArgAsExtremum(Rewrite):
+    rule = ArgAsExtremum()
+    inputs = {"x": (2, 3)}
+
+    def before(self, x):
+        return op.argmax(x, 1)
+
+    def expected(self, x):
+        hits = op.equal(x, op.max(x, [1], keepdims=True))
+        positions = op.where(hits, constant([[0, 1, 2]], "int32"), constant(2, "int32"))
+        first = op.min(positions, [1], keepdims=True)
+        return op.reshape(op.astype(first, "int64"), (2,))

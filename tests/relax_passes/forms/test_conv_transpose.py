@@ -1,10 +1,13 @@
 """Transposed convolutions as plain ones: the same numbers."""
 
+import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsConv2d, ConvTransposeAsPhases
 from tests.relax_passes.forms.models import check_convolution, weights
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite
 
 CASES = {
     "transposed": (
@@ -82,3 +85,33 @@ def test_a_bias_behind_a_transposed_convolution_is_of_the_convolution():
 
     found = check_convolution((1, 6, 3, 4), build, [ConvTransposeAsPhases()])
     assert found.index("relax.add") == found.index("relax.nn.conv2d") + 1
+
+
+class TestConvTransposeAsConv2d(Rewrite):
+    """Each filter has one channel, so it costs little that zeros are multiplied."""
+
+    rule = ConvTransposeAsConv2d()
+    inputs = {"x": (1, 2, 4, 5)}
+    w = np.arange(12, dtype="float32").reshape(2, 1, 2, 3)
+
+    def before(self, x):
+        return op.nn.conv2d_transpose(x, constant(self.w), strides=(2, 3), groups=2)
+
+    def expected(self, x):
+        pixels = op.reshape(x, (1, 2, 4, 1, 5, 1))
+        stuffed = op.reshape(op.nn.pad(pixels, (0,) * 7 + (1, 0, 0, 0, 2)), (1, 2, 8, 15))
+        return op.nn.conv2d(stuffed, constant(self.w[:, :, ::-1, ::-1]), padding=(1, 2, 0, 0), groups=2)
+
+
+class TestConvTransposeAsPhases(Rewrite):
+    rule = ConvTransposeAsPhases()
+    inputs = {"x": (1, 3, 4, 5)}
+    w = np.arange(24, dtype="float32").reshape(3, 2, 2, 2)
+
+    def before(self, x):
+        return op.nn.conv2d_transpose(x, constant(self.w), strides=(2, 2))
+
+    def expected(self, x):
+        phases = op.nn.conv2d(x, constant(self.w.transpose(2, 3, 1, 0).reshape(8, 3, 1, 1)))
+        apart = op.reshape(phases, (1, 1, 2, 2, 2, 4, 5))
+        return op.reshape(op.permute_dims(apart, [0, 1, 4, 5, 2, 6, 3]), (1, 2, 8, 10))

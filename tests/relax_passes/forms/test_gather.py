@@ -5,7 +5,9 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.gather import GatherAsTake
-from tests.relax_passes.forms.models import check_results, floats, op, places
+from tests.relax_passes.forms.models import check_results, floats, places
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite, bind
 
 GRID = np.stack(np.meshgrid([0, 1], np.arange(5), indexing="ij"), -1).reshape(2, 1, 5, 2)
 CASES = {
@@ -20,3 +22,17 @@ CASES = {
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, GatherAsTake(), gone="gather_elements gather_nd")
+
+
+class TestGatherAsTake(Rewrite):
+    rule = GatherAsTake()
+    inputs = {"x": (4, 5, 3), "index": ("int64", 6, 2)}
+
+    def before(self, x, index):
+        return op.gather_nd(x, index)
+
+    def expected(self, x, index):
+        row, column = op.strided_slice(index, [-1], [0], [1]), op.strided_slice(index, [-1], [1], [2])
+        row = bind(op.multiply(op.astype(op.squeeze(row, [-1]), "int32"), constant(5, "int32")))
+        flat = bind(op.add(row, op.astype(op.squeeze(column, [-1]), "int32")))
+        return op.reshape(op.take(op.reshape(x, (20, 3)), flat, 0, mode="wrap"), (6, 3))

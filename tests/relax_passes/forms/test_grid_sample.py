@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
-from tests.relax_passes.forms.models import module_of, op, result, rewritten
+from tests.relax_passes.forms.models import module_of, result, rewritten
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite, any_kernel, bind
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 5, 7)).astype(np.float32)
@@ -44,3 +46,21 @@ def test_left_alone(method, padding, side, reason):
 
     _, report = rewritten(build, [x, grid], [GridSampleAsTake()])
     assert [reason in miss["reason"] for miss in report.misses] == [True]
+
+
+class TestGridSampleAsTake(Rewrite):
+    rule = GridSampleAsTake()
+    inputs = {"x": (2, 3, 4, 5), "grid": (2, 2, 6, 7)}
+
+    def before(self, x, grid):
+        return op.image.grid_sample(x, grid, "bilinear", "NCHW", "zeros", True)
+
+    def expected(self, x, grid):
+        around = (2, 2, 2, 6, 7)
+        index = bind(any_kernel("pixels", around, "int32", grid, constant([[[0]], [[20]]], "int32")))
+        weight = bind(any_kernel("weights", around, "float32", grid))
+        table = op.reshape(op.permute_dims(x, [0, 2, 3, 1]), (40, 3))
+        taken = op.take(table, op.reshape(index, (336,)), 0, mode="wrap")
+        taken = op.reshape(taken, (*around, 3))
+        mixed = any_kernel("weighted_pixels", (2, 6, 7, 3), "float32", taken, weight)
+        return op.permute_dims(mixed, [0, 3, 1, 2])

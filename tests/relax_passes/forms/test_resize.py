@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
-from tests.relax_passes.forms.models import floats, module_of, op, result, rewritten
+from tests.relax_passes.forms.models import floats, module_of, result, rewritten
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite
 
 
 def resized(size, **options):
@@ -39,3 +41,14 @@ def test_repeated_pixels_stay():
     options = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
     after, _ = rewritten(resized((6, 8), **options), x, [ResizeAsProducts()])
     assert "resize2d" in after.script(show_meta=False)
+
+
+class TestResizeAsProducts(Rewrite):
+    rule = ResizeAsProducts()
+    inputs = {"x": (1, 3, 2, 5)}
+
+    def before(self, x):
+        return op.image.resize2d(x, (4, 5), layout="NCHW", coordinate_transformation_mode="half_pixel")
+
+    def expected(self, x):
+        return op.matmul(constant([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]), x)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from hetero_tvm.relax_passes.forms.scan import ScanAsShifts
-from tests.relax_passes.forms.models import RNG, check_results, floats, op
+from hetero_tvm.relax_passes.forms.scan import ScanAsKernel, ScanAsShifts
+from tests.relax_passes.forms.models import RNG, check_results, floats
+from tests.relax_passes.graphs import op
+from tests.relax_passes.rewrite import Rewrite, any_kernel
 
 CASES = {
     "sums along": (lambda x: op.cumsum(x, 1), [floats(2, 7)]),
@@ -18,3 +20,18 @@ CASES = {
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, ScanAsShifts(), gone="cumsum cumprod")
+
+
+class TestScanAsShifts(Rewrite):
+    rule = ScanAsShifts()
+    inputs = {"x": (2, 7)}
+
+    def before(self, x):
+        return op.cumsum(x, 1)
+
+    def expected(self, x):
+        return any_kernel("cumsum", (2, 7), "float32", x)
+
+
+class TestScanAsKernel(TestScanAsShifts):
+    rule = ScanAsKernel(ScanAsShifts().function)

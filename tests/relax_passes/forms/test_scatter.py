@@ -5,7 +5,9 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
-from tests.relax_passes.forms.models import floats, op, result, rewritten
+from tests.relax_passes.forms.models import floats, result, rewritten
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite
 
 
 def rows(*values):
@@ -97,3 +99,17 @@ MISSES = {
 def test_left_alone(reason, case):
     _, report = rewritten(*case, [ScatterAsSelection()])
     assert [reason in miss["reason"] for miss in report.misses] == [True]
+
+
+class TestScatterAsSelection(Rewrite):
+    """At known places in a row."""
+
+    rule = ScatterAsSelection()
+    inputs = {"x": (6, 4), "rows": (2, 4)}
+
+    def before(self, x, rows):
+        return op.scatter_nd(x, constant([[1], [2]], "int64"), rows, "update")
+
+    def expected(self, x, rows):
+        before, behind = op.strided_slice(x, [0], [0], [1]), op.strided_slice(x, [0], [3], [6])
+        return op.concat([before, rows, behind], 0)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.topk import TopkAsExtrema
-from tests.relax_passes.forms.models import floats, op, result, rewritten
+from tests.relax_passes.forms.models import floats, result, rewritten
+from tests.relax_passes.graphs import constant, op, relax
+from tests.relax_passes.rewrite import Rewrite
 
 TIES = np.array([[1, 3, 3, 2, 3], [0, -2, 0, 0, 0]], np.float32)
 CASES = {
@@ -54,3 +56,18 @@ def test_one_result():
 def test_many_are_sorted():
     _, report = rewritten(lambda v: op.topk(v, 9, 1)[0], [floats(2, 20)], [TopkAsExtrema()])
     assert [miss["reason"] for miss in report.misses] == ["the greatest 9 are found by sorting"]
+
+
+class TestTopkAsExtrema(Rewrite):
+    rule = TopkAsExtrema()
+    inputs = {"x": (2, 3)}
+
+    def before(self, x):
+        both = op.topk(x, 1, 1)
+        return relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)
+
+    def expected(self, x):
+        largest = op.max(x, [1], keepdims=True)
+        hits = op.equal(x, largest)
+        positions = op.where(hits, constant([[0, 1, 2]], "int32"), constant(2, "int32"))
+        return largest, op.min(positions, [1], keepdims=True)

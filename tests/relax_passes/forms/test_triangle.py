@@ -3,7 +3,9 @@
 import pytest
 
 from hetero_tvm.relax_passes.forms.triangle import TriangleAsMask
-from tests.relax_passes.forms.models import check_results, floats, op, places
+from tests.relax_passes.forms.models import check_results, floats, places
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite
 
 CASES = {
     "a triangle": (lambda x: op.tril(x, 1), [floats(2, 3, 4)]),
@@ -14,3 +16,14 @@ CASES = {
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, TriangleAsMask(), gone="tril triu")
+
+
+class TestTriangleAsMask(Rewrite):
+    rule = TriangleAsMask()
+    inputs = {"x": (2, 2, 3)}
+
+    def before(self, x):
+        return op.tril(x, 1)
+
+    def expected(self, x):
+        return op.where(constant([[True, True, False], [True, True, True]], "bool"), x, constant(0.0))

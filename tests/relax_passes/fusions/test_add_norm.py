@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.add_norm import AddNorm
+from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
@@ -14,9 +16,11 @@ from tests.relax_passes.graphs import (
     module,
     names_of,
     op,
+    relax,
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 X = {"x": (2, 3, 8), "r": (2, 3, 8)}
 RULES = FuseLayerNorm(), FuseRmsNorm(), FuseAddNorm(lambda op: True)
@@ -155,3 +159,18 @@ def test_random_shapes(data):
     after, _, _ = fuse(before, *RULES)
     assert calls(after)["add_norm"] == 1
     same_numbers(before, after)
+
+
+class TestFuseAddNorm(Rewrite):
+    rule = FuseAddNorm(lambda op: True)
+    inputs = {"x": (2, 3, 4), "y": (2, 3, 4)}
+
+    def before(self, x, y):
+        total = op.add(x, y)
+        normalized = kernel(Normalize((2, 3), 4, 0.25, shifted=False), total, constant(weights(4)))
+        return op.tanh(total), normalized
+
+    def expected(self, x, y):
+        both = kernel(AddNorm((2, 3), 4, (2, 3, 4), 0.25, shifted=False), x, y, constant(weights(4)))
+        total, normalized = relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)
+        return op.tanh(total), normalized

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.fusions.batch_matmul import FuseBatchMatmul
 from tests.relax_passes.graphs import (
     calls,
@@ -16,6 +17,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 RULE = FuseBatchMatmul(lambda op: True)
 
@@ -129,3 +131,15 @@ def test_random_transpositions(data):
         size *= extent
     after = run({"x": (size * m * k,), "y": (size * k * n,)}, body)
     assert calls(after)["batch_matmul"] == 1 and calls(after)["permute_dims"] == 0
+
+
+class TestFuseBatchMatmul(Rewrite):
+    rule = FuseBatchMatmul(lambda op: True)
+    inputs = {"x": (2, 3, 4), "y": (2, 5, 4)}
+
+    def before(self, x, y):
+        return op.matmul(x, op.permute_dims(y, [0, 2, 1]))
+
+    def expected(self, x, y):
+        fused = BatchMatmul((2,), 3, 5, 4, (2, 3, 4), (0, 12, 4, 1), (2, 5, 4), (0, 20, 1, 4), (0, 1, 2))
+        return kernel(fused, x, y)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.relax_passes.fusions.conv2d import FoldBatchNorm, FoldPad, FuseConv2d
 from tests.relax_passes.graphs import (
     calls,
@@ -16,6 +17,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 W, B = constant(weights(4, 3, 3, 3)), constant(weights(1, 4, 1, 1))
 X = {"x": (2, 3, 6, 5)}
@@ -219,3 +221,48 @@ def test_shared_weights_fold_separately():
         return batch_norm(emit, conv(emit, x)), batch_norm(emit, conv(emit, x), other)
 
     fused(body, conv_bn=2, conv_epilogue=2)
+
+
+IMAGE = {"x": (1, 3, 6, 6)}
+FILTERS = weights(4, 3, 3, 3)
+
+
+class TestFoldBatchNorm(Rewrite):
+    rule = FoldBatchNorm()
+    inputs = IMAGE
+
+    def before(self, x):
+        gamma, beta, mean, variance = (constant(np.full(4, value)) for value in (6.0, 1.0, 2.0, 8.0))
+        y = op.nn.conv2d(x, constant(FILTERS))
+        return relax.TupleGetItem(op.nn.batch_norm(y, gamma, beta, mean, variance, 1, epsilon=1.0), 0)
+
+    def expected(self, x):
+        # 6 / sqrt(8 + 1) = 2, and 1 - 2 * 2 = -3.
+        y = op.nn.conv2d(x, constant(2 * FILTERS))
+        return op.add(y, constant(np.full((1, 4, 1, 1), -3.0)))
+
+
+class TestFoldPad(Rewrite):
+    rule = FoldPad()
+    inputs = IMAGE
+
+    def before(self, x):
+        padded = op.nn.pad(x, (0, 0, 0, 0, 1, 2, 3, 4))
+        return op.nn.conv2d(padded, constant(FILTERS), padding=(1, 1, 1, 1))
+
+    def expected(self, x):
+        return op.nn.conv2d(x, constant(FILTERS), padding=(2, 4, 3, 5))
+
+
+class TestFuseConv2d(Rewrite):
+    rule = FuseConv2d()
+    inputs = {**IMAGE, "y": (1, 4, 6, 6)}
+
+    def before(self, x, y):
+        product = op.nn.conv2d(x, constant(FILTERS), padding=(1, 1, 1, 1))
+        biased = op.add(product, constant(weights(1, 4, 1, 1)))
+        return op.nn.relu(op.add(biased, y))
+
+    def expected(self, x, y):
+        fused = Conv2d(1, 3, 6, 6, 4, (3, 3), padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"))
+        return kernel(fused, x, constant(FILTERS), constant(weights(1, 4, 1, 1).reshape(4)), y)

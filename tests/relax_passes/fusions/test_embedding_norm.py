@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
+from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
@@ -21,6 +23,7 @@ from tests.relax_passes.graphs import (
     weights,
 )
 from tests.relax_passes.graphs import fuse as run
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 N = 8
 RULES = (FuseLayerNorm(), FuseRmsNorm(), FuseEmbeddingNorm())
@@ -185,3 +188,17 @@ def test_random_embeddings(data):
         return norm(emit, x if added is None else emit(op.add(x, constant(weights(*added)))), rms)
 
     fused(body, {f"ids{i}": shape for i, shape in enumerate(shapes)})
+
+
+class TestFuseEmbeddingNorm(Rewrite):
+    rule = FuseEmbeddingNorm()
+    inputs = {"ids": ("int64", 2, 3)}
+    norm = Normalize((2, 3), 4, 0.25, shifted=False)
+
+    def before(self, ids):
+        words = op.take(constant(weights(7, 4)), ids, 0, mode="wrap")
+        return kernel(self.norm, op.add(words, constant(weights(3, 4))), constant(weights(4)))
+
+    def expected(self, ids):
+        fused = EmbeddingNorm((2, 3), 4, (Lookup(7, (2, 3)),), (3, 4), 0.25, shifted=False)
+        return kernel(fused, ids, constant(weights(7, 4)), constant(weights(3, 4)), constant(weights(4)))

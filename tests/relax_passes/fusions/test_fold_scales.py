@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hetero_tvm.relax_passes.fusions.fold_scales import FoldInputScales, FoldOutputScales
 from tests.relax_passes.graphs import calls, constant, fuse, module, names_of, op, same_numbers, weights
+from tests.relax_passes.rewrite import Rewrite
 
 X = {"x": (2, 3, 6)}
 W, B = weights(6, 4), weights(4)
@@ -116,3 +117,24 @@ def test_random_products(data):
         return y if outside is None else emit(op.multiply(y, constant(weights(*outside, seed=6))))
 
     folded(body, {"matmul": 1, "add": 1}, {"x": (m, k)})
+
+
+class TestFoldOutputScales(Rewrite):
+    rule = FoldOutputScales()
+
+    def before(self, x):
+        y = op.add(op.matmul(x, constant(weights(4, 5))), constant(weights(5)))
+        return op.multiply(y, constant(0.5))
+
+    def expected(self, x):
+        return op.add(op.matmul(x, constant(0.5 * weights(4, 5))), constant(0.5 * weights(5)))
+
+
+class TestFoldInputScales(Rewrite):
+    rule = FoldInputScales()
+
+    def before(self, x):
+        return op.matmul(op.multiply(x, constant([1.0, 2.0, 4.0, 8.0])), constant(weights(4, 5)))
+
+    def expected(self, x):
+        return op.matmul(x, constant(weights(4, 5) * np.float32([[1], [2], [4], [8]])))

@@ -1,9 +1,11 @@
 """Gated MLPs in their forms, and products of activations that are none."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
 from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
 from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
@@ -18,6 +20,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 X = {"x": (2, 3, 6)}
 ACTIVATIONS = {
@@ -171,3 +174,15 @@ def test_random_shapes(data):
     after, _, report = fuse(before)
     assert report.fusions == {"gelu": 1, "gated_mlp": 1}
     same_numbers(before, after)
+
+
+class TestFuseGatedMatmul(Rewrite):
+    rule = FuseGatedMatmul()
+
+    def before(self, x):
+        gate, up = (op.matmul(x, constant(weights(4, 5, seed=seed))) for seed in range(2))
+        return op.multiply(op.nn.silu(gate), up)
+
+    def expected(self, x):
+        both = np.concatenate([weights(4, 5, seed=seed) for seed in range(2)], 1)
+        return kernel(GatedMatmul((2, 3), 5, 4, "silu"), x, constant(both))

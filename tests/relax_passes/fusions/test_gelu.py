@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.relax_passes.fusions.gelu import FuseGelu
 from tests.relax_passes.graphs import (
     calls,
@@ -18,6 +20,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 HALF, ONE, TWO, ROOT = constant(0.5), constant(1.0), constant(2.0), constant(math.sqrt(0.5))
 SQRT2, TANH_SCALE, CUBIC = constant(math.sqrt(2)), constant(math.sqrt(2 / math.pi)), constant(0.044715)
@@ -240,3 +243,14 @@ def test_after_a_matmul_it_is_part_of_the_epilogue():
     after, _, report = fuse(before)
     assert calls(after) == {"matmul": 1} and report.fusions == {"gelu": 1, "matmul_epilogue": 1}
     same_numbers(before, after)
+
+
+class TestFuseGelu(Rewrite):
+    rule = FuseGelu()
+
+    def before(self, x):
+        inner = op.erf(op.divide(x, constant(np.sqrt(2.0))))
+        return op.multiply(op.multiply(x, constant(0.5)), op.add(inner, constant(1.0)))
+
+    def expected(self, x):
+        return kernel(Elementwise((2, 3, 4), "gelu_erf"), x)

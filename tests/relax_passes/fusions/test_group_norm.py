@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.relax_passes.fusions.group_norm import FuseGroupNorm
 from tests.relax_passes.graphs import (
     calls,
@@ -17,6 +18,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 X = {"x": (2, 6, 3, 4)}
 EPS = constant(1e-3)
@@ -162,3 +164,16 @@ def test_random_groups(data):
     )
     form = {"affine": data.draw(st.booleans()), "by_group": data.draw(st.booleans())}
     fused(lambda e, x: group_norm(e, x, groups, **form), {"x": shape})
+
+
+class TestFuseGroupNorm(Rewrite):
+    rule = FuseGroupNorm()
+    inputs = {"x": (2, 4, 3, 5)}
+
+    def before(self, x):
+        scale, shift = constant(weights(4)), constant(weights(4, seed=1))
+        return op.nn.relu(op.nn.group_norm(x, scale, shift, 2, 1, [2, 3], 0.25))
+
+    def expected(self, x):
+        fused = GroupNorm((2, 4, 3, 5), 2, 0.25, "relu")
+        return kernel(fused, x, constant(weights(4)), constant(weights(4, seed=1)))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from tests.relax_passes.graphs import (
     bindings,
@@ -16,6 +17,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 W, B = constant(weights(6, 4)), constant(weights(4))
 X = {"x": (2, 3, 6)}
@@ -196,3 +198,16 @@ def test_constants_are_operands_in_order():
     shapes = [tuple(int(e) for e in field.ty.shape) for field in call.args[1].fields]
     assert shapes == [(2, 3, 6), (6, 4), (4,)]
     np.testing.assert_array_equal(call.args[1].fields[1].value.numpy(), weights(6, 4))
+
+
+class TestFuseMatmul(Rewrite):
+    rule = FuseMatmul()
+    inputs = {"x": (2, 3, 4), "y": (2, 3, 5)}
+
+    def before(self, x, y):
+        product = op.matmul(x, constant(weights(4, 5)))
+        return op.add(op.nn.relu(op.add(product, constant(weights(5)))), y)
+
+    def expected(self, x, y):
+        fused = Matmul((2, 3), 5, 4, ("bias", "relu", "residual"))
+        return kernel(fused, x, constant(weights(4, 5)), constant(weights(5)), y)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.softmax import FuseSoftmax
 from tests.relax_passes.graphs import (
@@ -18,6 +19,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 X = {"x": (2, 3, 8)}
 EPS = constant(1e-5)
@@ -292,3 +294,28 @@ def test_disabled_rules_do_not_run():
     before = module(X, norm)
     after, _, report = fuse(before, disabled=["layer_norm", "expand_powers"])
     assert calls(after) == calls(before) and not report.fusions
+
+
+class TestFuseLayerNorm(Rewrite):
+    rule = FuseLayerNorm()
+
+    def before(self, x):
+        centered = op.subtract(x, op.mean(x, [2], keepdims=True))
+        variance = op.mean(op.multiply(centered, centered), [2], keepdims=True)
+        y = op.divide(centered, op.sqrt(op.add(variance, constant(0.25))))
+        return op.add(op.multiply(y, constant(weights(4))), constant(weights(4, seed=1)))
+
+    def expected(self, x):
+        return kernel(Normalize((2, 3), 4, 0.25), x, constant(weights(4)), constant(weights(4, seed=1)))
+
+
+class TestFuseRmsNorm(Rewrite):
+    rule = FuseRmsNorm()
+
+    def before(self, x):
+        variance = op.mean(op.multiply(x, x), [2], keepdims=True)
+        y = op.multiply(x, op.rsqrt(op.add(variance, constant(0.25))))
+        return op.multiply(y, constant(weights(4)))
+
+    def expected(self, x):
+        return kernel(Normalize((2, 3), 4, 0.25, centered=False, shifted=False), x, constant(weights(4)))

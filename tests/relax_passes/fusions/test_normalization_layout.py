@@ -1,7 +1,10 @@
 """Norms that read and write tensors where they lie."""
 
+from dataclasses import replace
+
 import pytest
 
+from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
 from tests.relax_passes.graphs import (
@@ -15,6 +18,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 
 def norm(emit, x, n):
@@ -96,3 +100,29 @@ def test_heads_of_a_packed_projection():
 def test_rows_that_stay(body):
     after, _ = run(module({"x": (2, 4, 6)}, body), NormRows(lambda op: True))
     assert not contracts(after, "normalize")[0].place
+
+
+SCALE = constant(weights(4))
+RMS = Normalize((2, 3), 4, 0.25, centered=False, shifted=False)
+
+
+class TestNormAxis(Rewrite):
+    rule = NormAxis(lambda op: True)
+    inputs = {"x": (2, 4, 3)}
+
+    def before(self, x):
+        return op.permute_dims(kernel(RMS, op.permute_dims(x, [0, 2, 1]), SCALE), [0, 2, 1])
+
+    def expected(self, x):
+        return kernel(replace(RMS, lead=(2,), trail=(3,)), x, SCALE)
+
+
+class TestNormRows(Rewrite):
+    rule = NormRows(lambda op: True)
+    inputs = {"x": (2, 3, 8)}
+
+    def before(self, x):
+        return kernel(RMS, op.strided_slice(x, [2], [4], [8], [1]), SCALE)
+
+    def expected(self, x):
+        return kernel(replace(RMS, source=(2, 3, 8), place=(4, 24, 8)), x, SCALE)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
 from hetero_tvm.relax_passes.pipeline import optimize
 from tests.relax_passes.graphs import (
@@ -18,6 +19,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 ONE, SLOPE = constant(1.0), constant(1.702)
 X = {"x": (3, 5)}
@@ -112,3 +114,23 @@ def test_random_shapes(shape, quick, gate_first, written_out):
     after, _, report = fuse(before)
     assert report.fusions == {"quick_gelu" if quick else "silu": 1}
     same_numbers(before, after)
+
+
+class TestFuseSilu(Rewrite):
+    rule = FuseSilu()
+
+    def before(self, x):
+        return op.multiply(x, op.sigmoid(x))
+
+    def expected(self, x):
+        return kernel(Elementwise((2, 3, 4), "silu"), x)
+
+
+class TestFuseQuickGelu(Rewrite):
+    rule = FuseQuickGelu()
+
+    def before(self, x):
+        return op.multiply(x, op.sigmoid(op.multiply(x, constant(1.702))))
+
+    def expected(self, x):
+        return kernel(Elementwise((2, 3, 4), "quick_gelu"), x)

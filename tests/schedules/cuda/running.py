@@ -7,7 +7,6 @@ import numpy as np
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.targets.cuda import codegen, facts
 from hetero_tvm.targets.registry import parse_target
-from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 TARGET = parse_target("cuda:sm_80")
 MACHINE = TARGET.machine

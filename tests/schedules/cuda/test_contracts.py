@@ -11,9 +11,9 @@ from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
-from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
-from tests.schedules.cuda.running import MACHINE, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE
 from tests.schedules.cuda.spaces import HALF, check_numbers
 
 POINTWISE, REDUCE = CudaPointwiseSpace(), CudaReduceSpace()
@@ -25,7 +25,7 @@ ROPES = [
 ]  # fmt: skip
 
 
-def test_rotary_embeddings(emulated):  # noqa: F811
+def test_rotary_embeddings(emulated):
     check_numbers(POINTWISE, [(op, None, None) for op in ROPES], 1e-6)
     halves = [dataclasses.replace(op, dtype="float16") for op in ROPES]
     check_numbers(POINTWISE, [(op, None, None) for op in halves], HALF)
@@ -38,11 +38,11 @@ def test_halves_of_a_head_are_read_as_vectors(op):
     assert width_of(program_nests(narrow).nests[0]) == 8
 
 
-def test_activations(emulated):  # noqa: F811
+def test_activations(emulated):
     check_numbers(POINTWISE, [(Elementwise((3, 21), name), None, None) for name in ACTIVATIONS], 3e-6)
 
 
-def test_layouts(emulated):  # noqa: F811
+def test_layouts(emulated):
     check_numbers(POINTWISE, [(Relayout(1, 6, 5, 7, "NCHW", "NCHW8c"), None, None)], 0)
 
 

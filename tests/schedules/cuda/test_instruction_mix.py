@@ -5,12 +5,11 @@ import re
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cuda.attention.space import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.attention.tensor_cores import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from hetero_tvm.targets.cuda import codegen
 from hetero_tvm.targets.registry import parse_target
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 MATMUL = CudaMatmulSpace()
 LARGE = Matmul((4096,), 4096, 4096, ("bias",), "float16")
@@ -40,7 +39,7 @@ def count(lines, pattern):
     return sum(bool(re.search(pattern, line)) for line in lines)
 
 
-def test_products(compiler):  # noqa: F811
+def test_products(compiler):
     """64 x 64 results of a warp: 64 mma a step of 32, fed by 16 ldmatrix; one barrier, no branch."""
     point = {"tile": (128, 256, 32, 2, 4, 4), "splits": 1}
     loop = loop_with(ptx_of(compiler, MATMUL, LARGE, point, "sm_80"), "mma.sync")
@@ -54,7 +53,7 @@ def test_products(compiler):  # noqa: F811
     assert count(loop[:last], r"cp\.async\.cg") == 6
 
 
-def test_warp_groups(compiler):  # noqa: F811
+def test_warp_groups(compiler):
     """One group of products is left running, so that the next is in line when it ends."""
     point = {"tile": (128, 256, 64, 8, 1, 4, 4), "splits": 1}
     loop = loop_with(ptx_of(compiler, MATMUL, LARGE, point, "sm_90a"), "wgmma.mma_async")
@@ -62,7 +61,7 @@ def test_warp_groups(compiler):  # noqa: F811
     assert count(loop, "bar.sync") == 1 and not count(loop, r"\bbra\b")
 
 
-def test_attention(compiler):  # noqa: F811
+def test_attention(compiler):
     """A block of 64 keys, 16 rows and 64 values: one exponential a score, one barrier, and no more."""
     op = Attention(4, 16, 2048, 2048, 64, 0.125, 16, causal=True, dtype="float16")
     ptx = ptx_of(compiler, CudaAttentionSpace(), op, {"tile": (8, 64, 1)}, "sm_80")
@@ -72,7 +71,7 @@ def test_attention(compiler):  # noqa: F811
     assert count(loop, r"shfl\.") == 4
 
 
-def test_softmax(compiler):  # noqa: F811
+def test_softmax(compiler):
     """Each value is read once, its exponential taken once."""
     op = Softmax((4096,), 4096, "float16")
     ptx = ptx_of(compiler, CudaSoftmaxSpace(), op, {"block": (128, 1)}, "sm_80").splitlines()

@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.relax_passes.pipeline import optimize
 from hetero_tvm.targets.cuda import codegen
 from tests.schedules.cuda.relax_operators import FORMS, NO_KERNEL, OPERATORS, POINTWISE, REFUSED, module_of
-from tests.schedules.cuda.running import MACHINE, TARGET, compiler  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, TARGET
 
 
 def tasks(makes):
@@ -58,7 +58,7 @@ def test_what_runs_on_the_host_only_is_refused(operator):
     assert caught.value.message.startswith(tuple(task.name for task in found))
 
 
-def test_they_become_machine_code(scheduled, compiler):  # noqa: F811
+def test_they_become_machine_code(scheduled, compiler):
     """Functions of elements as one kernel, everything else each for itself."""
     module = tvm.IRModule(
         {

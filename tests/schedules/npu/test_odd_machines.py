@@ -9,7 +9,7 @@ from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalize
-from hetero_tvm.schedules.npu.spaces import NPU_SPACES
+from hetero_tvm.targets.npu.spaces import NPU_SPACES
 from tests.schedules.npu.running import assert_close, machine
 
 SAME = (1, 1, 1, 1)

@@ -67,8 +67,8 @@ def test_a_failing_candidate_costs_only_itself(bad):
 
 @pytest.mark.parametrize("mode", ["crash", "crash_run", "hang_run", "wrong", "raise"])
 def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
-    # One deadline for all: only jobs that are alike share a process.
-    jobs = [job(m, together=4, run_seconds=5.0) for m in ("good", mode, "good", "good", "good", "good", mode, "good")]
+    modes = ("good", mode, "good", "good", "good", "good", mode, "good")
+    jobs = [job(m, together=4, run_seconds=5.0) for m in modes]  # only jobs that are alike share a process
     results = [result for (result,) in measure(bad, jobs)]
     status, text = FAILURES[mode]
     for index, result in enumerate(results):
@@ -174,10 +174,12 @@ def processes_with(text):
     return found
 
 
-def wait_until(condition):
-    """Poll for as long as the machine needs."""
-    while not condition():
+def wait_until(condition, seconds=1800):
+    """Poll until it holds; not for ever, so that orphans are a failure."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
         time.sleep(0.05)
+    return condition()
 
 
 HANGING = """
@@ -207,8 +209,8 @@ def test_no_orphans_whatever_ends_the_tuner(number):
         stderr=subprocess.DEVNULL,
     )
     assert process.stdout.readline() == b"ready\n"
-    wait_until(lambda: len(processes_with(mark)) >= 3)  # tuner, server, candidates
+    assert wait_until(lambda: len(processes_with(mark)) >= 3)  # tuner, server, candidates
     process.send_signal(number)
     process.wait()
     process.stdout.close()
-    wait_until(lambda: not processes_with(mark))  # for ever where there are orphans
+    assert wait_until(lambda: not processes_with(mark)), "orphans"

@@ -7,7 +7,7 @@ import pytest
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.cuda.attention.space import CudaAttentionSpace
+from hetero_tvm.schedules.cuda.attention.tensor_cores import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.products.tiles import Tile
 from hetero_tvm.targets.cuda import codegen

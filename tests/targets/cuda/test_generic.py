@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.host.tvm import te, topi
 from hetero_tvm.targets.cuda import generic
 from hetero_tvm.targets.cuda.codegen import is_bound
-from tests.schedules.cuda.running import TARGET, compiled, emulated  # noqa: F401
+from tests.schedules.cuda.running import TARGET, compiled
 
 
 def cases():
@@ -60,20 +60,20 @@ def check(names, functions):
         np.testing.assert_allclose(out, reference(*arrays), rtol=2e-5, atol=2e-5, err_msg=name)
 
 
-def test_every_kind_of_kernel_gets_a_schedule_and_keeps_its_numbers(emulated):  # noqa: F811
+def test_every_kind_of_kernel_gets_a_schedule_and_keeps_its_numbers(emulated):
     functions = [scheduled(name, TARGET.schedule_generic) for name in CASES]
     assert all(map(is_bound, functions))
     check(CASES, functions)
 
 
-def test_the_last_resort(emulated):  # noqa: F811
+def test_the_last_resort(emulated):
     names = [name for name in CASES if name != "cumulative sum"]  # binds its own threads
     functions = [scheduled(name, generic.bind_blocks) for name in names]
     assert all(map(is_bound, functions))
     check(names, functions)
 
 
-def test_a_rule_that_throws_leaves_the_kernel_to_the_next(emulated, monkeypatch):  # noqa: F811
+def test_a_rule_that_throws_leaves_the_kernel_to_the_next(emulated, monkeypatch):
     class Bad:
         def apply(self, *_):
             raise RuntimeError("block_realize == old_block_realize_")

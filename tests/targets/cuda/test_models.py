@@ -19,7 +19,6 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.manifest import read_manifest
 from hetero_tvm.schedules.cuda.products.gemv import CudaGemvSpace
 from tests.frontend.onnx.helpers import add_weight, text_model
-from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 
@@ -43,20 +42,20 @@ def build(name, target, tmp_path, precision="f32"):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_numbers_of_zoo_models(name, tmp_path, emulated):  # noqa: F811
+def test_numbers_of_zoo_models(name, tmp_path, emulated):
     assert build(name, "cuda:sm_80", tmp_path).check().ok
 
 
 @pytest.mark.parametrize(
     ("name", "precision"), [("llama-160m-tiny", "f16"), ("vit-b16-tiny", "bf16"), ("gpt2-small-tiny", "tf32")]
 )
-def test_numbers_in_lower_precision(name, precision, tmp_path, emulated):  # noqa: F811
+def test_numbers_in_lower_precision(name, precision, tmp_path, emulated):
     built = build(name, "cuda:sm_80", tmp_path, precision)
     assert built.check().ok
     assert {"cuda.matmul"} <= {row["space"] for row in built.kernels}
 
 
-def test_a_wrong_kernel_is_named(tmp_path, emulated, monkeypatch):  # noqa: F811
+def test_a_wrong_kernel_is_named(tmp_path, emulated, monkeypatch):
     original = CudaGemvSpace.pack
 
     def wrong(self, op, point, machine):
@@ -76,15 +75,15 @@ def test_a_wrong_kernel_is_named(tmp_path, emulated, monkeypatch):  # noqa: F811
     assert "first wrong kernel: matmul_2x16x24" in caught.value.problems[-1]
 
 
-def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated):  # noqa: F811
+def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated):
     built = build("minilm-l6-tiny", "cuda:sm_80,sm_90", tmp_path)
     path = built.export(tmp_path / "out")
     files, expected = [], []
     for seed in range(3):  # the second and third call replay the captured graph on other values
-        inputs = sample_inputs(built.plan.model, seed)
+        inputs = sample_inputs(built.optimized.model, seed)
         np.savez(tmp_path / f"{seed}.in.npz", **inputs)
         files.append(str(tmp_path / str(seed)))
-        expected.append(run_reference(built.plan.model, inputs).float64[0])
+        expected.append(run_reference(built.optimized.model, inputs).float64[0])
     for soname, library in cuda_runtime.standins().items():  # in place of a driver
         shutil.copyfile(library, tmp_path / soname)
     # No compiler of any kind.
@@ -101,7 +100,7 @@ def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated
                 np.testing.assert_allclose(outputs["arr_0"], truth, atol=2e-5)
 
 
-def test_an_architecture_that_is_not_in_the_library(tmp_path, emulated, monkeypatch):  # noqa: F811
+def test_an_architecture_that_is_not_in_the_library(tmp_path, emulated, monkeypatch):
     path = build("minilm-l6-tiny", "cuda:sm_90", tmp_path).export(tmp_path)
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "80")
     with pytest.raises(LibraryError, match="machine code for sm_90;.*sm_80") as caught:
@@ -109,14 +108,14 @@ def test_an_architecture_that_is_not_in_the_library(tmp_path, emulated, monkeypa
     assert "--target cuda:sm_90,sm_80" in caught.value.hint
 
 
-def test_kernels_run_as_cuda_graphs(tmp_path, emulated):  # noqa: F811
+def test_kernels_run_as_cuda_graphs(tmp_path, emulated):
     assert (
         "vm.builtin.cuda_graph.run_or_capture"
         in build("minilm-l6-tiny", "cuda:sm_80", tmp_path).executable.as_text()
     )
 
 
-def test_without_a_gpu_the_build_says_that_nothing_was_checked(tmp_path, compiler, capsys):  # noqa: F811
+def test_without_a_gpu_the_build_says_that_nothing_was_checked(tmp_path, compiler, capsys):
     if cuda_runtime.missing_driver() is None:
         pytest.skip("this machine has an NVIDIA driver")
     arguments = [
@@ -145,7 +144,7 @@ def test_without_a_gpu_the_build_says_that_nothing_was_checked(tmp_path, compile
     assert code.count(b"\x7fELF") >= 3  # the library itself and a cubin for each architecture
 
 
-def test_loading_without_a_driver_or_compiler_says_what_is_missing(tmp_path, compiler):  # noqa: F811
+def test_loading_without_a_driver_or_compiler_says_what_is_missing(tmp_path, compiler):
     if cuda_runtime.missing_driver() is None:
         pytest.skip("this machine has an NVIDIA driver")
     path = build("minilm-l6-tiny", "cuda:sm_80", tmp_path).export(tmp_path)

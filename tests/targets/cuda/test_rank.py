@@ -6,7 +6,6 @@ from hetero_tvm.api import build_model, import_model, optimize_model, record_sto
 from hetero_tvm.records.store import new_record, read_records
 from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.targets.cuda.rank import WARNING, candidates, pick, refusal, trained
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 
 def known(stack=0, occupancy=0.5):
@@ -34,7 +33,7 @@ def test_refusals():
     assert refusal(known()) is None
 
 
-def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler):  # noqa: F811
+def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
     tuned = tune_model(plan, trials=8, logs=tmp_path, use_shipped=False)
     assert tuned.report.warnings == [WARNING]
@@ -47,7 +46,7 @@ def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler
     assert all(facts["stack"] == 0 for facts in built.facts["sm_80"].values())
 
 
-def test_what_was_measured_on_the_architecture_bends_the_order(tmp_path, compiler):  # noqa: F811
+def test_what_was_measured_on_the_architecture_bends_the_order(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
     task = next(task for task in plan.tasks if task.space is not None and task.space.name == "cuda.matmul")
     store, target = record_store(plan, tmp_path, False), plan.target

@@ -7,7 +7,6 @@ import pytest
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.targets.cuda import codegen, facts, static_checks
 from hetero_tvm.zoo import llama
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 # One layer of llama-160m at its real width; four of its words.
 ONE_LAYER = llama.LlamaConfig(1, 768, 12, 4, 2048, 4)
@@ -21,16 +20,16 @@ def built():
     return built, modules
 
 
-def test_a_model_at_its_real_width(compiler, built):  # noqa: F811
+def test_a_model_at_its_real_width(compiler, built):
     model, modules = built
     assert [module.arch for module in modules] == ["sm_80", "sm_90"]
-    spaces = {task.space.name for task in model.plan.tasks if task.space is not None}
+    spaces = {task.space.name for task in model.optimized.tasks if task.space is not None}
     assert {"cuda.matmul", "cuda.gated_matmul", "cuda.attention", "cuda.normalize"} <= spaces
-    assert all(task.space is not None for task in model.plan.tasks)
+    assert all(task.space is not None for task in model.optimized.tasks)
     assert static_checks.problems(model, modules, compiler) == []
 
 
-def test_what_is_wrong_is_named(compiler, built, monkeypatch):  # noqa: F811
+def test_what_is_wrong_is_named(compiler, built, monkeypatch):
     model, modules = built
     name = next(name for name in modules[0].launches if name.startswith("attention"))
     known = facts.of_module(modules[0])

@@ -13,7 +13,6 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.targets.cuda import codegen, compilers, facts, toolchain
 from hetero_tvm.targets.cuda.facts import occupancy
 from hetero_tvm.targets.registry import parse_target
-from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 
 
 def test_architectures():
@@ -53,7 +52,7 @@ def test_detection_without_a_gpu():
     assert "CUDA compiler: " in lines[0] and lines[1].startswith("GPU: Not found (")
 
 
-def test_a_driver_that_is_too_old_is_told(emulated, monkeypatch):  # noqa: F811
+def test_a_driver_that_is_too_old_is_told(emulated, monkeypatch):
     def fail():
         raise RuntimeError("CUDA Runtime Error: cudaErrorInsufficientDriver (35): CUDA driver version is ...")
 
@@ -66,7 +65,7 @@ def test_a_driver_that_is_too_old_is_told(emulated, monkeypatch):  # noqa: F811
     assert "InsufficientDriver" in caught.value.problems[0]
 
 
-def test_detection_of_a_gpu(emulated, monkeypatch):  # noqa: F811
+def test_detection_of_a_gpu(emulated, monkeypatch):
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "86")
     assert parse_target("cuda").machine.arch == "sm_86"
 
@@ -108,7 +107,7 @@ def test_the_command_without_a_compiler_says_what_to_install(tmp_path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_compile_error_is_told(compiler):  # noqa: F811
+def test_a_compile_error_is_told(compiler):
     with pytest.raises(TargetError, match="does not compile the kernels for sm_80") as caught:
         compiler.cubin('extern "C" __global__ void k(float* x) { x[0] = nonsense; }', "sm_80")
     assert any("nonsense" in problem for problem in caught.value.problems)
@@ -120,7 +119,7 @@ def test_approximations_become_full_range_functions():
     )
 
 
-def test_facts_of_a_cubin(compiler):  # noqa: F811
+def test_facts_of_a_cubin(compiler):
     from hetero_tvm.targets.cuda import cubin
 
     source = """extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
@@ -136,7 +135,7 @@ def test_facts_of_a_cubin(compiler):  # noqa: F811
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_what_the_driver_takes_is_not_the_kernels(arch, compiler):  # noqa: F811
+def test_what_the_driver_takes_is_not_the_kernels(arch, compiler):
     """Cubins of compute capability 9.0 count the reserved 1 KB among the shared memory of each kernel."""
     source = """extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
     extern "C" __global__ void turned(float* x) { __shared__ float s[128];

@@ -8,22 +8,21 @@ from hetero_tvm.errors import TargetError
 from hetero_tvm.machines.gpu import model_named
 from hetero_tvm.records.store import RANKED, read_records
 from hetero_tvm.search.measure.compile_process import Refused
-from hetero_tvm.search.measure.device_client import LocalBench
-from hetero_tvm.search.measure.device_workers import DeviceWorkers, open_benches
-from hetero_tvm.search.measure.workers import Job, Limits, contract_spec
+from hetero_tvm.search.measure.device_client import LocalDevice
+from hetero_tvm.search.measure.device_workers import DeviceWorkers
+from hetero_tvm.search.measure.service import Job, Limits, contract_spec
 from hetero_tvm.targets.cuda import device as bench
 from hetero_tvm.targets.cuda import facts
 from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import Scale
-from tests.targets.cuda.conftest import compiler, emulated  # noqa: F401
 from tests.targets.cuda.gpu_spaces import BadGpuSpace
 
 LIMITS = Limits(build_seconds=60, run_seconds=20, memory=4 << 30)
 DEVICE = "CPU emulation of sm_80"
 
 
-def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):  # noqa: F811
-    device = LocalBench(bench.BENCH)
+def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):
+    device = LocalDevice(bench.BENCH)
     assert device.open() == {"kind": "cuda", "name": DEVICE, "arch": "sm_80", "capability": 80}
     modes = ["good", "fault", "good", "crash", "good", "wrong", "good"]
     with DeviceWorkers([device], model_named("sm_80"), bench.COMPILE, LIMITS, slots=1) as workers:
@@ -39,7 +38,7 @@ def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):  # noqa: 
     assert device.peer.generation == 3  # one process more after each of fault and crash
 
 
-def test_spilling_candidates_are_not_measured(emulated, monkeypatch, tmp_path):  # noqa: F811
+def test_spilling_candidates_are_not_measured(emulated, monkeypatch, tmp_path):
     kernel = BadGpuSpace().emit(Scale(2, 64), {"mode": "good"}, None).with_attr("global_symbol", "candidate")
     known = {"registers": 255, "stack": 16, "shared": 0, "occupancy": 0.1}
     monkeypatch.setattr(facts, "of_module", lambda module: {"candidate_kernel": known})
@@ -50,7 +49,7 @@ def test_spilling_candidates_are_not_measured(emulated, monkeypatch, tmp_path): 
         bench.compile_candidate(kernel, model_named("sm_80"), str(tmp_path / "x.so"))
 
 
-def test_of_several_architectures_the_one_that_is_there_is_measured(emulated, tmp_path):  # noqa: F811
+def test_of_several_architectures_the_one_that_is_there_is_measured(emulated, tmp_path):
     plan = optimize_model(import_model("zoo:minilm-l6-tiny"), target="cuda:sm_90,sm_80", precision="f16")
     tuned = tune_model(plan, trials=1, logs=tmp_path, use_shipped=False)
     assert tuned.report.trials == 1 and not tuned.report.failures
@@ -62,15 +61,15 @@ def test_of_several_architectures_the_one_that_is_there_is_measured(emulated, tm
     assert all(choice.origin == "default" for choice in tuned.choices.values())  # of sm_90, the first
 
 
-def test_a_device_that_no_architecture_serves(emulated, monkeypatch):  # noqa: F811
+def test_a_device_that_no_architecture_serves(emulated, monkeypatch):
     target = parse_target("cuda:sm_90")
-    assert list(target.devices_here()) == [] and open_benches(target, None) == []
+    assert list(target.devices_here()) == []
     with pytest.raises(TargetError, match="is sm_80, the target has sm_90") as caught:
-        target.variant_on({"name": "A100", "capability": 80})
+        target.arch_on({"name": "A100", "capability": 80})
     assert caught.value.hint == "--target cuda:sm_90,sm_80"
 
 
-def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, compiler):  # noqa: F811
+def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
     (variant,) = plan.variants()
     task = next(task for task in plan.tasks if task.space is not None and task.space.name == "cuda.matmul")
@@ -100,7 +99,7 @@ def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, com
     assert row["record"].startswith("record") and "verified" in row["record"]
 
 
-def test_the_command_says_what_it_found(emulated, tmp_path, capsys):  # noqa: F811
+def test_the_command_says_what_it_found(emulated, tmp_path, capsys):
     arguments = ["zoo:minilm-l6-tiny", "--target", "cuda", "--precision", "f16", "--trials", "1"]
     arguments += ["--out", str(tmp_path), "--logs", str(tmp_path), "--no-check", "--no-shipped-records"]
     assert tune_command.main(arguments) == 0

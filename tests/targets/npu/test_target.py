@@ -46,13 +46,13 @@ def test_a_whole_model_keeps_its_numbers(name, tmp_path, monkeypatch):
     (tmp_path / "odd.toml").write_text(ODD)
     model = built("minilm-l6-tiny", f"npu:{name}")
     assert model.check().ok
-    placement = model.plan.target.placement(model.plan.module, model.plan.tasks)
+    placement = model.optimized.target.placement(model.optimized.module, model.optimized.tasks)
     assert float(re.search(r"([0-9.]+)% of FLOPs on npu", placement)[1]) >= 98
 
 
 def test_bfloat16_is_coarser_and_right():
     model = built("minilm-l6-tiny", "npu:mobile,bf16")
-    inputs = sample_inputs(model.plan.model)
+    inputs = sample_inputs(model.optimized.model)
     exact = built("minilm-l6-tiny", "npu:mobile").run(inputs)[0]
     error = np.abs(model.run(inputs)[0] - exact).max() / np.abs(exact).max()
     assert 1e-3 < error < 5e-2
@@ -66,7 +66,7 @@ def test_models_with_host_operators_between_regions(name):
 def test_the_exported_library_gives_the_same_numbers(tmp_path):
     model = built("minilm-l6-tiny", "npu:edge")
     net = hetero_tvm.load(model.export(tmp_path))
-    inputs = sample_inputs(model.plan.model)
+    inputs = sample_inputs(model.optimized.model)
     assert np.array_equal(net(**inputs), model.run(inputs)[0])
     assert net.manifest.target.kind == "npu"
     assert json.dumps(net.manifest.kernels)

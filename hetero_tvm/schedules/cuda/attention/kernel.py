@@ -25,8 +25,8 @@ from hetero_tvm.host.tvm import T
 from hetero_tvm.schedules.cuda.async_copy import commit, wait
 from hetero_tvm.schedules.cuda.attention.results import Results
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST
-from hetero_tvm.schedules.cuda.attention.tile import barrier
-from hetero_tvm.schedules.cuda.rows.row_tiles import const
+from hetero_tvm.schedules.cuda.threads import barrier
+from hetero_tvm.schedules.cuda.values import const
 from hetero_tvm.schedules.emit import Kernel, int32
 
 

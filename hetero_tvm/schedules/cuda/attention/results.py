@@ -7,7 +7,7 @@ from typing import Any
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import T, tirx
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST, OnlineSoftmax
-from hetero_tvm.schedules.cuda.rows.row_tiles import cast, const
+from hetero_tvm.schedules.cuda.values import cast, const
 from hetero_tvm.schedules.emit import int32
 
 _MERGE_THREADS = 128

@@ -6,7 +6,7 @@ import math
 
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.attention import Attention, Heads
-from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
+from hetero_tvm.schedules.cuda.values import bytes_of
 
 _FEW_ROWS = 16
 """Below so many queries, the rows of a block come from all heads that share keys."""

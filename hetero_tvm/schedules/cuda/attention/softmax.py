@@ -10,7 +10,8 @@ from typing import Any
 from hetero_tvm.host.tvm import tirx
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.attention.tile import AttentionTile
-from hetero_tvm.schedules.cuda.rows.row_tiles import const, shuffle_xor
+from hetero_tvm.schedules.cuda.threads import shuffle_xor
+from hetero_tvm.schedules.cuda.values import const
 from hetero_tvm.schedules.emit import int32
 
 

@@ -210,7 +210,3 @@ class AttentionTile(ABC):
                     body(index)
             else:
                 body(index)
-
-
-def barrier() -> None:
-    T.evaluate(tirx.op.tvm_storage_sync("shared"))

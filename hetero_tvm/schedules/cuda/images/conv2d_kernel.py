@@ -1,4 +1,4 @@
-"""The kernel of one point of the convolution space: where pixels are read from, and results go."""
+"""The kernel of one point of the convolution space: sources of pixels, and the places of results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.images.conv2d import columns, pixels, reduction
-from hetero_tvm.schedules.cuda.products.epilogue import Steps, flat, vector_of
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.images.conv2d_product import columns, packed_shape, pixels, reduction
+from hetero_tvm.schedules.cuda.products.epilogue import Steps
 from hetero_tvm.schedules.cuda.products.fragments import Element
-from hetero_tvm.schedules.cuda.products.matmul import whole
 from hetero_tvm.schedules.cuda.products.operands import Rows, Source
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Tile
+from hetero_tvm.schedules.cuda.values import bytes_of, vector_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
@@ -64,7 +65,7 @@ class Windows(Source):
             self._gather(shared, at, prepared, step)
 
     def _copy_channels(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
-        """16 bytes of the channels of one pixel."""
+        """Copy 16 bytes of the channels of one pixel."""
         base, y, x, chunk = prepared
         k, vector = self.k, self.vector
         index = device.fixed(k, step * (self.depth // vector) + chunk)
@@ -84,7 +85,7 @@ class Windows(Source):
         self._chunk(shared, at, self.x, offset, valid, CHUNK, None)
 
     def _gather(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
-        """Values of a plain image, each from its own plane or row."""
+        """Copy values of a plain image, each from its own plane or row."""
         base, y, x, chunk = prepared
         k, op = self.k, self.op
         taps = op.kernel[0] * op.kernel[1]
@@ -127,7 +128,7 @@ class Windows(Source):
 
 
 class ImageResult(Epilogue):
-    """Rows are pixels, columns filters: bias, residual and activations, and where they go in the image."""
+    """Epilogue whose rows are pixels and columns filters: bias, residual, activations, store to the image."""
 
     def __init__(self, op: Conv2d, out: Any, extra: list[Any], group: Any):
         self.op, self.out, self.group = op, out, group
@@ -140,7 +141,7 @@ class ImageResult(Epilogue):
             widths.append(other.block)
         self.vector = vector_of(op.dtype, *widths)
         # Pixels of one channel block lie together: so do the lanes that write them.
-        self.along_rows = self.layout.block * (2 if op.dtype != "float32" else 4) < 64
+        self.along_rows = self.layout.block * bytes_of(op.dtype) < 64
 
     def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
         op, vector = self.op, self.vector
@@ -168,7 +169,7 @@ class ImageResult(Epilogue):
             )
 
     def _at(self, layout: Layout, image: Any, channel: Any, place: Any) -> Any:
-        """Element of a pixel without halo."""
+        """Index of a pixel's element in an image without halo."""
         area = self.op.out_height * self.op.out_width
         blocks, block = layout.blocks(self.op.filters), layout.block
         return ((image * blocks + channel // block) * area + place) * block + channel % block
@@ -177,13 +178,10 @@ class ImageResult(Epilogue):
 def conv2d(op: Conv2d, tile: Tile, element: Element) -> Any:
     """The PrimFunc: X, W packed [groups, filters, taps, channels], the epilogue's operands, Y."""
     k, size = Kernel("conv2d"), element.size
-    depth = whole(reduction(op, size), tile.depth)
-    filters = whole(columns(op), tile.columns)
+    shape = packed_shape(op, tile, size)
+    _, filters, depth = shape
     with k:
-        shapes = [(op.groups, filters, depth) if x.name == "W" else x.shape for x in op.inputs]
-        operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-        operands.append(k.argument("Y", op.output.shape, op.dtype))
-        x, w, *extra, y = (flat(k, operand) for operand in operands)
+        x, w, *extra, y = flat_arguments(k, op, shape)
         with blocks(k, pixels(op), columns(op), tile, op.groups) as block:
 
             def sources() -> tuple[Source, Source]:

@@ -1,4 +1,4 @@
-"""Depthwise convolutions: no product to speak of, so all is reading each value once, in vectors."""
+"""Depthwise convolutions: bound by memory, so that each value is read once, in vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.epilogue import Steps, flat, vector_of
-from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.products.epilogue import Steps
+from hetero_tvm.schedules.cuda.values import oversized, vector_of
 from hetero_tvm.schedules.emit import Kernel
 
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -53,9 +54,7 @@ class CudaDepthwiseSpace(DesignSpace):
             return "results with zeros around them are not written"
         if op.kernel[0] * op.kernel[1] > _MOST_TAPS:
             return f"{op.kernel[0]} x {op.kernel[1]} taps are more than {_MOST_TAPS}"
-        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
-            return "an operand has more than 2^31 values"
-        return None
+        return oversized(op)
 
     def knobs(self, op: Conv2d, machine: GpuModel) -> tuple[Knob, ...]:
         vector = _vector(op)
@@ -86,7 +85,7 @@ class CudaDepthwiseSpace(DesignSpace):
 
 
 def _vector(op: Conv2d) -> int:
-    """Channels of one load: they divide a block and the channels."""
+    """Channels of one load, which divide a block and the channels."""
     return vector_of(op.dtype, Layout.parse(op.y_layout).block, op.channels)
 
 
@@ -106,12 +105,8 @@ class _Emitter:
         op, k = self.op, Kernel("depthwise")
         with k:
             self.k = k
-            shapes = [
-                (op.kernel[0] * op.kernel[1], op.channels) if x.name == "W" else x.shape for x in op.inputs
-            ]
-            operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-            operands.append(k.argument("Y", op.output.shape, op.dtype))
-            self.x, self.w, *extra, self.y = (flat(k, operand) for operand in operands)
+            taps = op.kernel[0] * op.kernel[1]
+            self.x, self.w, *extra, self.y = flat_arguments(k, op, (taps, op.channels))
             self.steps = Steps(op.epilogue, extra)
             count = _threads(op, self.pixels)
             with (
@@ -124,7 +119,7 @@ class _Emitter:
         return k.function
 
     def _body(self, index: Any) -> None:
-        """Order of threads: vectors of a block, pixels of a row, rows, blocks of channels, images."""
+        """Emit the work of one thread; threads go by vectors of a block, pixels, rows, blocks, images."""
         k, op, vector = self.k, self.op, self.vector
         inner = self.y_layout.block // vector
         across = -(-op.out_width // self.pixels)

@@ -12,15 +12,15 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.epilogue import flat, vector_of
-from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT
-from hetero_tvm.schedules.cuda.rows.row_tiles import across
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.threads import reduce_in_row
+from hetero_tvm.schedules.cuda.values import oversized, vector_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _THREADS = 128
 _UNROLLED = 25
-"""Places of a window that are written one after another."""
+"""Places of the largest window whose loop is unrolled."""
 
 
 class CudaPool2dSpace(DesignSpace):
@@ -55,9 +55,7 @@ class CudaPool2dSpace(DesignSpace):
             return "results with zeros around them are not written"
         if min(*op.image, *op.out_image, *op.kernel) < 1:
             return "an extent is zero"
-        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
-            return "an operand has more than 2^31 values"
-        return None
+        return oversized(op)
 
     def knobs(self, op: Pool2d, machine: GpuModel) -> tuple[Knob, ...]:
         places = math.prod(op.kernel)
@@ -105,8 +103,7 @@ class _Emitter:
         op, k, lanes = self.op, Kernel("pool2d"), self.lanes
         with k:
             self.k = k
-            operands = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
-            self.x, self.y = (flat(k, operand) for operand in operands)
+            self.x, self.y = flat_arguments(k, op)
             beside, count = max(1, _THREADS // lanes), _results(op)
             with (
                 T.launch_thread("blockIdx.x", -(-count // beside)) as block,
@@ -124,16 +121,8 @@ class _Emitter:
                     warps = lanes // WARP
                     for e in range(self.vector):
                         # One result a block where lanes are several warps: a row of words for each value.
-                        across(
-                            k,
-                            self.sums,
-                            [int32(e)],
-                            lanes,
-                            lane,
-                            self._combine,
-                            shared,
-                            e if warps > 1 else 0,
-                        )
+                        row = e if warps > 1 else 0
+                        reduce_in_row(k, self.sums, [int32(e)], lanes, lane, self._combine, shared, row)
                 inside = [tirx.EQ(lane, int32(0))] if lanes > 1 else []
                 inside += [result < count] if count % beside else []
                 if inside:
@@ -147,7 +136,7 @@ class _Emitter:
         return tirx.max(x, y) if self.op.mode == MAX else x + y
 
     def _pool(self, result: Any, lane: Any) -> None:
-        """Combine what one lane sees of a window.  Order of results: memory order of Y."""
+        """Combine one lane's part of a window.  Order of results: memory order of Y."""
         k, op, vector = self.k, self.op, self.vector
         inner = self.y_layout.block // vector
         part, rest = device.fixed(k, result % inner), device.fixed(k, result // inner)

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from hetero_tvm.host.tvm import Expr, PrimFunc
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps, flat
-from hetero_tvm.schedules.cuda.products.fragments import Element, element_for
-from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT, features_of, unflatten
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps
+from hetero_tvm.schedules.cuda.products.fragments import Element, element_for, element_of
 from hetero_tvm.schedules.cuda.products.operands import Columns, Rows, Source
 from hetero_tvm.schedules.cuda.products.product import blocks, emit_tile
-from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Problem, Tile, choices, tiles
+from hetero_tvm.schedules.cuda.products.space import TiledProductSpace
+from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Problem, Tile
+from hetero_tvm.schedules.cuda.values import oversized
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
-class CudaBatchMatmulSpace(DesignSpace):
+class CudaBatchMatmulSpace(TiledProductSpace):
     """:class:`BatchMatmul` on tensor cores (float16, bfloat16, int8; tf32 where asked for), else with
     float32 multiply-adds (see :mod:`.product`).
 
-    Knob ``tile``: (rows, columns, depth, warps down, warps across, stages).  Operands are read where they
-    lie: B with its rows along the reduction or across it, in which case ``ldmatrix`` transposes on the way
-    to registers.  Rows that do not start at multiples of 16 bytes are copied in smaller pieces.
+    Knob ``tile``: see :class:`TiledProductSpace`.  Operands are read where they lie: B with its rows along
+    the reduction or across it, in which case ``ldmatrix`` transposes on the way to registers.  Rows that do
+    not start at multiples of 16 bytes are copied in smaller pieces.
     """
 
     name = "cuda.batch_matmul"
@@ -44,23 +46,14 @@ class CudaBatchMatmulSpace(DesignSpace):
             return "the second matrix has neither its rows nor its columns together"
         if op.dtype == "int8" and not _along(op):
             return "int8 is multiplied along rows: the second matrix must be transposed"
-        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
-            return "an operand has more than 2^31 values"
-        return None
+        return oversized(op)
 
-    def knobs(self, op: BatchMatmul, machine: GpuModel) -> tuple[Knob, ...]:
-        return (Knob("tile", choices(tiles(_problem(op, machine), machine))),)
+    def problem(self, op: BatchMatmul, machine: GpuModel) -> Problem:
+        element = element_of(op, machine)
+        return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not _along(op))
 
-    def default(self, op: BatchMatmul, machine: GpuModel) -> Point:
-        return {"tile": tiles(_problem(op, machine), machine)[0].choice}
-
-    def emit(self, op: BatchMatmul, point: Point, machine: GpuModel) -> Any:
-        element = element_for(op.dtype, machine.features)
-        assert element is not None  # refused otherwise
-        return _kernel(op, Tile.of(point["tile"]), element)
-
-    def features(self, op: BatchMatmul, point: Point, machine: GpuModel) -> list[float]:
-        return features_of(_problem(op, machine), Tile.of(point["tile"]), machine)
+    def emit(self, op: BatchMatmul, point: Point, machine: GpuModel) -> PrimFunc:
+        return _kernel(op, Tile.of(point["tile"]), element_of(op, machine))
 
 
 def _along(op: BatchMatmul) -> bool:
@@ -68,37 +61,27 @@ def _along(op: BatchMatmul) -> bool:
     return op.k == 1 or op.right_at[-2] == 1
 
 
-def _problem(op: BatchMatmul, machine: GpuModel) -> Problem:
-    element = element_for(op.dtype, machine.features)
-    assert element is not None
-    return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not _along(op))
-
-
-def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> Any:
+def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> PrimFunc:
     k, size = Kernel("batch_matmul"), element.size
     along, y_strides = _along(op), _result_strides(op)
     aligned = [math.gcd(CHUNK, *(size * step for step in place[:-2])) for place in (op.left_at, op.right_at)]
     with k:
-        arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, op.output)]
-        a, b, y = (flat(k, argument) for argument in arguments)
+        a, b, y = flat_arguments(k, op)
         with blocks(k, op.m, op.n, tile, op.batch) as block:
-            index = unflatten(block.product, op.lead) if op.lead else ()
+            index = _unflatten(block.product, op.lead) if op.lead else ()
 
-            def first(place: Sequence[int]) -> Any:
-                """Where the matrix of this block begins."""
+            def first(place: Sequence[int]) -> Expr:
+                """First element of this block's matrix."""
                 steps = zip(index, place[1:], strict=False)
                 return device.fixed(k, sum((n * step for n, step in steps), int32(place[0])))
 
             def sources() -> tuple[Source, Source]:
-                left = Rows(
-                    k, a, first(op.left_at), op.left_at[-2], block.row, op.m, tile.rows, op.k, tile.depth,
-                    size, aligned[0],
-                )  # fmt: skip
-                kind, stride = (Rows, op.right_at[-1]) if along else (Columns, op.right_at[-2])
-                right = kind(
-                    k, b, first(op.right_at), stride, block.column, op.n, tile.columns, op.k, tile.depth,
-                    size, aligned[1],
-                )  # fmt: skip
+                shape = Rows if along else Columns
+                stride = op.right_at[-1] if along else op.right_at[-2]
+                reduction = (op.k, tile.depth, size)
+                down, across = (block.row, op.m, tile.rows), (block.column, op.n, tile.columns)
+                left = Rows(k, a, first(op.left_at), op.left_at[-2], *down, *reduction, aligned[0])
+                right = shape(k, b, first(op.right_at), stride, *across, *reduction, aligned[1])
                 return left, right
 
             lead = y_strides[: len(op.lead)]
@@ -117,3 +100,12 @@ def _result_strides(op: BatchMatmul) -> list[int]:
         strides[axis] = step
         step *= extent
     return strides
+
+
+def _unflatten(product: Expr, lead: Sequence[int]) -> tuple[Expr, ...]:
+    """Index into ``lead`` of the product of that number."""
+    index = []
+    for extent in reversed(lead[1:]):
+        index.append(product % extent)
+        product = product // extent
+    return (product, *reversed(index))

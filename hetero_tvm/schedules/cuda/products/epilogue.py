@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,14 +10,8 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
 from hetero_tvm.schedules.cuda.products.product import Epilogue
-from hetero_tvm.schedules.emit import Kernel, int32
-
-_SIZES = {"float32": 4, "int32": 4, "int8": 1}
-
-
-def vector_of(dtype: str, *strides: int) -> int:
-    """Values of one store of at most 16 bytes that divides every stride, 8 at most."""
-    return math.gcd(min(8, 16 // _SIZES.get(dtype, 2)), *strides)
+from hetero_tvm.schedules.cuda.values import vector_of
+from hetero_tvm.schedules.emit import Kernel
 
 
 class Steps:
@@ -35,7 +28,10 @@ class Steps:
         self.steps = [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
 
     def apply(self, k: Kernel, values: Any, vector: int, bias_at: Any, residual_at: Any) -> None:
-        """In place on ``vector`` float32 values; offsets of the first one into bias and residuals."""
+        """Apply the steps in place to ``vector`` float32 values.
+
+        ``bias_at`` and ``residual_at`` are the offsets of the first one into bias and residuals.
+        """
         for step, operand in self.steps:
             if operand is not None:
                 other = k.scratch((vector,))
@@ -70,11 +66,3 @@ class RowMajor(Epilogue):
             self.steps.apply(k, sums, self.vector, column, at)
             to = device.pointer(self.out, self.offset + at)
             device.call("htvm_store", to, device.pointer(sums), template=str(self.vector))
-
-
-def flat(k: Kernel, buffer: Any) -> Any:
-    """The same memory as one row."""
-    return k.view(buffer, (math.prod(int(extent) for extent in buffer.shape),))
-
-
-__all__ = ["Epilogue", "RowMajor", "Steps", "flat", "int32", "vector_of"]

@@ -1,4 +1,4 @@
-"""What one warp does with two tiles in shared memory: tensor cores, or float32 multiply-adds.
+"""Arithmetic of one warp on two tiles in shared memory: tensor cores, or float32 multiply-adds.
 
 Both engines read tiles of rows along the reduction, in chunks of 16 bytes that :func:`swizzled`
 permutes within lines of 128 bytes, so that 8 consecutive rows lie in 8 different groups of banks.
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.host.tvm import tirx
+from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Tile
+from hetero_tvm.schedules.cuda.values import bytes_of
 from hetero_tvm.schedules.emit import Kernel
 
 SLAB = 16
@@ -21,7 +23,7 @@ SLAB = 16
 
 @dataclass(frozen=True)
 class Element:
-    """How values are multiplied.
+    """A type of values and the instruction that multiplies them.
 
     Parameters
     ----------
@@ -36,7 +38,8 @@ class Element:
 
     @property
     def size(self) -> int:
-        return {"float32": 4, "int8": 1}.get(self.dtype, 2)
+        """Bytes of a value in memory."""
+        return bytes_of(self.dtype)
 
     @property
     def rounds(self) -> bool:
@@ -54,19 +57,27 @@ ELEMENTS = {
 
 
 def element_for(dtype: str, features: tuple[str, ...]) -> Element | None:
-    """How a GPU multiplies values of ``dtype``; tf32 only where it was asked for.  None: not at all."""
+    """The way a GPU multiplies values of ``dtype``, tf32 only where it was asked for; None when it cannot."""
     name = {"float16": "f16", "bfloat16": "bf16", "int8": "int8"}.get(dtype)
     if dtype == "float32":
         name = "tf32" if "tf32" in features else "f32"
     return ELEMENTS[name] if name else None
 
 
+def element_of(op: Any, machine: GpuModel) -> Element:
+    """The way ``machine`` multiplies the values of an operator that a space has not refused."""
+    element = element_for(op.dtype, machine.features)
+    assert element is not None  # refused otherwise
+    return element
+
+
 def swizzled(row: Any, chunk: Any, pitch: int) -> Any:
-    """Where 16-byte chunk ``chunk`` of row ``row`` lies in a row of ``pitch`` bytes, as a chunk."""
+    """Chunk of a row of ``pitch`` bytes at which 16-byte chunk ``chunk`` of row ``row`` lies."""
     return chunk ^ row_key(row, pitch)
 
 
 def row_key(row: Any, pitch: int) -> Any:
+    """The permutation of the chunks of a row (see :func:`swizzled`), as a number to combine by xor."""
     chunks = pitch // CHUNK
     return row // max(1, 128 // pitch) % min(chunks, 8)
 
@@ -89,7 +100,7 @@ class Warp:
         self.pitch = tile.depth * element.size
 
     def begin(self, warp: Any, lane: Any, shared: Any) -> None:
-        """Registers, and what does not change from step to step."""
+        """Allocate registers and compute what does not change from step to step."""
         self.down, self.right = warp // self.tile.warps[1], warp % self.tile.warps[1]
         self.lane = lane
         count = self.rows * self.columns // 32
@@ -101,7 +112,7 @@ class Warp:
     def _begin(self, shared: Any) -> None: ...
 
     def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
-        """Sums of rows ``slab * 16`` and on to shared memory, ``pitch`` bytes a row."""
+        """Move the sums of 16 rows from ``slab * 16`` on to shared memory, ``pitch`` bytes a row."""
         raise NotImplementedError
 
 
@@ -123,12 +134,12 @@ class TensorCoreWarp(Warp):
         self.w_regs = [k.scratch((self.columns // 16 * 4,), "uint32") for _ in range(2)]
 
     def _places(self, row: Any, half: Any) -> list[Any]:
-        """Of one row, for each fragment along the reduction: where its 16 bytes lie in the tile."""
+        """Offset in the tile of the 16 bytes of each fragment of ``row`` along the reduction."""
         first = device.fixed(self.k, row * self.pitch + (half ^ row_key(row, self.pitch)) * CHUNK)
         return [first, *(device.fixed(self.k, first ^ (32 * step)) for step in range(1, self.steps))]
 
     def load(self, shared: Any, x_at: Any, w_at: Any, step: int) -> None:
-        """The fragments of one step along the reduction, from the tiles at these offsets, to registers."""
+        """Load the fragments of one step along the reduction, from the tiles at these offsets."""
         k, bank = self.k, step % 2
         at = device.fixed(k, x_at + self.x_at[step])
         for i in range(self.rows // 16):
@@ -144,7 +155,7 @@ class TensorCoreWarp(Warp):
                 device.call("htvm_ldmatrix", w, shared, at + j * 16 * self.pitch, template="false")
 
     def products(self, step: int) -> None:
-        """Multiply what :meth:`load` fetched for this step."""
+        """Multiply the fragments that :meth:`load` fetched for this step."""
         bank = step % 2
         if self.element.rounds:
             regs = [self.x_regs[bank]] if self.rounded else [self.x_regs[bank], self.w_regs[bank]]
@@ -158,7 +169,7 @@ class TensorCoreWarp(Warp):
                 device.call(self.element.mma, sums, x, w)
 
     def _across(self, shared: Any, w_at: Any, step: int, j: int) -> None:
-        """16 columns of W from a tile [depth, columns]."""
+        """Load 16 columns of W from a tile [depth, columns]."""
         k, lane, pitch = self.k, self.lane, self.tile.columns * self.element.size
         regs = self.w_regs[step % 2]
         if self.element.size == 2:
@@ -190,7 +201,7 @@ class WarpGroup(TensorCoreWarp):
     """
 
     def _begin(self, shared: Any) -> None:
-        # What a product is told of a tile: its address in units of 16 bytes, and the tile's form.
+        # Descriptors of the tiles: address in units of 16 bytes, and form.
         self.form = device.fixed(self.k, device.value("htvm_wgmma_form", shared, dtype="int32"))
         self.x_form = device.fixed(self.k, self.form + self.down // 4 * (64 * self.pitch // CHUNK))
 
@@ -206,7 +217,7 @@ class WarpGroup(TensorCoreWarp):
         device.call("htvm_wgmma_end")
 
     def wait(self, groups: int) -> None:
-        """Until all but the last ``groups`` calls of :meth:`start` are complete."""
+        """Wait until all but the last ``groups`` calls of :meth:`start` are complete."""
         device.call("htvm_wgmma_wait", template=str(groups))
 
 
@@ -240,13 +251,13 @@ class FmaWarp(Warp):
                 )
             for j in range(self.wide):
                 self._take_w(shared, w_at, step, j)
-            device.call(
-                "htvm_fma", *(device.pointer(buffer) for buffer in (self.sums, x, w)),
-                template=f"{self.high}, {self.wide}, {str(self.across).lower()}",
-            )  # fmt: skip
+            operands = (device.pointer(buffer) for buffer in (self.sums, x, w))
+            shape = f"{self.high}, {self.wide}, {str(self.across).lower()}"
+            device.call("htvm_fma", *operands, template=shape)
 
     def _take_w(self, shared: Any, w_at: Any, step: Any, j: int) -> None:
-        """Along the reduction, column j of this lane; else row j // (wide / 4) of 4, 4 columns."""
+        """Load 16 bytes of W: column j of this lane along the reduction, or (``across``) 4 columns of row
+        j // (wide / 4) of 4."""
         to = device.pointer(self.w_regs, 4 * j)
         if not self.across:
             at = w_at + (self.w_row + 4 * j) * self.pitch + (step ^ self.w_keys[j % 2]) * CHUNK
@@ -269,6 +280,6 @@ class FmaWarp(Warp):
 
 
 def warp_of(k: Kernel, tile: Tile, element: Element, across: bool, rounded: bool) -> Warp:
-    """The engine that multiplies ``element``."""
+    """The warp arithmetic that multiplies ``element``."""
     engine = WarpGroup if tile.group else TensorCoreWarp if element.mma else FmaWarp
     return engine(k, tile, element, across, rounded)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import PrimFunc, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
-from hetero_tvm.schedules.cuda.products.epilogue import flat, vector_of
-from hetero_tvm.schedules.cuda.products.fragments import Element, element_for
-from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT, features_of, packed, weight_rows, whole
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.products.fragments import Element, element_for, element_of
+from hetero_tvm.schedules.cuda.products.packing import packed, weight_rows
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
-from hetero_tvm.schedules.cuda.products.tiles import Problem, Tile, choices, tiles
+from hetero_tvm.schedules.cuda.products.space import TiledProductSpace
+from hetero_tvm.schedules.cuda.products.tiles import Problem, Tile
+from hetero_tvm.schedules.cuda.values import oversized, vector_of, whole
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _STRIPE = 8
-"""Columns of the gate before as many columns of what it gates: both meet in one warp."""
+"""Columns of the gate before as many columns of the values that it gates: both meet in one warp."""
 
 
-class CudaGatedMatmulSpace(DesignSpace):
+class CudaGatedMatmulSpace(TiledProductSpace):
     """:class:`GatedMatmul` as one product with 2 n columns (see :mod:`.product`).
 
-    Knob ``tile``: (rows, columns of the product, depth, warps down, warps across, stages).  W is packed as
-    [2 n, k], 8 columns of the gate before 8 of what it gates; the epilogue multiplies the two.
+    Knob ``tile``: see :class:`TiledProductSpace`.  W is packed as [2 n, k], 8 columns of the gate before 8 of
+    the values that it gates; the epilogue multiplies the two.
     """
 
     name = "cuda.gated_matmul"
@@ -39,36 +40,18 @@ class CudaGatedMatmulSpace(DesignSpace):
             return f"it serves gated_matmul, not {op.kind}"
         if op.dtype == "int8" or element_for(op.dtype, machine.features) is None:
             return f"it multiplies float16, bfloat16 and float32, not {op.dtype}"
-        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
-            return "an operand has more than 2^31 values"
-        return None
+        return oversized(op)
 
-    def knobs(self, op: GatedMatmul, machine: GpuModel) -> tuple[Knob, ...]:
-        return (Knob("tile", choices(tiles(_problem(op, machine), machine))),)
+    def problem(self, op: GatedMatmul, machine: GpuModel) -> Problem:
+        element = element_of(op, machine)
+        return Problem(op.m, 2 * whole(op.n, _STRIPE), op.k, element.size, bool(element.mma))
 
-    def default(self, op: GatedMatmul, machine: GpuModel) -> Point:
-        return {"tile": tiles(_problem(op, machine), machine)[0].choice}
-
-    def emit(self, op: GatedMatmul, point: Point, machine: GpuModel) -> Any:
-        return _kernel(op, Tile.of(point["tile"]), _element(op, machine))
+    def emit(self, op: GatedMatmul, point: Point, machine: GpuModel) -> PrimFunc:
+        return _kernel(op, Tile.of(point["tile"]), element_of(op, machine))
 
     def pack(self, op: GatedMatmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
-        tile, element = Tile.of(point["tile"]), _element(op, machine)
+        tile, element = Tile.of(point["tile"]), element_of(op, machine)
         return {1: lambda w: packed(_striped(w, op.n), tile, element)}
-
-    def features(self, op: GatedMatmul, point: Point, machine: GpuModel) -> list[float]:
-        return features_of(_problem(op, machine), Tile.of(point["tile"]), machine)
-
-
-def _element(op: GatedMatmul, machine: GpuModel) -> Element:
-    element = element_for(op.dtype, machine.features)
-    assert element is not None  # refused otherwise
-    return element
-
-
-def _problem(op: GatedMatmul, machine: GpuModel) -> Problem:
-    element = _element(op, machine)
-    return Problem(op.m, 2 * whole(op.n, _STRIPE), op.k, element.size, bool(element.mma))
 
 
 def _striped(w: np.ndarray, n: int) -> np.ndarray:
@@ -121,10 +104,7 @@ def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> Any:
     k = Kernel("gated_matmul")
     columns, depth = 2 * whole(op.n, _STRIPE), whole(op.k, tile.depth)
     with k:
-        shapes = [(weight_rows(columns, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
-        operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-        operands.append(k.argument("Y", op.output.shape, op.dtype))
-        x, w, *bias, y = (flat(k, operand) for operand in operands)
+        x, w, *bias, y = flat_arguments(k, op, (weight_rows(columns, tile), depth))
         with blocks(k, op.m, columns, tile) as block:
             gate = _Gate(op, y, bias[0] if bias else None)
             sources = packed_sources(k, x, w, op.m, op.k, block, tile, element.size)

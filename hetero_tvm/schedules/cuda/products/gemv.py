@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import T, tirx
-from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
-from hetero_tvm.schedules.cuda.products.epilogue import flat
-from hetero_tvm.schedules.cuda.products.matmul import INDEX_LIMIT, whole
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.threads import barrier, reduce_in_warp
+from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of, oversized, whole
 from hetero_tvm.schedules.emit import Kernel, int32
 
 MOST_ROWS = 8
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class CudaGemvSpace(DesignSpace):
@@ -46,11 +48,9 @@ class CudaGemvSpace(DesignSpace):
             return f"it serves matmul and gated_matmul, not {op.kind}"
         if op.m > MOST_ROWS:
             return f"{op.m} rows are more than {MOST_ROWS}"
-        if op.dtype not in _SIZES:
-            return f"it multiplies {', '.join(_SIZES)}, not {op.dtype}"
-        if max(math.prod(x.shape) for x in (*op.inputs, op.output)) >= INDEX_LIMIT:
-            return "an operand has more than 2^31 values"
-        return None
+        if op.dtype not in _DTYPES:
+            return f"it multiplies {', '.join(_DTYPES)}, not {op.dtype}"
+        return oversized(op)
 
     def knobs(self, op: Any, machine: GpuModel) -> tuple[Knob, ...]:
         # More columns at once than these would not leave their sums in registers.
@@ -88,11 +88,12 @@ class CudaGemvSpace(DesignSpace):
 
 
 def _vector(op: Any) -> int:
-    return 16 // _SIZES[op.dtype]
+    """Elements of one load of W."""
+    return VECTOR_BYTES // bytes_of(op.dtype)
 
 
 def _terms(op: Any) -> int:
-    """Products that make one result."""
+    """Number of products that make one result."""
     return 2 if isinstance(op, GatedMatmul) else 1
 
 
@@ -108,10 +109,7 @@ class _Emitter:
         with k:
             self.k = k
             rows = self.terms * op.n
-            shapes = [(rows, self.length) if x.name == "W" else x.shape for x in op.inputs]
-            operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-            operands.append(k.argument("Y", op.output.shape, op.dtype))
-            self.x, self.w, *self.extra, self.y = (flat(k, operand) for operand in operands)
+            self.x, self.w, *self.extra, self.y = flat_arguments(k, op, (rows, self.length))
             with (
                 T.launch_thread("blockIdx.x", -(-op.n // (self.columns * self.across))) as block,
                 T.launch_thread("threadIdx.y", self.split * self.across) as warp,
@@ -140,11 +138,7 @@ class _Emitter:
             else:
                 self._multiply(first, chunk)
         for i in range(count):
-            for distance in (16, 8, 4, 2, 1):
-                other = tirx.op.tvm_warp_shuffle_xor(
-                    tirx.const(0xFFFFFFFF, "uint32"), k.load(self.sums, [int32(i)]), distance, 32, 32
-                )
-                k.store(self.sums, k.load(self.sums, [int32(i)]) + k.let(other), [int32(i)])
+            reduce_in_warp(k, self.sums, [int32(i)], WARP, operator.add)
         self._finish(first, part, side, lane, count)
 
     def _multiply(self, first: Any, chunk: Any) -> None:
@@ -179,13 +173,13 @@ class _Emitter:
                 k.store(self.sums, k.load(self.sums, place) + product, place)
 
     def _finish(self, first: Any, part: Any, side: Any, lane: Any, count: int) -> None:
-        """Lane (column, row) of the first warp of each split adds what the others found."""
+        """Add the sums of a split's warps, lane by lane (column, row) of its first one, and store results."""
         k, op = self.k, self.op
         memory = T.alloc_buffer((self.split * self.across * count,), "float32", scope="shared")
         base = k.let((side * self.split + part) * count)
         with k.when(lane == 0), k.unroll(count) as i:
             k.store(memory, k.load(self.sums, [i]), [base + i])
-        T.evaluate(tirx.op.tvm_storage_sync("shared"))
+        barrier()
         results = self.columns * op.m
         total = k.scratch((self.terms,))
         with k.when(tirx.all(part == 0, lane < results)):

@@ -8,11 +8,13 @@ from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import T, tirx
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps, flat, vector_of
+from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps
 from hetero_tvm.schedules.cuda.products.fragments import Element
-from hetero_tvm.schedules.cuda.products.matmul import weight_rows, whole
+from hetero_tvm.schedules.cuda.products.packing import weight_rows
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
 from hetero_tvm.schedules.cuda.products.tiles import Tile
+from hetero_tvm.schedules.cuda.values import vector_of, whole
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _THREADS = 128
@@ -21,18 +23,14 @@ _THREADS = 128
 def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
     """The PrimFunc: X [*lead, k], W packed [n, k], the epilogue's operands, Y [*lead, n]."""
     k = Kernel("matmul")
-    depth = whole(op.k, tile.depth)
     with k:
-        shapes = [(weight_rows(op.n, tile), depth) if x.name == "W" else x.shape for x in op.inputs]
-        operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
-        operands.append(k.argument("Y", op.output.shape, op.dtype))
-        x, w, *extra, y = (flat(k, operand) for operand in operands)
+        x, w, *extra, y = flat_arguments(k, op, (weight_rows(op.n, tile), whole(op.k, tile.depth)))
         result = RowMajor(y, op.dtype, op.m, op.n, Steps(op.epilogue, extra))
         if splits == 1:
             _tiles(k, op, tile, element, x, w, 1, lambda part: result)
         else:
             area = op.m * op.n
-            # Large enough for the pass that makes a planned tensor of it (see relax_passes.workspaces).
+            # Large enough for the pass that makes a planned tensor of it (relax_passes.storage.workspaces).
             parts = T.alloc_buffer((max(splits * area, STACK_LIMIT // 4 + 1),), "float32", scope="global")
 
             def partial(part: Any) -> Epilogue:
@@ -46,7 +44,7 @@ def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
 def _tiles(
     k: Kernel, op: Matmul, tile: Tile, element: Element, x: Any, w: Any, splits: int, epilogue: Any
 ) -> None:
-    """Blocks over tiles, and over parts of the reduction."""
+    """Emit the first kernel: blocks over tiles, and over parts of the reduction."""
     steps = whole(op.k, tile.depth) // tile.depth
     each = -(-steps // splits)
     with blocks(k, op.m, op.n, tile, splits) as block:
@@ -59,7 +57,7 @@ def _tiles(
 
 
 def _add_parts(k: Kernel, op: Matmul, parts: Any, splits: int, result: RowMajor) -> None:
-    """The second kernel: a vector of results per thread; sums in the order of the parts."""
+    """Emit the second kernel: a vector of results a thread, sums in the order of the parts."""
     vector = vector_of("float32", result.vector)
     result.vector = vector
     count = op.m * op.n // vector

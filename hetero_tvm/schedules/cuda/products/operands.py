@@ -1,4 +1,4 @@
-"""Where the tiles of a product come from: copies of 16 bytes from global to shared memory.
+"""Sources of the tiles of a product: copies of 16 bytes from global to shared memory.
 
 A source emits, for one step of the reduction, what each thread copies.  Addresses that do not change
 from step to step are computed once.  Rows beyond the end read the last row again (their results are not
@@ -9,10 +9,9 @@ no multiple of the tile's depth.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.products.fragments import depth_key, swizzled
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK
@@ -34,7 +33,7 @@ class Source:
         self.k, self.size = k, size
 
     def begin(self, thread: Any, threads: int) -> None:
-        """Everything that stays the same from step to step."""
+        """Compute everything that stays the same from step to step."""
         k = self.k
         per_line = self.pitch // CHUNK
         count = self.lines * per_line
@@ -73,11 +72,11 @@ class Source:
         return swizzled(line, chunk, self.pitch)
 
     def _base(self, line: Any, chunk: Any) -> Any:
-        """What the copies of a thread share when they are whole numbers of lines apart."""
+        """Values that the copies of a thread share when they are whole numbers of lines apart."""
         return None
 
     def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
-        """What the copy of a chunk needs, ``further`` lines below ``line``, of which ``base`` is known."""
+        """Values for the copy of a chunk ``further`` lines below ``line``, which has ``base``."""
         raise NotImplementedError
 
     def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
@@ -86,7 +85,7 @@ class Source:
     def _chunk(
         self, shared: Any, at: Any, buffer: Any, offset: Any, valid: Any, width: int, when: Any
     ) -> None:
-        """16 bytes from element ``offset``, of which ``valid`` exist, in copies of ``width`` bytes."""
+        """Copy 16 bytes from element ``offset``, of which ``valid`` exist, in pieces of ``width`` bytes."""
         for part in range(0, CHUNK, width):
             left = valid if width == CHUNK else clamp(valid - part, width)
             source = device.pointer(buffer, offset + part // self.size)
@@ -176,9 +175,6 @@ class Columns(Source):
         self._chunk(shared, at, self.buffer, offset, valid, self.width, when)
 
 
-def clamp(value: Any, most: int) -> Any:
+def clamp(value: Expr, most: int) -> Expr:
+    """``value`` limited to 0 .. ``most``."""
     return tirx.min(tirx.max(value, int32(0)), int32(most))
-
-
-MakeSource = Callable[[Kernel, Any, Any, Any, Any], Source]
-"""(kernel, first row or column of the tile, batch index, ...) -> source."""

@@ -1,6 +1,6 @@
 """The main loop of a product: copies to the stages of shared memory, beside the arithmetic.
 
-What may overlap depends on what multiplies, so there is one order of work for each (S stages):
+The work that may overlap depends on what multiplies, so there is one order of work for each (S stages):
 
 * :func:`tensor_cores` keeps fragments one step of 32 bytes ahead in registers.  The barrier of a step of
   the reduction stands before its last products, whose fragments are in registers already: the tensor
@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import tirx
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.fragments import TensorCoreWarp, Warp, WarpGroup
+from hetero_tvm.schedules.cuda.products.fragments import FmaWarp, TensorCoreWarp, Warp, WarpGroup
 from hetero_tvm.schedules.cuda.products.operands import Source
+from hetero_tvm.schedules.cuda.threads import barrier
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
@@ -49,7 +50,7 @@ class Stages:
         return register
 
     def turn(self, ring: Any) -> None:
-        """On to the next stage."""
+        """Advance a ring to the next stage."""
         k, at = self.k, self.k.load(ring, [0])
         last = (self.count - 1) * self.nbytes
         k.store(ring, tirx.Select(at == last, int32(0), at + self.nbytes), [0])
@@ -80,13 +81,14 @@ def run(k: Kernel, stages: Stages, engine: Warp) -> None:
         warp_groups(k, stages, engine)
     elif isinstance(engine, TensorCoreWarp):
         tensor_cores(k, stages, engine)
-    else:
+    elif isinstance(engine, FmaWarp):
         multiply_adds(k, stages, engine)
     device.call("htvm_wait", template="0")
     barrier()
 
 
 def tensor_cores(k: Kernel, stages: Stages, engine: TensorCoreWarp) -> None:
+    """Multiply with ``mma.sync``, fragments one step ahead."""
     ahead = stages.count - 1
     stages.begin(ahead)
     _arrived(ahead - 1)
@@ -106,6 +108,7 @@ def tensor_cores(k: Kernel, stages: Stages, engine: TensorCoreWarp) -> None:
 
 
 def warp_groups(k: Kernel, stages: Stages, engine: WarpGroup) -> None:
+    """Multiply with ``wgmma``, one group ahead."""
     ahead = stages.count - 2
     stages.begin(ahead)
     reading, filling = stages.ring(), stages.ring(ahead)
@@ -119,7 +122,8 @@ def warp_groups(k: Kernel, stages: Stages, engine: WarpGroup) -> None:
     engine.wait(0)
 
 
-def multiply_adds(k: Kernel, stages: Stages, engine: Any) -> None:
+def multiply_adds(k: Kernel, stages: Stages, engine: FmaWarp) -> None:
+    """Multiply with float32 multiply-adds."""
     ahead = stages.count - 1
     stages.begin(ahead)
     reading, filling = stages.ring(), stages.ring(ahead)
@@ -133,12 +137,8 @@ def multiply_adds(k: Kernel, stages: Stages, engine: Any) -> None:
 
 
 def _arrived(groups: int, fence: bool = False) -> None:
-    """All but the last ``groups`` groups of copies of every thread are there, and seen by all."""
+    """Wait until all but the last ``groups`` groups of copies of every thread are there, and seen by all."""
     device.call("htvm_wait", template=str(groups))
     if fence:
         device.call("htvm_fence_async")
     barrier()
-
-
-def barrier() -> None:
-    T.evaluate(tirx.op.tvm_storage_sync("shared"))

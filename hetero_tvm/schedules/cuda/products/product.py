@@ -30,6 +30,7 @@ from hetero_tvm.schedules.cuda.products.fragments import SLAB, Element, warp_of
 from hetero_tvm.schedules.cuda.products.operands import Rows, Source
 from hetero_tvm.schedules.cuda.products.pipeline import Stages, run
 from hetero_tvm.schedules.cuda.products.tiles import Tile
+from hetero_tvm.schedules.cuda.values import whole
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _GRID_Z = 65535
@@ -38,7 +39,7 @@ _GROUP = 8
 
 
 class Epilogue(ABC):
-    """What becomes of the sums of one row.
+    """The steps from the sums of one row to its results in memory.
 
     Attributes
     ----------
@@ -66,7 +67,7 @@ class Epilogue(ABC):
 
 @dataclass(frozen=True)
 class Block:
-    """Where a block works: its product, first row and column of its tile; a thread's warp and lane."""
+    """Position of a thread: its block's product, first row and column of the tile; its warp and lane."""
 
     product: Any
     row: Any
@@ -109,8 +110,8 @@ def _place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
 def packed_sources(
     k: Kernel, x: Any, w: Any, m: int, length: int, block: Block, tile: Tile, size: int
 ) -> Callable[[], tuple[Source, Source]]:
-    """X [m, length] as it lies, and W packed [columns, length], both in whole tiles."""
-    depth = -(-length // tile.depth) * tile.depth
+    """Sources of X [m, length] as it lies, and of W packed [columns, length], both in whole tiles."""
+    depth = whole(length, tile.depth)
 
     def sources() -> tuple[Source, Source]:
         return (
@@ -132,14 +133,14 @@ def emit_tile(
     across: bool = False,
     rounded: bool = False,
 ) -> None:
-    """What one block does for one tile, inside of its thread extents.
+    """Emit the work of one block for one tile, inside of its thread extents.
 
     Parameters
     ----------
     sources : makes the operands (called once shared memory exists).
     steps : first step of the reduction, and how many; ints or expressions.
-    across : W's tile is [depth, columns].
-    rounded : W's values need no rounding (tf32).
+    across : whether W's tile is [depth, columns].
+    rounded : whether W's values are rounded to tf32 already.
     """
     memory = T.alloc_buffer((tile.shared(element.size),), "uint8", scope="shared.dyn")
     shared = k.let(memory.access_ptr("rw"))
@@ -160,7 +161,7 @@ def emit_tile(
 def _finish(
     k: Kernel, tile: Tile, element: Element, engine: Any, epilogue: Epilogue, shared: Any, block: Block
 ) -> None:
-    """Each warp stages its own rows and needs no barrier with the others."""
+    """Stage sums in shared memory and store results; each warp has its own rows and meets no barrier."""
     lane = block.lane
     pitch = tile.staging_pitch
     area = device.fixed(k, block.warp * (SLAB * pitch))

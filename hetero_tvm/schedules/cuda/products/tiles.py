@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.schedules.cuda.device import WGMMA_COLUMNS
 
 CHUNK = 16
 """Bytes of one copy, one vector access, one row of an ``ldmatrix``."""
@@ -16,7 +18,15 @@ _STAGING_PAD = 32
 
 @dataclass(frozen=True)
 class Tile:
-    """One choice: rows x columns of the product, depth of a step of the reduction, warps, stages."""
+    """Shape of a block's work.
+
+    Parameters
+    ----------
+    rows, columns : of the product.
+    depth : values of the reduction in one step.
+    warps : down and across the tile.
+    stages : tiles of both operands in shared memory at once.
+    """
 
     rows: int
     columns: int
@@ -24,7 +34,7 @@ class Tile:
     warps: tuple[int, int]
     stages: int
     group: bool = False
-    """Groups of four warps multiply together, out of shared memory (``wgmma``)."""
+    """Whether groups of four warps multiply together, out of shared memory (``wgmma``)."""
 
     @property
     def threads(self) -> int:
@@ -54,12 +64,13 @@ class Tile:
 
     @property
     def choice(self) -> tuple[int, ...]:
-        """As a knob's choice; a seventh number stands for warp groups."""
+        """The tile as a knob's choice; a seventh number stands for warp groups."""
         plain = (self.rows, self.columns, self.depth, *self.warps, self.stages)
         return (*plain, 4) if self.group else plain
 
     @classmethod
     def of(cls, choice: tuple[int, ...]) -> Tile:
+        """The tile of a knob's choice."""
         rows, columns, depth, down, across, stages, *group = choice
         return cls(rows, columns, depth, (down, across), stages, bool(group))
 
@@ -72,8 +83,8 @@ class Problem:
     ----------
     m, n, k : rows, columns, length of the reduction; of ``batch`` independent products.
     size : bytes of a value.
-    tensor_cores : whether they multiply it.
-    across : W's tile has columns, not the reduction, along its rows.
+    tensor_cores : whether tensor cores multiply it.
+    across : whether the rows of W's tile lie along its columns, not along the reduction.
     """
 
     m: int
@@ -84,9 +95,6 @@ class Problem:
     batch: int = 1
     across: bool = False
 
-
-WGMMA_COLUMNS = (64, 128, 256)
-"""Columns of the warp-group products that are written in :mod:`.device`."""
 
 _TENSOR_TILES = (
     (128, 128, (2, 2)), (128, 256, (2, 4)), (256, 128, (4, 2)), (128, 64, (2, 2)), (64, 128, (2, 2)),
@@ -99,10 +107,10 @@ _FMA_TILES = (
     (16, 32, (1, 1)),
 )  # fmt: skip
 _KNOWN = 4
-"""Tiles that stand before the first of warp groups, and as many of these before the rest."""
+"""Number of tiles before the first of warp groups, and of these before the rest."""
 _STAGES = (3, 4, 2)
 _GROUP_STAGES = (4, 3, 6)
-"""One is being multiplied, one may still be, the others are on their way."""
+"""Stages of warp groups: one is being multiplied, one may still be, the others are on their way."""
 
 
 def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
@@ -201,7 +209,7 @@ def _rate(problem: Problem, tile: Tile, machine: GpuModel) -> float:
 
 
 def _reads(problem: Problem, tile: Tile) -> float:
-    """Cycles in which shared memory serves one warp for one step."""
+    """Cycles that shared memory takes to serve one warp for one step."""
     if tile.group:  # by the tensor cores themselves, beside their work
         return 0.0
     pitch = tile.depth * problem.size
@@ -211,4 +219,21 @@ def _reads(problem: Problem, tile: Tile) -> float:
 
 
 def choices(found: Iterable[Tile]) -> tuple[tuple[int, ...], ...]:
+    """Tiles as the choices of a knob."""
     return tuple(tile.choice for tile in found)
+
+
+def features_of(problem: Problem, tile: Tile, machine: GpuModel) -> list[float]:
+    """Numbers of a tile that the cost model sees."""
+    blocks = problem.batch * -(-problem.m // tile.rows) * -(-problem.n // tile.columns)
+    return [
+        math.log2(tile.rows),
+        math.log2(tile.columns),
+        math.log2(tile.depth),
+        float(tile.stages),
+        math.log2(tile.threads),
+        blocks / machine.sms,
+        math.log2(max(1, problem.k // tile.depth)),
+        tile.shared(problem.size) / machine.shared_per_sm,
+        estimate(problem, tile, machine),
+    ]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cuda.rows import row_tiles as rows
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda.rows.normalization import finish
+from hetero_tvm.schedules.cuda.rows.row_tiles import RowKernel
+from hetero_tvm.schedules.cuda.rows.space import RowSpace
 from hetero_tvm.schedules.emit import Kernel
 
 
-class CudaAddNormSpace(DesignSpace):
-    """The sum of both operands stays in registers (see :mod:`.rows`): stored, where it is wanted, and
-    normalised from there.  Knob ``block``: threads a row, rows a block.
+class CudaAddNormSpace(RowSpace):
+    """The sum of both operands stays in registers (see :mod:`.row_tiles`): stored, where it is wanted, and
+    normalised from there.
     """
 
     name = "cuda.add_norm"
@@ -26,32 +25,23 @@ class CudaAddNormSpace(DesignSpace):
             return f"it serves add_norm, not {op.kind}"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def _shapes(self, op: AddNorm, machine: GpuModel) -> list[rows.RowShape]:
-        return rows.shapes(op.rows, op.n, rows.vector_of(op.n, op.output.dtype), machine, beside=2)
+    def weights(self, op: AddNorm) -> int:
+        return 2
 
-    def knobs(self, op: AddNorm, machine: GpuModel) -> tuple[Knob, ...]:
-        return rows.knobs(self._shapes(op, machine))
-
-    def default(self, op: AddNorm, machine: GpuModel) -> Point:
-        return rows.default(self._shapes(op, machine))
-
-    def features(self, op: AddNorm, point: Point, machine: GpuModel) -> list[float]:
-        return rows.chosen(op.rows, op.n, rows.vector_of(op.n, op.output.dtype), point).features
-
-    def emit(self, op: AddNorm, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: AddNorm, point: Point, machine: GpuModel) -> PrimFunc:
         k, dtype = Kernel("add_norm"), op.output.dtype
-        shape = rows.chosen(op.rows, op.n, rows.vector_of(op.n, dtype), point)
+        shape = self.shape(op, point)
         with k:
             arguments = [k.argument(o.name, o.shape, o.dtype) for o in (*op.inputs, *op.outputs)]
             x, r, *vectors = arguments[: len(op.inputs)]
             x, r = k.view(x, (op.rows, op.n)), k.view(r, (op.added_rows, op.n))
             *kept, y = (k.view(buffer, (op.rows, op.n)) for buffer in arguments[len(op.inputs) :])
-            kernel = rows.RowKernel(k, shape, dtype)
+            kernel = RowKernel(k, shape, dtype)
             with kernel.threads(reductions=2):
                 row = kernel.row
                 added = row if op.added_rows == op.rows else k.let(tirx.floormod(row, op.added_rows))
 
-                def total(column: Any, lanes: int) -> Any:
+                def total(column: Expr, lanes: int) -> Expr:
                     at = k.ramp(column, lanes)
                     return k.load(x, [row, at]) + k.load(r, [added, at])
 

@@ -1,6 +1,6 @@
 """Kernels over independent rows (softmax, norms): every row is read once, kept in registers, written once.
 
-Loop structure, for ``threads`` threads a row and ``together`` rows a block::
+Loop structure, for ``threads`` threads a row and ``block_rows`` rows a block::
 
     blockIdx.x over groups of rows
       threadIdx.y over the rows of a group, threadIdx.x over threads of a row
@@ -18,30 +18,36 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import T, tirx, tvm
+from hetero_tvm.host.tvm import Expr, T, tirx
 from hetero_tvm.machines.gpu import WARP, GpuModel
-from hetero_tvm.schedules.base import Knob, Point
+from hetero_tvm.schedules.cuda.threads import Combine, reduce_in_row
+from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of, cast, const
 from hetero_tvm.schedules.emit import Kernel, int32
 
-VECTOR_BYTES = 16
-"""The widest access of a thread."""
-MOST_THREADS = 1024
+_MOST_THREADS = 1024
 _MOST_VALUES = 64
-"""Values of a row that one thread keeps."""
+"""Values of a row that one thread keeps in registers at most."""
 _GOOD_VALUES = 32
+"""Values up to which registers do not limit the warps of a multiprocessor."""
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """How ``rows`` rows of ``n`` elements are shared out: see the module's loop structure."""
+    """Division of ``rows`` rows of ``n`` elements among threads: see the module's loop structure.
+
+    Parameters
+    ----------
+    vector : elements of one access.
+    threads : of a row.
+    block_rows : rows of a block of threads.
+    """
 
     rows: int
     n: int
     vector: int
     threads: int
-    together: int
+    block_rows: int
 
     @property
     def pieces(self) -> int:
@@ -55,47 +61,42 @@ class RowShape:
 
     @property
     def blocks(self) -> int:
-        return -(-self.rows // self.together)
+        return -(-self.rows // self.block_rows)
 
     @property
     def features(self) -> list[float]:
-        return [math.log2(self.threads), math.log2(self.together), math.log2(self.vector), float(self.pieces)]
+        return [math.log2(self.threads), math.log2(self.block_rows), math.log2(self.vector), float(self.pieces)]
 
 
-def vector_of(extent: int, *dtypes: str) -> int:
-    """Elements of the widest access, up to 16 bytes of the narrowest dtype, that divides ``extent``."""
-    return math.gcd(extent, VECTOR_BYTES // min(map(bytes_of, dtypes)))
+def shapes(rows: int, n: int, vector: int, machine: GpuModel, weights: int = 0) -> list[RowShape]:
+    """The divisions of rows among threads, the most promising first.
 
-
-def shapes(rows: int, n: int, vector: int, machine: GpuModel, beside: int = 0) -> list[RowShape]:
-    """The ways to share out rows, the most promising first.
-
-    ``beside`` counts the vectors (weights, biases) whose elements a thread holds beside its values.
+    ``weights`` counts the vectors (scale, shift) whose elements a thread holds beside its values.
     """
     found = []
-    widest = min(MOST_THREADS, _power_of_two(-(-n // vector)))
+    widest = min(_MOST_THREADS, _power_of_two(-(-n // vector)))
     threads = 1
     while threads <= widest:
         if threads == widest or RowShape(rows, n, vector, threads, 1).resident:
             for block in (128, 256, 32):
-                together = max(1, block // threads)
-                shape = RowShape(rows, n, vector, threads, together)
-                if threads * together >= WARP and shape not in found:
+                block_rows = max(1, block // threads)
+                shape = RowShape(rows, n, vector, threads, block_rows)
+                if threads * block_rows >= WARP and shape not in found:
                     found.append(shape)
         threads *= 2
-    return sorted(found, key=lambda shape: _cost(shape, machine, beside))
+    return sorted(found, key=lambda shape: _cost(shape, machine, weights))
 
 
-def _cost(shape: RowShape, machine: GpuModel, beside: int) -> tuple[float, ...]:
-    """Lower is better: registers in use, idle multiprocessors, warps that must meet."""
-    values = shape.pieces * shape.vector * (1 + beside / 4)
-    threads = shape.blocks * shape.threads * shape.together
+def _cost(shape: RowShape, machine: GpuModel, weights: int) -> tuple[float, ...]:
+    """Relative cost: registers in use, idle multiprocessors, warps that must meet."""
+    values = shape.pieces * shape.vector * (1 + weights / 4)
+    threads = shape.blocks * shape.threads * shape.block_rows
     idle = max(0.0, math.log2(machine.sms * 1024 / threads)) if shape.pieces > 1 else 0.0
-    unfilled = max(0.0, math.log2(machine.sms * 2 / shape.blocks)) if shape.together > 1 else 0.0
+    unfilled = max(0.0, math.log2(machine.sms * 2 / shape.blocks)) if shape.block_rows > 1 else 0.0
     crowded = max(0.0, math.log2(values / _GOOD_VALUES))
     meetings = math.log2(max(1, shape.threads // WARP))
     wasted = shape.pieces * shape.threads * shape.vector / shape.n - 1
-    block = abs(shape.threads * shape.together - 128)
+    block = abs(shape.threads * shape.block_rows - 128)
     return (2 * crowded + idle + unfilled + 0.5 * meetings + wasted, block)
 
 
@@ -104,27 +105,21 @@ def _power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
-def knobs(found: list[RowShape]) -> tuple[Knob, ...]:
-    """One decision, because not every number of threads goes with every number of rows."""
-    return (Knob("block", tuple((shape.threads, shape.together) for shape in found)),)
+Fetch = Callable[[Expr, int], Expr]
+"""(column of the first element, number of elements) -> one vector, in the dtype held."""
 
 
-def default(found: list[RowShape]) -> Point:
-    return {"block": (found[0].threads, found[0].together)}
-
-
-def chosen(rows: int, n: int, vector: int, point: Point) -> RowShape:
-    return RowShape(rows, n, vector, *point["block"])
-
-
-Fetch = Callable[[Any, int], Any]
-"""Column of the first element, number of elements -> these elements as one vector, in the dtype held."""
+Values = Callable[[int], Expr]
+"""Index of an element of a piece -> its value as float32."""
 
 
 class RowKernel:
-    """Inside of the threads of one kernel: the row of this thread, its pieces, and reductions over it.
+    """One thread's part of its row: pieces in registers, reductions over the row, stores.
 
-    ``dtype`` is that of the result; ``held`` the one in which the row waits in registers.
+    Parameters
+    ----------
+    dtype : of the result.
+    held : dtype of the row in registers; None for ``dtype``.
     """
 
     def __init__(self, k: Kernel, shape: RowShape, dtype: str, held: str | None = None):
@@ -137,18 +132,18 @@ class RowKernel:
         shape = self.shape
         with (
             T.launch_thread("blockIdx.x", shape.blocks) as block,
-            T.launch_thread("threadIdx.y", shape.together) as y,
+            T.launch_thread("threadIdx.y", shape.block_rows) as y,
             T.launch_thread("threadIdx.x", shape.threads) as x,
         ):
             self._x, self._y = x, y
-            here = block * shape.together + y
-            self._exact = shape.rows % shape.together == 0
+            here = block * shape.block_rows + y
+            self._exact = shape.rows % shape.block_rows == 0
             # Threads past the last row work on it again, and store nothing: shuffles want all of them.
             self.row = self.k.let(here if self._exact else tirx.min(here, int32(shape.rows - 1)))
             self._stored = here < shape.rows
             self._warps = shape.threads // WARP
             if self._warps > 1:
-                size = reductions * shape.together * self._warps
+                size = reductions * shape.block_rows * self._warps
                 self._shared = T.alloc_buffer((size,), "float32", scope="shared")
             size = shape.vector * (shape.pieces if shape.resident else 1)
             self._held = self.k.scratch((size,), self._held_dtype)
@@ -157,13 +152,13 @@ class RowKernel:
             yield
 
     def load(self, fetch: Fetch, fill: float) -> None:
-        """The row to registers; places past its end hold ``fill``."""
+        """Load the row to registers; positions past its end hold ``fill``."""
         self._fetch, self._fill = fetch, fill
         if self.shape.resident:
             for piece in range(self.shape.pieces):
                 self._load(piece, piece)
 
-    def _load(self, piece: Any, slot: int) -> None:
+    def _load(self, piece: Expr, slot: int) -> None:
         k, width = self.k, self.shape.vector
         column = self._column(piece)
         lanes = min(width, VECTOR_BYTES // bytes_of(self._held_dtype))
@@ -182,15 +177,15 @@ class RowKernel:
         else:
             k.branch(column < self.shape.n, fetch, fill)
 
-    def _column(self, piece: Any) -> Any:
+    def _column(self, piece: Expr) -> Expr:
         return (piece * self.shape.threads + self._x) * self.shape.vector
 
-    def _whole(self, piece: Any) -> bool:
+    def _whole(self, piece: Expr) -> bool:
         """Whether every thread has elements in this piece."""
         last = self.shape.pieces if not isinstance(piece, int) else piece + 1
         return last * self.shape.threads * self.shape.vector <= self.shape.n
 
-    def each(self, body: Callable[[Any, Any, int], None]) -> None:
+    def each(self, body: Callable[[Values, Expr, Expr | int], None]) -> None:
         """``body(values, column, slot)`` for each piece: ``values(e)`` is element e as float32."""
         if self.shape.resident:
             for piece in range(self.shape.pieces):
@@ -200,19 +195,19 @@ class RowKernel:
             self._load(piece, 0)
             body(self._values(0), self._column(piece), piece)
 
-    def _values(self, slot: int) -> Callable[[int], Any]:
-        def value(e: int) -> Any:
+    def _values(self, slot: int) -> Values:
+        def value(e: int) -> Expr:
             held = self.k.load(self._held, [int32(slot * self.shape.vector + e)])
             return cast(held, "float32")
 
         return value
 
-    def replace(self, term: Callable[[Any], Any]) -> None:
-        """Of a row in registers: each value becomes ``term(value)``, kept in float32."""
+    def replace(self, term: Callable[[Expr], Expr]) -> None:
+        """Make ``term(value)`` of each value of a row in registers, kept in float32."""
         k, width = self.k, self.shape.vector
         terms = k.scratch((width * self.shape.pieces,))
 
-        def piece_terms(values: Any, column: Any, slot: int) -> None:
+        def piece_terms(values: Values, column: Expr, slot: int) -> None:
             for e in range(width):
                 k.store(terms, term(values(e)), [int32(slot * width + e)])
 
@@ -220,16 +215,16 @@ class RowKernel:
         self._held, self._held_dtype = terms, "float32"
 
     def reduce(
-        self, term: Callable[[Any], Any], combine: Callable[[Any, Any], Any], neutral: float, padded: bool
-    ) -> Any:
+        self, term: Callable[[Expr], Expr], combine: Combine, neutral: float, padded: bool
+    ) -> Expr:
         """``combine`` over ``term(x)`` of the whole row, in every thread.
 
-        ``padded`` says that the term of a place past the end is not neutral, and must be left out.
+        ``padded`` says that the term of a position past the end is not neutral, and must be left out.
         """
         k, shape, at = self.k, self.shape, [int32(self._reductions)]
-        k.store(self._sums, tirx.const(neutral, "float32"), at)
+        k.store(self._sums, const(neutral), at)
 
-        def piece_terms(values: Any, column: Any, piece: Any) -> None:
+        def piece_terms(values: Values, column: Expr, piece: Expr) -> None:
             def add() -> None:
                 for e in range(shape.vector):
                     k.store(self._sums, combine(k.load(self._sums, at), term(values(e))), at)
@@ -242,17 +237,19 @@ class RowKernel:
 
         self.each(piece_terms)
         shared = self._shared if self._warps > 1 else None
-        place = self._reductions * shape.together + self._y
-        across(k, self._sums, at, shape.threads, self._x, combine, shared, place)
+        place = self._reductions * shape.block_rows + self._y
+        reduce_in_row(k, self._sums, at, shape.threads, self._x, combine, shared, place)
         self._reductions += 1
         return k.load(self._sums, at)
 
-    def store(self, result: Callable[[Any, Any, int], Any], put: Callable[[Any, Any], None]) -> None:
+    def store(
+        self, result: Callable[[Expr, Expr, int], Expr], put: Callable[[Expr, Expr], None]
+    ) -> None:
         """Write the row: ``result(x, column, e)`` is the float32 value of element ``column + e``, from
         the row's own value x; ``put(column, vector)`` stores ``vector`` elements."""
         k, width = self.k, self.shape.vector
 
-        def piece_results(values: Any, column: Any, piece: Any) -> None:
+        def piece_results(values: Values, column: Expr, piece: Expr) -> None:
             def write() -> None:
                 for e in range(width):
                     k.store(self._out, cast(result(values(e), column, e), self.dtype), [int32(e)])
@@ -270,63 +267,9 @@ class RowKernel:
         self.each(piece_results)
 
 
-def across(
-    k: Kernel,
-    sums: Any,
-    at: list[Any],
-    threads: int,
-    thread: Any,
-    combine: Callable[[Any, Any], Any],
-    shared: Any,
-    row: Any,
-) -> None:
-    """``sums[at]`` combined over the ``threads`` threads of a row, in every one of them.
-
-    ``shared`` holds a word for each warp of each row; it is not used again before the next barrier.
-    """  # fmt: skip
-    _within_warp(k, sums, at, min(threads, WARP), combine)
-    warps = threads // WARP
-    if warps > 1:
-        with k.when(thread % WARP == 0):
-            k.store(shared, k.load(sums, at), [row * warps + thread // WARP])
-        T.evaluate(tirx.op.tvm_storage_sync("shared"))
-        k.store(sums, k.load(shared, [row * warps + thread % warps]), at)
-        _within_warp(k, sums, at, warps, combine)
-
-
-def _within_warp(k: Kernel, sums: Any, at: list[Any], lanes: int, combine: Callable[[Any, Any], Any]) -> None:
-    while lanes > 1:
-        lanes //= 2
-        other = k.let(shuffle_xor(k.load(sums, at), lanes))
-        k.store(sums, combine(k.load(sums, at), other), at)
-
-
 _LOWEST_BFLOAT16 = -3.3895313892515355e38
 
 
-def _constant(value: float, dtype: str) -> Any:
+def _constant(value: float, dtype: str) -> Expr:
     """A constant; TVM's code generator writes no infinity of bfloat16, where the lowest value serves."""
     return tirx.const(max(value, _LOWEST_BFLOAT16) if dtype == "bfloat16" else value, dtype)
-
-
-def bytes_of(dtype: str) -> int:
-    return tvm.DataType(dtype).bits // 8
-
-
-def cast(value: Any, dtype: str) -> Any:
-    """``value`` as ``dtype``; itself when it is that."""
-    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
-
-
-def shuffle_xor(value: Any, lanes: int) -> Any:
-    """The value of the thread whose lane differs in the bit ``lanes``."""
-    every = tirx.const(0xFFFFFFFF, "uint32")
-    return tirx.op.tvm_warp_shuffle_xor(every, value, int32(lanes), int32(WARP), int32(WARP))
-
-
-def add(x: Any, y: Any) -> Any:
-    return x + y
-
-
-def const(value: float) -> Any:
-    return tirx.const(value, "float32")

@@ -23,17 +23,18 @@ from hetero_tvm.host.tvm import T, tirx, tvm
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of, cast, shuffle_xor
 from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
 from hetero_tvm.schedules.cuda.tensor_program.nests import (
     Nests,
     loads_of,
-    program_nests,
     substitute,
     unflatten,
 )
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduction import in_place, moves_along
+from hetero_tvm.schedules.cuda.threads import barrier, shuffle_xor
+from hetero_tvm.schedules.cuda.values import bytes_of, cast
 from hetero_tvm.schedules.emit import int32
 
 _THREADS = 128
@@ -174,7 +175,7 @@ class _Emitter:
         with k.when(x % WARP == 0):
             k.store(values, k.load(self.best, [0]), [y * warps + x // WARP])
             k.store(places, k.load(self.place, [0]), [y * warps + x // WARP])
-        T.evaluate(tirx.op.tvm_storage_sync("shared"))
+        barrier()
         k.store(self.best, k.load(values, [y * warps + x % warps]), [0])
         k.store(self.place, k.load(places, [y * warps + x % warps]), [0])
         self._within_warp(warps)

@@ -28,7 +28,6 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     is_conditional,
     loads_of,
     offset,
-    program_nests,
     substitute,
     unflatten,
 )
@@ -40,6 +39,7 @@ from hetero_tvm.schedules.cuda.tensor_program.plain import (
     vector,
     widest,
 )
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.emit import int32
 
 THREADS = (256, 128, 512)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from hetero_tvm.host.tvm import T, TensorLoad, tirx, tvm_ffi
-from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
 from hetero_tvm.schedules.cuda.tensor_program.nests import (
     Nest,
@@ -18,9 +17,8 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     substitute,
     unflatten,
 )
+from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of
 from hetero_tvm.schedules.emit import Kernel, int32
-
-VECTOR_BYTES = 16
 
 
 class PlainKernel:

@@ -25,7 +25,7 @@ from typing import Any
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce_kernel import emit
 from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, reduction_of
 

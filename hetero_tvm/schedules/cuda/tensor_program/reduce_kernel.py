@@ -9,10 +9,11 @@ from typing import Any
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import T, tirx
 from hetero_tvm.machines.gpu import WARP
-from hetero_tvm.schedules.cuda.rows.row_tiles import across, cast
 from hetero_tvm.schedules.cuda.tensor_program.nests import Nests, loads_of, offset, substitute, unflatten
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct, vector
 from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, neighbours
+from hetero_tvm.schedules.cuda.threads import barrier, reduce_in_row
+from hetero_tvm.schedules.cuda.values import cast
 from hetero_tvm.schedules.emit import int32
 
 _MERGE_THREADS = 128
@@ -74,7 +75,7 @@ class _Emitter:
                 words = self.beside * (self.threads // WARP)
                 shared = T.alloc_buffer((words,), self.found.dtype, scope="shared")
             self._along(split, x, known, lambda e: int32(0), sums)
-            across(k, sums, [int32(0)], self.threads, x, self.found.combine, shared, y)
+            reduce_in_row(k, sums, [int32(0)], self.threads, x, self.found.combine, shared, y)
             inside = tirx.EQ(x, tirx.const(0, dtype))
             with k.when(tirx.all(inside, result < nest.size) if nest.size % self.beside else inside):
                 self._put(split, known, k.load(sums, [int32(0)]))
@@ -145,7 +146,7 @@ class _Emitter:
                 shared = T.alloc_buffer((self.threads * pitch,), self.found.dtype, scope="shared")
                 for e in range(width):
                     k.store(shared, k.load(sums, [int32(e)]), [y * pitch + e * LANES + x])
-                T.evaluate(tirx.op.tvm_storage_sync("shared"))
+                barrier()
             leader = tirx.EQ(y, tirx.const(0, dtype))
             with k.when(leader if exact else tirx.all(leader, first < nest.size)):
                 for e in range(width):

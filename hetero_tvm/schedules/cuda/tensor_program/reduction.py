@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.host.tvm import TensorLoad, tirx, tvm, tvm_ffi
-from hetero_tvm.schedules.cuda.rows.row_tiles import bytes_of
 from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
 from hetero_tvm.schedules.cuda.tensor_program.nests import (
@@ -21,6 +20,7 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     unflatten,
 )
 from hetero_tvm.schedules.cuda.tensor_program.plain import widest
+from hetero_tvm.schedules.cuda.values import bytes_of
 
 _COMBINE: dict[Any, Callable[[Any, Any], Any]] = {
     tirx.Add: lambda x, y: x + y, tirx.Mul: lambda x, y: x * y, tirx.Max: tirx.max, tirx.Min: tirx.min,

@@ -21,6 +21,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import T, s_tir, tirx
 from hetero_tvm.schedules.cuda.tensor_program.plain import launch
+from hetero_tvm.schedules.cuda.threads import barrier
 from hetero_tvm.schedules.emit import Kernel
 
 _MOST_THREADS = 512
@@ -68,7 +69,7 @@ def scan(
                 k.store(tile, neutral, [thread])
                 with k.when(at < length):
                     k.store(tile, k.load(x, [first + at * inner]).astype(dtype), [thread])
-                _barrier()
+                barrier()
                 reach, now = 1, 0
                 while reach < threads:
                     own, other = now * threads, (1 - now) * threads
@@ -76,7 +77,7 @@ def scan(
                     with k.when(thread >= reach):
                         value = both(k.load(tile, [own + thread - reach]), k.load(tile, [own + thread]))
                         k.store(tile, value, [other + thread])
-                    _barrier()
+                    barrier()
                     reach, now = 2 * reach, 1 - now
                 own = now * threads
                 with k.when(at < length):
@@ -89,12 +90,8 @@ def scan(
                         value = both(k.load(before, [0]), k.load(tile, [own + thread]))
                         k.store(y, value, [first + at * inner])
                 k.store(before, both(k.load(before, [0]), k.load(tile, [own + threads - 1])), [0])
-                _barrier()
+                barrier()
     made = k.function.without_attr("global_symbol")
     # Relax's passes look for a root block, and leave alone what is "opaque" (8).
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", made.body))
     return made.with_body(root).with_attr("op_pattern", 8)
-
-
-def _barrier() -> None:
-    T.evaluate(tirx.op.tvm_storage_sync("shared"))

@@ -26,10 +26,11 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     Nests,
     loads_of,
     offset,
-    program_nests,
     substitute,
 )
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
+from hetero_tvm.schedules.cuda.threads import barrier
 
 TILE = 32
 DOWN = (8, 16, 4)
@@ -139,6 +140,6 @@ def emit(nests: Nests, down: int) -> Any:
                 k.store(kernel.flat(nest.buffer), substitute(value, known), [to])
 
             each(across, last, fetch)
-            T.evaluate(tirx.op.tvm_storage_sync("shared"))
+            barrier()
             each(last, across, write)
     return kernel.function

@@ -1,1 +1,1 @@
-"""NPU design spaces of convolutions and pooling."""
+"""NPU design spaces of images: conv2d, depthwise and 8-bit convolutions, pool2d."""

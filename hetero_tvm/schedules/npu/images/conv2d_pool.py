@@ -29,7 +29,7 @@ from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.images.image import Image
+from hetero_tvm.schedules.npu.patches import Image
 from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, extent_at
 
 

@@ -34,11 +34,11 @@ from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import NpuSpace, image_layouts, other_layout
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
-from hetero_tvm.schedules.npu.images.image import Image
 from hetero_tvm.schedules.npu.images.windows import NpuDepthwiseSpace, Window
 from hetero_tvm.schedules.npu.matmul.finish import Finish
 from hetero_tvm.schedules.npu.matmul.roles import Roles, on_chip, roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits_l0c, fits_ub, piece_rows
+from hetero_tvm.schedules.npu.patches import Image
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at, round_up
 
 _ISSUE = 12

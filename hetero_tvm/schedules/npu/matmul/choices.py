@@ -1,12 +1,12 @@
-"""The tiles to choose from, and the best of them beside what is held in L1."""
+"""Tiles to choose from, and the best of them beside what is held in L1."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.matmul.cost import estimate
@@ -24,13 +24,13 @@ from hetero_tvm.schedules.npu.matmul.tiles import (
 from hetero_tvm.schedules.npu.tiles import ceil_div, even
 
 MOST = 48
-"""Tiles that a space offers: the first ones by estimate."""
+"""Number of tiles that a space offers: the first ones by estimate."""
 _PARTS = (2, 4, 8, 16)
 _MOST_SPLIT = 5
-"""And so many for each number of parts of the reduction."""
+"""Number of tiles more for each number of parts of the reduction."""
 
 
-def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> Iterator[Tiles]:
+def candidates(op: Matmul, spec: NPUSpec, held: Roles = NOTHING, l1: int | None = None) -> Iterator[Tiles]:
     """Tiles that fit every scratchpad, over a grid of sensible sizes."""
     bm, bn, bk = spec.matrix_block
     l0c = spec.scratchpad("l0c") // 4
@@ -63,14 +63,14 @@ def candidates(op: Matmul, spec: Any, held: Roles = NOTHING, l1: int | None = No
                                     yield tiles
 
 
-def too_large(op: Matmul, spec: Any) -> str | None:
-    """Why there are no tiles to choose from; None: there are."""
+def too_large(op: Matmul, spec: NPUSpec) -> str | None:
+    """Reason why there are no tiles to choose from; None where there are."""
     return None if any(True for _ in candidates(op, spec)) else f"no tile fits the scratchpads of {spec.name}"
 
 
 @functools.lru_cache(maxsize=512)
-def ranked(op: Matmul, spec: Any) -> tuple[Tiles, ...]:
-    """The tiles to choose from, the best ones by estimate first; then those that cut the reduction, which
+def ranked(op: Matmul, spec: NPUSpec) -> tuple[Tiles, ...]:
+    """Tiles to choose from, the best ones by estimate first; then those that cut the reduction, which
     rounds sums in between: nobody gets them without asking."""
 
     def best(tiles: Iterator[Tiles], most: int) -> list[Tiles]:
@@ -80,7 +80,7 @@ def ranked(op: Matmul, spec: Any) -> tuple[Tiles, ...]:
     return (*found, *(t for parts in _PARTS for t in best(_split(op, parts, spec), _MOST_SPLIT)))
 
 
-def _split(op: Matmul, parts: int, spec: Any) -> Iterator[Tiles]:
+def _split(op: Matmul, parts: int, spec: NPUSpec) -> Iterator[Tiles]:
     """Tiles of parts of the reduction, when the activations of all of it take most of L1."""
     if 4 * op.m * op.k > spec.scratchpad("l1") and op.k % (parts * spec.matrix_block[2]) == 0:
         for tiles in candidates(part_of(op, parts), spec):
@@ -89,35 +89,35 @@ def _split(op: Matmul, parts: int, spec: Any) -> Iterator[Tiles]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _best(op: Matmul, spec: Any, held: Roles, l1: int) -> Tiles | None:
+def _best(op: Matmul, spec: NPUSpec, held: Roles, l1: int) -> Tiles | None:
     fitting = candidates(op, spec, held, l1)
     return min(fitting, key=lambda t: estimate(op, t, spec, held), default=None)
 
 
-def fitted(op: Matmul, point: Point | None, spec: Any, held: Roles, l1: int) -> Point | None:
+def fitted(op: Matmul, point: Point | None, spec: NPUSpec, held: Roles, l1: int) -> Point | None:
     """The given tiles if they fit, else the best that do; with as deep a ring as there is room for."""
-    given = Tiles(*point["tiles"]) if point is not None else None
+    given = Tiles.of(point) if point is not None else None
     if given is None or not fits(op, given, spec, held, l1):
         given = _best(op, spec, held, l1)
         if given is None:
             return None
-    tiles = deepen(op, given, held, lambda t: fits(op, t, spec, held, l1))
-    return {"tiles": tiles.point(), "panels": 2 if l1_bytes(op, tiles, 2, held) <= l1 else 1}
+    tiles = _deepened(op, given, held, lambda t: fits(op, t, spec, held, l1))
+    return {"tiles": tiles.choice(), "panels": 2 if l1_bytes(op, tiles, 2, held) <= l1 else 1}
 
 
-def in_place(op: Matmul, spec: Any, held: Roles, l1: int, most: int) -> list[Point]:
+def in_place(op: Matmul, spec: NPUSpec, held: Roles, l1: int, most: int) -> list[Point]:
     """The best tiles by estimate, of different sizes, that fit with these operands in L1 and without."""
     fitting = sorted(candidates(op, spec, held, l1), key=lambda t: estimate(op, t, spec, held))
-    found: dict[Any, Tiles] = {}
+    found: dict[tuple[str, int, int, int, int], Tiles] = {}
     for t in fitting:
         if len(found) < most and fits(op, t, spec):
             found.setdefault((t.stationary, t.tm, t.tn, t.tk, t.sub), t)
-    return [{"tiles": t.point()} for t in found.values()]
+    return [{"tiles": t.choice()} for t in found.values()]
 
 
-def deepen(op: Matmul, t: Tiles, held: Roles, fit: Any) -> Tiles:
-    """With as deep a ring as has room, up to the whole stream: what the next kernel streams arrives while
-    this one computes."""
+def _deepened(op: Matmul, t: Tiles, held: Roles, fit: Callable[[Tiles], bool]) -> Tiles:
+    """The tiles with as deep a ring as has room, up to the whole stream: what the next kernel streams arrives
+    while this one computes."""
     stages = ceil_div(op.k, t.tk * t.slices)
     whole = stages * ceil_div(op.n, t.tn)
     if t.stationary == "w":

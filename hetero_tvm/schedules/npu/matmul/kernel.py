@@ -19,17 +19,17 @@ their queues; with many rows the weights are stationary.
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
-from hetero_tvm.schedules.npu.matmul.finish import Finish
-from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
+from hetero_tvm.schedules.npu.matmul.finish import ProductFinish
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
 
 
-class Emitter(Finish):
+class ProductEmitter(ProductFinish):
     """Writes the loops."""
 
-    def run(self) -> Any:
+    def run(self) -> PrimFunc:
+        """The finished kernel."""
         op, k = self.op, self.k
         with k:
             self.x = k.argument("X", (op.m, op.k), self.dtype, self._scope("x"))
@@ -60,7 +60,11 @@ class Emitter(Finish):
                     i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
                     self._finish(i, j, s, c)
 
-    def _reduce(self, p: Any, o: Any, k1: Any, count: Any, panel: Any, c: Any) -> None:
+    def _reduce(
+        self, p: Extent, o: Extent, k1: Extent, count: Extent, panel: Buffer | None, c: Buffer
+    ) -> None:
+        """Add slice ``k1`` of the reduction to the accumulators ``c`` of the ``count`` tiles of panel ``p``,
+        for block ``o`` of the stream."""
         op, t, k = self.op, self.t, self.k
         steps = ceil_div(op.k, t.tk)
         by_weights = t.stationary == "w"
@@ -78,10 +82,8 @@ class Emitter(Finish):
                     if not w_held:
                         # The panel arrives step by step with the first block that needs it.
                         with k.when(o == 0), k.loop(count) as s:
-                            self._load_weights(
-                                At(panel, lambda a, b: (s, r, a, b)), p * t.sub + s, r,
-                                extent_at(op.k, t.tk, r),
-                            )  # fmt: skip
+                            into = At(panel, lambda a, b: (s, r, a, b))
+                            self._load_weights(into, p * t.sub + s, r, extent_at(op.k, t.tk, r))
                     if not x_held:
                         self._load_x(At(stream, lambda a, b: (k0, a, b)), o, r)
         else:
@@ -126,7 +128,5 @@ class Emitter(Finish):
                     source = None if x_held else At(panel, lambda a, b: (s, at, a, b))
                     self._move_x(a0, (high, d), i, r, source)
                     extents = (high, width, d)
-                k.mmad(
-                    extents, At(c, lambda i, j, q: (s, i, j)), At(a0, lambda i, j, q: (i, q)),
-                    At(b0, lambda i, j, q: (q, j)), r == 0,
-                )  # fmt: skip
+                sums = At(c, lambda i, j, q: (s, i, j))
+                k.mmad(extents, sums, At(a0, lambda i, j, q: (i, q)), At(b0, lambda i, j, q: (q, j)), r == 0)

@@ -14,26 +14,27 @@ weight is read once.  Sums are rounded to 2 bytes between parts.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.npu.emit import At
-from hetero_tvm.schedules.npu.matmul.kernel import Emitter
+from hetero_tvm.schedules.npu.matmul.kernel import ProductEmitter
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
-from hetero_tvm.schedules.npu.tiles import extent_at
+from hetero_tvm.schedules.npu.tiles import Extent, extent_at
 
 
-class SplitEmitter(Emitter):
+class SplitProductEmitter(ProductEmitter):
     """``self.op`` is the product of one part, ``self.whole`` all of it."""
 
-    def __init__(self, op: Matmul, tiles: Tiles, machine: Any, panels: int | None = None):
+    def __init__(self, op: Matmul, tiles: Tiles, machine: NpuMachine, panels: int | None = None):
         super().__init__(part_of(op, tiles.parts), replace(tiles, parts=1), machine, NOTHING, panels)
         self.whole, self.parts = op, tiles.parts
         self.first_depth = 0
-        """Where the part begins in the reduction."""
+        """Row of the weights at which the part begins."""
 
-    def run(self) -> Any:
+    def run(self) -> PrimFunc:
         whole, k = self.whole, self.k
         biased = whole.epilogue[:1] == (BIAS,)
         with k:
@@ -52,13 +53,11 @@ class SplitEmitter(Emitter):
                 self._panels()
         return k.function
 
-    def _load_x(self, dst: At, i: Any, r: Any) -> None:
+    def _load_x(self, dst: At, i: Extent, r: Extent) -> None:
         op, t, first = self.op, self.t, self.first_depth
-        self.k.load(
-            (extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)), dst,
-            At(self.x, lambda a, b: (i * t.tm + a, first + r * t.tk + b)),
-        )  # fmt: skip
+        box = extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)
+        self.k.load(box, dst, At(self.x, lambda a, b: (i * t.tm + a, first + r * t.tk + b)))
 
-    def _weight(self, j: Any, r: Any, c: Any) -> tuple[Any, ...]:
+    def _weight(self, j: Extent, r: Extent, c: Extent) -> tuple[Extent, ...]:
         tn = self.t.tn
         return (j * (self.whole.k * tn) + (self.first_depth + r) * tn + c,)

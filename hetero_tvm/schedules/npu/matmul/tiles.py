@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.tiles import aligned_rows, round_up
@@ -15,26 +19,50 @@ STATIONARY = ("x", "w", "none")
 
 @dataclass(frozen=True)
 class Tiles:
-    """One choice: sizes in elements."""
+    """Tile sizes of a product, in elements.
+
+    Parameters
+    ----------
+    stationary : the operand of which a panel stays in L1: ``x``, ``w`` or ``none``.
+    tm, tn, tk : rows, columns and depth of what the matrix unit takes from L0.
+    slices : L0 steps of the reduction per streamed tile in L1.
+    sub : tiles of the stationary operand per panel.
+    ring : streamed tiles in L1 at once.
+    rows : rows per piece of the epilogue.
+    parts : parts of the reduction, one after the other; the other sizes are those of a part.
+    """
 
     stationary: str
     tm: int
     tn: int
     tk: int
     slices: int
-    """L0 steps of the reduction per streamed tile in L1."""
     sub: int
-    """Tiles of the stationary operand per panel."""
     ring: int
     rows: int
-    """Rows per piece of the epilogue."""
     parts: int = 1
-    """Of the reduction, one after the other; the other sizes are those of a part."""
 
-    def point(self) -> tuple[Any, ...]:
-        """As the choice of a knob."""
-        sizes = (self.stationary, self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
-        return sizes if self.parts == 1 else (*sizes, self.parts)
+    @classmethod
+    def of(cls, point: Point) -> Tiles:
+        """Tiles of a point, whose knob lists the fields in order."""
+        return cls(*point["tiles"])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers without ``parts``, in the order of the knob."""
+        return (self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
+
+    def choice(self) -> tuple[Any, ...]:
+        """The choice of the knob that stands for these tiles."""
+        return (self.stationary, *self.sizes, *((self.parts,) if self.parts > 1 else ()))
+
+
+def column_panels(w: np.ndarray, tn: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Weights [k, n] as column panels of ``tn`` one after the other, each contiguous, as ``dtype``: a tile of
+    a stream is one run.  The last panel is as wide as the others, with zeros."""
+    wide = np.zeros((w.shape[0], round_up(w.shape[1], tn)), dtype)
+    wide[:, : w.shape[1]] = w
+    return wide.reshape(w.shape[0], -1, tn).transpose(1, 0, 2).reshape(-1)
 
 
 def part_of(op: Matmul, parts: int) -> Matmul:
@@ -42,11 +70,15 @@ def part_of(op: Matmul, parts: int) -> Matmul:
     return replace(op, k=op.k // parts, epilogue=(*op.epilogue, RESIDUAL))
 
 
-def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
+def _epilogue_tiles(op: Matmul) -> int:
+    """Tiles of 2-byte elements that a piece of the epilogue takes, in two versions."""
+    return 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
+
+
+def piece_rows(op: Matmul, tm: int, tn: int, spec: NPUSpec) -> int:
     """Rows per piece of the epilogue: some thousand elements, so that issue costs little and the last
     piece is short."""
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
-    room = spec.scratchpad("ub") * 7 // 8 // (2 * tiles * tn)
+    room = spec.scratchpad("ub") * 7 // 8 // (2 * _epilogue_tiles(op) * tn)
     wanted = max(1, 64 * spec.vector_lanes // tn)
     rows = max(1, min(tm, room, wanted))
     step = aligned_rows(1, 4 * tn, spec.alignment)  # pieces begin where a move out of L0C may
@@ -54,7 +86,7 @@ def piece_rows(op: Matmul, tm: int, tn: int, spec: Any) -> int:
 
 
 def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
-    """Of L1, with so many versions of the panel; without what is there anyway."""
+    """Bytes of L1 with ``panels`` versions of the panel, without operands that are held there anyway."""
     if t.parts > 1:
         return l1_bytes(part_of(op, t.parts), replace(t, parts=1), panels)
     if t.stationary == "w" and "x" in held:
@@ -68,7 +100,8 @@ def l1_bytes(op: Matmul, t: Tiles, panels: int, held: Roles = NOTHING) -> int:
     return total
 
 
-def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None = None) -> bool:
+def fits(op: Matmul, t: Tiles, spec: NPUSpec, held: Roles = NOTHING, l1: int | None = None) -> bool:
+    """Whether the tiles fit every scratchpad, and ``l1`` bytes of L1."""
     if t.parts > 1:
         whole = not held and t.stationary != "none" and op.k % t.parts == 0
         return whole and fits(part_of(op, t.parts), replace(t, parts=1), spec, NOTHING, l1)
@@ -81,12 +114,11 @@ def fits(op: Matmul, t: Tiles, spec: Any, held: Roles = NOTHING, l1: int | None 
     )
 
 
-def fits_l0c(sub: int, tm: int, tn: int, spec: Any) -> bool:
-    """Whether the accumulators of a panel's tiles do."""
+def fits_l0c(sub: int, tm: int, tn: int, spec: NPUSpec) -> bool:
+    """Whether the accumulators of a panel's tiles fit L0C."""
     return 4 * sub * aligned_rows(tm, 4 * tn, spec.alignment) * tn <= spec.scratchpad("l0c")
 
 
-def fits_ub(op: Matmul, tn: int, rows: int, spec: Any) -> bool:
-    """Whether pieces of the epilogue do."""
-    tiles = 2 * (1 + epilogue.temporaries(epilogue.split(op.epilogue).rest))
-    return 2 * tiles * rows * tn + 16 * tn <= spec.scratchpad("ub") * 15 // 16
+def fits_ub(op: Matmul, tn: int, rows: int, spec: NPUSpec) -> bool:
+    """Whether pieces of the epilogue fit the unified buffer."""
+    return 2 * _epilogue_tiles(op) * rows * tn + 16 * tn <= spec.scratchpad("ub") * 15 // 16

@@ -20,16 +20,16 @@ using Clock = std::array<int32_t, kQueues>;
 
 // Layouts shared with sync.py.
 struct Access {
-  int32_t place, write;
+  int32_t location, write;
   int64_t low, high;
   int64_t pitch, run;  // runs of so many bytes every `pitch` from `low` on; a pitch of 0: all bytes
 };
 struct Patch {
-  int32_t place;  // below 0: the slot of parameter ~place goes there, else a place's address
+  int32_t location;  // below 0: the slot of parameter ~location goes there, else a location's address
   int16_t at, width;
   int64_t offset;
 };
-struct Place {
+struct Location {
   int64_t key, shift;
   int64_t wrap;  // byte `wrap` is byte 0 again; 0: it is not
 
@@ -85,15 +85,15 @@ class Stream {
   // Instructions `first` to `last` of a kernel.
   void Add(int64_t first, int64_t last, const uint8_t* code, const int64_t* code_at, const uint8_t* queue,
            const int64_t* access_at, const Access* accesses, const int64_t* patch_at, const Patch* patches,
-           const Place* places, const int32_t* slots, uint16_t tag) {
+           const Location* locations, const int32_t* slots, uint16_t tag) {
     for (int64_t n = first; n < last; ++n) {
-      Order(queue[n], accesses + access_at[n], accesses + access_at[n + 1], places);
+      Order(queue[n], accesses + access_at[n], accesses + access_at[n + 1], locations);
       size_t begin = code_.size();
       begins_.push_back(begin);
       code_.insert(code_.end(), code + code_at[n], code + code_at[n + 1]);
       std::memcpy(&code_[begin + 2], &tag, 2);
       for (const Patch* p = patches + patch_at[n]; p < patches + patch_at[n + 1]; ++p) {
-        int64_t value = p->place < 0 ? slots[~p->place] : places[p->place].At(p->offset);
+        int64_t value = p->location < 0 ? slots[~p->location] : locations[p->location].At(p->offset);
         std::memcpy(&code_[begin + p->at], &value, p->width);  // little-endian, as the stream is
       }
     }
@@ -164,15 +164,15 @@ class Stream {
 
  private:
   // Flags that the next instruction needs, and what later ones must know of it.
-  void Order(int queue, const Access* begin, const Access* end, const Place* places) {
+  void Order(int queue, const Access* begin, const Access* end, const Location* locations) {
     Clock& clock = clock_[queue];
     Clock needed{};
     bool any = false;
     for (const Access* a = begin; a < end; ++a) {
-      const Place& place = places[a->place];
-      if (place.key == kConstant) continue;
-      Access moved = Moved(*a, place);
-      for (const Live& b : live_[place.key]) {
+      const Location& location = locations[a->location];
+      if (location.key == kConstant) continue;
+      Access moved = Moved(*a, location);
+      for (const Live& b : live_[location.key]) {
         if (b.queue != queue && Meet(moved, b) && (a->write || b.write) &&
             b.number > clock[b.queue] && b.number > needed[b.queue]) {
           needed[b.queue] = b.number;
@@ -185,10 +185,10 @@ class Stream {
     index_[queue].push_back(static_cast<int32_t>(begins_.size()));
     known_[queue].push_back(clock);
     for (const Access* a = begin; a < end; ++a) {
-      const Place& place = places[a->place];
-      if (place.key == kConstant) continue;
-      Access moved = Moved(*a, place);
-      std::vector<Live>& live = live_[place.key];
+      const Location& location = locations[a->location];
+      if (location.key == kConstant) continue;
+      Access moved = Moved(*a, location);
+      std::vector<Live>& live = live_[location.key];
       // Whatever conflicts with an access that this one covers conflicts with this one too, and this one is
       // ordered behind it.
       bool write = a->write;
@@ -201,8 +201,8 @@ class Stream {
     }
   }
 
-  static Access Moved(Access a, const Place& place) {
-    int64_t low = place.At(a.low);
+  static Access Moved(Access a, const Location& location) {
+    int64_t low = location.At(a.low);
     a.high += low - a.low;
     a.low = low;
     return a;
@@ -259,10 +259,10 @@ void npu_sync_delete(Stream* stream) { delete stream; }
 // 0, or 1 when memory is used up.
 int npu_sync_add(Stream* stream, int64_t first, int64_t last, const uint8_t* code, const int64_t* code_at,
                  const uint8_t* queue, const int64_t* access_at, const Access* accesses,
-                 const int64_t* patch_at, const Patch* patches, const Place* places, const int32_t* slots,
+                 const int64_t* patch_at, const Patch* patches, const Location* locations, const int32_t* slots,
                  uint16_t tag) {
   try {
-    stream->Add(first, last, code, code_at, queue, access_at, accesses, patch_at, patches, places, slots, tag);
+    stream->Add(first, last, code, code_at, queue, access_at, accesses, patch_at, patches, locations, slots, tag);
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

@@ -1,4 +1,4 @@
-"""From kernels to one command stream: places in L1, addresses of operands, order, flags."""
+"""Binding of a region's kernels into one command stream: offsets in L1, addresses of operands, order, flags."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.machines.npu.spec import SCRATCHPADS, NPUSpec
 from hetero_tvm.targets.npu.regions.codegen import Program
 from hetero_tvm.targets.npu.regions.sites import Instr
-from hetero_tvm.targets.npu.regions.sync import ONLY_READ, Place, Synchronizer, scratchpad_key, slot_key
+from hetero_tvm.targets.npu.regions.sync import ONLY_READ, Location, Synchronizer, scratchpad_key, slot_key
 
 CONSTANTS, WORKSPACE, IN_L1, IN_UB = 0, 1, -1, -2
-"""Slots that every region has, and those that stand for L1 and the unified buffer."""
+"""Slots that every region has; pseudo-slots that stand for L1 and the unified buffer."""
 _ON_CHIP = {IN_L1: "l1", IN_UB: "ub"}
 _PLAN_SECONDS = 0.3
-_LEAD = 6
-_FULL = 0.99
-"""Copies to L1 have their place so many steps earlier, as long as L1 is not fuller than that."""
-_LESS = 16
-"""By one part in so many of L1, where there is no plan."""
-_APART = 16
-"""Kernels whose tiles may be known one by one."""
+_MOST_UNMERGED = 16
+"""Kernels in a row whose accesses are known tile by tile, before they are merged per tensor."""
 _STREAMING = 1 << 16
-"""Bytes of constants from which on a kernel's loads keep the DMA engine busy by themselves."""
+"""Least bytes of constants with which a kernel's loads keep the DMA engine busy by themselves."""
 
 
 @dataclass(eq=False)
@@ -36,22 +31,25 @@ class Tensor:
     slot: int
     bytes: int
     offset: int = 0
+    """First byte in the slot or memory, or in ``whole``."""
     first: int = 1 << 60
-    """First and last kernel that touch it (where its place is planned)."""
+    """First kernel that touches it."""
     last: int = -1
+    """Last kernel that touches it."""
     whole: Tensor | None = None
-    """What this is a part of, from ``offset`` on."""
+    """Tensor that this is a part of."""
 
     @property
     def address(self) -> int:
-        """Byte in its slot, or in its memory on chip."""
+        """First byte in the slot, or in the memory on chip."""
         return self.offset + (self.whole.address if self.whole is not None else 0)
 
     def part(self, offset: int, size: int) -> Tensor:
+        """``size`` bytes of this tensor from ``offset`` on."""
         return Tensor(self.slot, size, offset, whole=self)
 
     def touch(self, kernel: int) -> None:
-        """A kernel works on it."""
+        """Extend the live range to a kernel."""
         self.first, self.last = min(self.first, kernel), max(self.last, kernel)
         if self.whole is not None:
             self.whole.touch(kernel)
@@ -65,8 +63,8 @@ class Call:
     tensors: list[Tensor]
     tag: str
     behind: int | None = None
-    """The kernel whose stores (all but a quarter: loads take a while to start) go first: what this one loads
-    would take DRAM from them."""
+    """Number of the kernel whose stores (all but the last quarter: loads take a while to start) go before
+    the loads of this one, which would take DRAM from them."""
     streams: bool = field(init=False)
     """Whether its constants keep the DMA engine busy."""
 
@@ -75,22 +73,25 @@ class Call:
 
 
 class L1Full(BuildError):
-    """What is alive at once does not fit L1."""
+    """The tensors and tiles that are live at once do not fit L1."""
 
 
 @dataclass(frozen=True)
 class L1Plan:
-    """Where each kernel's own part of L1 begins (tensors know their place themselves)."""
+    """Offsets of the kernels' own parts of L1 (tensors hold theirs)."""
 
     parts: list[int]
     peak: int
     early: list[bool]
-    """Whether a kernel's part is its own from the start of the kernel before: its loads may run ahead."""
+    """Whether a kernel owns its part from the start of the kernel before: its loads may run ahead."""
 
 
-def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
-    """Places in L1, by live ranges in steps of one kernel; ``ahead``: a kernel's part is its own one step
-    earlier where there is room.
+def plan_l1(calls: Sequence[Call], spec: NPUSpec, early: bool = True) -> L1Plan:
+    """Offsets in L1 from live ranges in steps of one kernel; sets those of the tensors.
+
+    Parameters
+    ----------
+    early : whether kernels own their parts one step earlier where there is room.
 
     Raises
     ------
@@ -104,34 +105,30 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, ahead: bool = True) -> L1Plan:
     for tensor in held:
         for n in range(tensor.first, tensor.last + 1):
             live[n] += -(-tensor.bytes // align) * align
-    fits = [bool(n) and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
-    starts = [tensor.first for tensor in held]
-    early = fits if ahead else [False] * len(calls)
-    room = [int(capacity * _FULL) if ahead else 0] * len(calls)
+    ahead = [
+        early and n > 0 and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))
+    ]
     while True:
-        begin = _early_copies(held, calls, own, early, room, align)
-        spans = [(begin[n], t.last + 1, -(-t.bytes // align) * align) for n, t in enumerate(held)]
-        spans += [(n - early[n], n + 1, size) for n, size in enumerate(own)]
+        spans = [(t.first, t.last + 1, -(-t.bytes // align) * align) for t in held]
+        spans += [(n - ahead[n], n + 1, size) for n, size in enumerate(own)]
         buffers = [memory.Buffer(str(n), *span) for n, span in enumerate(spans)]
         plan = memory.plan(
             memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
         )
-        places = [plan.offsets[buffer.id] for buffer in buffers]
+        offsets = [plan.offsets[buffer.id] for buffer in buffers]
         if plan.fits:
-            for tensor, place in zip(held, places, strict=False):
-                tensor.offset = place
-            return L1Plan(places[len(held) :], plan.peak, early)
-        # Where it is too full, less has its place early.
+            for tensor, offset in zip(held, offsets, strict=False):
+                tensor.offset = offset
+            return L1Plan(offsets[len(held) :], plan.peak, ahead)
+        # Kernels at steps that are too full give up their early start.
         full = [False] * len(calls)
-        for (lower, upper, size), place in zip(spans, places, strict=True):
-            if place + size > capacity:
+        for (lower, upper, size), offset in zip(spans, offsets, strict=True):
+            if offset + size > capacity:
                 full[lower:upper] = [True] * (upper - lower)
-        if begin == starts:
-            later = [e and not full[n] and not full[n - 1] for n, e in enumerate(early)]
-            if later == early:
-                break
-            early = later
-        room = [size - capacity // _LESS * f for size, f in zip(room, full, strict=True)]
+        fewer = [a and not full[n] and not full[n - 1] for n, a in enumerate(ahead)]
+        if fewer == ahead:
+            break
+        ahead = fewer
     raise L1Full(
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
@@ -164,12 +161,14 @@ def _early_copies(
 
 
 def _held(calls: Sequence[Call], slot: int) -> list[Tensor]:
+    """Whole tensors in L1 (``IN_L1``) or the unified buffer (``IN_UB``), in order of first use."""
     found = (t if t.whole is None else t.whole for call in calls for t in call.tensors if t.slot == slot)
     return list(dict.fromkeys(found))
 
 
 def plan_ub(calls: Sequence[Call], room: int, align: int) -> int:
-    """Places of what stays in the unified buffer, in its first ``room`` bytes: bytes used.
+    """Set the offsets of tensors that stay in the first ``room`` bytes of the unified buffer; returns the
+    bytes used.
 
     Raises
     ------
@@ -198,46 +197,52 @@ class Bound:
 
 
 def bind(calls: Sequence[Call], plan: L1Plan, only_read: Container[int]) -> Bound:
-    """The kernels' instructions in order, with addresses and flags; ``only_read``: slots of DRAM."""
+    """The kernels' instructions in order, with addresses and flags.
+
+    Parameters
+    ----------
+    only_read : slots of DRAM that no kernel writes.
+    """
     sync = Synchronizer()
     tags = {"": 0}
     count = 0
-    apart: list[int] = []
+    unmerged: list[int] = []
     turns = _turns(calls)
     out: dict[int, np.ndarray] = {}
     for index, first, last in _order(calls, plan.early):
         call = calls[index]
-        places = _scratchpads(plan.parts[index], turns[index])
-        places += [_place(tensor, only_read) for tensor in call.tensors]
+        locations = _scratchpads(plan.parts[index], turns[index])
+        locations += [_location(tensor, only_read) for tensor in call.tensors]
         slots = [tensor.slot for tensor in call.tensors]
         tag = tags.setdefault(call.tag, len(tags))
         mark = sync.mark()
         if first == 0 < last and call.behind is not None:
             sync.after("dma_in", "dma_out", out[call.behind])
-        sync.add(call.program.packed, places, slots, tag, first, last)
+        sync.add(call.program.packed, locations, slots, tag, first, last)
         count += last - first
         out[index] = (mark + 3 * sync.mark()) // 4
         if first < last == len(call.program.instrs):
             # The kernel behind, and copies before it, may still start on the first tiles of this one.
-            if call.program.needs.get("l0c") or len(apart) == _APART:
-                for n in apart:
+            if call.program.needs.get("l0c") or len(unmerged) == _MOST_UNMERGED:
+                for n in unmerged:
                     _merge(calls[n], plan.parts[n], sync, only_read, mark)
-                apart.clear()
-            apart.append(index)
+                unmerged.clear()
+            unmerged.append(index)
     flags = len(sync.flags)
     return Bound(sync.code(), count + 2 * flags, list(tags), 1 if flags else 0)
 
 
 def _merge(call: Call, part: int, sync: Synchronizer, only_read: Container[int], mark: np.ndarray) -> None:
-    sync.merge(Place(scratchpad_key("l1"), part), call.program.needs.get("l1", 0), mark)
+    """Forget a kernel's accesses before ``mark`` tile by tile: one interval per tensor remains."""
+    sync.merge(Location(scratchpad_key("l1"), part), call.program.needs.get("l1", 0), mark)
     for tensor in call.tensors:
-        sync.merge(_place(tensor, only_read), tensor.bytes, mark)
+        sync.merge(_location(tensor, only_read), tensor.bytes, mark)
 
 
-def _scratchpads(part: int, turns: Mapping[str, tuple[int, int]]) -> list[Place]:
-    """The kernel's own."""
+def _scratchpads(part: int, turns: Mapping[str, tuple[int, int]]) -> list[Location]:
+    """Locations of a kernel's own bytes in every scratchpad; ``part``: their offset in L1."""
     shifts = {"l1": (part, 0), **turns}
-    return [Place(n, *shifts.get(name, (0, 0))) for n, name in enumerate(SCRATCHPADS)]
+    return [Location(n, *shifts.get(name, (0, 0))) for n, name in enumerate(SCRATCHPADS)]
 
 
 def _turns(calls: Sequence[Call]) -> list[dict[str, tuple[int, int]]]:
@@ -254,10 +259,10 @@ def _turns(calls: Sequence[Call]) -> list[dict[str, tuple[int, int]]]:
     return found
 
 
-def _place(tensor: Tensor, only_read: Container[int]) -> Place:
+def _location(tensor: Tensor, only_read: Container[int]) -> Location:
     if tensor.slot in _ON_CHIP:
-        return Place(scratchpad_key(_ON_CHIP[tensor.slot]), tensor.address)
-    return Place(ONLY_READ if tensor.slot in only_read else slot_key(tensor.slot), tensor.address)
+        return Location(scratchpad_key(_ON_CHIP[tensor.slot]), tensor.address)
+    return Location(ONLY_READ if tensor.slot in only_read else slot_key(tensor.slot), tensor.address)
 
 
 def _order(calls: Sequence[Call], early: Sequence[bool]) -> Iterator[tuple[int, int, int]]:

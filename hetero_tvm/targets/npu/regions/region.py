@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,10 +18,12 @@ import numpy as np
 
 from hetero_tvm import memory
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import SCRATCHPADS, NPUSpec
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu import convert
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace, stored_as
 from hetero_tvm.targets.npu.isa.stream import Slot, Stream
 from hetero_tvm.targets.npu.regions.binding import (
     CONSTANTS,
@@ -31,11 +33,11 @@ from hetero_tvm.targets.npu.regions.binding import (
     Call,
     Tensor,
     bind,
+    L1Plan,
     plan_l1,
     plan_ub,
 )
 from hetero_tvm.targets.npu.regions.codegen import WIDTH, Program, generate, hoist_loads
-from hetero_tvm.targets.npu.regions.features import ALL, Features
 
 _ALIGN = 64
 _PLAN_SECONDS = 1.0
@@ -43,27 +45,27 @@ _PLAN_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Value:
-    """What a variable of the graph stands for: one tensor per layout, made as they are asked for."""
+    """A variable of the graph inside a region: one tensor per layout, made when it is first asked for."""
 
     shape: tuple[int, ...]
     by_layout: dict[str, Tensor] = field(default_factory=dict)
-    """In the type that the NPU keeps it in; in others under ``LAYOUT:DTYPE``."""
+    """Tensors in the type that the NPU stores this in; those of other types under ``LAYOUT:DTYPE``."""
     external: Tensor | None = None
-    """The original in an input slot, of ``dtype``, row-major."""
+    """Tensor in an input slot that the host passes, of ``dtype``, row-major."""
     dtype: str = "float32"
-    """Of the variable, as the host has it."""
+    """Type of the variable on the host."""
     source: Value | None = None
-    """What this is a view of."""
+    """Value that this is a view of."""
     shift: int | None = None
-    """Where this begins in ``source`` (bytes), when it is a part: some rows of an image, channels last."""
-    pinned: bool = False
-    """It must stay on chip."""
+    """Offset in ``source`` (bytes) of a view of some rows of an image, channels last; None: all of it."""
+    resident: bool = False
+    """Whether it must stay on chip."""
     in_ub: bool = False
-    """There in the unified buffer: a vector of float32; else in L1."""
+    """Whether a resident value is a float32 vector in the unified buffer; else it stays in L1."""
 
     @property
     def root(self) -> Value:
-        """The value whose bytes these are."""
+        """Value that owns the bytes of this view."""
         return self if self.source is None else self.source.root
 
     def part(self, shape: tuple[int, ...], shift: int) -> Value:
@@ -71,60 +73,73 @@ class Value:
         return Value(shape, dtype=self.dtype, source=self, shift=shift)
 
 
-
 @dataclass(frozen=True)
 class CompiledRegion:
-    """What the exported library embeds, and what reports tell."""
+    """One region as the exported library embeds it, with the figures that reports tell."""
 
     name: str
     stream: bytes
     constants: bytes
     inputs: tuple[int, ...]
-    """Bytes of every input, in order."""
+    """Sizes of the inputs in order, bytes."""
     outputs: tuple[int, ...]
+    """Sizes of the outputs in order, bytes."""
     instructions: int
     workspace: int
+    """Size of the scratch slot in DRAM, bytes."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Of a kernel in the unified buffer; see :func:`plan_scratchpads`."""
+class UbEnd:
+    """End of the unified buffer that a kernel fills; see :func:`plan_scratchpads`."""
 
     high: bool = False
+    """Whether it is the upper end."""
     reserved: int = 0
+    """Bytes at the lower end that are not the kernel's."""
 
 
 class KernelCache:
     """Programs by what they were emitted from: equal kernels of a model are generated once.
 
-    With ``contents`` False, regions are only for timing: their constants have sizes, and no bytes.
+    Parameters
+    ----------
+    contents : False for regions that are only timed: their constants have sizes, and no bytes.
     """
 
-    def __init__(self, machine: NpuMachine, features: Features = ALL, contents: bool = True):
-        self.machine, self.features = machine, features
+    def __init__(self, machine: NpuMachine, contents: bool = True):
+        self.machine = machine
         self.contents = contents
         self.sizes: dict[Any, int] = {}
-        """Bytes of constants by what they were made from, where contents do not matter."""
-        self._programs: dict[Any, Program] = {}
-        self.defaults: dict[str, Any] = {}
+        """Bytes of constants by what they were made from; used without contents."""
+        self._programs: dict[tuple[Hashable, UbEnd], Program] = {}
+        self.defaults: dict[str, Point] = {}
         """Default points by task."""
 
     def of_space(
-        self, space: Any, op: Any, point: Any, place: Place = Place(), held: frozenset[int] = frozenset()
+        self, space: NpuSpace, op: Any, point: Point, end: UbEnd = UbEnd(),
+        held: frozenset[int] = frozenset(),
     ) -> Program:
-        """``held``: operands (and the result, behind them) on chip; see :meth:`NpuSpace.on_chip`."""
+        """Program of a design space's kernel.
+
+        Parameters
+        ----------
+        held : operands (and the result, behind them) on chip; see :meth:`NpuSpace.on_chip`.
+        """
         key = (space.name, op, tuple(sorted(point.items())), held)
         if held:
-            return self.get(key, lambda: space.emit_held(op, point, self.machine, held), place)
-        return self.get(key, lambda: space.emit(op, point, self.machine), place)
+            return self.get(key, lambda: space.emit_held(op, point, self.machine, held), end)
+        return self.get(key, lambda: space.emit(op, point, self.machine), end)
 
-    def get(self, key: Any, emit: Any, place: Place) -> Program:
-        if (key, place) not in self._programs:
-            buffers = None if self.features.double_buffering else 1
-            self._programs[key, place] = generate(
-                emit(), self.machine.spec, place.high, buffers, place.reserved
-            )
-        return self._programs[key, place]
+    def get(self, key: Hashable, emit: Callable[[], PrimFunc], end: UbEnd) -> Program:
+        """Program of the kernel that ``emit`` schedules; equal keys stand for equal kernels."""
+        if (key, end) not in self._programs:
+            self._programs[key, end] = self.generate(emit(), end)
+        return self._programs[key, end]
+
+    def generate(self, function: PrimFunc, end: UbEnd) -> Program:
+        """Instructions of a scheduled kernel."""
+        return generate(function, self.machine.spec, end.high, reserved=end.reserved)
 
 
 class RegionBuilder:
@@ -150,7 +165,7 @@ class RegionBuilder:
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Value:
         """A tensor of the host."""
-        size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        size = np.dtype(dtype).itemsize * math.prod(shape)
         self._slots.append(Slot(name, size, "input"))
         self._inputs.append(size)
         return Value(shape, external=Tensor(len(self._slots) - 1, size), dtype=dtype)
@@ -162,7 +177,7 @@ class RegionBuilder:
         return Tensor(len(self._slots) - 1, size)
 
     def constant(self, array: np.ndarray, key: Any = None) -> Tensor:
-        """Bytes in the constants' slot, the same ones only once; ``key`` saves looking at them again."""
+        """Tensor in the constants' slot, equal arrays only once; a known ``key`` saves hashing the array."""
         if key is not None and key in self._constant_at:
             return self._constant_at[key]
         data = np.ascontiguousarray(array).tobytes()
@@ -174,7 +189,7 @@ class RegionBuilder:
         return tensor
 
     def constant_of(self, key: Any, make: Callable[[], np.ndarray]) -> Tensor:
-        """The constant that ``make`` gives; equal keys say that the size is the same."""
+        """Constant that ``make`` computes; equal keys promise equal sizes."""
         if self.cache.contents:
             return self.constant(make())
         sizes = self.cache.sizes
@@ -193,17 +208,17 @@ class RegionBuilder:
             data[offset : offset + len(piece)] = piece
         return bytes(data)
 
-    def held(self, value: Value, size: int) -> Tensor:
-        """Bytes on chip for as long as kernels need them."""
+    def on_chip(self, value: Value, size: int) -> Tensor:
+        """Tensor of ``size`` bytes that stays on chip for as long as kernels use it."""
         return Tensor(IN_UB, 4 * math.prod(value.shape)) if value.in_ub else Tensor(IN_L1, size)
 
-    def placed(self, value: Value) -> Tensor:
-        """The tensor of a value that has a place, or whose whole has."""
+    def existing(self, value: Value) -> Tensor:
+        """Tensor of a value that has one, or that is a view of a value that has one."""
         if value.source is None:
             return next(iter(value.by_layout.values()))
         if not value.by_layout:
-            whole = self.placed(value.source)
-            size = 2 * int(np.prod(value.shape, dtype=np.int64))
+            whole = self.existing(value.source)
+            size = 2 * math.prod(value.shape)
             layout = plain_layout(value.shape, CHANNELS_LAST) if value.shift is not None else ROW_MAJOR
             value.by_layout[layout] = whole if value.shift is None else whole.part(value.shift, size)
         return next(iter(value.by_layout.values()))
@@ -211,7 +226,7 @@ class RegionBuilder:
     def fresh(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         """A tensor in the workspace, of the machine's type unless given."""
         width = WIDTH[dtype or self.machine.dtype]
-        tensor = Tensor(WORKSPACE, width * int(np.prod(shape, dtype=np.int64)))
+        tensor = Tensor(WORKSPACE, width * math.prod(shape))
         self._workspace.append(tensor)
         return tensor
 
@@ -224,13 +239,12 @@ class RegionBuilder:
                 value.by_layout[ROW_MAJOR] = self.tensor_of(value.source, ROW_MAJOR, tag)
             else:
                 self.tensor_of(value.source, CHANNELS_LAST, tag)
-                self.placed(value)
+                self.existing(value)
         own = stored_as(value.dtype, self.machine.dtype)
         wanted = dtype or own
         key = layout if wanted == own else f"{layout}:{wanted}"
         if key in value.by_layout:
             return value.by_layout[key]
-        elements = int(np.prod(value.shape, dtype=np.int64))
         as_is = value.external is not None and layout == ROW_MAJOR
         if as_is and np.dtype(value.dtype).itemsize == WIDTH[wanted] and value.dtype in (wanted, "bool"):
             value.by_layout[key] = value.external
@@ -244,14 +258,13 @@ class RegionBuilder:
         else:
             have = layout if layout in at_home else at_home[0]
             source, dtype = value.by_layout[have], own
-        self._convert(source, dtype, have, result, wanted, layout, value.shape, elements, tag)
+        self._convert(source, dtype, have, result, wanted, layout, value.shape, tag)
         value.by_layout[key] = result
         return result
 
     def output(self, name: str, value: Value, tag: str) -> None:
         """The value leaves the region in the type of the host, row-major."""
-        elements = int(np.prod(value.shape, dtype=np.int64))
-        size = np.dtype(value.dtype).itemsize * elements
+        size = np.dtype(value.dtype).itemsize * math.prod(value.shape)
         self._slots.append(Slot(name, size, "output"))
         self._outputs.append(size)
         target = Tensor(len(self._slots) - 1, size)
@@ -265,16 +278,21 @@ class RegionBuilder:
             self._workspace.remove(source)
             source.slot = target.slot
             return
-        self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, elements, tag)
+        self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, tag)
 
-    def _convert(self, source, dtype, have, result, wanted, layout, shape, elements, tag) -> None:
-        spec = self.spec
+    def _convert(
+        self, source: Tensor, dtype: str, have: str, result: Tensor, wanted: str, layout: str,
+        shape: tuple[int, ...], tag: str,
+    ) -> None:  # fmt: skip
+        """Append a kernel that copies ``source`` (type ``dtype``, layout ``have``) to ``result`` (type
+        ``wanted``, layout ``layout``)."""
+        elements, spec = math.prod(shape), self.spec
         if self.reserves:
             spec = replace(spec, ub_kib=spec.ub_kib - -(-self._reserved // 1024))
         if have == layout:
             program = self.cache.get(
                 ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec),
-                self.place,
+                self.ub_end,
             )
         else:
             n, c, h, w = shape
@@ -282,16 +300,16 @@ class RegionBuilder:
             program = self.cache.get(
                 ("permute", n, rows, columns, dtype, wanted),
                 lambda: convert.permute(n, rows, columns, dtype, wanted, spec),
-                self.place,
+                self.ub_end,
             )
         self.call(program, [source, result], tag)
 
     @property
-    def place(self) -> Place:
-        """Which end of the unified buffer the next kernel takes: they alternate, so that its first loads
+    def ub_end(self) -> UbEnd:
+        """End of the unified buffer that the next kernel takes: they alternate, so that its first loads
         need not wait for the last kernel."""
         high = sum(1 for call in self._calls if call.program.needs.get("ub")) % 2 == 1
-        return Place(high and self.cache.features.double_buffering, self._reserved * self.reserves)
+        return UbEnd(high, self._reserved * self.reserves)
 
     @property
     def _reserved(self) -> int:
@@ -302,7 +320,7 @@ class RegionBuilder:
     def call(
         self, program: Program, tensors: Sequence[Tensor], tag: str, behind: int | None = None
     ) -> int:
-        """Append a kernel; ``tensors`` are its parameters in order; the kernel's number.  ``behind``: see
+        """Append a kernel with ``tensors`` for its parameters; returns the kernel's number.  ``behind``: see
         :class:`Call`."""
         if len(tensors) != program.parameters:
             raise BuildError(
@@ -325,7 +343,7 @@ class RegionBuilder:
         slots[CONSTANTS] = Slot("constants", self._constant_bytes, "constant")
         slots[WORKSPACE] = Slot("workspace", max(size, _ALIGN), "scratch")
         only_read = {n for n, slot in enumerate(slots) if slot.kind in ("constant", "input")}
-        plan = plan_l1(self._calls, self.spec, self.cache.features.double_buffering)
+        plan = self.plan_l1(self._calls)
         in_ub = plan_ub(self._calls, self._reserved, self.spec.alignment)
         bound = bind(self._calls, plan, only_read)
         needs = {
@@ -338,6 +356,10 @@ class RegionBuilder:
             self.name, stream.to_bytes(), self._constant_data() if self.cache.contents else b"",
             tuple(self._inputs), tuple(self._outputs), bound.count, size,
         )  # fmt: skip
+
+    def plan_l1(self, calls: Sequence[Call]) -> L1Plan:
+        """Offsets of tensors and of the kernels' own parts in L1.  Raises :class:`L1Full`."""
+        return plan_l1(calls, self.spec)
 
     def _plan_workspace(self) -> int:
         used = [t for t in self._workspace if t.last >= 0]
@@ -352,12 +374,12 @@ class RegionBuilder:
 
 
 def reserved_in_ub(spec: NPUSpec) -> int:
-    """Bytes of the unified buffer for what stays there: kernels of the matrix unit leave as much."""
+    """Bytes of the unified buffer for vectors that stay there; kernels of the matrix unit leave them free."""
     return spec.scratchpad("ub") // 16
 
 
 def plain_layout(shape: tuple[int, ...], layout: str) -> str:
-    """Channels-last of a single pixel (or a single channel) is row-major."""
+    """``layout``, or row-major where channels-last is the same: of a single pixel or a single channel."""
     if layout == CHANNELS_LAST and (shape[1] == 1 or shape[2] * shape[3] == 1):
         return ROW_MAJOR
     return layout

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,36 +37,37 @@ QUEUES = len(isa.QUEUES)
 ONLY_READ = -1
 """Key of bytes that need no flags."""
 
-_ACCESS = np.dtype([("place", "<i4"), ("write", "<i4"), ("low", "<i8"), ("high", "<i8"),
-                    ("pitch", "<i8"), ("run", "<i8")])  # fmt: skip
-_PATCH = np.dtype([("place", "<i4"), ("at", "<i2"), ("width", "<i2"), ("offset", "<i8")])
+_INTERVAL = [("low", "<i8"), ("high", "<i8"), ("pitch", "<i8"), ("run", "<i8")]
+_ACCESS = np.dtype([("location", "<i4"), ("write", "<i4"), *_INTERVAL])
+_PATCH = np.dtype([("location", "<i4"), ("at", "<i2"), ("width", "<i2"), ("offset", "<i8")])
 _FLAG = np.dtype([("source", "<i4"), ("target", "<i4"), ("after", "<i4"), ("before", "<i4")])
 _WIDTH = {"<I": 4, "<Q": 8}
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the bytes of a scratchpad or a parameter lie."""
+class Location:
+    """Memory and offset of a kernel's scratchpad or parameter."""
 
     key: int
-    """Equal for what may be the same bytes: see :func:`scratchpad_key`, :func:`slot_key`."""
+    """Number of the memory, equal where bytes may be the same: :func:`scratchpad_key`, :func:`slot_key`."""
     shift: int = 0
-    """Of its byte 0."""
+    """Offset of byte 0 in the memory."""
     wrap: int = 0
-    """Bytes from here on are those from 0 on again; 0: they are not."""
+    """Size after which offsets begin again at 0; 0: they never do."""
 
 
 def scratchpad_key(name: str) -> int:
+    """Key of a scratchpad."""
     return SCRATCHPADS.index(name)
 
 
 def slot_key(slot: int) -> int:
-    """Of a slot of DRAM."""
+    """Key of a slot of DRAM."""
     return len(SCRATCHPADS) + slot
 
 
 class Packed:
-    """Instructions as arrays.  Places are the scratchpads in their order, then the parameters."""
+    """Instructions as arrays.  Locations are numbered: the scratchpads in their order, then the parameters."""
 
     def __init__(self, instrs: Sequence[Instr]):
         accesses: list[tuple[int, ...]] = []
@@ -74,17 +75,17 @@ class Packed:
         code_at, access_at, patch_at = [0], [0], [0]
         for instr in instrs:
             accesses += [
-                (_place(where), write, low, high, *(runs or (0, 0)))
+                (_number(where), write, low, high, *(runs or (0, 0)))
                 for where, low, high, write, *runs in instr.accesses
             ]
             if instr.reference is not None:
                 parameter, slot_at, address_at, offset = instr.reference
-                patches += [(~parameter, slot_at, 2, 0), (_place(parameter), address_at, 8, offset)]
+                patches += [(~parameter, slot_at, 2, 0), (_number(parameter), address_at, 8, offset)]
             for found in (instr.in_l1, instr.in_ub):
                 if found is not None:
                     owner, at, form, offset = found
-                    patches.append((_place("l1" if owner is None else owner), at, _WIDTH[form], offset))
-            patches += [(_place(where), at, 4, offset) for where, at, offset in instr.in_l0]
+                    patches.append((_number("l1" if owner is None else owner), at, _WIDTH[form], offset))
+            patches += [(_number(where), at, 4, offset) for where, at, offset in instr.in_l0]
             code_at.append(code_at[-1] + len(instr.code))
             access_at.append(len(accesses))
             patch_at.append(len(patches))
@@ -101,12 +102,13 @@ class Packed:
         self.pointers = [array.ctypes.data for array in self._arrays]
 
 
-def _place(where: str | int) -> int:
+def _number(where: str | int) -> int:
+    """Number of the location of a scratchpad (by name) or a parameter (by index)."""
     return scratchpad_key(where) if isinstance(where, str) else len(SCRATCHPADS) + where
 
 
 class Synchronizer:
-    """One stream, kernel by kernel, in program order."""
+    """Builder of one stream: takes kernels in program order, inserts the flags between queues."""
 
     def __init__(self) -> None:
         self._library = _library()
@@ -117,18 +119,23 @@ class Synchronizer:
             self._library.npu_sync_delete(self._stream)
 
     def add(
-        self, kernel: Packed, places: Iterable[Place], slots: Sequence[int] = (), tag: int = 0,
-        first: int = 0, last: int | None = None,
-    ) -> None:  # fmt: skip
-        """Instructions of a kernel come next.
+        self,
+        kernel: Packed,
+        locations: Iterable[Location],
+        slots: Sequence[int] = (),
+        tag: int = 0,
+        first: int = 0,
+        last: int | None = None,
+    ) -> None:
+        """Append instructions of a kernel.
 
         Parameters
         ----------
-        places : of the scratchpads, then of the parameters.
-        slots : of DRAM, by parameter.
-        first, last : which instructions; all unless given.
+        locations : those of the scratchpads, then those of the parameters.
+        slots : slot of DRAM of each parameter.
+        first, last : first instruction and one past the last; all of the kernel's by default.
         """
-        table = np.array([(place.key, place.shift, place.wrap) for place in places], np.int64)
+        table = np.array([(at.key, at.shift, at.wrap) for at in locations], np.int64)
         numbers = np.array(slots, np.int32)
         last = kernel.count if last is None else last
         if self._library.npu_sync_add(
@@ -137,24 +144,24 @@ class Synchronizer:
             raise BuildError(f"not enough memory to synchronise {last - first} instructions")
 
     def mark(self) -> np.ndarray:
-        """How far the stream is: see :meth:`merge`."""
+        """Instructions of each queue so far: a position in the stream for :meth:`after` and :meth:`merge`."""
         counts = np.empty(QUEUES, np.int32)
         self._library.npu_sync_mark(self._stream, counts.ctypes.data)
         return counts
 
     def after(self, target: str, source: str, mark: np.ndarray) -> None:
-        """The next instruction, one of queue ``target``, waits for all of ``source`` before a mark."""
+        """Let the next instruction, one of queue ``target``, wait for all of ``source`` before a mark."""
         queue = isa.QUEUES.index(source)
         self._library.npu_sync_after(self._stream, isa.QUEUES.index(target), queue, int(mark[queue]))
 
-    def merge(self, place: Place, size: int, mark: np.ndarray) -> None:
-        """Forget the pieces in which ``size`` bytes of a place were accessed before a mark: one interval per
-        queue and kind remains.
+    def merge(self, location: Location, size: int, mark: np.ndarray) -> None:
+        """Forget the pieces in which ``size`` bytes of a location were accessed before a mark: one interval
+        per queue and kind remains.
 
         Keeps the pass fast when a kernel has written a tensor tile by tile.
         """
-        end = place.shift + size
-        self._library.npu_sync_merge(self._stream, place.key, place.shift, end, mark.ctypes.data)
+        begin = location.shift
+        self._library.npu_sync_merge(self._stream, location.key, begin, begin + size, mark.ctypes.data)
 
     @property
     def flags(self) -> np.ndarray:
@@ -175,20 +182,20 @@ class Synchronizer:
 
 @functools.lru_cache(maxsize=1)
 def _flag_codes() -> tuple[bytes, bytes, int]:
-    """All set flags, then all wait flags, by source and target; bytes of each."""
+    """Encoded set flags and wait flags, each by source and target; bytes of one."""
     tables = []
     for name in ("set_flag", "wait_flag"):
         empty = bytes(len(isa.encode(name, source=isa.QUEUES[0], target=isa.QUEUES[1], event=0)))
         codes = [
             isa.encode(name, source=source, target=target, event=0) if source != target else empty
-            for source in isa.QUEUES for target in isa.QUEUES
-        ]  # fmt: skip
+            for source, target in itertools.product(isa.QUEUES, repeat=2)
+        ]
         tables.append(b"".join(codes))
     return tables[0], tables[1], len(empty)
 
 
 @functools.lru_cache(maxsize=1)
-def _library() -> Any:
+def _library() -> ctypes.CDLL:
     from hetero_tvm.host import native
 
     path = native.compile_shared(["targets/npu/cpp/npu_sync.cc"], name="npu-sync")

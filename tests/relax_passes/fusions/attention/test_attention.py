@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.attention import Attention
 from hetero_tvm.relax_passes.fusions.attention.attention import FuseAttention
 from hetero_tvm.relax_passes.fusions.attention.qkv import MergeQkv
 from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
@@ -23,6 +24,7 @@ from tests.relax_passes.graphs import (
     same_numbers,
     weights,
 )
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 B, S, H, D = 2, 4, 3, 5
 WIDTH = H * D
@@ -680,3 +682,19 @@ def test_random_forms(data):
     after, _, report = fuse(before, FuseAttention())
     assert report.fusions == {"attention": 1} and not report.misses
     same_numbers(before, after)
+
+
+class TestFuseAttention(Rewrite):
+    rule = FuseAttention()
+    inputs = {"q": (2, 4, 15), "k": (2, 6, 15), "v": (2, 6, 15)}
+
+    def before(self, q, k, v):
+        query = op.permute_dims(op.reshape(q, (2, 4, 3, 5)), [0, 2, 1, 3])
+        key = op.permute_dims(op.reshape(k, (2, 6, 3, 5)), [0, 2, 3, 1])
+        value = op.permute_dims(op.reshape(v, (2, 6, 3, 5)), [0, 2, 1, 3])
+        scores = op.multiply(op.matmul(query, key), constant(0.5))
+        result = op.matmul(op.nn.softmax(scores, axis=-1), value)
+        return op.reshape(op.permute_dims(result, [0, 2, 1, 3]), (2, 4, 15))
+
+    def expected(self, q, k, v):
+        return kernel(Attention(2, 3, 4, 6, 5, 0.5, 3), q, k, v)

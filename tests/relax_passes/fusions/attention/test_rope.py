@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetero_tvm.ops.rope import Rope
 from hetero_tvm.relax_passes.fusions.attention.rope import FuseRope
 from tests.relax_passes.graphs import calls, constant, contracts, fuse, module, op, same_numbers, weights
+from tests.relax_passes.rewrite import Rewrite, kernel
 
 B, S, H, D = 2, 4, 3, 8
 
@@ -190,3 +192,19 @@ def test_random_shapes(data):
     if rotary == 2 and interleaved:
         return  # the parts have one element each: either pairing is the same
     fused({**inputs, "cos": (length, width), "sin": (length, width)}, body)
+
+
+class TestFuseRope(Rewrite):
+    rule = FuseRope()
+    inputs = {"x": (2, 3, 4, 8), "cos": (4, 8), "sin": (4, 8)}
+
+    def before(self, x, cos, sin):
+        first = op.strided_slice(x, [3], [0], [4], [1])
+        second = op.strided_slice(x, [3], [4], [8], [1])
+        turned = op.multiply(op.concat([op.negative(second), first], 3), sin)
+        return op.add(op.multiply(x, cos), turned)
+
+    def expected(self, x, cos, sin):
+        cos, sin = op.reshape(cos, (1, 1, 4, 8)), op.reshape(sin, (1, 1, 4, 8))
+        shape = (2, 3, 4, 8)
+        return kernel(Rope(shape, 8, False, (1, 1, 4, 8), shape, (0, 96, 32, 8)), x, cos, sin)

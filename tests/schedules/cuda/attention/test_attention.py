@@ -7,11 +7,11 @@ import pytest
 
 from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.schedules.cuda.attention import shapes as attention_shapes
-from hetero_tvm.schedules.cuda.attention.space import CudaAttentionSpace
-from hetero_tvm.schedules.cuda.attention.space_f32 import CudaFloatAttentionSpace
+from hetero_tvm.schedules.cuda.attention.float32 import CudaFloatAttentionSpace
+from hetero_tvm.schedules.cuda.attention.tensor_cores import CudaAttentionSpace
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.attention.cases import attention, forms
-from tests.schedules.cuda.running import MACHINE, TARGET, compiled, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, TARGET, compiled
 from tests.schedules.cuda.spaces import body_of, check_machine_code, check_numbers, points, random_arrays
 
 HALF, SINGLE = CudaAttentionSpace(), CudaFloatAttentionSpace()
@@ -32,12 +32,12 @@ def check(dtype, cases):
 
 
 @pytest.mark.parametrize("dtype", SPACES)
-def test_forms(dtype, emulated):  # noqa: F811
+def test_forms(dtype, emulated):
     check(dtype, [(op, None, None) for op in forms(dtype)[PORTION[dtype]]])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_choices(dtype, emulated):  # noqa: F811
+def test_choices(dtype, emulated):
     op = attention(70, 150, 20, dtype=dtype, causal=True)  # rows, keys and columns that fill no tile
     every = points(SPACES[dtype], op)
     picked = every[:: len(every) // 4]
@@ -45,7 +45,7 @@ def test_choices(dtype, emulated):  # noqa: F811
     check(dtype, [(op, point, None) for point in picked])
 
 
-def test_two_fragments_of_rows_a_warp(emulated):  # noqa: F811
+def test_two_fragments_of_rows_a_warp(emulated):
     """Queries in registers and in shared memory, masks, shared heads, rows past the end."""
     ops = [
         attention(150, 170, 64, causal=True), attention(70, 100, 128, causal=True),
@@ -59,12 +59,12 @@ def test_two_fragments_of_rows_a_warp(emulated):  # noqa: F811
 
 
 @pytest.mark.parametrize(("dtype", "dims"), [("float16", (200,)), ("float32", (256, 512))])
-def test_large_heads(dtype, dims, emulated):  # noqa: F811
+def test_large_heads(dtype, dims, emulated):
     check(dtype, [(attention(9, 40, dim, 1, dtype=dtype, causal=True), None, None) for dim in dims])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_masks_of_minus_infinity(dtype, emulated):  # noqa: F811
+def test_masks_of_minus_infinity(dtype, emulated):
     space = SPACES[dtype]
     plain = attention(20, 40, dtype=dtype, mask=(1, 1, 20, 40))
     op = dataclasses.replace(plain, zero_masked=True)
@@ -87,7 +87,7 @@ def test_masks_of_minus_infinity(dtype, emulated):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_large_scores_do_not_overflow(dtype, emulated):  # noqa: F811
+def test_large_scores_do_not_overflow(dtype, emulated):
     op = attention(16, 48, dtype=dtype)
     arrays = random_arrays(op)
     arrays[0] *= 100
@@ -127,7 +127,7 @@ def test_few_queries_split_the_keys():
                    attention(512, 512, 64, 16, dtype="bfloat16", causal=True))),
     ],
 )  # fmt: skip
-def test_compiled_code(arch, ops, compiler):  # noqa: F811
+def test_compiled_code(arch, ops, compiler):
     module, found = check_machine_code(HALF, [(op, None) for op in ops], arch)
     assert ("f1_kernel_1" in found) == (ops[1] is DECODE)  # the sum of the splits
     ptx = compiler.ptx(module.source, arch)
@@ -140,7 +140,7 @@ def test_compiled_code(arch, ops, compiler):  # noqa: F811
         assert "ld.global" not in body.replace("ld.global.nc.f32", "")  # masks alone are not copied
 
 
-def test_compiled_float32(compiler):  # noqa: F811
+def test_compiled_float32(compiler):
     ops = [
         attention(128, 128, 64, 12, dtype="float32", packed=True, causal=True, mask=(1, 1, 1, 128)),
         attention(1024, 1024, 128, 16, 4, "float32"), attention(256, 256, 512, 1, dtype="float32"),
@@ -155,7 +155,7 @@ def test_compiled_float32(compiler):  # noqa: F811
     ("dtype", "dim"),
     [("float16", 64), ("bfloat16", 128), ("float16", 256), ("float32", 64), ("float32", 256)],
 )
-def test_no_choice_spills(dtype, dim, compiler):  # noqa: F811
+def test_no_choice_spills(dtype, dim, compiler):
     op = attention(300, 300, dim, 8, dtype=dtype, causal=True, kv_heads=4)
     every = [point for point in points(SPACES[dtype], op) if 1 in point["tile"][2:4]]
     generator = np.random.default_rng(dim)

@@ -7,10 +7,9 @@ import pytest
 
 from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.schedules.cuda.images.conv2d import CudaConv2dSpace, problem_of
+from hetero_tvm.schedules.cuda.images.conv2d import CudaConv2dSpace
 from hetero_tvm.schedules.cuda.products.tiles import tiles
-from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
-from tests.targets.cuda.conftest import compiler  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 
 SPACE = CudaConv2dSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -26,7 +25,7 @@ def check(ops, machine=MACHINE):
 
 def small(op, machine=MACHINE):
     """The point with the smallest tile that some stage fits."""
-    found = tiles(problem_of(op, machine), machine)
+    found = tiles(SPACE.problem(op, machine), machine)
     return op, {"tile": min(found, key=lambda tile: (tile.rows * tile.columns, tile.depth)).choice}
 
 
@@ -45,15 +44,15 @@ def forms(dtype, **layouts):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_blocked_images(dtype, emulated):  # noqa: F811
+def test_blocked_images(dtype, emulated):
     check(forms(dtype, **BLOCKED))
 
 
-def test_plain_images(emulated):  # noqa: F811
+def test_plain_images(emulated):
     check([*forms("float16"), *forms("float32")[:2]])
 
 
-def test_from_plain_to_blocked_and_back(emulated):  # noqa: F811
+def test_from_plain_to_blocked_and_back(emulated):
     first, *_, stem, _ = forms("float16")
     check(
         [
@@ -65,11 +64,11 @@ def test_from_plain_to_blocked_and_back(emulated):  # noqa: F811
     )
 
 
-def test_with_tf32(emulated):  # noqa: F811
+def test_with_tf32(emulated):
     check(forms("float32", **BLOCKED)[:4], TF32)
 
 
-def test_groups_of_one_channel(emulated):  # noqa: F811
+def test_groups_of_one_channel(emulated):
     check([Conv2d(1, 6, 5, 5, 12, (3, 3), padding=(1, 1, 1, 1), groups=6)])
 
 
@@ -82,7 +81,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = Conv2d(
         8, 256, 14, 14, 256, (3, 3), padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"),

@@ -8,8 +8,7 @@ import pytest
 from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cuda.images.depthwise import CudaDepthwiseSpace
-from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
-from tests.targets.cuda.conftest import compiler  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 
 SPACE = CudaDepthwiseSpace()
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21}
@@ -34,13 +33,13 @@ def default(op, machine=MACHINE):
     return op, SPACE.default(op, machine)
 
 
-def test_choices(emulated):  # noqa: F811
+def test_choices(emulated):
     op = depthwise(16, 7, 9, padding=(1, 1, 1, 1), epilogue=("bias", "relu6"), dtype="float16", **BLOCKED)
     check([(op, point) for point in points(op)[::2]])
 
 
 @pytest.mark.parametrize("layouts", [BLOCKED, {}], ids=["blocked", "plain"])
-def test_forms(layouts, emulated):  # noqa: F811
+def test_forms(layouts, emulated):
     cases = [
         depthwise(8, 6, 7, padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"), **layouts),
         depthwise(20, 9, 8, strides=(2, 2), padding=(0, 0, 1, 1), epilogue=("bias", "sigmoid"), **layouts),
@@ -50,7 +49,7 @@ def test_forms(layouts, emulated):  # noqa: F811
     check([(op, random.Random(0).choice(points(op))) for op in cases])
 
 
-def test_zeros_around_the_input(emulated):  # noqa: F811
+def test_zeros_around_the_input(emulated):
     op = depthwise(8, 6, 7, padding=(1, 1, 1, 1), **BLOCKED)
     check([default(dataclasses.replace(op, x_layout="NCHW8c+1,2,1,1"))])
 
@@ -64,7 +63,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = depthwise(96, 56, 56, padding=(1, 1, 1, 1), epilogue=("bias", "relu6"), dtype="float16", **BLOCKED)
     cases = [default(op, machine), (op, random.Random(arch).choice(points(op)))]

@@ -6,7 +6,7 @@ import numpy as np
 
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.schedules.cuda.images.pool2d import CudaPool2dSpace
-from tests.schedules.cuda.running import MACHINE, compiled, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, compiled
 from tests.schedules.cuda.spaces import HALF, check_machine_code, check_numbers, points
 
 SPACE = CudaPool2dSpace()
@@ -24,7 +24,7 @@ POOLS = [
 """(batch, channels, height, width, kernel, strides, padding, out, mode, counts padding)."""
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     ops = [*POOLS, *(dataclasses.replace(op, **BLOCKED) for op in POOLS)]
     cases = [(op, point, None) for op in ops for point in points(SPACE, op)[:: 1 if op is ops[5] else 2]]
     check_numbers(SPACE, cases, 1e-6)
@@ -33,7 +33,7 @@ def test_numbers(emulated):  # noqa: F811
     check_numbers(SPACE, [(op, None, None) for op in halves[1::2]], 8 * HALF)
 
 
-def test_infinities(emulated):  # noqa: F811
+def test_infinities(emulated):
     lowest = np.full((1, 2, 4, 4), -np.inf, "float32")
     lowest[0, 1, 2, 2] = np.inf
     op = Pool2d(1, 2, 4, 4, (2, 2), (2, 2), NONE, (2, 2), MAX)
@@ -42,7 +42,7 @@ def test_infinities(emulated):  # noqa: F811
     assert np.array_equal(result, op.reference(lowest))
 
 
-def test_large_windows_are_shared_and_vectors_are_whole(compiler):  # noqa: F811
+def test_large_windows_are_shared_and_vectors_are_whole(compiler):
     large = Pool2d(1, 64, 56, 56, (56, 56), (1, 1), NONE, (1, 1), AVERAGE, **BLOCKED)
     assert SPACE.default(large, MACHINE)["lanes"] >= 32
     small = Pool2d(64, 64, 112, 112, (3, 3), (2, 2), (1, 1, 1, 1), (56, 56), MAX, False, **BLOCKED)

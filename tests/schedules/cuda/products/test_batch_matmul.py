@@ -11,9 +11,8 @@ from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.cuda.products import product as tiled_product
 from hetero_tvm.schedules.cuda.products.batch_matmul import CudaBatchMatmulSpace
-from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaBatchMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -55,15 +54,15 @@ def forms(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
-def test_forms(dtype, emulated):  # noqa: F811
+def test_forms(dtype, emulated):
     check([default(op) for op in forms(dtype)])
 
 
-def test_forms_with_tf32(emulated):  # noqa: F811
+def test_forms_with_tf32(emulated):
     check([default(op, TF32) for op in forms("float32")], TF32)
 
 
-def test_operands_where_they_lie(emulated):  # noqa: F811
+def test_operands_where_they_lie(emulated):
     """Heads side by side in the rows of one tensor, and a result whose rows come before its heads."""
     heads, rows = (2, 3), (0, 5 * 48, 16, 48, 1)  # [B, S, H * D]: 5 rows of 3 heads of 16 values
     scores = BatchMatmul(
@@ -79,13 +78,13 @@ def test_operands_where_they_lie(emulated):  # noqa: F811
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
-def test_tiles_of_every_kind_across_the_reduction(dtype, machine, emulated):  # noqa: F811
+def test_tiles_of_every_kind_across_the_reduction(dtype, machine, emulated):
     op = product((2,), 40, 72, 72, dtype=dtype)
     tiles = representative(SPACE.knobs(op, machine)[0].choices, 64 * 128)
     check([(op, {"tile": tile}) for tile in tiles], machine)
 
 
-def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):  # noqa: F811
+def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
     """The reduction ends inside of a step; what follows in memory is not a number."""
     op = product((2,), 3, 5, 20, True, dtype="float16")
     arrays = [np.ones(x.shape, x.dtype) for x in op.inputs]
@@ -94,7 +93,7 @@ def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
     assert (result[0] == 20).all() and np.isnan(result[1]).all()
 
 
-def test_more_products_than_the_grid_is_deep(emulated, monkeypatch):  # noqa: F811
+def test_more_products_than_the_grid_is_deep(emulated, monkeypatch):
     assert SPACE.refuses(product((65537,), 8, 8, 8), MACHINE) is None
     monkeypatch.setattr(tiled_product, "_GRID_Z", 2)  # as many as 65535 take minutes to emulate
     op = product((3,), 70, 40, 20, dtype="float16")
@@ -109,7 +108,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = dataclasses.replace(MODELS[arch], features=("tf32",))
     kinds = [("int8", True), ("float16", False), ("float32", False)]
     ops = [product((16,), 512, 512, 256, transposed, dtype=dtype) for dtype, transposed in kinds]

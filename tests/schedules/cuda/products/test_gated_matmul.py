@@ -8,9 +8,8 @@ import pytest
 from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.cuda.products.gated_matmul import CudaGatedMatmulSpace
-from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaGatedMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -26,7 +25,7 @@ def check(cases, machine=MACHINE):
     check_points(SPACE, cases, machine, lambda op: 2.0**-8 if machine is TF32 else TOLERANCE[op.dtype])
 
 
-def test_forms(emulated):  # noqa: F811
+def test_forms(emulated):
     shapes = [((20,), 40, 48), ((2, 3), 33, 70), ((1,), 8, 16), ((5,), 150, 3)]
     cases = [
         default(GatedMatmul(lead, n, k, "silu", biased, "float16"))
@@ -37,12 +36,12 @@ def test_forms(emulated):  # noqa: F811
 
 
 @pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
-def test_float32(machine, emulated):  # noqa: F811
+def test_float32(machine, emulated):
     ops = [GatedMatmul((20,), 40, 48, "silu", True), GatedMatmul((3,), 9, 21, "sigmoid")]
     check([default(op, machine) for op in ops], machine)
 
 
-def test_shapes_of_tiles(emulated):  # noqa: F811
+def test_shapes_of_tiles(emulated):
     op = GatedMatmul((70,), 50, 64, "silu", True, "float16")
     tiles = representative(SPACE.knobs(op, MACHINE)[0].choices, 64 * 128)
     check([(op, {"tile": tile}) for tile in tiles])
@@ -53,7 +52,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = GatedMatmul((512,), 2048, 768, "silu", True, "float16")
     choice = random.Random(arch).choice(SPACE.knobs(op, machine)[0].choices)

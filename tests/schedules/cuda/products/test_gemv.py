@@ -8,8 +8,7 @@ from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.products.gemv import CudaGemvSpace
-from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts, emulated  # noqa: F401
-from tests.targets.cuda.conftest import compiler  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 
 SPACE = CudaGemvSpace()
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}
@@ -32,14 +31,14 @@ def points(op):
     ]  # fmt: skip
 
 
-def test_choices(emulated):  # noqa: F811
+def test_choices(emulated):
     op = Matmul((3,), 21, 600, ("bias",), "float16")  # columns that fill no block, lanes that have nothing
     every = points(op)
     assert len(every) == 36
     check([(op, point) for point in every[::5]])
 
 
-def test_forms(emulated):  # noqa: F811
+def test_forms(emulated):
     check(
         [
             default(op)
@@ -60,7 +59,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     ops = [Matmul((1,), 4096, 4096, ("bias",), "float16"), Matmul((8,), 768, 3072, ("bias",)),
            GatedMatmul((4,), 2048, 768, "silu", False, "bfloat16")]  # fmt: skip

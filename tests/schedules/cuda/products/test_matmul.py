@@ -12,12 +12,12 @@ from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops import activations as reference
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
-from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace, problem_of, tf32
+from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
+from hetero_tvm.schedules.cuda.products.packing import round_to_tf32
 from hetero_tvm.schedules.cuda.products.tiles import Problem, estimate, fits, tiles
 from hetero_tvm.targets.registry import parse_target
-from tests.schedules.cuda.running import MACHINE, TARGET, check_points, compiled_facts, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
-from tests.targets.cuda.conftest import compiler  # noqa: F401
 
 SPACE = CudaMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -42,7 +42,7 @@ def default(op, machine=MACHINE):
 
 def small(op, machine=MACHINE):
     """The point with the smallest tile."""
-    found = tiles(problem_of(op, machine), machine)
+    found = tiles(SPACE.problem(op, machine), machine)
     return op, {
         "tile": min(found, key=lambda tile: (tile.rows * tile.columns, tile.depth)).choice,
         "splits": 1,
@@ -52,7 +52,7 @@ def small(op, machine=MACHINE):
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
 )
-def test_tiles_of_every_kind(dtype, machine, emulated):  # noqa: F811
+def test_tiles_of_every_kind(dtype, machine, emulated):
     op = Matmul((70,), 72, 256, (), dtype)  # rows and columns that fill no tile
     choices = [choice for choice in SPACE.knobs(op, machine)[0].choices if len(choice) == 6]
     assert len(choices) > 20
@@ -62,7 +62,7 @@ def test_tiles_of_every_kind(dtype, machine, emulated):  # noqa: F811
     check([(op, {"tile": tile, "splits": 1}) for tile in tiles], machine)
 
 
-def test_epilogues(emulated):  # noqa: F811
+def test_epilogues(emulated):
     steps = [
         ("bias",), ("bias", "residual"), ("residual", "relu"), ("silu",), ("gelu_tanh",),
         ("bias", "gelu_erf"),
@@ -79,16 +79,16 @@ ODD = [
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_odd_shapes(dtype, emulated):  # noqa: F811
+def test_odd_shapes(dtype, emulated):
     check([default(Matmul(lead, n, k, ("bias",), dtype)) for lead, n, k in ODD])
 
 
 @pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
-def test_odd_shapes_of_float32(machine, emulated):  # noqa: F811
+def test_odd_shapes_of_float32(machine, emulated):
     check([small(Matmul(lead, n, k, ("bias",)), machine) for lead, n, k in ODD], machine)
 
 
-def test_parts_of_the_reduction(emulated):  # noqa: F811
+def test_parts_of_the_reduction(emulated):
     """Even and uneven parts, and more parts than steps; every epilogue is applied once."""
     cases = [
         Matmul((20,), 24, 1024, ("bias", "residual", "gelu_erf"), "float16"),
@@ -110,13 +110,13 @@ def test_few_tiles_with_long_reductions_are_split():
     assert SPACE.default(Matmul((4096,), 4096, 4096, (), "float16"), MACHINE)["splits"] == 1
 
 
-def test_many_tiles_in_groups(emulated):  # noqa: F811
+def test_many_tiles_in_groups(emulated):
     """10 x 3 tiles: the groups of 8 rows of tiles do not come out even."""
     op = Matmul((150,), 90, 32, ("bias",), "float16")
     check([small(op)])
 
 
-def test_not_a_number_stays_in_its_row(emulated):  # noqa: F811
+def test_not_a_number_stays_in_its_row(emulated):
     op = Matmul((20,), 24, 40, (), "float16")
     x = np.zeros((20, 40), "float16")
     x[3, 5], x[7, 0] = np.nan, np.inf
@@ -129,12 +129,12 @@ def test_not_a_number_stays_in_its_row(emulated):  # noqa: F811
 def test_tf32_rounds_to_nearest():
     values = np.array([1.0, 1 + 2.0**-11, 1 + 2.0**-12, -1 - 2.0**-11, np.inf, np.nan, 3.4e38], "float32")
     wanted = np.array([1.0, 1 + 2.0**-10, 1.0, -1 - 2.0**-10, np.inf, np.nan], "float32")
-    np.testing.assert_array_equal(tf32(values)[:6], wanted)
+    np.testing.assert_array_equal(round_to_tf32(values)[:6], wanted)
 
 
 def test_float32_stays_float32_unless_tf32_is_asked_for():
     op = Matmul((64,), 64, 64)
-    assert not problem_of(op, MACHINE).tensor_cores and problem_of(op, TF32).tensor_cores
+    assert not SPACE.problem(op, MACHINE).tensor_cores and SPACE.problem(op, TF32).tensor_cores
 
 
 def test_every_activation_of_the_contracts_is_there():
@@ -171,7 +171,7 @@ def test_tiles_stay_within_every_machine():
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_compiled_code(arch, compiler):  # noqa: F811
+def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     large = [Matmul((1024,), 1024, 1024, ("bias", "gelu_erf"), dtype) for dtype in HALVES]
     random_points = random.Random(arch).sample(SPACE.knobs(large[0], machine)[0].choices, 3)
@@ -187,7 +187,7 @@ def test_compiled_code(arch, compiler):  # noqa: F811
 
 
 @pytest.mark.parametrize("features", [(), ("tf32",)], ids=["f32", "tf32"])
-def test_compiled_code_of_float32(features, compiler):  # noqa: F811
+def test_compiled_code_of_float32(features, compiler):
     machine = dataclasses.replace(MODELS["sm_80"], features=features)
     op = Matmul((1024,), 1024, 1024, ("bias",))
     random_points = random.Random(1).sample(SPACE.knobs(op, machine)[0].choices, 2)
@@ -207,7 +207,7 @@ def group_points(op, machine):
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, "float32"])
-def test_warp_groups(dtype, emulated, monkeypatch):  # noqa: F811
+def test_warp_groups(dtype, emulated, monkeypatch):
     """wgmma, by an emulation of its descriptors and its permutation of shared memory."""
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "90")
     machine = dataclasses.replace(MODELS["sm_90a"], features=("tf32",))
@@ -225,7 +225,7 @@ def test_warp_groups_are_for_one_architecture():
     assert not group_points(op, MODELS["sm_90"]) and not group_points(op, MODELS["sm_100"])
 
 
-def test_compiled_code_of_warp_groups(compiler):  # noqa: F811
+def test_compiled_code_of_warp_groups(compiler):
     machine = dataclasses.replace(MODELS["sm_90a"], features=("tf32",))
     ops = [Matmul((4096,), 4096, 4096, ("bias",), dtype) for dtype in ("float16", "float32")]
     cases = [(op, group_points(op, machine)[0]) for op in ops]

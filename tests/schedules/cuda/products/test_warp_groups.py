@@ -11,7 +11,7 @@ from hetero_tvm.schedules.cuda.products.gated_matmul import CudaGatedMatmulSpace
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.images.test_conv2d import BLOCKED
 from tests.schedules.cuda.products.test_batch_matmul import product
-from tests.schedules.cuda.running import check_points, emulated  # noqa: F401
+from tests.schedules.cuda.running import check_points
 
 MACHINE = MODELS["sm_90a"]
 CASES = {
@@ -29,7 +29,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_numbers(name, emulated, monkeypatch):  # noqa: F811
+def test_numbers(name, emulated, monkeypatch):
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "90")
     space, op, tolerance = CASES[name]
     choice = next(c for c in space.knobs(op, MACHINE)[0].choices if len(c) == 7 and c[:2] == (64, 64))

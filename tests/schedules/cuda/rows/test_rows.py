@@ -10,13 +10,12 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cuda.rows import row_tiles as rows
 from hetero_tvm.schedules.cuda.rows.add_norm import CudaAddNormSpace
 from hetero_tvm.schedules.cuda.rows.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.rows.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizeSpace
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
-from tests.schedules.cuda.running import MACHINE, compiled, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, compiled
 from tests.schedules.cuda.spaces import (
     HALF,
     body_of,
@@ -68,12 +67,12 @@ def check_both(space, cases):
     )
 
 
-def test_softmax(emulated):  # noqa: F811
+def test_softmax(emulated):
     ops = [Softmax(lead, n) for lead, n in (((3,), 1), ((2, 5), 7), ((9,), 64), ((1,), 1000), ((33,), 36))]
     check_both(SOFTMAX, [(op, None) for op in ops])
 
 
-def test_every_block(emulated):  # noqa: F811
+def test_every_block(emulated):
     op = Softmax((5,), 132)
     every = points(SOFTMAX, op)
     assert len(every) >= 8
@@ -82,14 +81,15 @@ def test_every_block(emulated):  # noqa: F811
     check_all([*cases, *((NORM, norm, point, None, SINGLE) for point in points(NORM, norm))])
 
 
-def test_rows_longer_than_the_registers_of_a_block(emulated):  # noqa: F811
+def test_rows_longer_than_the_registers_of_a_block(emulated):
     n = 65536 + 4
-    assert not rows.chosen(2, n, 4, SOFTMAX.default(Softmax((2,), n), MACHINE)).resident
+    op = Softmax((2,), n)
+    assert not SOFTMAX.shape(op, SOFTMAX.default(op, MACHINE)).resident
     ops = {SOFTMAX: Softmax((2,), n), NORM: Normalize((1,), n, 1e-5)}
     check_all([(space, op, None, None, 4 * SINGLE) for space, op in ops.items()])
 
 
-def test_values_at_the_edges(emulated):  # noqa: F811
+def test_values_at_the_edges(emulated):
     op = Softmax((6,), 36)
     (x,) = random_arrays(op)
     x[0, 3], x[1], x[2, 5], x[3, ::2] = np.nan, -np.inf, np.inf, -np.inf
@@ -98,7 +98,7 @@ def test_values_at_the_edges(emulated):  # noqa: F811
     check_numbers(SOFTMAX, [(op, None, [x])], SINGLE)
 
 
-def test_norms(emulated):  # noqa: F811
+def test_norms(emulated):
     ops = [
         Normalize((3,), 1, 1e-5), Normalize((2, 5), 7, 1e-5), Normalize((9,), 64, 1e-6, False, False),
         Normalize((1,), 1000, 1e-5, True, False), Normalize((33,), 36, 1e-5, False, True),
@@ -106,21 +106,21 @@ def test_norms(emulated):  # noqa: F811
     check_both(NORM, [(op, None) for op in ops])
 
 
-def test_norm_of_a_large_mean(emulated):  # noqa: F811
+def test_norm_of_a_large_mean(emulated):
     op = Normalize((4,), 260, 1e-5)
     arrays = random_arrays(op)
     arrays[0] += 1000  # one pass with sums of squares would lose all digits
     check_numbers(NORM, [(op, None, arrays)], 1e-3)
 
 
-def test_norm_of_rows_that_lie_at_strides(emulated):  # noqa: F811
+def test_norm_of_rows_that_lie_at_strides(emulated):
     heads = Normalize((2, 3, 4), 8, 1e-5, source=(2, 3, 60), place=(4, 180, 60, 12))
     odd = Normalize((2, 3), 7, 1e-5, False, False, source=(2, 3, 9), place=(1, 27, 9))
     check_numbers(NORM, [(op, None, None) for op in (heads, odd, half(heads))], HALF)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_residual_and_norm(kept, emulated):  # noqa: F811
+def test_residual_and_norm(kept, emulated):
     ops = [
         AddNorm((2, 5), 36, (2, 5, 36), 1e-5, kept=kept),
         AddNorm((3, 4), 7, (4, 7), 1e-6, False, False, kept),
@@ -135,15 +135,15 @@ def test_residual_and_norm(kept, emulated):  # noqa: F811
             assert np.abs(result - expected).max() <= SINGLE * np.abs(expected).max()
 
 
-def test_group_norms(emulated):  # noqa: F811
+def test_group_norms(emulated):
     check_both(GROUP, [(op, None) for op in GROUPS])
 
 
-def test_embeddings(emulated):  # noqa: F811
+def test_embeddings(emulated):
     check_both(EMBEDDING, [(op, some(op)) for op in EMBEDDINGS])
 
 
-def test_bfloat16(emulated):  # noqa: F811
+def test_bfloat16(emulated):
     cases = []
     for space, op in (
         (SOFTMAX, Softmax((3,), 40)), (NORM, Normalize((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
@@ -156,7 +156,7 @@ def test_bfloat16(emulated):  # noqa: F811
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_one_read_and_one_write_in_full_vectors(arch, compiler):  # noqa: F811
+def test_one_read_and_one_write_in_full_vectors(arch, compiler):
     rows_, n = 4096, 768
     cases = {
         SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalize((rows_,), n, 1e-5), 2),
@@ -180,7 +180,7 @@ def test_one_read_and_one_write_in_full_vectors(arch, compiler):  # noqa: F811
         assert threads == 32 and ptx.count("shfl.sync.bfly") == 10
 
 
-def test_no_registers_spill(compiler):  # noqa: F811
+def test_no_registers_spill(compiler):
     cases = (
         (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalize((512,), 2048, 1e-5))),
         (GROUP, GroupNorm((2, 32, 16, 16), 8, 1e-5, "gelu_tanh")),

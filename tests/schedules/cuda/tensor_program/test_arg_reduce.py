@@ -7,7 +7,7 @@ from hetero_tvm.host.tvm import topi
 from hetero_tvm.schedules.cuda.tensor_program.arg_reduce import CudaArgReduceSpace
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, compiled, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, compiled
 
 SPACE = CudaArgReduceSpace()
 X, LONG, IMAGE = tensor("x", 5, 37), tensor("r", 2, 1000), tensor("m", 2, 3, 4, 5)
@@ -27,13 +27,13 @@ CASES = {
 }  # fmt: skip
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     check(SPACE, CASES)
     check(SPACE, {name: CASES[name] for name in ("long rows", "ties of integers")}, every=True)
 
 
 @pytest.mark.parametrize("make", [topi.argmax, topi.argmin])
-def test_ties_infinities_and_nan(make, emulated):  # noqa: F811
+def test_ties_infinities_and_nan(make, emulated):
     x = np.zeros((6, 64), "float32")
     x[1], x[2] = -np.inf, np.inf
     x[3, [9, 40]] = np.nan
@@ -54,7 +54,7 @@ def test_the_last_of_equal_values_is_another_operator():
     assert "argmax" in SPACE.refuses(program([X], topi.sum(X, axis=1)), MACHINE)
 
 
-def test_machine_code(compiler):  # noqa: F811
+def test_machine_code(compiler):
     wide = tensor("w", 8, 50257, dtype="float16")
     op = program([wide], topi.argmax(wide, axis=1))
     assert SPACE.default(op, MACHINE) == {"threads": 1024}

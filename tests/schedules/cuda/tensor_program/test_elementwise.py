@@ -5,9 +5,9 @@ import pytest
 
 from hetero_tvm.host.tvm import te, tirx, topi
 from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
-from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE
 from tests.schedules.cuda.spaces import body_of
 
 SPACE = CudaPointwiseSpace()
@@ -49,11 +49,11 @@ CASES = {
 }  # fmt: skip
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     check(SPACE, CASES)
 
 
-def test_every_choice(emulated):  # noqa: F811
+def test_every_choice(emulated):
     check(SPACE, {name: CASES[name] for name in ("odd rows", "columns joined")}, every=True)
 
 
@@ -63,7 +63,7 @@ def test_widths(name):
     assert width_of(program_nests(program(arguments, result)).nests[0]) == WIDTHS[name]
 
 
-def test_a_chain_reads_and_writes_vectors(compiler):  # noqa: F811
+def test_a_chain_reads_and_writes_vectors(compiler):
     x, y, bias = tensor("x", 4096, 768), tensor("y", 4096, 768), tensor("b", 768)
     h, g = tensor("h", 4096, 768, dtype="float16"), tensor("g", 4096, 768, dtype="float16")
     chains = [

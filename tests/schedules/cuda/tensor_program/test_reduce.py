@@ -5,11 +5,11 @@ import pytest
 
 from hetero_tvm.host.tvm import topi
 from hetero_tvm.ops.pool2d import Pool2d
-from hetero_tvm.schedules.cuda.tensor_program.nests import program_nests
+from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.tensor_program.reduction import reduction_of
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, check_points, compiled, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE, check_points, compiled
 from tests.schedules.cuda.spaces import body_of
 
 SPACE = CudaReduceSpace()
@@ -46,11 +46,11 @@ CASES = {
 }  # fmt: skip
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     check(SPACE, CASES, tolerance=2e-5)
 
 
-def test_extremes_of_infinities(emulated):  # noqa: F811
+def test_extremes_of_infinities(emulated):
     ops = [program([x], reduce(x, axis=1)) for x in (ODD, HALF) for reduce in (topi.max, topi.min)]
     calls = compiled([SPACE.emit(op, SPACE.default(op, MACHINE), MACHINE) for op in ops])
     for op, call, (fill, extreme) in zip(ops, calls, 2 * [(-np.inf, np.max), (np.inf, np.min)], strict=True):
@@ -68,7 +68,7 @@ POOLS = [
 ]  # fmt: skip
 
 
-def test_pooling_of_blocks_of_channels(emulated):  # noqa: F811
+def test_pooling_of_blocks_of_channels(emulated):
     """Nine sums of float32 in another order than float64: 2**-20 is 8 roundings."""
     assert all(SPACE.refuses(op, MACHINE) is None for op in POOLS)
     check_points(SPACE, [(op, SPACE.default(op, MACHINE)) for op in POOLS], MACHINE, lambda op: 2.0**-20)
@@ -81,7 +81,7 @@ def test_channels_that_fill_no_block_are_left_to_the_rules():
     assert "another order" in SPACE.refuses(padded, MACHINE)
 
 
-def test_every_choice(emulated):  # noqa: F811
+def test_every_choice(emulated):
     tall = tensor("t", 300, 33)
     cases = {"maxima": CASES["maxima"], "tall": ([tall], topi.sum(tall, axis=0), lambda x: x.sum(0))}
     check(SPACE, cases, every=True, tolerance=2e-5)
@@ -104,7 +104,7 @@ def test_long_reductions_of_few_results_are_split():
     assert SPACE.default(program([y], topi.sum(y, axis=1)), MACHINE)["block"][-1] == 1
 
 
-def test_compiled_code(compiler):  # noqa: F811
+def test_compiled_code(compiler):
     x, y = tensor("x", 8192, 1024), tensor("y", 1 << 22)
     module = machine_code(SPACE, [([x], topi.sum(x, axis=a)) for a in (0, 1)] + [([y], topi.max(y, axis=0))])
     ptx = compiler.ptx(module.source, "sm_80")

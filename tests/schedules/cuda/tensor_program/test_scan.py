@@ -7,7 +7,7 @@ from hetero_tvm.frontend import import_onnx
 from hetero_tvm.schedules.cuda.tensor_program.scan import scan
 from hetero_tvm.targets.cuda.codegen import is_bound
 from tests.frontend.onnx.helpers import text_model
-from tests.schedules.cuda.running import TARGET, compiled, emulated  # noqa: F401
+from tests.schedules.cuda.running import TARGET, compiled
 
 CASES = {
     "one value": ((1,), 0, "float32", "float32", {}),
@@ -30,7 +30,7 @@ def expected(x, axis, dtype, product=False, exclusive=False):
     return (np.cumprod if product else np.cumsum)(x, axis)
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     rng = np.random.default_rng(0)
     calls = compiled([scan(*case[:4], **case[4]) for case in CASES.values()])
     for (name, (shape, axis, given, dtype, form)), call in zip(CASES.items(), calls, strict=True):

@@ -5,7 +5,7 @@ import numpy as np
 from hetero_tvm.host.tvm import topi
 from hetero_tvm.schedules.cuda.tensor_program.transpose import CudaTransposeSpace
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
-from tests.schedules.cuda.running import MACHINE, compiler, emulated  # noqa: F401
+from tests.schedules.cuda.running import MACHINE
 
 SPACE = CudaTransposeSpace()
 X, BIAS, LIKE = tensor("x", 45, 36), tensor("b", 45), tensor("w", 36, 45)
@@ -23,15 +23,15 @@ CASES = {
 }  # fmt: skip
 
 
-def test_numbers(emulated):  # noqa: F811
+def test_numbers(emulated):
     check(SPACE, CASES)
 
 
-def test_every_choice(emulated):  # noqa: F811
+def test_every_choice(emulated):
     check(SPACE, {"in a chain": CASES["in a chain"]}, every=True)
 
 
-def test_compiled_code(compiler):  # noqa: F811
+def test_compiled_code(compiler):
     x = tensor("x", 64, 512, 768)
     module = machine_code(SPACE, [([x], topi.transpose(x, [0, 2, 1]))])
     ptx = compiler.ptx(module.source, "sm_80")

@@ -30,7 +30,7 @@ CALLS = 3
 
 def exported(folder, name, target):
     model = api.build_model(api.optimize_model(api.import_model(f"zoo:{name}"), target), use_shipped=False)
-    inputs = sample_inputs(model.plan.model)
+    inputs = sample_inputs(model.optimized.model)
     return model.export(folder / f"{name}.so"), inputs, model.run(inputs)
 
 
@@ -74,7 +74,7 @@ def fresh(case, folder, **variables):
     out.unlink(missing_ok=True)
     environment = without_drivers() | {name: str(value) for name, value in variables.items()}
     command = [sys.executable, "-c", RUN, str(library), str(folder / "inputs.npz"), str(out)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     outputs = []
     if out.exists():
         with np.load(out) as file:
@@ -122,7 +122,7 @@ def without_python(binary, case, **variables):
     environment = without_drivers() | {"TVM_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"}
     environment |= {name: str(value) for name, value in variables.items()}
     arguments = [str(binary), str(library), "f32:" + "x".join(map(str, array.shape))]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=1800, env=environment)
 
 
 def sum_of(done):

@@ -3,9 +3,9 @@ import pytest
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.schedules.npu.spaces import NPU_SPACES
 from hetero_tvm.targets.npu.regions import sites
 from hetero_tvm.targets.npu.regions.codegen import generate
+from hetero_tvm.targets.npu.spaces import NPU_SPACES
 from tests.schedules.npu.running import machine
 
 OPS = [

@@ -11,6 +11,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.targets.npu.device.driver import open_device
 from hetero_tvm.targets.npu.isa.stream import Stream
 from hetero_tvm.targets.npu.regions.lowering import RegionTimer, lower_regions
+from hetero_tvm.targets.npu.tuning.whole_model import search
 from tests.targets.npu.isa.programs import at_load
 from tests.targets.npu.regions.flag_mutants import Judge, mutants
 
@@ -85,8 +86,8 @@ def searched(plan, trials, known=None, seed=0):
     """What a search finds, and the trials that it tells of."""
     noted = []
     known = known or Known()
-    found = plan.target.reconsider(
-        plan.module, plan.tasks, known, seed, lambda: len(noted) < trials,
+    found = search(
+        plan.module, plan.tasks, plan.target, known, seed, lambda: len(noted) < trials,
         lambda combination, seconds, best: noted.append((combination, seconds)),
     )  # fmt: skip
     assert len(noted) <= trials or not trials

@@ -1,0 +1,1 @@
+"""Benchmarks of the repository; not part of the installed package."""

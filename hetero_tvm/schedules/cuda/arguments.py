@@ -1,0 +1,25 @@
+"""Arguments of a kernel as flat memory."""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.host.tvm import Buffer
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.emit import Kernel
+
+
+def flat(k: Kernel, buffer: Buffer) -> Buffer:
+    """``buffer``'s memory as one row of elements."""
+    return k.view(buffer, (math.prod(int(extent) for extent in buffer.shape),))
+
+
+def flat_arguments(k: Kernel, op: FusedOp, packed: tuple[int, ...] | None = None) -> list[Buffer]:
+    """The operands of ``op`` and its result ``Y``, declared in order, as flat memory.
+
+    ``packed`` is the shape of the constant ``W`` in the layout that the kernel reads.
+    """
+    shapes = [packed if packed and x.name == "W" else x.shape for x in op.inputs]
+    operands = [k.argument(x.name, s, x.dtype) for x, s in zip(op.inputs, shapes, strict=True)]
+    operands.append(k.argument("Y", op.output.shape, op.output.dtype))
+    return [flat(k, operand) for operand in operands]

@@ -1,0 +1,215 @@
+"""Attention forward in one kernel in float32, on CUDA cores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.host.tvm import T
+from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cuda.attention import shapes
+from hetero_tvm.schedules.cuda.attention.kernel import AttentionKernel
+from hetero_tvm.schedules.cuda.attention.tile import SharedRows, shared_rows
+from hetero_tvm.schedules.cuda.values import const
+from hetero_tvm.schedules.emit import int32
+
+_ACROSS = 16
+"""Threads that share a row."""
+_TILES = (
+    (64, 64, 16),
+    (64, 32, 16),
+    (32, 32, 8),
+    (32, 64, 8),
+    (16, 32, 4),
+    (16, 64, 8),
+    (8, 64, 4),
+    (8, 16, 4),
+)
+"""Rows, keys, threads down."""
+_MOST_RESULTS = 64
+"""float32 values of the result that a thread keeps."""
+
+
+class CudaFloatAttentionSpace(DesignSpace):
+    """float32 attention (see :mod:`.attention_kernel`): all of it in float32, products on CUDA cores.
+
+    Threads lie 16 across and some down.  Each computes rows / down x keys / 16 scores from vectors of 4
+    along the head dimension, and the same rows x values / 16 of the result; weights pass through shared
+    memory within a warp.  Knob ``tile``: (rows, keys, threads down, splits of the keys).
+    """
+
+    name = "cuda.attention_f32"
+
+    def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
+        if not isinstance(op, Attention):
+            return f"it serves attention, not {op.kind}"
+        if op.dtype != "float32":
+            return f"it computes in float32, not {op.dtype}"
+        if 0 in (op.batch, op.q_len, op.kv_len, op.head_dim, op.values):
+            return "an extent is zero"
+        if not self._tiles(op, machine):
+            return f"heads of {op.head_dim} and {op.values} values do not fit into shared memory"
+        return None
+
+    def _tiles(self, op: Attention, machine: GpuModel) -> list[tuple[int, ...]]:
+        return [
+            (rows, keys, down)
+            for rows, keys, down in _TILES
+            if 4 * sum(_sizes(op, rows, keys)) <= machine.shared_per_block
+            and rows // down * _padded(op.values) // _ACROSS <= _MOST_RESULTS
+        ]
+
+    def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
+        choices = [
+            (*shape, splits)
+            for shape in self._tiles(op, machine)
+            for splits in shapes.split_choices(op, shape[1])
+        ]
+        return (Knob("tile", tuple(choices)),)
+
+    def default(self, op: Attention, machine: GpuModel) -> Point:
+        found = self._tiles(op, machine)
+        rows, keys, down = min(found, key=lambda shape: _cost(op, shape, machine))
+        return {"tile": (rows, keys, down, shapes.default_splits(op, rows, keys, machine))}
+
+    def emit(self, op: Attention, point: Point, machine: GpuModel) -> Any:
+        return _Emitter(op, *point["tile"]).function()
+
+    def features(self, op: Attention, point: Point, machine: GpuModel) -> list[float]:
+        rows, keys, down, splits = point["tile"]
+        return [
+            math.log2(rows), math.log2(keys), math.log2(down), math.log2(splits), math.log2(op.head_dim),
+            float(op.causal), shapes.blocks_of(op, rows) * splits / machine.sms, math.log2(op.kv_len),
+            sum(_sizes(op, rows, keys)) / 256,
+        ]  # fmt: skip
+
+
+def _cost(op: Attention, shape: tuple[int, ...], machine: GpuModel) -> float:
+    """Relative time: padded work over the multiprocessors that have some, and loads per product."""
+    rows, keys, down = shape
+    blocks = shapes.blocks_of(op, rows)
+    resident = max(1, machine.shared_per_sm // (4 * sum(_sizes(op, rows, keys)) + 1024))
+    waves = -(-blocks // (machine.sms * resident)) * min(resident, -(-blocks // machine.sms))
+    held, columns = rows // down, keys // _ACROSS
+    loads = (held + columns) / (held * columns) + (held + 4) / (held * 4)
+    padded = -(-op.kv_len // keys) * keys
+    warps = resident * down // 2
+    return waves * rows * padded * (1 + loads) * max(1.0, 8 / warps) ** 0.5
+
+
+def _padded(values: int) -> int:
+    return -(-values // _ACROSS) * _ACROSS
+
+
+def _pitch(dim: int) -> int:
+    """Words from row to row: whole vectors of 4, an odd number of them: 8 rows start in different banks."""
+    return (-(-dim // 4) | 1) * 4
+
+
+def _sizes(op: Attention, rows: int, keys: int) -> tuple[int, int, int, int]:
+    """Words of shared memory: Q, K, V, weights."""
+    dim = _pitch(op.head_dim)
+    return rows * dim, keys * dim, keys * _padded(op.values), rows * (keys + 4)
+
+
+class _Emitter(AttentionKernel):
+    lanes = (8, 4, 2, 1)
+
+    def __init__(self, op: Attention, rows: int, keys: int, down: int, splits: int):
+        super().__init__(op, rows, keys, _ACROSS * down, splits)
+        self.held, self.columns = rows // down, keys // _ACROSS
+        self.dim, self.pitch = -(-op.head_dim // 4) * 4, _pitch(op.head_dim)
+        # A thread's columns of the result: vectors as wide as they come.
+        self.width = math.gcd(4, _padded(op.values) // _ACROSS)
+
+    @property
+    def padded_values(self) -> int:
+        return _padded(self.op.values)
+
+    @property
+    def held_rows(self) -> int:
+        return self.held
+
+    def buffers(self) -> tuple[SharedRows, ...]:
+        op, dim = self.op, (self.op.head_dim, self.dim, self.pitch)
+        values = (op.values, self.padded_values, self.padded_values)
+        return tuple(
+            shared_rows(rows, *extents, "float32")
+            for rows, extents in ((self.rows, dim), (self.keys, dim), (self.keys, values))
+        )
+
+    def allocate(self) -> None:
+        k = self.k
+        weights = (self.rows * (self.keys + 4),)
+        self.weights = T.alloc_buffer(weights, "float32", scope="shared.dyn")
+        self.x, self.y = k.let(self.thread % _ACROSS), k.let(self.thread // _ACROSS)
+        self.s_reg = k.scratch((self.held * self.columns,))
+        self.o_reg = k.scratch((self.held * self.padded_values // _ACROSS,))
+        self.left = k.scratch((self.held * 4,))
+        self.right = k.scratch((max(self.columns * 4, self.padded_values // _ACROSS),))
+
+    def row_at(self, r: int) -> Any:
+        return self.y * self.held + r
+
+    def first_of_row(self) -> Any:
+        return self.x == 0
+
+    def cells(self, body: Callable[[int, Any, Any], None]) -> None:
+        for column in range(self.columns):
+            for r in range(self.held):
+                body(r, int32(r * self.columns + column), self.x + _ACROSS * column)
+
+    def outputs(self, r: int, body: Callable[[Any, Any, int], None]) -> None:
+        per_row = self.padded_values // _ACROSS
+        for part in range(per_row // self.width):
+            column = (self.x + _ACROSS * part) * self.width
+            body(int32(r * per_row + part * self.width), column, self.width)
+
+    def _vector(self, to: Any, at: int, source: Any, place: Any, width: int) -> None:
+        k = self.k
+        k.store(to, k.load(source, [k.ramp(place, width)]), [k.ramp(int32(at), width)])
+
+    def scores(self) -> None:
+        k = self.k
+        for at in range(self.held * self.columns):
+            k.store(self.s_reg, const(0), [int32(at)])
+        with k.serial(self.dim // 4) as step:
+            for r in range(self.held):
+                self._vector(
+                    self.left, 4 * r, self.shared_q.buffer, self.row_at(r) * self.pitch + step * 4, 4
+                )
+            for c in range(self.columns):
+                self._vector(
+                    self.right, 4 * c, self.shared_k.buffer, (self.x + _ACROSS * c) * self.pitch + step * 4, 4
+                )
+            for r in range(self.held):
+                for c in range(self.columns):
+                    for e in range(4):
+                        self._multiply_add(self.s_reg, r * self.columns + c, 4 * r + e, 4 * c + e)
+
+    def _multiply_add(self, sums: Any, at: int, left: int, right: int) -> None:
+        k = self.k
+        product = k.load(self.left, [int32(left)]) * k.load(self.right, [int32(right)])
+        k.store(sums, k.load(sums, [int32(at)]) + product, [int32(at)])
+
+    def put_weight(self, at: Any, row: int, key: Any, weight: Any) -> None:
+        self.k.store(self.weights, weight, [self.row_at(row) * (self.keys + 4) + key])
+
+    def accumulate(self) -> None:
+        """The threads of a row are in one warp: the barrier before has made their weights visible."""
+        k, per_row = self.k, self.padded_values // _ACROSS
+        with k.serial(self.keys // 4) as step:
+            for r in range(self.held):
+                self._vector(self.left, 4 * r, self.weights, self.row_at(r) * (self.keys + 4) + step * 4, 4)
+            for e in range(4):
+                for part in range(0, per_row, self.width):
+                    column = self.x * self.width + _ACROSS * part
+                    place = (step * 4 + e) * self.padded_values + column
+                    self._vector(self.right, part, self.shared_v.buffer, place, self.width)
+                for r in range(self.held):
+                    for c in range(per_row):
+                        self._multiply_add(self.o_reg, r * per_row + c, 4 * r + e, c)

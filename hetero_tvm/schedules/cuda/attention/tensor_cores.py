@@ -1,0 +1,282 @@
+"""Attention forward in one kernel on tensor cores, for float16 and bfloat16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from hetero_tvm.host.tvm import T, ptx, tirx
+from hetero_tvm.machines.gpu import GpuModel
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.cuda import device
+from hetero_tvm.schedules.cuda.attention import shapes
+from hetero_tvm.schedules.cuda.attention.kernel import AttentionKernel
+from hetero_tvm.schedules.cuda.attention.tile import SharedRows
+from hetero_tvm.schedules.cuda.threads import barrier
+from hetero_tvm.schedules.cuda.values import const
+from hetero_tvm.schedules.emit import int32
+
+_PAD = 8
+"""Values between rows in shared memory: rows start in different banks, 16-byte aligned."""
+_WARPS, _KEYS = (4, 2, 8, 1), (64, 32, 128, 16)
+_HELD_DIM = 128
+"""Up to this head dimension the queries' fragments stay in registers."""
+_KINDS = {"float16": "fp16", "bfloat16": "bf16"}
+
+
+class CudaAttentionSpace(DesignSpace):
+    """Attention with float32 scores, sums and accumulators (see :mod:`.attention_kernel`).
+
+    Each warp keeps 16 or 32 rows, their scores and their results in registers::
+
+        Q fragments: ldmatrix, once
+        S = Q K^T: ldmatrix, mma.sync m16n8k16
+        maximum and sum of each row: two shuffles
+        P, in the accumulators' registers, is the next product's fragment as it is
+        O = O * correction + P V: ldmatrix.trans, mma.sync
+
+    Rows in shared memory are padded, so that ldmatrix meets no bank twice; head dimensions are filled up
+    to multiples of 16 with zeros there.  With 16 rows a warp shared memory delivers fragments (512 bytes for
+    two products) no faster than tensor cores use them up; 32 rows halve what is read.  Knob ``tile``:
+    (warps, keys, splits of the keys), and 2 at the end for 32 rows a warp.
+    """
+
+    name = "cuda.attention"
+    version = 2
+
+    def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
+        if not isinstance(op, Attention):
+            return f"it serves attention, not {op.kind}"
+        if op.dtype not in _KINDS:
+            return f"tensor cores take float16 and bfloat16 here, not {op.dtype}"
+        if 0 in (op.batch, op.q_len, op.kv_len, op.head_dim, op.values):
+            return "an extent is zero"
+        if max(op.head_dim, op.values) > 256:
+            return f"the head dimensions {op.head_dim} and {op.values} are above 256"
+        return None
+
+    def _shapes(self, op: Attention, machine: GpuModel) -> list[tuple[int, int, int]]:
+        """Warps, keys, and fragments of 16 rows a warp."""
+        dim = _whole(max(op.head_dim, op.values))
+        most = 128 if dim <= 64 else 64 if dim <= 128 else 32
+        return [
+            (warps, keys, high)
+            for high in (1, 2)
+            for keys in _KEYS
+            for warps in _WARPS
+            if keys <= most and _shared(op, warps, keys, high, 1) <= machine.shared_per_block
+            if high == 1 or (keys <= _most_high(op, dim) and warps >= 4 and shapes.rows_of(op) > 16 * warps)
+        ]
+
+    def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
+        choices = [
+            (warps, keys, splits, *((high,) if high > 1 else ()))
+            for warps, keys, high in self._shapes(op, machine)
+            for splits in shapes.split_choices(op, keys)
+        ]
+        return (Knob("tile", tuple(choices)),)
+
+    def default(self, op: Attention, machine: GpuModel) -> Point:
+        found = self._shapes(op, machine)
+        if (4, 64, 2) in found and op.kv_len > 64 and shapes.blocks_of(op, 128) >= 2 * machine.sms:
+            if _stages(op, 4, 64, 2, machine) == 2:
+                return {"tile": (4, 64, 1, 2)}
+        wanted = next((w for w in (8, 4) if shapes.blocks_of(op, 16 * w) >= 2 * machine.sms), 2)
+        if op.head_dim > 64 and wanted == 8:
+            wanted = 4
+        warps = min(wanted, 1 << max(0, (shapes.rows_of(op) - 1) // 16).bit_length())
+        keys = 64 if op.kv_len > 32 else 32 if op.kv_len > 16 else 16
+        keys = min(keys, max(k for _, k, _ in found))
+        return {"tile": (warps, keys, shapes.default_splits(op, 16 * warps, keys, machine))}
+
+    def emit(self, op: Attention, point: Point, machine: GpuModel) -> Any:
+        warps, keys, splits, *more = point["tile"]
+        high = 2 if more else 1
+        return _Emitter(op, warps, keys, splits, high, _stages(op, warps, keys, high, machine)).function()
+
+    def features(self, op: Attention, point: Point, machine: GpuModel) -> list[float]:
+        warps, keys, splits, *more = point["tile"]
+        high = 2 if more else 1
+        shared = _shared(op, warps, keys, high, _stages(op, warps, keys, high, machine))
+        return [
+            math.log2(warps), math.log2(keys), math.log2(splits), math.log2(op.head_dim), float(op.causal),
+            shapes.blocks_of(op, 16 * warps * high) * splits / machine.sms, math.log2(op.kv_len),
+            shared / 1024, float(high),
+        ]  # fmt: skip
+
+
+def _whole(extent: int) -> int:
+    """The extent in whole fragments."""
+    return -(-extent // 16) * 16
+
+
+def _stage(op: Attention, keys: int) -> int:
+    """Elements of one stage: rows of K, then rows of V."""
+    return keys * (_whole(op.head_dim) + _whole(op.values) + 2 * _PAD)
+
+
+def _most_high(op: Attention, dim: int) -> int:
+    """Keys at once for 32 rows a warp: what registers hold without spills."""
+    light = not (op.mask or op.softcap or op.window)
+    return 64 if dim <= 64 or (dim <= 128 and light) else 32 if dim <= 128 else 0
+
+
+def _held(op: Attention, high: int) -> bool:
+    """Whether the queries' fragments stay in registers."""
+    return _whole(op.head_dim) * high <= _HELD_DIM
+
+
+def _query_place(op: Attention, keys: int, high: int, stages: int) -> int:
+    """Element at which the rows of Q begin.
+
+    Once their fragments are in registers the second stage takes their place, unless its padding is
+    cleared while they are still there.
+    """
+    padded = op.head_dim % 16 or op.values % 16
+    return _stage(op, keys) * (1 if _held(op, high) and not padded else stages)
+
+
+def _shared(op: Attention, warps: int, keys: int, high: int, stages: int) -> int:
+    """Bytes of shared memory."""
+    queries = _query_place(op, keys, high, stages) + 16 * warps * high * (_whole(op.head_dim) + _PAD)
+    return 2 * max(stages * _stage(op, keys), queries)
+
+
+def _stages(op: Attention, warps: int, keys: int, high: int, machine: GpuModel) -> int:
+    """Two, where there are blocks to fetch ahead and a multiprocessor still holds 8 warps."""
+    shared = _shared(op, warps, keys, high, 2)
+    resident = machine.shared_per_sm // (shared + 1024) * warps
+    fits = shared <= machine.shared_per_block and (resident >= 8 or warps < 4)
+    return 2 if fits and op.kv_len > keys else 1
+
+
+class _Emitter(AttentionKernel):
+    lanes = (1, 2)
+
+    def __init__(self, op: Attention, warps: int, keys: int, splits: int, high: int, stages: int):
+        super().__init__(op, 16 * warps * high, keys, 32 * warps, splits)
+        self.dim, self.dtype, self.stages = _whole(op.head_dim), op.dtype, stages
+        self.warps, self.high = warps, high
+
+    @property
+    def held_rows(self) -> int:
+        return 2 * self.high
+
+    @property
+    def padded_values(self) -> int:
+        return _whole(self.op.values)
+
+    def buffers(self) -> tuple[SharedRows, SharedRows, SharedRows]:
+        nbytes = _shared(self.op, self.warps, self.keys, self.high, self.stages)
+        self.memory = T.alloc_buffer((nbytes // 2,), self.dtype, scope="shared.dyn")
+        place = _query_place(self.op, self.keys, self.high, self.stages)
+        query = SharedRows(self.memory, self.op.head_dim, self.dim, self.dim + _PAD, place)
+        return query, *self.stage(int32(0))
+
+    def stage(self, number: Any) -> tuple[SharedRows, SharedRows]:
+        op, values, pitch = self.op, self.padded_values, self.dim + _PAD
+        first = number * _stage(op, self.keys)
+        return (
+            SharedRows(self.memory, op.head_dim, self.dim, pitch, first),
+            SharedRows(self.memory, op.values, values, values + _PAD, first + self.keys * pitch),
+        )
+
+    def allocate(self) -> None:
+        k = self.k
+        self.warp, self.lane = k.let(self.thread // 32), k.let(self.thread % 32)
+        high, self.held = self.high, _held(self.op, self.high)
+        self.q_reg = k.scratch((high * (self.dim // 2 if self.held else 8),), self.dtype)
+        self.b_reg = k.scratch((8,), self.dtype)
+        self.s_reg = k.scratch((high * self.keys // 2,))
+        self.p_reg = k.scratch((high * self.keys // 2,), self.dtype)
+        self.o_reg = k.scratch((high * self.padded_values // 2,))
+
+    def row_at(self, r: int) -> Any:
+        return self.warp * (16 * self.high) + self.lane // 4 + 8 * r
+
+    def first_of_row(self) -> Any:
+        return self.lane % 4 == 0
+
+    def when_scaled(self) -> AbstractContextManager[None]:
+        """Maxima change rarely after the first blocks; a warp whose rows' did not skips the products."""
+        scales = [self.k.load(self.scale, [int32(r)]) for r in range(2 * self.high)]
+        if self.high == 2:  # factors are at most one, and so is a product
+            scales = [scales[0] * scales[2], scales[1] * scales[3]]
+        return self.k.when(device.value("htvm_any_changes", *scales, dtype="int32") != 0)
+
+    def cells(self, body: Callable[[int, Any, Any], None]) -> None:
+        with self.k.unroll(self.keys // 8) as part:
+            for r in range(2 * self.high):
+                for e in range(2):
+                    at = r // 2 * (self.keys // 2) + part * 4 + r % 2 * 2 + e
+                    body(r, at, part * 8 + self.lane % 4 * 2 + e)
+
+    def outputs(self, r: int, body: Callable[[Any, Any, int], None]) -> None:
+        with self.k.unroll(self.padded_values // 8) as part:
+            at = r // 2 * (self.padded_values // 2) + part * 4 + r % 2 * 2
+            body(at, part * 8 + self.lane % 4 * 2, 2)
+
+    def _ldmatrix(self, transposed: bool, to: Any, to_at: Any, rows: SharedRows, at: Any) -> None:
+        source = rows.buffer.access_ptr("r")
+        call = ptx.ptx_legacy_ldmatrix(self.dtype, transposed, 4, ".b16", to.data, to_at, source, at)
+        T.evaluate(call)
+
+    def _mma(self, a: Any, a_at: Any, b_at: int, c: Any, c_at: Any) -> None:
+        kind = _KINDS[self.dtype]
+        call = ptx.ptx_legacy_mma(
+            "float32", "m16n8k16", "row", "col", kind, kind, "fp32",
+            a.data, a_at, self.b_reg.data, int32(b_at), c.data, c_at, False,
+        )  # fmt: skip
+        T.evaluate(call)
+
+    def _query_fragments(self, step: Any) -> None:
+        for part in range(self.high):
+            row = self.warp * (16 * self.high) + 16 * part + self.lane % 16
+            at = self.shared_q.at(row, step * 16 + self.lane // 16 * 8)
+            self._ldmatrix(False, self.q_reg, self._query_at(part, step), self.shared_q, at)
+
+    def _query_at(self, part: int, step: Any) -> Any:
+        return part * (self.dim // 2) + step * 8 if self.held else int32(part * 8)
+
+    def queries_ready(self) -> None:
+        if self.held:
+            with self.k.unroll(self.dim // 16) as step:
+                self._query_fragments(step)
+            # Values may take the place of the queries in shared memory from here on.
+            barrier()
+
+    def scores(self) -> None:
+        """Keys lie as columns of the second operand already; one ldmatrix serves 16 keys."""
+        k, lane = self.k, self.lane
+        with k.unroll(self.high * self.keys // 2) as i:
+            k.store(self.s_reg, const(0), [i])
+        with k.unroll(self.dim // 16) as step:
+            if not self.held:
+                self._query_fragments(step)
+            with k.unroll(self.keys // 16) as pair:
+                row = pair * 16 + lane // 16 * 8 + lane % 8
+                column = step * 16 + lane // 8 % 2 * 8
+                self._ldmatrix(False, self.b_reg, int32(0), self.shared_k, self.shared_k.at(row, column))
+                for part in range(self.high):
+                    at = part * (self.keys // 2) + pair * 8
+                    for half in range(2):
+                        self._mma(self.q_reg, self._query_at(part, step), 4 * half, self.s_reg, at + half * 4)
+
+    def put_weight(self, at: Any, row: int, key: Any, weight: Any) -> None:
+        self.k.store(self.p_reg, tirx.Cast(self.dtype, weight), [at])
+
+    def accumulate(self) -> None:
+        """V lies in rows of keys: ldmatrix transposes it on the way; one serves 16 columns."""
+        k, lane = self.k, self.lane
+        with k.unroll(self.keys // 16) as step, k.unroll(self.padded_values // 16) as pair:
+            row, column = step * 16 + lane % 16, pair * 16 + lane // 16 * 8
+            self._ldmatrix(True, self.b_reg, int32(0), self.shared_v, self.shared_v.at(row, column))
+            for part in range(self.high):
+                p_at = part * (self.keys // 2) + step * 8
+                o_at = part * (self.padded_values // 2) + pair * 8
+                for half in range(2):
+                    self._mma(self.p_reg, p_at, 4 * half, self.o_reg, o_at + half * 4)

@@ -1,0 +1,54 @@
+"""benchmarks/gpu.py on the emulated GPU: it runs, keeps what it has, and goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.main import main
+from hetero_tvm.runtime.cuda import devices as cuda_runtime
+from tests.targets.cuda.fixtures import emulated  # noqa: F401
+
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu.py"
+
+
+def run(*arguments):
+    environment = {**os.environ, cuda_runtime.EMULATE_VARIABLE: "1"}
+    command = [sys.executable, str(SCRIPT), "--quick", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
+    pytest.importorskip("torch")
+    out = tmp_path / "results.json"
+    done = run("--only", "group_norm", "--out", out)
+    assert done.returncode == 0 and "complete" in done.stderr, done.stderr
+    document = json.loads(out.read_text())
+    assert document["emulated"] and document["device"]["name"] == "CPU emulation of sm_80"
+    rows = document["sections"]["group_norm"]
+    assert len(rows) == 2 and all(row["status"] == "ok" and row["search"]["trials"] == 2 for row in rows)
+    assert all(0 < row["error"] <= row["points"][row["best"]]["tolerance"] for row in rows)
+    assert rows[0]["seconds"] is None and not rows[0]["speed_of"]  # the emulation's times mean nothing
+    assert len(list((tmp_path / "logs").glob("cuda-emulated-*.jsonl"))) == 1
+    rows[0]["kept"] = True
+    out.write_text(json.dumps(document))
+    assert main(["--quick", "--only", "group_norm", "softmax", "--out", str(out), "--minutes", "0"]) == 3
+    told = capsys.readouterr().err
+    assert "run it again" in told and "softmax: softmax_5x100" in told
+    assert json.loads(out.read_text())["sections"]["group_norm"][0]["kept"]
+    assert main(["--out", str(out), "--report"]) == 0
+    told = capsys.readouterr().out
+    assert f"  {rows[0]['task']}: ok" in told and f"  cuda.group_norm {rows[0]['task']}: " in told
+
+
+def test_without_a_gpu(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("torch")
+    if cuda_runtime.missing_driver() is None:
+        pytest.skip("this machine has an NVIDIA driver")
+    monkeypatch.delenv(cuda_runtime.EMULATE_VARIABLE, raising=False)
+    assert main(["--quick"]) == 1 and "PyTorch sees no NVIDIA GPU" in capsys.readouterr().out
+    assert main(["--report", "--out", str(tmp_path / "none.json")]) == 1
+    assert "must name the results of an earlier run" in capsys.readouterr().out

@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+from scipy import special
+
+from hetero_tvm.ops.softmax import Softmax
+from tests.ops.helpers import check, sample_inputs
+
+
+def formula(x):
+    return special.softmax(x, -1)
+
+
+@pytest.mark.parametrize("lead, n", [((1,), 1), ((2, 3), 7), ((), 5)])
+def test_rows_sum_to_one(lead, n):
+    check(Softmax(lead, n), formula)
+
+
+def test_hidden_places_large_and_undefined_values():
+    op = Softmax((4,), 5)
+    (x,) = sample_inputs(op)
+    x[0, 3:], x[1], x[2, 0] = -np.inf, x[1] * 1e30, np.nan
+    check(op, formula, [x])
+    assert (op.reference(x)[0, 3:] == 0).all() and np.isnan(op.reference(x)[2]).all()
+
+
+def test_half_precision_and_cost():
+    op = Softmax((3,), 8, "float16")
+    check(op, formula, tolerance=5e-4)
+    assert op.nbytes == 2 * 2 * 24 and op.label == "softmax_3x8_float16"
