@@ -243,6 +243,19 @@ def _current_stream(tensors: tuple[Any, ...], device: int) -> int:
     return 0
 
 
+def open_library(
+    path: Path, manifest: Manifest, pinning: ThreadPinning, device: int, cuda_graph: bool | None
+) -> CudaLibrary:
+    """A library for GPUs, opened; one that cannot run here is refused before any of its code is loaded.
+
+    Raises
+    ------
+    LibraryError : no driver, no GPU, or machine code for other architectures only.
+    """
+    check_can_run(manifest, device)
+    return CudaLibrary(path, manifest, pinning, device, cuda_graph)
+
+
 def check_can_run(manifest: Manifest, device: int = 0) -> None:
     """Refuse a library for GPUs on a machine that cannot run it, before any of its code is loaded.
 
