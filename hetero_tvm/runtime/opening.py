@@ -11,6 +11,7 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.runtime import elf, tvm_runtime
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
+from hetero_tvm.runtime.registry import opener
 from hetero_tvm.runtime.threads import choose_pinning
 
 VERIFY_VARIABLE = "HETERO_TVM_VERIFY"
@@ -54,11 +55,8 @@ def load(
         verify_sidecar(so_path)
     pinning = choose_pinning(threads, pin)
     tvm_runtime.check_versions(manifest.versions)
-    if manifest.target.kind == "cuda":
-        from hetero_tvm.runtime.cuda.library import CudaLibrary, check_can_run
-
-        check_can_run(manifest, device)
-        return CudaLibrary(so_path, manifest, pinning, device, cuda_graph)
+    if (open_library := opener(manifest.target.kind)) is not None:
+        return open_library(so_path, manifest, pinning, device, cuda_graph)
     return Library(so_path, manifest, pinning)
 
 

@@ -1,0 +1,31 @@
+"""What runs an exported library, by the kind of its target.
+
+A kind that needs more than TVM's runtime on the host brings an opener ``(path, manifest, pinning, device,
+cuda_graph) -> Library`` that refuses what cannot run here and returns a :class:`Library` of its own.  Other
+packages register theirs through the entry-point group ``hetero_tvm.libraries``: entry ``KIND =
+"module:function"``.  Openers are imported when a library of their kind is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from hetero_tvm.runtime.library import Library
+
+GROUP = "hetero_tvm.libraries"
+
+_BUILTIN = {"cuda": "hetero_tvm.runtime.cuda.library:open_library"}
+_PLAIN = ("cpu", "npu")
+"""Kinds that are known to need no opener: their libraries load without a look at installed packages."""
+
+
+def opener(kind: str) -> Callable[..., Library] | None:
+    """What opens libraries of a kind; None where a plain :class:`Library` does."""
+    if kind in _BUILTIN:
+        module, _, name = _BUILTIN[kind].partition(":")
+        return getattr(importlib.import_module(module), name)
+    if kind in _PLAIN:
+        return None
+    return next((entry.load() for entry in entry_points(group=GROUP) if entry.name == kind), None)
