@@ -126,7 +126,7 @@ def test_the_server_is_restarted_when_it_dies(bad):
     measure(workers, [Job("generic2", ({"plain": True},), store_reference=True)])
     workers.wait_ready()
     server = workers._server.process.pid
-    jobs = [job("hang")] + [job("good") for _ in range(3)]
+    jobs = [job("hang_run")] + [job("good") for _ in range(3)]
     jobs += [Job("generic2", ({"generic": True},))]
     killed, seen = False, {}
     for index, (result,) in workers.measure(jobs, lambda: False):

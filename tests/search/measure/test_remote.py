@@ -114,7 +114,7 @@ def test_through_a_tracker(served):
             RemoteDevice(Address("127.0.0.1", port, "other"), DOOR.device).open()
         assert "--key other" in caught.value.hint
         device = RemoteDevice(Address.parse(f"127.0.0.1:{port}:board"), DOOR.device)
-        while True:  # the server announces itself a moment after it says that it serves
+        for _ in range(9000):  # the server announces itself a moment after it says that it serves
             try:
                 assert device.open()["kind"] == "cpu"
                 break
