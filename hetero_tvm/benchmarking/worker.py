@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from hetero_tvm.benchmarking.runtimes import OURS, RUNTIMES, Call, Job, Prepared, version
-from hetero_tvm.runtime import DeviceCost
+
+if TYPE_CHECKING:
+    from hetero_tvm.runtime import DeviceCost
 
 _MINIMUM_RUNS = 3
 _ERROR_LENGTH = 400

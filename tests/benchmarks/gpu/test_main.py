@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,38 @@ def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
     assert main(["--out", str(out), "--report"]) == 0
     told = capsys.readouterr().out
     assert f"  {rows[0]['task']}: ok" in told and f"  cuda.group_norm {rows[0]['task']}: " in told
+
+
+def test_a_killed_command_loses_nothing(tmp_path, emulated):  # noqa: F811
+    """Killed after its first entry; the next command begins in an empty folder, as on a lent machine."""
+    pytest.importorskip("torch")
+    first, kept = tmp_path / "first" / "results.json", tmp_path / "kept"
+    arguments = ("--only", "group_norm", "--keep", kept, "--out")
+    command = [sys.executable, str(SCRIPT), "--quick", *map(str, arguments), str(first)]
+    environment = {**os.environ, cuda_runtime.EMULATE_VARIABLE: "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    for line in process.stderr:
+        if ": ok" in line:
+            os.kill(process.pid, signal.SIGKILL)
+            break
+    process.stderr.close()
+    assert process.wait() == -signal.SIGKILL
+    (before,) = json.loads(first.read_text())["sections"]["group_norm"]
+    second = tmp_path / "second" / "results.json"
+    done = run(*arguments, second)
+    assert done.returncode == 0 and "complete" in done.stderr, done.stderr
+    entries = json.loads(second.read_text())["sections"]["group_norm"]
+    assert entries[0] == before and len(entries) == 2
+    (records,) = (tmp_path / "second" / "logs").iterdir()
+    earlier = (tmp_path / "first" / "logs" / records.name).read_text().splitlines()
+    assert records.read_text().splitlines()[0] == earlier[0]
+    assert json.loads((kept / "results.json").read_text())["sections"]["group_norm"] == entries
+
+
+def test_keeping_needs_a_file(capsys):
+    pytest.importorskip("torch")
+    assert main(["--quick", "--keep", "somewhere"]) == 1
+    assert "--keep is for results in a file" in capsys.readouterr().out
 
 
 def test_without_a_gpu(monkeypatch, capsys, tmp_path):

@@ -26,8 +26,8 @@ def test_entries_are_written_at_once_and_not_measured_again(tmp_path):
     assert json.loads(path.read_text())["sections"]["matmul"][0]["status"] == "ok"
     results.entry("matmul", "b", measure("timeout"))
     again = ResultsFile(path, HEAD, 5)
-    assert again.row("matmul", "a", measure("ok"))["status"] == "ok"
-    again.row("matmul", "b", measure("ok"))
+    assert again.entry("matmul", "a", measure("ok"))["status"] == "ok"
+    again.entry("matmul", "b", measure("ok"))
     assert calls == ["ok", "timeout", "ok"]
     assert [row["status"] for row in json.loads(path.read_text())["sections"]["matmul"]] == ["ok", "ok"]
 
@@ -42,7 +42,7 @@ def test_what_fails_is_tried_twice(tmp_path):
     assert len(calls) == row["tries"] == 2
     mended = ResultsFile(tmp_path / "r.json", HEAD, 5)
     mended.forget_bad()
-    assert mended.row("matmul", "a", lambda: {"status": "ok"})["tries"] == 1
+    assert mended.entry("matmul", "a", lambda: {"status": "ok"})["tries"] == 1
 
 
 def test_what_fails_is_an_entry(tmp_path):

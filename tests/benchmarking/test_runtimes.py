@@ -1,0 +1,45 @@
+"""Every runtime that can be compared computes the same small model."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import hetero_tvm
+from hetero_tvm import host
+from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES, Job, version
+
+WEIGHT = np.random.default_rng(0).standard_normal((32, 16)).astype("float32")
+X = np.random.default_rng(1).standard_normal((8, 32)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """``relu(x @ w)`` as an ONNX file and as a library of ours."""
+    folder = tmp_path_factory.mktemp("runtimes")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    sizes = {"x": 32, "y": 16}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, sizes[name]]) for name in sizes)
+    graph = helper.make_graph(nodes, "small", [x], [y], [numpy_helper.from_array(WEIGHT, "w")])
+    model = folder / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    optimized = hetero_tvm.optimize_model(hetero_tvm.import_model(str(model)), "cpu")
+    built = hetero_tvm.build_model(optimized, logs=folder, use_shipped=False)
+    library = built.export(folder / "small.so")
+    return Job("any", {"x": X}, host.available_cores()[:1], library, model, model)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNTIMES if name != "torch.compile"])
+def test_it_computes_the_model(job, name):
+    if not RUNTIMES[name].installed:
+        pytest.skip(f"{name} is not installed")
+    runtime = RUNTIMES[name].prepare(job)
+    (found,) = runtime.call()
+    expected = np.maximum(X.astype("float64") @ WEIGHT.astype("float64"), 0)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+    assert runtime.device_cost() is None  # the wall time is the latency
+    assert version(name)
+
+
+def test_every_runtime_but_ours_can_be_asked_for():
+    assert {name for names in PEERS.values() for name in names} == set(RUNTIMES) - {OURS}
