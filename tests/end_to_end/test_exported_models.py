@@ -33,8 +33,21 @@ def cases():
 #: Dimensions left open by the exporter, and given other sizes than were traced.
 OPEN = [("bert", "torchscript"), ("gpt2", "dynamo"), ("llama", "program"), ("t5", "dynamo")]
 
+#: Each exporter, each kind of architecture.
+DEFAULT = {
+    ("bert", "torchscript"), ("gpt2", "torchscript"), ("vit", "torchscript"), ("gemma2", "torchscript"),
+    ("t5", "torchscript"), ("bert", "dynamo"), ("qwen3", "dynamo"), ("llama", "program"), ("swin", "program"),
+}  # fmt: skip
 
-@pytest.mark.parametrize("name, exporter, attention", list(cases()))
+
+def selected(cases):
+    """Those of :data:`DEFAULT` as they are, the others for the exhaustive selection."""
+    return [
+        case if case[:2] in DEFAULT else pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases
+    ]
+
+
+@pytest.mark.parametrize("name, exporter, attention", selected(cases()))
 def test_numbers_and_counts(name, exporter, attention, tmp_path):
     architecture = {**ARCHITECTURES, **FURTHER}[name]
     module, inputs = architecture.build(attention)
@@ -44,7 +57,7 @@ def test_numbers_and_counts(name, exporter, attention, tmp_path):
     assert_numbers(build(plan, tmp_path), module, inputs)
 
 
-@pytest.mark.parametrize("name, exporter", OPEN)
+@pytest.mark.parametrize("name, exporter", selected(OPEN))
 def test_open_dimensions(name, exporter, tmp_path):
     architecture = ARCHITECTURES[name]
     module, inputs = architecture.build("sdpa")
