@@ -17,7 +17,7 @@ import planner_problems
 from rich.console import Console
 from rich.table import Table
 
-from hetero_tvm.memory import Problem, check_plan, greedy, plan, read_csv
+from hetero_tvm.memory import Problem, check_plan, plan, read_csv
 
 
 def generated() -> Iterator[tuple[str, Problem]]:
@@ -47,7 +47,7 @@ def main() -> None:
             name,
             f"{len(problem):,}",
             f"{result.lower_bound:,}",
-            f"{greedy.by_size(problem.buffers) / unit:.3f}" if len(problem) <= 4000 else "-",
+            f"{planner_problems.greedy_by_size(problem) / unit:.3f}" if len(problem) <= 4000 else "-",
             f"{result.peak:,} ({result.peak / unit:.4f})",
             f"{result.seconds:.3f} s",
             result.method,

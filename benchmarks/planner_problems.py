@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import random
 
+from hetero_tvm.memory.greedy import first_fit
 from hetero_tvm.memory.problem import Buffer, Problem
 
 KIB = 1024
+
+
+def greedy_by_size(problem: Problem) -> int:
+    """Peak, in bytes, of first fit by falling size: the baseline of TensorFlow Lite's planner."""
+    live = [b for b in problem.buffers if b.size > 0 and b.upper > b.lower]
+    order = sorted(range(len(live)), key=lambda i: (-live[i].size, live[i].lower))
+    return first_fit(live, [b.alignment or 1 for b in live], order)[1]
 
 
 def training(count: int = 20_000, seed: int = 0) -> Problem:

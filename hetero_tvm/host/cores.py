@@ -25,11 +25,6 @@ def available_cores() -> tuple[int, ...]:
     return tuple(sorted(ranked[:count]))
 
 
-def physical_cores(cores: Sequence[int] | None = None) -> int:
-    """Number of physical cores behind ``cores`` (default: :func:`available_cores`)."""
-    return len(_first_siblings(tuple(available_cores() if cores is None else cores)))
-
-
 def cpu_quota(proc: Path = Path("/proc"), root: Path = Path("/")) -> float | None:
     """The tightest CPU limit of the control groups around this process, in cores, or None.
 

@@ -1,4 +1,4 @@
-"""First fit in a given order, in Python: the fallback without a compiler, and the baseline of tables."""
+"""First fit in a given order, in Python: the fallback without a compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hetero_tvm.memory.problem import Buffer
 
-# The orders worth trying: largest first by size (TensorFlow Lite's planner), area, lifetime.
+# Orders to try: largest first by size (TensorFlow Lite's planner), by area, by lifetime; then by start.
 _ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
     lambda b: (-b.size, b.lower),
     lambda b: (-b.size * (b.upper - b.lower), -b.size),
@@ -26,13 +26,6 @@ def best_of_orders(buffers: Sequence[Buffer], aligns: Sequence[int]) -> tuple[li
         if number == 0 or found[1] < best[1]:
             best = found
     return best
-
-
-def by_size(buffers: Sequence[Buffer], alignment: int = 1) -> int:
-    """Peak, in bytes, of first fit by falling size."""
-    live = [b for b in buffers if b.size > 0 and b.upper > b.lower]
-    order = sorted(range(len(live)), key=lambda i: _ORDERS[0](live[i]))
-    return first_fit(live, [b.alignment or alignment for b in live], order)[1]
 
 
 def first_fit(
