@@ -11,39 +11,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx, tvm
+from hetero_tvm.host.tvm import Expr, tirx, tvm
 
 
-def _lanes(x: Any) -> int:
+def _lanes(x: Expr) -> int:
     return tvm.DataType(str(x.ty.dtype)).lanes
 
 
-def _c(value: float, x: Any) -> Any:
+def _c(value: float, x: Expr) -> Expr:
     scalar = tirx.const(float(value), "float32")
     lanes = _lanes(x)
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def _i(value: int, x: Any) -> Any:
+def _i(value: int, x: Expr) -> Expr:
     scalar = tirx.const(value, "int32")
     lanes = _lanes(x)
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def _typed(dtype: str, x: Any) -> str:
+def _typed(dtype: str, x: Expr) -> str:
     lanes = _lanes(x)
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
-def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """``body`` of a variable bound to ``value``: in a tree, reuse without a name is repetition."""
     name = tirx.Var("t", str(value.ty.dtype))
     return tirx.Let(name, value, body(name))
 
 
-def _horner(x: Any, coefficients: tuple[float, ...]) -> Any:
+def _horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
     value = _c(coefficients[0], x)
     for coefficient in coefficients[1:]:
         value = value * x + _c(coefficient, x)
@@ -53,7 +52,7 @@ def _horner(x: Any, coefficients: tuple[float, ...]) -> Any:
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
-def _exp_in_range(y: Any, upper: bool = False) -> Any:
+def _exp_in_range(y: Expr, upper: bool = False) -> Expr:
     """e**y for y in [-87.3, 88.3]; with ``upper`` up to 88.72, where e**y overflows.
 
     ``y = n ln2 + r``, a polynomial for ``e**r``, and ``2**n`` added to the exponent bits: Cody and
@@ -61,17 +60,17 @@ def _exp_in_range(y: Any, upper: bool = False) -> Any:
     the exponent cannot take: ``upper`` keeps it at 127 (relative error 4e-7 there).
     """
 
-    def scaled(n: Any, r: Any) -> Any:
+    def scaled(n: Expr, r: Expr) -> Expr:
         p = _horner(r, _EXP) * r * r + r + _c(1.0, r)
         bits = tirx.call_intrin(_typed("int32", r), "tirx.reinterpret", p)
         shifted = bits + tirx.shift_left(tirx.Cast(_typed("int32", r), n), _i(23, r))
         return tirx.call_intrin(_typed("float32", r), "tirx.reinterpret", shifted)
 
-    def reduced(y: Any, n: Any) -> Any:
+    def reduced(y: Expr, n: Expr) -> Expr:
         r = y - n * _c(0.693145751953125, y) - n * _c(1.428606765330187e-06, y)
         return _let(r, lambda r: scaled(n, r))
 
-    def split(y: Any) -> Any:
+    def split(y: Expr) -> Expr:
         n = tirx.floor(y * _c(1.4426950408889634, y) + _c(0.5, y))
         n = tirx.min(_c(127.0, y), n) if upper else n
         return _let(n, lambda n: reduced(y, n))
@@ -79,10 +78,10 @@ def _exp_in_range(y: Any, upper: bool = False) -> Any:
     return _let(y, split)
 
 
-def exp(x: Any) -> Any:
+def exp(x: Expr) -> Expr:
     """e**x, relative error 1.2e-7 (4e-7 above 88.3); 0 below -87.3, inf above 88.7; NaN stays NaN."""
 
-    def whole(x: Any) -> Any:
+    def whole(x: Expr) -> Expr:
         low, high = _c(-87.33654, x), _c(88.72283, x)
         value = _exp_in_range(tirx.max(low, x), upper=True)
         value = tirx.Select(x < low, _c(0.0, x), value)
@@ -95,18 +94,18 @@ _EXP2 = (0.00132763816, 0.00967551725, 0.0555071332, 0.240221202, 0.693146967, 1
 """2**r on [-1/2, 1/2], relative error 2e-7 (least maximum of the relative error)."""
 
 
-def softmax_exp(x: Any, peak: Any) -> Any:
+def softmax_exp(x: Expr, peak: Expr) -> Expr:
     """e**(x - peak) for ``x <= peak``, relative error 3e-7; below e**-87 it stays there, which no sum sees.
 
     As a power of two there is nothing to reduce but the integer part: ``2**n * 2**r``.  NaN stays NaN.
     """
 
-    def scaled(n: Any, r: Any) -> Any:
+    def scaled(n: Expr, r: Expr) -> Expr:
         bits = tirx.call_intrin(_typed("int32", r), "tirx.reinterpret", _horner(r, _EXP2))
         shifted = bits + tirx.shift_left(tirx.Cast(_typed("int32", r), n), _i(23, r))
         return tirx.call_intrin(_typed("float32", r), "tirx.reinterpret", shifted)
 
-    def split(y: Any) -> Any:
+    def split(y: Expr) -> Expr:
         return _let(_round(y), lambda n: _let(y - n, lambda r: scaled(n, r)))
 
     # This operand order of max lets NaN through.
@@ -114,17 +113,17 @@ def softmax_exp(x: Any, peak: Any) -> Any:
     return _let(y, split)
 
 
-def _round(x: Any) -> Any:
+def _round(x: Expr) -> Expr:
     """To the nearest integer.  TVM's vectoriser would take ``nearbyint`` apart, but not one on vectors."""
     if _lanes(x) == 1:
         return tirx.floor(x + _c(0.5, x))
     return tirx.call_llvm_pure_intrin(_typed("float32", x), "llvm.nearbyint", x)
 
 
-def erf(x: Any) -> Any:
+def erf(x: Expr) -> Expr:
     """The error function, absolute error 4e-7 (rational approximation of degree 13/8 on [-4, 4])."""
 
-    def ratio(y: Any, s: Any) -> Any:
+    def ratio(y: Expr, s: Expr) -> Expr:
         numerator = _horner(
             s,
             (
@@ -145,10 +144,10 @@ def erf(x: Any) -> Any:
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: Expr) -> Expr:
     """tanh, absolute error 3e-7 (rational approximation of degree 13/6 on [-9, 9], as in Eigen)."""
 
-    def ratio(y: Any, s: Any) -> Any:
+    def ratio(y: Expr, s: Expr) -> Expr:
         numerator = _horner(
             s,
             (
@@ -165,17 +164,17 @@ def tanh(x: Any) -> Any:
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e**-x), through tanh so that no intermediate overflows."""
     return _c(0.5, x) + _c(0.5, x) * tanh(_c(0.5, x) * x)
 
 
-def silu(x: Any) -> Any:
+def silu(x: Expr) -> Expr:
     """x * sigmoid(x)."""
     return _let(x, lambda x: x * sigmoid(x))
 
 
-def quick_gelu(x: Any) -> Any:
+def quick_gelu(x: Expr) -> Expr:
     """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
     return _let(x, lambda x: x * sigmoid(_c(1.702, x) * x))
 
@@ -190,37 +189,52 @@ Least maximum of x times the error on |x| <= 5.2.  The coefficients add up to 1/
 z = -4 gives ``-4 / 8 + 1/2``: exactly zero, however large -x is."""
 
 
-def gelu_erf(x: Any) -> Any:
+def gelu_erf(x: Expr) -> Expr:
     """x / 2 * (1 + erf(x / sqrt 2)) = x * cdf(x), absolute error 1.5e-6 where |x| <= 5, then 3e-7 relative.
 
     A polynomial without a division costs half of a rational one (a vector division takes as long as
     ten FMAs).
     """
 
-    def product(x: Any, z: Any) -> Any:
+    def product(x: Expr, z: Expr) -> Expr:
         q = _let(z * z * _c(0.125, x) - _c(1.0, x), lambda u: _horner(u, _CDF))
         return x * (z * q + _c(0.5, x))
 
-    def whole(x: Any) -> Any:
+    def whole(x: Expr) -> Expr:
         z = tirx.max(_c(-4.0, x), tirx.min(_c(4.0, x), x * _c(4.0 / 5.2, x)))
         return _let(z, lambda z: product(x, z))
 
     return _let(x, whole)
 
 
-def gelu_tanh(x: Any) -> Any:
+def gelu_tanh(x: Expr) -> Expr:
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x**3)))."""
 
-    def whole(x: Any) -> Any:
+    def whole(x: Expr) -> Expr:
         inner = _c(math.sqrt(2.0 / math.pi), x) * (x + _c(0.044715, x) * x * x * x)
         return x * _c(0.5, x) * (_c(1.0, x) + tanh(inner))
 
     return _let(x, whole)
 
 
-def relu(x: Any) -> Any:
+def relu(x: Expr) -> Expr:
+    """max(x, 0)."""
     return tirx.max(_c(0.0, x), x)  # this operand order lets NaN through
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: Expr) -> Expr:
+    """min(max(x, 0), 6)."""
     return tirx.min(_c(6.0, x), tirx.max(_c(0.0, x), x))
+
+
+ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "relu": relu,
+    "relu6": relu6,
+    "gelu_erf": gelu_erf,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "quick_gelu": quick_gelu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+"""Name -> vector code, for the names of :data:`hetero_tvm.ops.activations.ACTIVATIONS`."""

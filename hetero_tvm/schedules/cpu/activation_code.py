@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hetero_tvm.codegen import avx512, vector_math
+from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import tirx
 
 
 class ActivationCode:
-    """The activations of one kernel.
+    """Code of the activations of one kernel.
 
     Parameters
     ----------
@@ -26,8 +25,8 @@ class ActivationCode:
         """LLVM IR that :meth:`apply` needs (see :meth:`Kernel.imported`)."""
         return (avx512.gelu_erf_ir(),) if self._table else ()
 
-    def apply(self, step: str, value: Any, width: int) -> Any:
+    def apply(self, step: str, value: Expr, width: int) -> Expr:
         """One activation on a vector of ``width`` lanes."""
         if step == "gelu_erf" and self._table and width == 16:
             return tirx.call_extern("float32x16", avx512.GELU_ERF, value)
-        return getattr(vector_math, step)(value)
+        return vector_math.ACTIVATIONS[step](value)

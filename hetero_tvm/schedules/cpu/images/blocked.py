@@ -1,20 +1,50 @@
-"""What convolutions on channel blocks share: epilogue, store and the zeros around the result."""
+"""Parts that kernels on channel blocks share: tiles of pixels, epilogue, store, zeros around the result."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
-from hetero_tvm.schedules.emit import LINE_FLOATS, Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32
+
+FEW_PASSES = 16
+"""More passes over a weight panel than this make its first, cold one unimportant."""
+
+
+@dataclass(frozen=True)
+class PixelTile:
+    """A register tile of ``rows`` x ``columns`` output pixels and ``vectors`` vectors of filters."""
+
+    rows: int
+    columns: int
+    vectors: int = 1
+
+    @classmethod
+    def of(cls, choice: Sequence[int]) -> PixelTile:
+        """The tile that a knob's choice (rows, columns[, vectors]) stands for."""
+        rows, columns, *vectors = choice
+        return cls(rows=rows, columns=columns, vectors=vectors[0] if vectors else 1)
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of the tile."""
+        return self.rows * self.columns
+
+    @property
+    def registers(self) -> RegisterTile:
+        """The same tile with its pixels as rows."""
+        return RegisterTile(rows=self.pixels, vectors=self.vectors)
 
 
 class Plane:
@@ -26,26 +56,26 @@ class Plane:
     def __init__(self, k: Kernel, layout: Layout, height: int, width: int):
         self.k, self.layout, self.height, self.width = k, layout, height, width
 
-    def at(self, plane: Any, y: Any, x: Any) -> list[Any]:
+    def at(self, plane: Index, y: Index, x: Index) -> list[Index]:
         """Indices of one pixel's vector."""
         lanes = self.layout.block
         pixel = (y + self.layout.halo[0]) * self.layout.pitch(self.width) + x + self.layout.halo[1]
         return [plane, self.k.ramp(pixel * lanes, lanes)]
 
-    def view(self, buffer: Any) -> Any:
+    def view(self, buffer: Buffer) -> Buffer:
         """The buffer as [planes, elements of a plane]."""
         plane = self.layout.rows(self.height) * self.layout.pitch(self.width) * self.layout.block
         return self.k.view(buffer, (math.prod(int(e) for e in buffer.shape) // plane, plane))
 
     def clear_halo(
-        self, buffer: Any, plane: Any, first_row: Any, rows: Any, is_first: Any, is_last: Any
+        self, buffer: Buffer, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr
     ) -> None:
-        """Zeros around ``rows`` rows from ``first_row``; above the first and below the last block as well."""
+        """Write zeros beside ``rows`` rows from ``first_row``, above the first block and below the last."""
         k, lanes = self.k, self.layout.block
         top, left, bottom, right = self.layout.halo
         pitch = self.layout.pitch(self.width)
 
-        def clear(pixel: Any, count: int) -> None:
+        def clear(pixel: Index, count: int) -> None:
             if count:
                 with k.serial(count) as i:
                     k.store(buffer, k.splat(0.0, lanes), [plane, k.ramp((pixel + i) * lanes, lanes)])
@@ -76,7 +106,7 @@ class BlockedOutput:
         self.imports = self._activations.imports
 
     def declare(self, bias_length: int) -> None:
-        """The arguments after X and W: those of the epilogue (a packed bias of that length), and Y."""
+        """Declare the arguments after X and W: the epilogue's (a packed bias of that length), and Y."""
         op, k = self.op, self.k
         self._extra = []
         for operand in op.inputs[2:]:
@@ -91,15 +121,15 @@ class BlockedOutput:
         ]
         self.y = self.plane.view(y)
 
-    def start(self, filter_block: Any) -> Any:
-        """What an accumulator starts from: the bias when it is the first step, else zero."""
+    def start(self, filter_block: Index) -> Expr:
+        """Start value of an accumulator: the bias when it is the first step, else zero."""
         k = self.k
         if self.op.epilogue[:1] != (BIAS,):
             return k.splat(0.0, self.lanes)
         return k.let(k.load(self._extra[0], [k.ramp(filter_block * self.lanes, self.lanes)]))
 
-    def put(self, value: Any, plane: Any, filter_block: Any, y: Any, x: Any) -> None:
-        """Epilogue and store of one pixel (y, x) of one plane."""
+    def put(self, value: Expr, plane: Index, filter_block: Index, y: Index, x: Index) -> None:
+        """Apply the epilogue to one pixel (y, x) of one plane, and store it."""
         op, k, lanes = self.op, self.k, self.lanes
         rest = iter(self._extra)
         for index, step in enumerate(op.epilogue):
@@ -113,8 +143,8 @@ class BlockedOutput:
                 value = self._activations.apply(step, value, lanes)
         k.store(self.y, self._without_tail(value, filter_block), self.plane.at(plane, y, x))
 
-    def _without_tail(self, value: Any, filter_block: Any) -> Any:
-        """Lanes past the last filter are zero, also after an activation that makes something of zero."""
+    def _without_tail(self, value: Expr, filter_block: Index) -> Expr:
+        """``value`` with zeros past the last filter, also where an activation of zero is not zero."""
         op, lanes = self.op, self.lanes
         moves_zero = any(s in ACTIVATIONS and ACTIVATIONS[s](np.zeros(1))[0] != 0 for s in op.epilogue)
         if op.filters % lanes == 0 or not moves_zero:
@@ -123,12 +153,14 @@ class BlockedOutput:
         exist = filters < tirx.Broadcast(int32(op.filters), lanes)
         return tirx.Select(exist, value, self.k.splat(0.0, lanes))
 
-    def clear_halo(self, plane: Any, first_row: Any, rows: Any, is_first: Any, is_last: Any) -> None:
+    def clear_halo(
+        self, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr
+    ) -> None:
         """See :meth:`Plane.clear_halo`."""
         self.plane.clear_halo(self.y, plane, first_row, rows, is_first, is_last)
 
 
-def share(index: Any, total: int, pieces: int) -> tuple[Any, Any]:
+def share(index: Index, total: int, pieces: int) -> tuple[Index, Index]:
     """First and count of piece ``index`` when ``total`` are cut into ``pieces``."""
     if pieces == 1:
         return int32(0), total
@@ -137,7 +169,7 @@ def share(index: Any, total: int, pieces: int) -> tuple[Any, Any]:
 
 
 def each_tile(
-    k: Kernel, first: Any, count: Any, extent: int, step: int, body: Callable[[Any, int], None]
+    k: Kernel, first: Index, count: Index, extent: int, step: int, body: Callable[[Index, int], None]
 ) -> None:
     """``body(start, size)`` for tiles ``first .. first + count`` of ``extent``; the last may be smaller."""
     full, rest = divmod(extent, step)
@@ -151,8 +183,30 @@ def each_tile(
             body(int32(0), rest)
 
 
+def each_column_tile(k: Kernel, width: int, columns: int, body: Callable[[Index, int], None]) -> None:
+    """``body(start, size)`` for the tiles of one row of pixels; the last may be narrower."""
+    wide, narrow = divmod(width, columns)
+    if wide:
+        with k.serial(wide) as column:
+            body(column * columns, columns)
+    if narrow:
+        body(int32(wide * columns), narrow)
+
+
+def each_filter_block(
+    k: Kernel, panel: Index, vectors: int, filter_blocks: int, body: Callable[[int], None]
+) -> None:
+    """``body(v)`` for the blocks of a panel that exist (the last panel may reach past the filters)."""
+    for v in range(vectors):
+        if v and filter_blocks % vectors:
+            with k.when(panel * vectors + v < filter_blocks):
+                body(v)
+        else:
+            body(v)
+
+
 def prefetch_lines(
-    k: Kernel, buffer: Any, prefix: list[Any], first_row: Any, rows: int, part: Any, parts: int
+    k: Kernel, buffer: Buffer, prefix: list[Index], first_row: Index, rows: int, part: Expr, parts: int
 ) -> None:
     """Fetch part ``part`` of ``parts`` of ``rows`` rows of a weight panel, for the next one to be warm.
 

@@ -25,16 +25,17 @@ as [tiles, C, taps, MR].  Depthwise convolution is the same with one filter per 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Blocks, Geometry
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
 from hetero_tvm.schedules.cpu.images.conv2d_kernel import ConvKernel
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _UNROLLED_TAPS = 49
 """More taps than this make too much code; only patches (kernel = stride) run them in loops."""
@@ -69,7 +70,7 @@ class Conv2dSpace(DesignSpace):
         tiles = []
         for vectors in (2, 1, 3, 4, 6):
             for rows in (8, 12, 6, 4, 14, 3, 2, 1):
-                fits = rows * vectors + vectors + 1 <= machine.registers and rows <= op.filters
+                fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.filters
                 if fits and (rows == 1 or not op.depthwise):
                     tiles.append((rows, vectors))
         groups = sorted({g for g in (1, machine.threads, 2 * machine.threads) if g <= op.filters})
@@ -86,21 +87,20 @@ class Conv2dSpace(DesignSpace):
         return min(points, key=lambda point: _cost(op, geometry, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
-        geometry = Geometry(op)
-        rows, vectors = point["tile"]
-        blocks = Blocks(geometry, point["blocks"], vectors * machine.lanes)
+        geometry, tile = Geometry(op), RegisterTile.of(point["tile"])
+        blocks = PixelBlocks(geometry, point["blocks"], tile.columns(machine.lanes))
         work = blocks.count * point["groups"] * op.batch
         ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
-        return [
-            math.log2(op.channels), math.log2(op.filters), math.log2(geometry.pixels), len(geometry.taps),
-            rows, vectors, rows * vectors, blocks.count, point["groups"], work % machine.threads,
-            blocks.pixels * blocks.count / geometry.pixels, op.filters % rows / rows,
-            math.log2(blocks.pixels * op.channels * 4 / machine.l2),
-            ideal / _cost(op, geometry, point, machine),
-        ]  # fmt: skip
+        sizes = [math.log2(op.channels), math.log2(op.filters), math.log2(geometry.pixels)]
+        registers = [tile.rows, tile.vectors, tile.rows * tile.vectors]
+        pieces = [blocks.count, point["groups"], work % machine.threads]
+        waste = [blocks.pixels * blocks.count / geometry.pixels, op.filters % tile.rows / tile.rows]
+        block_bytes = math.log2(blocks.pixels * op.channels * 4 / machine.l2)
+        cost = ideal / _cost(op, geometry, point, machine)
+        return [*sizes, len(geometry.taps), *registers, *pieces, *waste, block_bytes, cost]
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        rows = point["tile"][0]
+        rows = RegisterTile.of(point["tile"]).rows
         tiles = -(-op.filters // rows)
 
         def weight(w: np.ndarray) -> np.ndarray:
@@ -112,12 +112,14 @@ class Conv2dSpace(DesignSpace):
 
         return {1: weight}
 
-    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
-        blocks = Blocks(Geometry(op), point["blocks"], point["tile"][1] * machine.lanes)
-        return ConvKernel(op, point["tile"], blocks, point["groups"], machine.lanes).emit()
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
+        tile = RegisterTile.of(point["tile"])
+        blocks = PixelBlocks(Geometry(op), point["blocks"], tile.columns(machine.lanes))
+        return ConvKernel(op, tile, blocks, point["groups"], machine.lanes).emit()
 
 
 def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
+    """Numbers of blocks that the pixels may be cut into, each of at least two vectors or one row."""
     panels = max(1, geometry.pixels // (2 * machine.lanes))
     most = panels if geometry.gapless else geometry.out_rows
     return tuple(b for b in (1, 2, 4, 7, 8, 14, 16, 28, 32, 56) if b <= most)
@@ -125,16 +127,13 @@ def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
 
 def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> float:
     """Cycles of one call on the busiest thread: issue of the tiles, waste, balance, cache spills."""
-    (rows, vectors), groups = point["tile"], point["groups"]
-    columns = vectors * machine.lanes
-    blocks = Blocks(geometry, point["blocks"], columns)
+    tile, groups = RegisterTile.of(point["tile"]), point["groups"]
+    rows, vectors, columns = tile.rows, tile.vectors, tile.columns(machine.lanes)
+    blocks = PixelBlocks(geometry, point["blocks"], columns)
     tiles = op.filters if op.depthwise else -(-op.filters // rows)
     depth = len(geometry.taps) * (op.channels // op.groups)
     # Taps read at odd offsets: a vector load then touches two cache lines.
-    load_cycles = (1.0 if machine.lanes >= 16 else 0.5) * 1.3
-    per_k = max(
-        rows * vectors / machine.fma_units, 0.5 * rows + load_cycles * vectors, 1.12 * machine.fma_latency
-    )
+    per_k = tile.step_cycles(machine, machine.load_cycles * 1.3)
     panel = per_k * depth + 30 + 2.0 * rows * vectors
     work = blocks.count * groups * op.batch
     busiest = -(-work // machine.threads) * -(-tiles // groups)

@@ -32,20 +32,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
+from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel, Shape
-from hetero_tvm.schedules.cpu.images.conv2d_winograd import Tiles, WinogradKernel, applies
+from hetero_tvm.schedules.cpu.images.blocked import PixelTile
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel, BlockedShape
+from hetero_tvm.schedules.cpu.images.conv2d_winograd import TileGrid, WinogradKernel, applies
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 DIRECT = "direct"
 WINOGRAD = {"winograd2": 2, "winograd4": 4}
-"""Ways to compute a convolution: as written, or by Winograd's method with tiles of that size."""
+"""Method -> outputs of a tile per side; :data:`DIRECT` computes the convolution as it is written."""
 
 
 class BlockedConv2dSpace(DesignSpace):
@@ -71,7 +73,7 @@ class BlockedConv2dSpace(DesignSpace):
             return f"the input is {op.x_layout}, without the padding {op.padding} around it"
         if op.depthwise and op.groups > 1:
             return "depthwise"
-        if op.groups > 1 and (not x.blocked or Shape(op, machine.lanes).group_blocks is None):
+        if op.groups > 1 and (not x.blocked or BlockedShape(op, machine.lanes).group_blocks is None):
             return (
                 f"groups of {op.channels // op.groups} channels and {op.filters // op.groups} filters do "
                 f"not fit into blocks of {machine.lanes}"
@@ -81,7 +83,7 @@ class BlockedConv2dSpace(DesignSpace):
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
-        shape = Shape(op, machine.lanes)
+        shape = BlockedShape(op, machine.lanes)
         panels = shape.filter_blocks
         groups = sorted({g for g in (1, 2, 4, 8, machine.threads) if g <= panels})
         blocks = sorted({b for b in (1, 2, 4, 7, 8, 14, 28, 56, machine.threads) if b <= shape.units})
@@ -95,7 +97,7 @@ class BlockedConv2dSpace(DesignSpace):
 
     def default(self, op: Conv2d, machine: CpuModel) -> Point:
         knobs = self.knobs(op, machine)
-        shape = Shape(op, machine.lanes)
+        shape = BlockedShape(op, machine.lanes)
         names = [knob.name for knob in knobs]
         points = [
             dict(zip(names, choice, strict=True)) for choice in product(*(knob.choices for knob in knobs))
@@ -103,40 +105,39 @@ class BlockedConv2dSpace(DesignSpace):
         return min(points, key=lambda point: _cost(shape, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
-        shape = Shape(op, machine.lanes)
-        rows, columns, vectors = point["tile"]
+        shape, tile = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"])
         ideal = op.flops / 2 / machine.lanes / machine.fma_units / machine.threads
         work = point["blocks"] * point["groups"] * op.batch
+        sizes = [math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width)]
+        method = [len(shape.taps), WINOGRAD.get(point["method"], 1)]
+        registers = [tile.rows, tile.columns, tile.vectors, tile.pixels * tile.vectors]
+        pieces = [point["blocks"], point["groups"], work % machine.threads]
+        rests = [shape.width % tile.columns, shape.height % tile.rows]
+        weights = math.log2(shape.depth * tile.vectors * machine.lanes * 4 / machine.l1)
         return [
-            math.log2(op.channels), math.log2(op.filters), math.log2(shape.height * shape.width),
-            len(shape.taps), WINOGRAD.get(point["method"], 1), rows, columns, vectors,
-            rows * columns * vectors, point["blocks"], point["groups"],
-            work % machine.threads, shape.width % columns, shape.height % rows,
-            math.log2(shape.depth * vectors * machine.lanes * 4 / machine.l1),
-            ideal / _cost(shape, point, machine),
-        ]  # fmt: skip
+            *sizes, *method, *registers, *pieces, *rests, weights, ideal / _cost(shape, point, machine)
+        ]
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
-        shape, vectors = Shape(op, machine.lanes), point["tile"][2]
+        shape, vectors = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         size = WINOGRAD.get(point["method"])
         packers: dict[int, Packer] = {1: lambda w: shape.pack_weight(w, vectors)}
         if size is not None:
-            packers[1] = lambda w: Tiles(op, size).pack_weight(op, w, machine.lanes, vectors)
+            packers[1] = lambda w: TileGrid(op, size).pack_weight(op, w, machine.lanes, vectors)
         for index, operand in enumerate(op.inputs):
             if operand.name == BIAS:
                 packers[index] = lambda bias: shape.pack_bias(bias, vectors)
         return packers
 
-    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
-        size = WINOGRAD.get(point["method"])
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
+        size, tile = WINOGRAD.get(point["method"]), PixelTile.of(point["tile"])
+        blocks, groups = point["blocks"], point["groups"]
         if size is None:
-            return BlockedConvKernel(op, point["tile"], point["blocks"], point["groups"], machine).emit()
-        rows, columns, vectors = point["tile"]
-        registers = (rows * columns, vectors)
-        return WinogradKernel(op, size, registers, point["blocks"], point["groups"], machine).emit()
+            return BlockedConvKernel(op, tile, blocks, groups, machine).emit()
+        return WinogradKernel(op, size, tile.registers, blocks, groups, machine).emit()
 
 
-def _tiles(shape: Shape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
+def _tiles(shape: BlockedShape, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
     """Register tiles (rows, columns, vectors) that fit, with columns that divide a row evenly."""
     most_vectors = 1 if shape.op.groups > 1 else min(4, shape.filter_blocks)
     seen = set()
@@ -157,7 +158,7 @@ _MEMORY = 8.0
 """Bytes per cycle that weights come from memory with, all threads together."""
 
 
-def _cost(shape: Shape, point: Point, machine: CpuModel) -> float:
+def _cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles of one call."""
     size = WINOGRAD.get(point["method"])
     if size is None:
@@ -165,25 +166,22 @@ def _cost(shape: Shape, point: Point, machine: CpuModel) -> float:
     return _winograd_cost(shape, size, point, machine)
 
 
-def _winograd_cost(shape: Shape, size: int, point: Point, machine: CpuModel) -> float:
-    """Transforms, products and what reading the transformed filters takes."""
+def _winograd_cost(shape: BlockedShape, size: int, point: Point, machine: CpuModel) -> float:
+    """Cycles of the transforms, the products and the traffic of the transformed filters."""
     op, lanes = shape.op, machine.lanes
-    rows, columns, vectors = point["tile"]
-    tiles, most = Tiles(op, size), rows * columns
+    chosen, tiles = PixelTile.of(point["tile"]), TileGrid(op, size)
+    vectors, most = chosen.vectors, chosen.pixels
     panels = -(-shape.filter_blocks // vectors)
     blocks = min(point["blocks"], tiles.count)
     block = -(-tiles.count // blocks)
     blocks, pieces = -(-tiles.count // block), -(-block // most)
     height = -(-block // pieces)
-    load = 1.0 if lanes >= 16 else 0.5
-    per_k = max(
-        height * vectors / machine.fma_units, 0.5 * height + load * vectors, 1.12 * machine.fma_latency
-    )
+    per_k = RegisterTile(height, vectors).step_cycles(machine, machine.load_cycles)
     weights = tiles.points * op.channels * vectors * lanes * 4  # of one panel
     from_l2 = 0.25 * vectors * lanes / 16
     piece = (per_k + from_l2) * op.channels + 20 + 2.0 * height * vectors
     finish = 6.0 * tiles.points
-    share = _share(panels, min(point["groups"], panels), blocks, blocks, op.batch, machine)
+    share = _busiest_share(panels, min(point["groups"], panels), blocks, blocks, op.batch, machine)
     products = panels * blocks * op.batch * (pieces * tiles.points * piece + block * vectors * finish)
     begin = shape.channel_blocks * tiles.count * op.batch * 7.0 * tiles.points / machine.threads
     compute = products * share + begin + 600.0
@@ -192,24 +190,22 @@ def _winograd_cost(shape: Shape, size: int, point: Point, machine: CpuModel) -> 
     return max(compute, reread * panels * weights / _MEMORY) + 0.3 * panels * weights / _MEMORY + spilled
 
 
-def _share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
-    """Part of the work that the busiest thread does: whole panels and whole tiles, whole items."""
+def _busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int, machine: CpuModel) -> float:
+    """Part of the work that the busiest thread does: whole panels, whole tiles, whole items."""
     largest = -(-panels // groups) / panels * (-(-units // blocks) / units) / batch
     return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
 
 
-def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
+def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
-    (rows, columns, vectors), groups = point["tile"], point["groups"]
+    chosen, groups = PixelTile.of(point["tile"]), point["groups"]
+    rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
     op, lanes = shape.op, machine.lanes
     panels = -(-shape.filter_blocks // vectors)
-    load = 1.0 if lanes >= 16 else 0.5
 
     def tile(height: int, width: int) -> float:
         pixels = height * width
-        per_k = max(
-            pixels * vectors / machine.fma_units, 0.5 * pixels + load * vectors, 1.12 * machine.fma_latency
-        )
+        per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles)
         # Weights come from L2, once per tile, when the panel is too large for L1.
         if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16
@@ -228,7 +224,7 @@ def _direct_cost(shape: Shape, point: Point, machine: CpuModel) -> float:
     units = shape.tile_units(rows, columns)
     blocks, groups = min(point["blocks"], units), min(groups, panels)
     work = blocks * groups * op.batch
-    share = _share(panels, groups, units, blocks, op.batch, machine)
+    share = _busiest_share(panels, groups, units, blocks, op.batch, machine)
     weights_bytes = shape.depth * panels * vectors * lanes * 4
     block_bytes = shape.input_bytes / blocks
     # Each panel passes over the block's input, each block over the group's weights.

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
-from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
-from hetero_tvm.schedules.emit import Kernel, int32, tirx, vector_loop
-
-_FEW_PASSES = 16
-"""More passes over a panel than this make its first, cold one unimportant."""
+from hetero_tvm.schedules.cpu.images.blocked import (
+    FEW_PASSES,
+    BlockedOutput,
+    PixelTile,
+    Plane,
+    each_column_tile,
+    each_filter_block,
+    each_tile,
+    prefetch_lines,
+    share,
+)
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
 
 
-class Shape:
-    """Extents of one blocked convolution.
+class BlockedShape:
+    """Extents of one convolution on channel blocks.
 
     Attributes
     ----------
@@ -82,11 +88,12 @@ class Shape:
 
     @property
     def pitch(self) -> int:
+        """Pixels from one row of X to the next."""
         return self.x.pitch(self.op.width)
 
     @property
     def units(self) -> int:
-        """What rows are cut into blocks of: rows, or pixels of a flat image."""
+        """Most pieces that the image is cut into: rows, or groups of pixels of a flat image."""
         return self.width // 4 + 1 if self.flat else self.height
 
     def tile_units(self, rows: int, columns: int) -> int:
@@ -95,6 +102,7 @@ class Shape:
 
     @property
     def input_bytes(self) -> int:
+        """Bytes of one image of X, halo included."""
         return 4 * math.prod(self.x.shape(self.op.image)[1:])
 
     def weight_shape(self, vectors: int) -> tuple[int, int, int]:
@@ -120,6 +128,7 @@ class Shape:
         return np.ascontiguousarray(split.transpose(0, 2, 4, 3, 1)).reshape(self.weight_shape(vectors))
 
     def pack_bias(self, bias: np.ndarray, vectors: int) -> np.ndarray:
+        """[O] -> [panels * NR], zeros past O."""
         panels, _, columns = self.weight_shape(vectors)
         return np.pad(bias, (0, panels * columns - self.op.filters))
 
@@ -129,21 +138,22 @@ class BlockedConvKernel:
 
     Parameters
     ----------
-    tile : rows, columns and filter vectors of the register tile.
+    tile : pixels and filter vectors of the register tile.
     blocks, groups : parallel pieces of the rows (of a flat image: pixels), of the filter panels.
     """
 
-    def __init__(self, op: Conv2d, tile: tuple[int, int, int], blocks: int, groups: int, machine: CpuModel):
+    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, groups: int, machine: CpuModel):
         self.op, self.lanes = op, machine.lanes
-        self.shape = Shape(op, machine.lanes)
-        self.rows, self.columns, self.vectors = tile
+        self.shape = BlockedShape(op, machine.lanes)
+        self.rows, self.columns, self.vectors = tile.rows, tile.columns, tile.vectors
         self.panels = self.shape.weight_shape(self.vectors)[0]
         self.tiles = self.shape.tile_units(self.rows, self.columns)
         self.blocks, self.groups = min(blocks, self.tiles), min(groups, self.panels)
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
-    def emit(self) -> Any:
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k, shape = self.op, self.k, self.shape
         with k:
             x = k.argument("X", op.inputs[0].shape)
@@ -159,13 +169,13 @@ class BlockedConvKernel:
                     self._item(item)
         return k.function
 
-    def _fill(self, x: Any) -> None:
+    def _fill(self, x: Buffer) -> None:
         """Copy a plain X between zeros."""
         op, k, layout, pitch = self.op, self.k, self.shape.x, self.shape.pitch
         plain = k.view(x, (op.batch * op.channels, op.height * op.width))
 
-        def put(plane: Any, start: Any, count: int, source: Any | None) -> None:
-            def piece(at: Any, width: int) -> None:
+        def put(plane: Expr, start: Index, count: int, source: Expr | None) -> None:
+            def piece(at: Index, width: int) -> None:
                 value = k.splat(0.0, width)
                 if source is not None:
                     value = k.load(plain, [plane, k.ramp(source + at, width)])
@@ -186,7 +196,7 @@ class BlockedConvKernel:
                 put(plane, (op.height + top) * pitch, bottom * pitch, None)
 
     # the work ------------------------------------------------------------------------------------
-    def _item(self, item: Any) -> None:
+    def _item(self, item: Expr) -> None:
         """One block of rows for one group of filter panels."""
         k, shape = self.k, self.shape
         group = tirx.floormod(item, self.groups)
@@ -205,29 +215,28 @@ class BlockedConvKernel:
             if any(shape.y.halo):
                 self._clear_halo(panel, first_tile * self.rows, tiles, block)
 
-    def _clear_halo(self, panel: Any, first_row: Any, tiles: Any, block: Any) -> None:
+    def _clear_halo(self, panel: Expr, first_row: Index, tiles: Index, block: Expr) -> None:
         rows = tirx.min(tiles * self.rows, self.op.out_height - first_row)
 
         def clear(v: int) -> None:
             plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
             self.out.clear_halo(plane, first_row, rows, block == 0, block == self.blocks - 1)
 
-        self._for_filter_blocks(panel, clear)
+        each_filter_block(self.k, panel, self.vectors, self.shape.filter_blocks, clear)
 
-    def _flat_tile(self, panel: Any, pixel: Any, count: int) -> None:
+    def _flat_tile(self, panel: Expr, pixel: Index, count: int) -> None:
         self._tile(panel, int32(0), pixel, 1, count)
 
-    def _tile_row(self, panel: Any, y: Any, rows: int) -> None:
+    def _tile_row(self, panel: Expr, y: Index, rows: int) -> None:
         """All tiles of ``rows`` rows from ``y``."""
-        wide, narrow = divmod(self.shape.width, self.columns)
-        if wide:
-            with self.k.serial(wide) as column:
-                self._tile(panel, y, column * self.columns, rows, self.columns)
-        if narrow:
-            self._tile(panel, y, int32(wide * self.columns), rows, narrow)
 
-    def _tile(self, panel: Any, y: Any, x: Any, rows: int, columns: int) -> None:
-        """The products and the epilogue of output pixels [y, y + rows) x [x, x + columns)."""
+        def tile(x: Index, columns: int) -> None:
+            self._tile(panel, y, x, rows, columns)
+
+        each_column_tile(self.k, self.shape.width, self.columns, tile)
+
+    def _tile(self, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
+        """Products and epilogue of output pixels [y, y + rows) x [x, x + columns)."""
         k, lanes = self.k, self.lanes
         acc = k.scratch((rows * columns, self.vectors * lanes))
         for v in range(self.vectors):
@@ -243,16 +252,7 @@ class BlockedConvKernel:
                 value = k.load(acc, [r * columns + q, k.ramp(v * lanes, lanes)])
                 self.out.put(value, plane, block, y + r, x + q)
 
-        self._for_filter_blocks(panel, write)
-
-    def _for_filter_blocks(self, panel: Any, body: Callable[[int], None]) -> None:
-        """The blocks of a panel that exist (the last panel may reach past the filters)."""
-        for v in range(self.vectors):
-            if v and self.shape.filter_blocks % self.vectors:
-                with self.k.when(panel * self.vectors + v < self.shape.filter_blocks):
-                    body(v)
-            else:
-                body(v)
+        each_filter_block(k, panel, self.vectors, self.shape.filter_blocks, write)
 
     @property
     def _passes(self) -> int:
@@ -260,10 +260,10 @@ class BlockedConvKernel:
         shape = self.shape
         passes = -(-self.tiles * (1 if shape.flat else -(-shape.width // self.columns)) // self.blocks)
         _, depth, columns = shape.weight_shape(self.vectors)
-        worth = passes <= _FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
+        worth = passes <= FEW_PASSES and self.panels > self.groups and depth * columns * 4 >= _PREFETCHED
         return passes if worth else 0
 
-    def _pass(self, y: Any, x: Any) -> Any:
+    def _pass(self, y: Index, x: Index) -> Expr | None:
         """A number below :attr:`_passes`, another one for each tile of a block."""
         shape = self.shape
         number = tirx.floordiv(x, self.columns)
@@ -272,8 +272,9 @@ class BlockedConvKernel:
         return tirx.floormod(number, self._passes) if self._passes else None
 
     def _accumulate(
-        self, acc: Any, panel: Any, y: Any, x: Any, rows: int, columns: int, part: Any | None
+        self, acc: Buffer, panel: Expr, y: Index, x: Index, rows: int, columns: int, part: Expr | None
     ) -> None:
+        """acc[pixel][:] += the products of all taps and channels; ``part`` of the next panel is fetched."""
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
         block, (sh, sw) = shape.x.block, op.strides
         planes = self.batch * shape.x.blocks(op.channels)
@@ -282,13 +283,13 @@ class BlockedConvKernel:
         first = y * (sh * shape.pitch) + x * sw
         kw = op.kernel[1]
 
-        def products(channel_block: Any, i: Any, j: Any, lanes_in: int) -> None:
+        def products(channel_block: Expr, i: Expr, j: Expr, lanes_in: int) -> None:
             """One tap, ``lanes_in`` channels of one block."""
             top, left = shape.taps[0]
             base = (first + (top + i * op.dilation[0]) * shape.pitch + left + j * op.dilation[1]) * block
             depth = ((channel_block * op.kernel[0] + i) * kw + j) * block
 
-            def channel(c: Any) -> None:
+            def channel(c: Expr) -> None:
                 with k.unroll(rows) as r, k.unroll(columns) as q, k.unroll(self.vectors) as v:
                     column = k.ramp(v * lanes, lanes)
                     at = base + (r * (sh * shape.pitch) + q * sw) * block + c
@@ -304,7 +305,7 @@ class BlockedConvKernel:
             with k.unroll(lanes_in) as c:
                 channel(c)
 
-        def taps(channel_block: Any, lanes_in: int) -> None:
+        def taps(channel_block: Expr, lanes_in: int) -> None:
             # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
             with k.serial(op.kernel[0]) as i, k.serial(kw) as j:
                 products(channel_block, i, j, lanes_in)
@@ -317,7 +318,7 @@ class BlockedConvKernel:
         if channels % block:
             taps(int32(full), channels % block)
 
-    def _first_block(self, panel: Any) -> Any:
+    def _first_block(self, panel: Expr) -> Expr:
         """First input block that a filter block reads, as an expression (it is linear in steps)."""
         firsts, most = self.shape.group_blocks
         op = self.op

@@ -1,4 +1,4 @@
-"""Where output pixels of a convolution find their inputs, and how the pixels are cut into blocks."""
+"""Geometry of a direct convolution: places of the inputs of each pixel, and blocks of pixels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Geometry:
         self.reach = max(shift for _, shift in self.taps)
 
 
-class Blocks:
+class PixelBlocks:
     """The output pixels cut into equal blocks: panels of a gapless plane, else whole rows.
 
     Attributes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
-from hetero_tvm.schedules.cpu.images.conv2d_geometry import Blocks, Geometry
-from hetero_tvm.schedules.emit import Kernel, int32, tirx, vector_loop, vector_pieces
+from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop, vector_pieces
 
 
 class ConvKernel:
@@ -17,22 +18,22 @@ class ConvKernel:
 
     Parameters
     ----------
-    tile : filters and pixel vectors of the register tile.
+    tile : filters (rows) and pixel vectors of the register tile.
     blocks : how the output pixels are cut.
     groups : parallel groups of filter tiles.
     """
 
-    def __init__(self, op: Conv2d, tile: tuple[int, int], blocks: Blocks, groups: int, lanes: int):
+    def __init__(self, op: Conv2d, tile: RegisterTile, blocks: PixelBlocks, groups: int, lanes: int):
         self.op, self.lanes, self.blocks = op, lanes, blocks
         self.geometry: Geometry = blocks.geometry
-        self.rows, self.vectors = tile
-        self.columns = self.vectors * lanes
+        self.rows, self.vectors, self.columns = tile.rows, tile.vectors, tile.columns(lanes)
         self.tiles = -(-op.filters // self.rows)
         self.groups = min(groups, self.tiles)
         self.depth = op.channels // op.groups
         self.k = Kernel()
 
-    def emit(self) -> Any:
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k, geometry = self.op, self.k, self.geometry
         with k:
             x = k.argument("X", op.inputs[0].shape)
@@ -55,7 +56,7 @@ class ConvKernel:
         return k.function
 
     # the input -----------------------------------------------------------------------------------
-    def _fill_planes(self, x: Any) -> None:
+    def _fill_planes(self, x: Buffer) -> None:
         """Copy X into padded phases; everything around is zero."""
         op, k = self.op, self.k
         x_planes = k.view(x, (op.batch * op.channels, op.height * op.width))
@@ -66,7 +67,8 @@ class ConvKernel:
                 for index, phase in enumerate(self.geometry.phases):
                     self._fill_phase(x_planes, plane, index, phase)
 
-    def _fill_patches(self, x_planes: Any, plane: Any) -> None:
+    def _fill_patches(self, x_planes: Buffer, plane: Expr) -> None:
+        """Copy one plane where every tap is a phase of its own."""
         op, k, geometry = self.op, self.k, self.geometry
         sh, sw = op.strides
         with k.serial(sh) as i, k.serial(sw) as j:
@@ -75,7 +77,8 @@ class ConvKernel:
                 k.store(self.planes, value, [i * sw + j, plane, line * geometry.pitch + column])
             self._zero(i * sw + j, plane, geometry.rows * geometry.pitch)
 
-    def _fill_phase(self, x_planes: Any, plane: Any, index: int, phase: tuple[int, int]) -> None:
+    def _fill_phase(self, x_planes: Buffer, plane: Expr, index: int, phase: tuple[int, int]) -> None:
+        """Copy one phase of one plane between zeros."""
         op, k, geometry = self.op, self.k, self.geometry
         (sh, sw), (top, left) = op.strides, op.padding[:2]
         # Row a of a phase is input row a * sh + down; the valid ones are one range, columns likewise.
@@ -93,7 +96,7 @@ class ConvKernel:
             if geometry.direct:
                 source = target = int32(0)
 
-            def copy(start: Any, width: int) -> None:
+            def copy(start: Index, width: int) -> None:
                 at = source + start * sw
                 at = tirx.Ramp(at, int32(sw), width) if width > 1 else at
                 value = k.load(x_planes, [plane, at])
@@ -101,16 +104,17 @@ class ConvKernel:
 
             vector_loop(k, last - first, self.lanes, copy)
 
-    def _zero(self, index: Any, plane: Any, start: int) -> None:
+    def _zero(self, index: Index, plane: Expr, start: int) -> None:
+        """Clear one plane from ``start``."""
         k = self.k
 
-        def clear(at: Any, width: int) -> None:
+        def clear(at: Index, width: int) -> None:
             k.store(self.planes, k.splat(0.0, width), [index, plane, k.ramp(start + at, width)])
 
         vector_loop(k, self.blocks.plane - start, self.lanes, clear)
 
     # the products --------------------------------------------------------------------------------
-    def _item(self, item: Any) -> None:
+    def _item(self, item: Expr) -> None:
         """One block of pixels for one group of filter tiles."""
         k, count = self.k, self.blocks.count
         group = tirx.floormod(item, self.groups)
@@ -127,7 +131,8 @@ class ConvKernel:
             if not gapless:
                 self._store_strip(tile)
 
-    def _panel(self, tile: Any, panel: Any) -> None:
+    def _panel(self, tile: Expr, panel: Expr) -> None:
+        """One register tile: to Y, or to the strip where rows have gaps."""
         k = self.k
         acc = k.scratch((self.rows, self.columns))
         pixel = self.block * self.blocks.step + panel * self.columns
@@ -139,14 +144,14 @@ class ConvKernel:
             value = k.load(acc, [r, k.ramp(v * self.lanes, self.lanes)])
             k.store(self.strip, value, [r, k.ramp(panel * self.columns + v * self.lanes, self.lanes)])
 
-    def _accumulate(self, acc: Any, tile: Any, pixel: Any) -> None:
+    def _accumulate(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
         """acc[MR][NR] = sum over channels and taps."""
         k, taps, lanes = self.k, len(self.geometry.taps), self.lanes
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
         first_plane = self.batch * self.op.channels + (tile if self.op.depthwise else 0)
 
-        def tap_product(channel: Any, tap: Any) -> None:
+        def tap_product(channel: Expr, tap: Index) -> None:
             phase, shift = (tap, 0) if self.geometry.patches else self.geometry.taps[tap]
             with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
                 at = k.ramp(v * lanes, lanes)
@@ -161,15 +166,15 @@ class ConvKernel:
                 tap_product(channel, tap)
             return
         # Few taps leave a short body: several channels per step keep the loop overhead small.
-        together = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))
-        with k.serial(self.depth // together) as step:
-            for u in range(together):
+        channels_per_step = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))
+        with k.serial(self.depth // channels_per_step) as step:
+            for u in range(channels_per_step):
                 for tap in range(taps):
-                    tap_product(step * together + u, tap)
+                    tap_product(step * channels_per_step + u, tap)
 
     # the output ----------------------------------------------------------------------------------
-    def _store_panel(self, acc: Any, tile: Any, pixel: Any) -> None:
-        """Epilogue on the registers; the last panel may reach past the end of the plane."""
+    def _store_panel(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
+        """Apply the epilogue to the registers and store them; the last panel may pass the plane's end."""
         k, pixels = self.k, self.geometry.pixels
 
         def write(count: int) -> None:
@@ -193,8 +198,8 @@ class ConvKernel:
         else:
             k.branch(pixel + self.columns <= pixels, lambda: write(self.columns), lambda: inside(last))
 
-    def _store_strip(self, tile: Any) -> None:
-        """Epilogue on whole rows of the strip, without the gaps between them."""
+    def _store_strip(self, tile: Expr) -> None:
+        """Apply the epilogue to whole rows of the strip and store them, without the gaps between them."""
         k, op, rows = self.k, self.op, self.blocks.rows
         valid = tirx.min(int32(rows), op.out_height - self.block * rows)
         with k.serial(self.rows) as r:
@@ -209,15 +214,16 @@ class ConvKernel:
 
             self._if_filter(filter_, row)
 
-    def _if_filter(self, filter_: Any, body: Callable[[], None]) -> None:
-        """The last tile may hold filters that do not exist."""
+    def _if_filter(self, filter_: Expr, body: Callable[[], None]) -> None:
+        """Run ``body`` where the filter exists: the last tile may reach past the filters."""
         if self.op.filters % self.rows == 0:
             body()
         else:
             with self.k.when(filter_ < self.op.filters):
                 body()
 
-    def _finish(self, value: Any, filter_: Any, pixel: Any, width: int) -> None:
+    def _finish(self, value: Expr, filter_: Expr, pixel: Expr, width: int) -> None:
+        """Apply the epilogue to ``width`` pixels of one filter and store them."""
         k = self.k
         at = [self.batch * self.op.filters + filter_, k.ramp(pixel, width)]
         rest = iter(self.extra)
@@ -227,7 +233,7 @@ class ConvKernel:
             elif step == RESIDUAL:
                 value = value + k.load(next(rest), at)
             else:
-                value = getattr(vector_math, step)(value)
+                value = vector_math.ACTIVATIONS[step](value)
         k.store(self.y, value, at)
 
 

@@ -23,20 +23,27 @@ is not stored.  A NaN or an infinity spreads over its whole tile, not only over 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, prefetch_lines, share
-from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import Shape
+from hetero_tvm.schedules.cpu.images.blocked import (
+    FEW_PASSES,
+    BlockedOutput,
+    Plane,
+    each_filter_block,
+    each_tile,
+    prefetch_lines,
+    share,
+)
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedShape
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
-from hetero_tvm.schedules.emit import Kernel, as_index, int32, tirx
-
-_FEW_PASSES = 16
-"""More passes over the filters of a point than this make their first, cold one unimportant."""
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
 
 
 def applies(op: Conv2d) -> bool:
@@ -45,7 +52,7 @@ def applies(op: Conv2d) -> bool:
     return square and Layout.parse(op.x_layout).blocked
 
 
-class Tiles:
+class TileGrid:
     """Tiles of the output of one convolution.
 
     Attributes
@@ -76,26 +83,27 @@ class WinogradKernel:
     Parameters
     ----------
     size : outputs of a tile per side.
-    registers : tiles and filter vectors of the register tile.
+    registers : tiles (as rows) and filter vectors of the register tile.
     blocks, groups : parallel pieces of the tiles, of the filter panels.
     """
 
     def __init__(
-        self, op: Conv2d, size: int, registers: tuple[int, int], blocks: int, groups: int, machine: CpuModel
+        self, op: Conv2d, size: int, registers: RegisterTile, blocks: int, groups: int, machine: CpuModel
     ):
         self.op, self.lanes = op, machine.lanes
-        self.shape, self.tiles = Shape(op, machine.lanes), Tiles(op, size)
+        self.shape, self.tiles = BlockedShape(op, machine.lanes), TileGrid(op, size)
         self.form = self.tiles.form
-        most, self.vectors = registers
+        self.vectors = registers.vectors
         self.panels = -(-self.shape.filter_blocks // self.vectors)
         self.blocks, self.groups = min(blocks, self.tiles.count), min(groups, self.panels)
         self.block = -(-self.tiles.count // self.blocks)
         self.blocks = -(-self.tiles.count // self.block)
-        self.height = -(-self.block // -(-self.block // most))  # even pieces of a block
+        self.height = -(-self.block // -(-self.block // registers.rows))  # even pieces of a block
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
-    def emit(self) -> Any:
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k, shape, points = self.op, self.k, self.shape, self.tiles.points
         columns = self.vectors * self.lanes
         with k:
@@ -115,8 +123,8 @@ class WinogradKernel:
                     self._item(item)
         return k.function
 
-    def _transform_input(self, plane: Any, row: Any, column: Any) -> None:
-        """One tile of one channel block: V[:, plane, tile]."""
+    def _transform_input(self, plane: Expr, row: Expr, column: Expr) -> None:
+        """Transform one tile of one channel block: V[:, plane, tile]."""
         op, k, shape, form, lanes = self.op, self.k, self.shape, self.form, self.lanes
         (top, left), size, reach = shape.taps[0], form.size, form.reach
         lane = k.ramp(0, lanes)
@@ -138,11 +146,11 @@ class WinogradKernel:
             for j, value in enumerate(form.input_side(k, values)):
                 k.store(self.v, value, [i * reach + j, plane, k.ramp(tile * lanes, lanes)])
 
-    def _inside(self, index: Any, furthest: int, extent: int) -> Any:
+    def _inside(self, index: Expr, furthest: int, extent: int) -> Expr:
         """``index``, or the last row or column when tiles reach past them."""
         return index if furthest <= extent else self.k.let(tirx.min(index, int32(extent - 1)))
 
-    def _item(self, item: Any) -> None:
+    def _item(self, item: Expr) -> None:
         """One block of tiles for one group of filter panels."""
         k, points = self.k, self.tiles.points
         group = tirx.floormod(item, self.groups)
@@ -160,16 +168,18 @@ class WinogradKernel:
                 self._products(m, panel, point, first_tile, pieces, last)
             with k.serial(tiles) as t:
                 finish = functools.partial(self._finish, m, panel, first_tile, t)
-                self._for_filter_blocks(panel, finish)
+                self._each_filter_block(panel, finish)
             if any(self.shape.y.halo):
                 with k.when(block == 0):
-                    self._for_filter_blocks(panel, functools.partial(self._clear_halo, panel))
+                    self._each_filter_block(panel, functools.partial(self._clear_halo, panel))
 
-    def _products(self, m: Any, panel: Any, point: Any, first_tile: Any, pieces: Any, last: int) -> None:
+    def _products(
+        self, m: Buffer, panel: Expr, point: Expr, first_tile: Expr, pieces: Expr, last: int
+    ) -> None:
         """M[point] of all tiles of the block; the last block may be smaller than the others."""
         k = self.k
 
-        def some(start: Any, size: int) -> None:
+        def some(start: Index, size: int) -> None:
             self._accumulate(m, panel, point, first_tile, start, size)
 
         if self.blocks == 1 or last == self.block:
@@ -181,12 +191,15 @@ class WinogradKernel:
                 lambda: each_tile(k, int32(0), -(-last // self.height), last, self.height, some),
             )
 
-    def _accumulate(self, m: Any, panel: Any, point: Any, first_tile: Any, start: Any, tiles: int) -> None:
+    def _accumulate(
+        self, m: Buffer, panel: Expr, point: Expr, first_tile: Expr, start: Index, tiles: int
+    ) -> None:
+        """M[point, start : start + tiles]: the product over all channels."""
         op, k, lanes = self.op, self.k, self.lanes
         acc = k.scratch((tiles, self.vectors * lanes))
         plane = self.batch * self.shape.channel_blocks
 
-        def each(body: Any) -> None:
+        def each(body: Callable[[Expr, Expr], None]) -> None:
             with k.unroll(tiles) as t, k.unroll(self.vectors) as v:
                 body(t, k.ramp(v * lanes, lanes))
 
@@ -197,13 +210,13 @@ class WinogradKernel:
         ahead = [tirx.floordiv(following, self.tiles.points), tirx.floormod(following, self.tiles.points)]
         parts = -(-self.block // self.height)
 
-        def channels(block: Any, count: int) -> None:
-            if parts <= _FEW_PASSES:
+        def channels(block: Expr, count: int) -> None:
+            if parts <= FEW_PASSES:
                 part = tirx.floordiv(as_index(start), self.height)
                 prefetch_lines(k, self.u, ahead, block * lanes, count, part, parts)
             with k.unroll(count) as c:
 
-                def product(t: Any, column: Any) -> None:
+                def product(t: Expr, column: Expr) -> None:
                     at = [point, plane + block, (first_tile + start + t) * lanes + c]
                     value = k.splat(k.load(self.v, at), lanes)
                     value = value * k.load(self.u, [panel, point, block * lanes + c, column])
@@ -219,8 +232,8 @@ class WinogradKernel:
             channels(int32(full), rest)
         each(lambda t, column: k.store(m, k.load(acc, [t, column]), [point, start + t, column]))
 
-    def _finish(self, m: Any, panel: Any, first_tile: Any, t: Any, v: int) -> None:
-        """Outputs of one tile and one block of filters."""
+    def _finish(self, m: Buffer, panel: Expr, first_tile: Expr, t: Expr, v: int) -> None:
+        """Store the outputs of one tile and one block of filters."""
         op, k, form, lanes = self.op, self.k, self.form, self.lanes
         size, reach = form.size, form.reach
         lane, column = k.ramp(0, lanes), k.ramp(v * lanes, lanes)
@@ -236,7 +249,7 @@ class WinogradKernel:
         y = k.let(tirx.floordiv(tile, self.tiles.columns) * size)
         x = k.let(tirx.floormod(tile, self.tiles.columns) * size)
 
-        def put(i: int, j: int, value: Any) -> None:
+        def put(i: int, j: int, value: Expr) -> None:
             self.out.put(value + bias, plane, filter_block, y + i, x + j)
 
         for i in range(size):
@@ -254,15 +267,11 @@ class WinogradKernel:
                 else:
                     put(i, j, value)
 
-    def _clear_halo(self, panel: Any, v: int) -> None:
+    def _clear_halo(self, panel: Expr, v: int) -> None:
+        """Write zeros around the plane of one filter block."""
         plane = self.batch * self.shape.filter_blocks + panel * self.vectors + v
         always = tirx.const(True)
         self.out.clear_halo(plane, int32(0), self.op.out_height, always, always)
 
-    def _for_filter_blocks(self, panel: Any, body: Any) -> None:
-        for v in range(self.vectors):
-            if v and self.shape.filter_blocks % self.vectors:
-                with self.k.when(panel * self.vectors + v < self.shape.filter_blocks):
-                    body(v)
-            else:
-                body(v)
+    def _each_filter_block(self, panel: Expr, body: Callable[[int], None]) -> None:
+        each_filter_block(self.k, panel, self.vectors, self.shape.filter_blocks, body)

@@ -18,23 +18,30 @@ probably read in the next 1x1 convolution.
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
+from itertools import product
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
-from hetero_tvm.schedules.cpu.images.blocked import BlockedOutput, Plane, each_tile, share
-from hetero_tvm.schedules.emit import Kernel, int32, tirx
+from hetero_tvm.schedules.cpu.images.blocked import (
+    BlockedOutput,
+    PixelTile,
+    Plane,
+    each_column_tile,
+    each_tile,
+    share,
+)
+from hetero_tvm.schedules.emit import Index, Kernel
 
 _UNROLLED = 800
-"""FMAs of one tile: the whole tile is straight-line code."""
+"""Most FMAs of one tile: the whole tile is straight-line code."""
 
 
 class DepthwiseSpace(DesignSpace):
@@ -70,12 +77,11 @@ class DepthwiseSpace(DesignSpace):
         return min(points, key=lambda point: _cost(op, point, machine))
 
     def features(self, op: Conv2d, point: Point, machine: CpuModel) -> list[float]:
-        rows, columns = point["tile"]
-        return [
-            math.log2(op.channels), math.log2(op.out_height * op.out_width), math.prod(op.kernel),
-            op.strides[0], rows, columns, rows * columns, point["blocks"], op.out_height % rows,
-            op.out_width % columns, math.log2(_cost(op, point, machine)),
-        ]  # fmt: skip
+        tile = PixelTile.of(point["tile"])
+        sizes = [math.log2(op.channels), math.log2(op.out_height * op.out_width), math.prod(op.kernel)]
+        decisions = [tile.rows, tile.columns, tile.pixels, point["blocks"]]
+        rests = [op.out_height % tile.rows, op.out_width % tile.columns]
+        return [*sizes, op.strides[0], *decisions, *rests, math.log2(_cost(op, point, machine))]
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         lanes, taps = machine.lanes, math.prod(op.kernel)
@@ -92,8 +98,8 @@ class DepthwiseSpace(DesignSpace):
                 packers[index] = lambda bias: np.pad(bias, (0, blocks * lanes - op.filters))
         return packers
 
-    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> Any:
-        return _Depthwise(op, point["tile"], point["blocks"], machine).emit()
+    def emit(self, op: Conv2d, point: Point, machine: CpuModel) -> PrimFunc:
+        return _DepthwiseKernel(op, PixelTile.of(point["tile"]), point["blocks"], machine).emit()
 
 
 def _tiles(op: Conv2d, machine: CpuModel) -> list[tuple[int, int]]:
@@ -113,52 +119,51 @@ def _tiles(op: Conv2d, machine: CpuModel) -> list[tuple[int, int]]:
 
 def _reach(op: Conv2d, rows: int, columns: int) -> int:
     """Input pixels under a tile."""
+    extents = [range(extent) for extent in (rows, columns, *op.kernel)]
     used = {
         (r * op.strides[0] + i * op.dilation[0], q * op.strides[1] + j * op.dilation[1])
-        for r in range(rows) for q in range(columns) for i in range(op.kernel[0]) for j in range(op.kernel[1])
-    }  # fmt: skip
+        for r, q, i, j in product(*extents)
+    }
     return len(used)
 
 
 def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     """Cycles of one call on the busiest thread."""
-    (rows, columns), taps = point["tile"], math.prod(op.kernel)
-    load = 1.0 if machine.lanes >= 16 else 0.5
+    chosen, taps = PixelTile.of(point["tile"]), math.prod(op.kernel)
+    rows, columns = chosen.rows, chosen.columns
 
     def tile(height: int, width: int) -> float:
         if not height or not width:
             return 0.0
         pixels = height * width
         held = pixels + taps + 1 <= machine.registers  # the weights stay in registers
-        loads = (_reach(op, height, width) + (0 if held else taps)) * load
+        loads = (_reach(op, height, width) + (0 if held else taps)) * machine.load_cycles
         products = taps * max(pixels / machine.fma_units, machine.fma_latency)
         return max(loads, products) + 0.3 * min(loads, products) + 3.0 * pixels + 10
 
     high, wide = op.out_height // rows, op.out_width // columns
     low, narrow = op.out_height % rows, op.out_width % columns
-    plane = (
-        high * wide * tile(rows, columns) + high * tile(rows, narrow)
-        + (wide * tile(low, columns) + tile(low, narrow))
-    )  # fmt: skip
+    plane = high * wide * tile(rows, columns) + high * tile(rows, narrow)
+    plane += wide * tile(low, columns) + tile(low, narrow)
     work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
     return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads
 
 
-class _Depthwise:
+class _DepthwiseKernel:
     """Emits one depthwise convolution."""
 
-    def __init__(self, op: Conv2d, tile: tuple[int, int], blocks: int, machine: CpuModel):
-        self.op, self.lanes = op, machine.lanes
-        self.rows, self.columns = tile
-        self.tiles = -(-op.out_height // self.rows)
+    def __init__(self, op: Conv2d, tile: PixelTile, blocks: int, machine: CpuModel):
+        self.op, self.lanes, self.tile = op, machine.lanes, tile
+        self.tiles = -(-op.out_height // tile.rows)
         self.blocks = min(blocks, self.tiles)
         self.x_layout = Layout.parse(op.x_layout)
         self.planes = -(-op.filters // machine.lanes)
         self.k = Kernel()
         self.out = BlockedOutput(self.k, op, machine)
 
-    def emit(self) -> Any:
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
         op, k = self.op, self.k
         with k:
             x = k.argument("X", op.inputs[0].shape)
@@ -170,25 +175,26 @@ class _Depthwise:
                     self._item(item)
         return k.function
 
-    def _item(self, item: Any) -> None:
+    def _item(self, item: Expr) -> None:
         """One block of rows of one channel block."""
         k, op = self.k, self.op
         block = tirx.floormod(item, self.blocks)
         plane = tirx.floordiv(item, self.blocks)
         first, count = share(block, self.tiles, self.blocks)
-        each_tile(k, first, count, op.out_height, self.rows, functools.partial(self._row, plane))
-        rows = tirx.min(count * self.rows, op.out_height - first * self.rows)
-        self.out.clear_halo(plane, first * self.rows, rows, block == 0, block == self.blocks - 1)
+        height = self.tile.rows
 
-    def _row(self, plane: Any, y: Any, rows: int) -> None:
-        wide, narrow = divmod(self.op.out_width, self.columns)
-        if wide:
-            with self.k.serial(wide) as column:
-                self._tile(plane, y, column * self.columns, rows, self.columns)
-        if narrow:
-            self._tile(plane, y, int32(wide * self.columns), rows, narrow)
+        def tile_row(y: Index, rows: int) -> None:
+            def tile(x: Index, columns: int) -> None:
+                self._tile(plane, y, x, rows, columns)
 
-    def _tile(self, plane: Any, y: Any, x: Any, rows: int, columns: int) -> None:
+            each_column_tile(k, op.out_width, self.tile.columns, tile)
+
+        each_tile(k, first, count, op.out_height, height, tile_row)
+        rows = tirx.min(count * height, op.out_height - first * height)
+        self.out.clear_halo(plane, first * height, rows, block == 0, block == self.blocks - 1)
+
+    def _tile(self, plane: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
+        """Output pixels [y, y + rows) x [x, x + columns) of one plane."""
         op, k, lanes = self.op, self.k, self.lanes
         (sh, sw), (dh, dw), (kh, kw) = op.strides, op.dilation, op.kernel
         channel_block = tirx.floormod(plane, self.planes)
@@ -198,12 +204,9 @@ class _Depthwise:
         for pixel in range(rows * columns):
             k.store(acc, start, [pixel, lane])
         sees: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for r in range(rows):
-            for q in range(columns):
-                for i in range(kh):
-                    for j in range(kw):
-                        at = (r * sh + i * dh, q * sw + j * dw)
-                        sees.setdefault(at, []).append((r * columns + q, i * kw + j))
+        for r, q, i, j in product(range(rows), range(columns), range(kh), range(kw)):
+            at = (r * sh + i * dh, q * sw + j * dw)
+            sees.setdefault(at, []).append((r * columns + q, i * kw + j))
         pitch = self.x_layout.pitch(op.width)
         top, left = self.x_layout.halo[0] - op.padding[0], self.x_layout.halo[1] - op.padding[1]
         first = (y * sh + top) * pitch + x * sw + left
@@ -211,8 +214,7 @@ class _Depthwise:
             at = (first + down * pitch + right) * lanes
             value = k.let(k.load(self.x, [plane, k.ramp(at, lanes)]))
             for pixel, tap in uses:
-                product = value * k.load(self.w, [channel_block, tap, lane])
-                k.store(acc, k.load(acc, [pixel, lane]) + product, [pixel, lane])
-        for r in range(rows):
-            for q in range(columns):
-                self.out.put(k.load(acc, [r * columns + q, lane]), plane, channel_block, y + r, x + q)
+                term = value * k.load(self.w, [channel_block, tap, lane])
+                k.store(acc, k.load(acc, [pixel, lane]) + term, [pixel, lane])
+        for r, q in product(range(rows), range(columns)):
+            self.out.put(k.load(acc, [r * columns + q, lane]), plane, channel_block, y + r, x + q)

@@ -20,15 +20,15 @@ scattered to, the plain planes; zeros into the halo.  It moves each value once; 
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d, Relayout
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu.images.blocked import Plane
-from hetero_tvm.schedules.emit import Kernel, int32, tirx
+from hetero_tvm.schedules.emit import Kernel, int32
 
 _LOWEST = -math.inf
 
@@ -60,11 +60,11 @@ class Pool2dSpace(DesignSpace):
     def features(self, op: Pool2d, point: Point, machine: CpuModel) -> list[float]:
         return [math.log2(op.flops), math.prod(op.kernel), point["accumulators"]]
 
-    def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> Any:
-        return _Pool(op, point["accumulators"]).emit()
+    def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> PrimFunc:
+        return _PoolKernel(op, point["accumulators"]).emit()
 
 
-class _Pool:
+class _PoolKernel:
     """Emits one pooling."""
 
     def __init__(self, op: Pool2d, accumulators: int):
@@ -74,7 +74,8 @@ class _Pool:
         self.output = Plane(self.k, Layout.parse(op.y_layout), *op.out)
         self.lanes = self.input.layout.block
 
-    def emit(self) -> Any:
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, Y."""
         op, k = self.op, self.k
         with k:
             x, y = k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape)
@@ -88,7 +89,7 @@ class _Pool:
                 self.output.clear_halo(self.y, plane, row, 1, row == 0, row == op.out[0] - 1)
         return k.function
 
-    def _window(self, axis: int, index: Any) -> tuple[Any, Any]:
+    def _window(self, axis: int, index: Expr) -> tuple[Expr, Expr]:
         """First row or column that output ``index`` sees, and how many."""
         op, k = self.op, self.k
         extent = (op.height, op.width)[axis]
@@ -97,7 +98,8 @@ class _Pool:
         high = tirx.min(start + op.kernel[axis], int32(extent))
         return low, k.let(tirx.max(high - low, 0))
 
-    def _counted(self, axis: int, index: Any, seen: Any) -> Any:
+    def _counted(self, axis: int, index: Expr, seen: Expr) -> Expr:
+        """Rows or columns that a mean divides by: those inside the image, or inside its padding too."""
         op = self.op
         if not op.count_padding:
             return seen
@@ -105,7 +107,8 @@ class _Pool:
         extent = (op.height, op.width)[axis] + op.padding[2 + axis]
         return tirx.min(start + op.kernel[axis], int32(extent)) - start
 
-    def _pixel(self, plane: Any, row: Any, column: Any, top: Any, height: Any) -> None:
+    def _pixel(self, plane: Expr, row: Expr, column: Expr, top: Expr, height: Expr) -> None:
+        """Pool one pixel of one plane over ``height`` rows from ``top``."""
         op, k, lanes, several = self.op, self.k, self.lanes, self.accumulators
         left, width = self._window(1, column)
         acc = k.scratch((several, lanes))
@@ -113,7 +116,7 @@ class _Pool:
         for a in range(several):
             k.store(acc, k.splat(_LOWEST if op.mode == MAX else 0.0, lanes), [a, lane])
 
-        def take(a: int, y: Any, x: Any) -> None:
+        def take(a: int, y: Expr, x: Expr) -> None:
             value = k.load(self.x, self.input.at(plane, y, x))
             so_far = k.load(acc, [a, lane])
             k.store(acc, tirx.max(so_far, value) if op.mode == MAX else so_far + value, [a, lane])
@@ -139,7 +142,7 @@ class _Pool:
 
 
 class RelayoutSpace(DesignSpace):
-    """No knobs: it only moves data."""
+    """Space of changes of layout; no knobs, as it only moves data."""
 
     name = "cpu.relayout"
     version = 1
@@ -162,7 +165,7 @@ class RelayoutSpace(DesignSpace):
     def default(self, op: Relayout, machine: CpuModel) -> Point:
         return {}
 
-    def emit(self, op: Relayout, point: Point, machine: CpuModel) -> Any:
+    def emit(self, op: Relayout, point: Point, machine: CpuModel) -> PrimFunc:
         k, lanes = Kernel(), machine.lanes
         forms = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
         pixels, blocks, tail = op.height * op.width, -(-op.channels // lanes), op.channels % lanes
@@ -176,8 +179,8 @@ class RelayoutSpace(DesignSpace):
                 for plane, buffer in zip(planes, buffers, strict=True)
             )
 
-            def move(plane: Any, row: Any, column: Any, count: int) -> None:
-                """One pixel, ``count`` channels of it."""
+            def move(plane: Expr, row: Expr, column: Expr, count: int) -> None:
+                """Move ``count`` channels of one pixel."""
                 first = tirx.floormod(plane, blocks) * (lanes * pixels) + row * op.width + column
                 at = tirx.Ramp(first, int32(pixels), count) if count > 1 else first
                 plain = [tirx.floordiv(plane, blocks), at]

@@ -15,10 +15,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Expr
 from hetero_tvm.schedules.emit import Kernel
 
 _POINTS = {
@@ -60,7 +60,7 @@ class Winograd:
         """``G g G^T`` in float64: [O, C, 3, 3] -> [O, C, reach, reach]."""
         return self.filters @ w.astype("float64") @ self.filters.T
 
-    def input_side(self, k: Kernel, values: Sequence[Any]) -> list[Any]:
+    def input_side(self, k: Kernel, values: Sequence[Expr]) -> list[Expr]:
         """``B^T d`` along one axis; rows of points p and -p are sum and difference of two halves."""
         rows, result = self._inputs, [_combination(k, self._inputs[0], values)]
         for j in range(1, self.reach - 1, 2):
@@ -69,7 +69,7 @@ class Winograd:
             result += [k.let(odd + even), k.let(odd - even)]
         return [*result, _combination(k, rows[-1], values)]
 
-    def output_side(self, k: Kernel, values: Sequence[Any]) -> list[Any]:
+    def output_side(self, k: Kernel, values: Sequence[Expr]) -> list[Expr]:
         """``A^T m`` along one axis, from sums and differences of the values at p and -p."""
         halves, columns = [values[0]], [self._outputs[:, 0]]
         for j in range(1, self.reach - 1, 2):
@@ -96,7 +96,7 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
     return result
 
 
-def _combination(k: Kernel, row: np.ndarray, values: Sequence[Any]) -> Any:
+def _combination(k: Kernel, row: np.ndarray, values: Sequence[Expr]) -> Expr:
     """Sum of ``row[i] * values[i]`` without the zeros, ones last so that they start no multiplication."""
     lanes = None
     total = None
@@ -116,6 +116,6 @@ def _combination(k: Kernel, row: np.ndarray, values: Sequence[Any]) -> Any:
     return k.let(total)
 
 
-def _lanes(value: Any) -> int:
+def _lanes(value: Expr) -> int:
     text = str(value.ty.dtype)
     return int(text.partition("x")[2] or 1)

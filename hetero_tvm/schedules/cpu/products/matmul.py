@@ -31,13 +31,13 @@ thread's activations stay in its own L2), more than that blocks the rows for lar
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.products.matmul_estimate import (
@@ -57,7 +57,7 @@ class MatmulSpace(DesignSpace):
     version = 1
     kernel: type[MatmulKernel] = MatmulKernel
 
-    def product(self, op: Any) -> Matmul:
+    def product(self, op: Matmul | GatedMatmul) -> Matmul:
         """The plain product that costs the same."""
         return op
 
@@ -68,7 +68,7 @@ class MatmulSpace(DesignSpace):
             return f"the operands are {op.dtype}"
         return "an extent is zero" if 0 in (op.m, op.n, op.k) else None
 
-    def knobs(self, op: Any, machine: CpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: Matmul | GatedMatmul, machine: CpuModel) -> tuple[Knob, ...]:
         return (
             Knob("tile", tuple((tile.rows, tile.vectors) for tile in self._tiles(op, machine))),
             Knob("row_blocks", tuple(row_block_choices(op, machine))),
@@ -77,17 +77,17 @@ class MatmulSpace(DesignSpace):
             Knob("k_blocks", tuple(self._k_blocks(op, machine)), absent=1),
         )
 
-    def _tiles(self, op: Any, machine: CpuModel) -> list[RegisterTile]:
+    def _tiles(self, op: Matmul | GatedMatmul, machine: CpuModel) -> list[RegisterTile]:
         return tile_choices(self.product(op), machine, self.kernel.parts)[:24]
 
-    def _k_blocks(self, op: Any, machine: CpuModel) -> list[int]:
+    def _k_blocks(self, op: Matmul | GatedMatmul, machine: CpuModel) -> list[int]:
         # Partial sums of several products side by side would not fit into the result.
         return k_block_choices(op, machine) if self.kernel.parts == 1 else [1]
 
-    def canonical(self, op: Any, point: Point, machine: CpuModel) -> Point:
+    def canonical(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> Point:
         return {**point, "k_blocks": MatmulDecisions.of(point).k_blocks}
 
-    def default(self, op: Any, machine: CpuModel) -> Point:
+    def default(self, op: Matmul | GatedMatmul, machine: CpuModel) -> Point:
         product = self.product(op)
         points = [
             (tile, blocks, cuts)
@@ -110,7 +110,7 @@ class MatmulSpace(DesignSpace):
             "k_blocks": cuts,
         }
 
-    def features(self, op: Any, point: Point, machine: CpuModel) -> list[float]:
+    def features(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> list[float]:
         op, chosen = self.product(op), MatmulDecisions.of(point)
         tile, cuts = chosen.tile, chosen.k_blocks
         columns = tile.columns(machine.lanes)
@@ -126,7 +126,7 @@ class MatmulSpace(DesignSpace):
         idle = panels * chosen.row_blocks % machine.threads
         return [*sizes, *shape, *waste, *decisions, idle, *caches, ideal / cycles, *cut]
 
-    def pack(self, op: Any, point: Point, machine: CpuModel) -> dict[int, Packer]:
+    def pack(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> dict[int, Packer]:
         kernel = self.kernel(op, MatmulDecisions.of(point), machine)
         parts, panels, columns, pieces = kernel.parts, kernel.panels, kernel.columns, kernel.cuts
 
@@ -141,5 +141,5 @@ class MatmulSpace(DesignSpace):
 
         return {1: weight}
 
-    def emit(self, op: Any, point: Point, machine: CpuModel) -> PrimFunc:
+    def emit(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> PrimFunc:
         return self.kernel(op, MatmulDecisions.of(point), machine).emit()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -64,7 +64,7 @@ class MatmulKernel:
     parts = 1
     """Products side by side in one register tile: a panel holds as many columns of each."""
 
-    def __init__(self, op: Any, decisions: MatmulDecisions, machine: CpuModel):
+    def __init__(self, op: Matmul | GatedMatmul, decisions: MatmulDecisions, machine: CpuModel):
         self.op, self.decisions, self.machine = op, decisions, machine
         self.lanes, self.tile = machine.lanes, decisions.tile
         self.blocks, self.cuts = decisions.row_blocks, decisions.k_blocks
