@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
@@ -20,6 +21,12 @@ MACHINES = {
     "avx512": CpuModel("c", lanes=16, registers=32, threads=3, l2=1 << 20, fma_units=1.0),
 }
 """Machines to emit for; LLVM splits vectors that this CPU lacks, so every kernel runs everywhere."""
+
+SWEPT = [
+    pytest.param(machine, id=name, marks=() if name == "avx2" else pytest.mark.exhaustive)
+    for name, machine in MACHINES.items()
+]
+"""Parameters of tests that take every choice: one machine by default."""
 
 
 def shapes_of(op):

@@ -7,7 +7,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.running import MACHINES, check_shapes, point_runners
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes, point_runners
 
 SPACE = BatchMatmulSpace()
 
@@ -30,7 +30,7 @@ def attention_like(b, s, h, d):
     return BatchMatmul((b, h), s, s, d, (b, s, h * d), place, (b, s, h * d), keys, (0, 1, 2, 3))
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_shapes_and_strides(machine):
     ops = [
         plain((2, 3), 7, 19, 5),

@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
+    SWEPT,
     check_points,
     check_shapes,
     llvm_of,
@@ -22,7 +23,7 @@ AVX2 = MACHINES["avx2"]
 PAD = (1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
         Conv2d(2, 3, 9, 11, 17, (3, 3), (1, 1), PAD, epilogue=("bias", "relu")),

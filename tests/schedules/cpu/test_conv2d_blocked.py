@@ -14,6 +14,7 @@ from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
+    SWEPT,
     check_points,
     check_shapes,
     llvm_of,
@@ -34,7 +35,7 @@ def on(machine, op, x="", y="", residual=""):
     return dataclasses.replace(op, x_layout="NCHW" if x is None else block + x, **layouts)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
         on(machine, Conv2d(1, 3, 14, 13, 7, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=("bias", "relu")), None),
@@ -46,7 +47,7 @@ def test_every_choice_computes_the_convolution(machine):
     check_shapes(SPACE, ops, machine, WINOGRAD_ERROR)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("method", WINOGRAD)
 def test_winograd(machine, method):
     """Whole and partial tiles, one and several blocks of tiles, panels past the filters, zeros around."""
@@ -84,7 +85,7 @@ def test_method_by_size_of_the_image():
         assert SPACE.knobs(op, machine)[0].choices == ("direct",)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_depthwise_convolution(machine):
     ops = [
         on(machine, Conv2d(2, 20, 7, 9, 20, (3, 3), padding=PAD, groups=20, epilogue=("bias", "residual")),

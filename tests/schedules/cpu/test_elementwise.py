@@ -10,6 +10,7 @@ from hetero_tvm.schedules.cpu.rows.elementwise import ElementwiseSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
+    SWEPT,
     check_points,
     check_shapes,
     compiled,
@@ -20,7 +21,7 @@ from tests.schedules.cpu.running import (
 SPACE = ElementwiseSpace()
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_and_every_tail(machine):
     step = 4 * machine.lanes
     shapes = [(1,), (step - 1,), (step,), (3, step + 5), (2, 2, 2 * step), (7, 5, step - 3)]

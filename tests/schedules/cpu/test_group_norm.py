@@ -7,12 +7,12 @@ from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.running import MACHINES, check_points, check_shapes, compiled, exact
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, check_shapes, compiled, exact
 
 SPACE = GroupNormSpace()
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice(machine):
     lanes = machine.lanes
     shapes = [

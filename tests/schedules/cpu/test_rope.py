@@ -8,7 +8,7 @@ from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.rewriting.views import View
 from hetero_tvm.schedules.cpu.rows.rope import RopeSpace
-from tests.schedules.cpu.running import MACHINES, check_points, check_shapes, llvm_of
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, check_shapes, llvm_of
 
 SPACE = RopeSpace()
 
@@ -23,7 +23,7 @@ def rope(shape, rotary=None, interleaved=False, per_pair=False, table=None, sour
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_rotates(machine):
     ops = [
         rope((2, 3, 70, 6)),
