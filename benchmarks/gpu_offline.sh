@@ -4,9 +4,10 @@
 #   here:   benchmarks/gpu_offline.sh pack [X.Y]          Python version there (3.12); makes .gpu1/ and .gpu2/
 #   there:  benchmarks/gpu_offline.sh keep                with .gpu1/: puts it aside, in /tmp
 #   there:  . benchmarks/gpu_offline.sh install           with .gpu2/, or both: installs into /tmp/site
+#   there:  . benchmarks/gpu_offline.sh use               in later shells
 #
 # Two folders, because TVM's wheel alone can be more than a transfer takes (each stays under 60 MiB).
-# "install" is sourced: it sets PYTHONPATH.
+# "install" and "use" are sourced: they set PYTHONPATH and LD_LIBRARY_PATH.
 gpu_offline() {
     case "${1:-}" in
     pack)
@@ -33,11 +34,15 @@ gpu_offline() {
             cat "$first/half00" .gpu2/half01 > "/tmp/wheels/$(cat "$first/name")" &&
             python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
                 --target /tmp/site /tmp/wheels/*.whl && rm -r /tmp/wheels &&
-            export PYTHONPATH="/tmp/site:$PWD${PYTHONPATH:+:$PYTHONPATH}" &&
-            python3 -c "import tvm; print('tvm', tvm.__version__)"
+            gpu_offline use
+        ;;
+    use)
+        export PYTHONPATH="/tmp/site:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+        export LD_LIBRARY_PATH="/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+        python3 -c "import tvm; print('tvm', tvm.__version__)"
         ;;
     *)
-        sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         return 2
         ;;
     esac
