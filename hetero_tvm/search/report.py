@@ -52,11 +52,12 @@ def summary(report: TuneReport) -> list[str]:
     if report.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failures.most_common())
         lines.append(f"failed candidates: {kinds}")
-    if report.peak_gflops:
-        lines.append(
-            f"peak {report.peak_gflops:.0f} GFLOP/s, memory {report.bandwidth_gbs:.0f} GB/s"
-            + (f", drift {report.drift:+.1%}" if report.drift is not None else "")
-        )
+    peaks = [f"peak {report.peak_gflops:.0f} GFLOP/s"] if report.peak_gflops else []
+    peaks += [f"memory {report.bandwidth_gbs:.0f} GB/s"] if report.bandwidth_gbs else []
+    if peaks and report.drift is not None:
+        peaks.append(f"drift {report.drift:+.1%}")
+    if peaks:
+        lines.append(", ".join(peaks))
     lines += report.notes
     lines += [f"warning: {text}" for text in report.warnings]
     lines.append(f"records: {report.logs}")
