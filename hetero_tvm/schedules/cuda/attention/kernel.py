@@ -1,4 +1,4 @@
-"""Attention forward in one kernel: what the kernels for tensor cores and for float32 share.
+"""Attention forward in one kernel: the part that the kernels for tensor cores and for float32 share.
 
 Loop structure, for ``rows`` rows (queries of one head; for few queries, of all heads that share keys)::
 
@@ -18,10 +18,10 @@ and blocks of keys that a causal mask or a window hides are skipped: Dao et al.,
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable
 
-from hetero_tvm.host.tvm import T
+from hetero_tvm.host.tvm import Expr, PrimFunc, T
+from hetero_tvm.schedules.cuda.arguments import flat
 from hetero_tvm.schedules.cuda.async_copy import commit, wait
 from hetero_tvm.schedules.cuda.attention.results import Results
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST
@@ -33,16 +33,16 @@ from hetero_tvm.schedules.emit import Kernel, int32
 class AttentionKernel(Results):
     """The order of the steps; a subclass lays the tile out over threads and writes the two products."""
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         op, k = self.op, Kernel("attention")
         with k:
             self.k = k
             tensors = {x.name: k.argument(x.name, x.shape, x.dtype) for x in op.inputs}
             self.mask = tensors.get("mask")
             self.out = k.argument("O", op.output.shape, op.dtype)
-            # Memory is what the places of heads are told in: every operand as one row of elements.
-            flat = [k.view(tensors[x.name], (math.prod(x.shape),)) for x in op.inputs]
-            self.query, self.key, self.value = ((flat[place.operand], place) for place in op.heads_at)
+            # Places of heads are offsets in memory: every operand as one row of elements.
+            rows = [flat(k, tensors[x.name]) for x in op.inputs]
+            self.query, self.key, self.value = ((rows[place.operand], place) for place in op.heads_at)
             if self.splits > 1:
                 self.allocate_workspace()
             with (
@@ -55,7 +55,7 @@ class AttentionKernel(Results):
                 self.merge()
         return k.function
 
-    def _places(self, block: Any) -> None:
+    def _places(self, block: Expr) -> None:
         k = self.k
         self.split = k.let(block % self.splits)
         block = block // self.splits
@@ -80,21 +80,25 @@ class AttentionKernel(Results):
         (self._in_turn if self.stages == 1 else self._ahead)(start, end)
         self.store()
 
-    def _ahead(self, start: Any, end: Any) -> None:
-        """Two stages: K and V of the next block arrive during the whole step; one barrier a step."""
-        k = self.k
-
-        def fill(block: Any, stage: Any) -> None:
-            for tensor, to in zip((self.key, self.value), self.stage(stage), strict=True):
-                self.to_shared(tensor, to, block * self.keys)
-
+    def _start(self, some: Expr, copy: Callable[[], None]) -> None:
+        """Fetch the queries and, where there are ``some``, the first keys; wait for them."""
         self.copy_queries()
-        with k.when(start < end):
-            fill(start, int32(0))
+        with self.k.when(some):
+            copy()
         commit()
         wait(0)
         barrier()
         self.queries_ready()
+
+    def _ahead(self, start: Expr, end: Expr) -> None:
+        """Walk blocks of keys with two stages: the next K and V arrive during a whole step."""
+        k = self.k
+
+        def fill(block: Expr, stage: Expr) -> None:
+            for tensor, to in zip((self.key, self.value), self.stage(stage), strict=True):
+                self.to_shared(tensor, to, block * self.keys)
+
+        self._start(start < end, lambda: fill(start, int32(0)))
         with k.serial(end - start) as step:
             block = start + step
             with k.when(block + 1 < end):
@@ -103,23 +107,15 @@ class AttentionKernel(Results):
             first = k.let(block * self.keys)
             self.shared_k, self.shared_v = self.stage(step % 2)
             self.scores()
-            self.scale_scores(first)
-            self.hide(first)
-            self.update()
+            self._weigh(first)
             self.accumulate()
             wait(0)
             barrier()
 
-    def _in_turn(self, start: Any, end: Any) -> None:
-        """One stage: V arrives during the scores, the next K during the rest."""
+    def _in_turn(self, start: Expr, end: Expr) -> None:
+        """Walk blocks of keys with one stage: V arrives during the scores, the next K during the rest."""
         k = self.k
-        self.copy_queries()
-        with k.when(start < end):
-            self.copy_keys(start * self.keys)
-        commit()
-        wait(0)
-        barrier()
-        self.queries_ready()
+        self._start(start < end, lambda: self.copy_keys(start * self.keys))
         with k.serial(end - start) as step:
             block = start + step
             first = k.let(block * self.keys)
@@ -132,13 +128,17 @@ class AttentionKernel(Results):
             with k.when(block + 1 < end):
                 self.copy_keys(first + self.keys)
             commit()
-            self.scale_scores(first)
-            self.hide(first)
-            self.update()
+            self._weigh(first)
             wait(1)
             barrier()
             self.accumulate()
             barrier()
 
-    def _zero(self, at: Any) -> None:
+    def _weigh(self, first: Expr) -> None:
+        """Turn the scores of the keys from ``first`` on into weights."""
+        self.scale_scores(first)
+        self.hide(first)
+        self.update()
+
+    def _zero(self, at: Expr) -> None:
         self.k.store(self.o_reg, const(0), at)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Expr, T, tirx
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST, OnlineSoftmax
 from hetero_tvm.schedules.cuda.values import cast, const
 from hetero_tvm.schedules.emit import int32
@@ -14,15 +12,17 @@ _MERGE_THREADS = 128
 
 
 class Results(OnlineSoftmax):
-    """O / sum to memory; of one of several splits, O, maximum and sum to a workspace."""
+    """Stores of O / sum to memory or, for one of several splits, of O, maximum and sum to a workspace."""
 
     def allocate_workspace(self) -> None:
+        """Allocate global memory for the results of all splits."""
         self._results = self.op.batch * self.op.heads * self.op.q_len
         size = self.splits * self._results * (self.op.values + 2)
         # Never so small that it would be taken for the stack of the host.
         self._workspace = T.alloc_buffer((max(size, STACK_LIMIT // 4 + 1),), "float32", scope="global")
 
     def store(self) -> None:
+        """Store the results of the block's rows."""
         for r in range(self.held_rows):
             self.over_row(self.total, r, lambda x, y: x + y)
             row = self.k.let(self.first_row + self.row_at(r))
@@ -32,12 +32,12 @@ class Results(OnlineSoftmax):
                 else:
                     self._store_row(r, row)
 
-    def _store_row(self, r: int, row: Any) -> None:
+    def _store_row(self, r: int, row: Expr) -> None:
         k, op = self.k, self.op
         k.store(self.scale, _inverse(k.load(self.total, [int32(r)])), [int32(r)])
         factor = k.load(self.scale, [int32(r)])
 
-        def put(at: Any, column: Any, width: int) -> None:
+        def put(at: Expr, column: Expr, width: int) -> None:
             value = k.load(self.o_reg, [k.ramp(at, width)]) * k.splat(factor, width)
             kind = op.dtype + (f"x{width}" if width > 1 else "")
             place = [self.b, self.query_of(row), k.ramp(self.head_of(row) * op.values + column, width)]
@@ -45,16 +45,16 @@ class Results(OnlineSoftmax):
 
         self.outputs(r, lambda at, column, width: self.inside(put, at, column, width))
 
-    def _partial(self, split: Any, result: Any) -> Any:
-        """Place of a result of one split in the workspace: its values, then its maximum and sum."""
+    def _partial(self, split: Expr, result: Expr) -> Expr:
+        """Offset in the workspace of a result of one split: its values, then its maximum and sum."""
         return (split * self._results + result) * (self.op.values + 2)
 
-    def _store_partial(self, r: int, row: Any) -> None:
+    def _store_partial(self, r: int, row: Expr) -> None:
         k, op = self.k, self.op
         result = (self.b * op.heads + self.head_of(row)) * op.q_len + self.query_of(row)
         place = k.let(self._partial(self.split, result))
 
-        def put(at: Any, column: Any, width: int) -> None:
+        def put(at: Expr, column: Expr, width: int) -> None:
             for e in range(width):
                 k.store(self._workspace, k.load(self.o_reg, [at + e]), [place + column + e])
 
@@ -64,7 +64,7 @@ class Results(OnlineSoftmax):
             k.store(self._workspace, k.load(self.total, [int32(r)]), [place + (op.values + 1)])
 
     def merge(self) -> None:
-        """The second kernel: a thread a value, over the splits."""
+        """Emit the second kernel: a thread for each value, over the splits."""
         k, op = self.k, self.op
         size = self._results * op.values
         with (
@@ -78,7 +78,7 @@ class Results(OnlineSoftmax):
                 for i, start in enumerate((0.0, 0.0, LOWEST)):
                     k.store(sums, const(start), [int32(i)])
 
-                def part(split: Any, offset: Any) -> Any:
+                def part(split: Expr, offset: Expr) -> Expr:
                     return k.load(self._workspace, [self._partial(split, result) + offset])
 
                 with k.unroll(self.splits) as split:
@@ -95,6 +95,6 @@ class Results(OnlineSoftmax):
                 k.store(self.out, cast(value, op.dtype), place)
 
 
-def _inverse(total: Any) -> Any:
+def _inverse(total: Expr) -> Expr:
     """1 / total; zero where nothing is visible at all, as the operator says where it says anything."""
     return tirx.Select(total > const(0), const(1) / tirx.max(total, const(1e-37)), const(0))

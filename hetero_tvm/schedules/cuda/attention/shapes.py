@@ -1,17 +1,15 @@
-"""How the rows and keys of an attention are shared out over blocks of threads."""
+"""Division of the rows and keys of an attention among blocks of threads."""
 
 from __future__ import annotations
 
-import math
-
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.attention import Attention, Heads
-from hetero_tvm.schedules.cuda.values import bytes_of
+from hetero_tvm.schedules.cuda.values import vector_of
 
 _FEW_ROWS = 16
-"""Below so many queries, the rows of a block come from all heads that share keys."""
+"""Number of queries below which the rows of a block come from all heads that share keys."""
 SPLITS = (1, 2, 4, 8, 16)
-"""Into how many parts the keys may be cut."""
+"""Numbers of parts that the keys may be cut into."""
 
 
 def is_grouped(op: Attention) -> bool:
@@ -20,25 +18,25 @@ def is_grouped(op: Attention) -> bool:
 
 
 def rows_of(op: Attention) -> int:
-    """Rows that share keys."""
+    """Number of rows that share keys."""
     return op.q_len * (op.heads // op.kv_heads if is_grouped(op) else 1)
 
 
 def blocks_of(op: Attention, rows: int) -> int:
-    """Blocks of one split."""
+    """Number of blocks of one split."""
     return op.batch * (op.kv_heads if is_grouped(op) else op.heads) * -(-rows_of(op) // rows)
 
 
 def split_choices(op: Attention, keys: int) -> tuple[int, ...]:
-    """Into how many parts the keys may be cut, none of them empty."""
+    """Numbers of parts that the keys can be cut into, none of them empty."""
     blocks = -(-op.kv_len // keys)
     return tuple(n for n in SPLITS if n <= blocks and (n - 1) * -(-blocks // n) < blocks)
 
 
 def default_splits(op: Attention, rows: int, keys: int, machine: GpuModel) -> int:
-    """As many as it takes to give every multiprocessor a block, of at least four blocks of keys each.
+    """Number of parts that gives every multiprocessor a block, each of four blocks of keys at least.
 
-    Fewer would not pay for the second kernel that merges them.
+    Shorter parts would not pay for the second kernel that merges them.
     """
     blocks, steps = blocks_of(op, rows), -(-op.kv_len // keys)
     choices = [n for n in split_choices(op, keys) if n == 1 or n * 4 <= steps]
@@ -49,4 +47,4 @@ def default_splits(op: Attention, rows: int, keys: int, machine: GpuModel) -> in
 
 def width_of(place: Heads, extent: int, dtype: str) -> int:
     """Elements of the widest copy, up to 16 bytes, that rows of ``extent`` elements at ``place`` allow."""
-    return math.gcd(16 // bytes_of(dtype), extent, place.offset, place.batch, place.head, place.row)
+    return vector_of(dtype, extent, place.offset, place.batch, place.head, place.row)

@@ -1,42 +1,42 @@
-"""The online softmax of a tile: which keys a row sees, masks, running maximum and sum."""
+"""The online softmax of a tile: visible keys of a row, masks, running maximum and sum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.attention.tile import AttentionTile
-from hetero_tvm.schedules.cuda.threads import shuffle_xor
+from hetero_tvm.schedules.cuda.threads import Combine, shuffle_xor
 from hetero_tvm.schedules.cuda.values import const
 from hetero_tvm.schedules.emit import int32
 
 
-def exp2(value: Any) -> Any:
+def exp2(value: Expr) -> Expr:
     return device.value("htvm_exp2", value, dtype="float32")
 
 
 LOWEST = -1e30
-"""Below every score (in powers of two) that is not masked, and finite: differences stay defined."""
+"""Score below every one that is not masked (in powers of two), and finite: differences stay defined."""
 
 
 class OnlineSoftmax(AttentionTile):
-    """From scores to weights, block of keys by block of keys."""
+    """Softmax of scores to weights, block of keys by block of keys."""
 
     @property
     def _shift(self) -> int:
+        """Position of the first query among the keys."""
         return self.op.kv_len - self.op.q_len
 
-    def _query_range(self) -> tuple[Any, Any]:
+    def _query_range(self) -> tuple[Expr, Expr]:
         """First and last query of the block's rows."""
         if self.grouped:
             return int32(0), int32(self.op.q_len - 1)
         return self.first_row, tirx.min(self.first_row + (self.rows - 1), int32(self.op.q_len - 1))
 
-    def key_blocks(self) -> tuple[Any, Any]:
+    def key_blocks(self) -> tuple[Expr, Expr]:
         """First and one past the last block of keys that this split sees."""
         op, k, keys = self.op, self.k, self.keys
         first, end = int32(0), int32(-(-op.kv_len // keys))
@@ -50,7 +50,7 @@ class OnlineSoftmax(AttentionTile):
             first, end = first + self.split * each, tirx.min(end, first + (self.split + 1) * each)
         return k.let(first), k.let(tirx.max(end, first))
 
-    def _visible(self, row: Any, key: Any) -> Any:
+    def _visible(self, row: Expr, key: Expr) -> Expr:
         op, seen = self.op, key < self.op.kv_len
         if op.causal:
             last = self.query_of(row) + self._shift
@@ -59,8 +59,8 @@ class OnlineSoftmax(AttentionTile):
                 seen = tirx.all(seen, key > last - op.window)
         return seen
 
-    def hide(self, first: Any) -> None:
-        """Scores of keys that a row does not see become -inf, in blocks where there are such keys."""
+    def hide(self, first: Expr) -> None:
+        """Set scores of keys that a row does not see to -inf, in blocks where there are such keys."""
         op, k = self.op, self.k
         partial = []
         if op.kv_len % self.keys:
@@ -73,7 +73,7 @@ class OnlineSoftmax(AttentionTile):
         if not partial:
             return
 
-        def conceal(r: int, at: Any, key: Any) -> None:
+        def conceal(r: int, at: Expr, key: Expr) -> None:
             seen = self._visible(self.first_row + self.row_at(r), first + key)
             hidden = tirx.const(-math.inf, "float32")
             k.store(self.s_reg, tirx.Select(seen, k.load(self.s_reg, [at]), hidden), [at])
@@ -81,14 +81,14 @@ class OnlineSoftmax(AttentionTile):
         with k.when(tirx.any(*partial)):
             self.cells(conceal)
 
-    def scale_scores(self, first: Any) -> None:
-        """Scale, soft cap and additive mask, where the scores cannot stay as they are."""
+    def scale_scores(self, first: Expr) -> None:
+        """Apply scale, soft cap and additive mask, where the scores cannot stay as they are."""
         op, k = self.op, self.k
         if self.plain:
             return
         binary = math.log2(math.e)
 
-        def change(r: int, at: Any, key: Any) -> None:
+        def change(r: int, at: Expr, key: Expr) -> None:
             value = k.load(self.s_reg, [at]) * const(op.scale if op.softcap else op.scale * binary)
             if op.softcap:
                 value = tirx.tanh(value * const(1 / op.softcap)) * const(op.softcap * binary)
@@ -104,7 +104,7 @@ class OnlineSoftmax(AttentionTile):
 
         self.cells(change)
 
-    def over_row(self, buffer: Any, r: int, combine: Callable[[Any, Any], Any]) -> None:
+    def over_row(self, buffer: Buffer, r: int, combine: Combine) -> None:
         """Combine a value of a row over the threads that share it."""
         k, at = self.k, [int32(r)]
         for lanes in self.lanes:
@@ -112,16 +112,17 @@ class OnlineSoftmax(AttentionTile):
             k.store(buffer, combine(k.load(buffer, at), other), at)
 
     def update(self) -> None:
+        """Turn scores into weights, and correct maxima, sums and results for the new maxima."""
         k = self.k
         for r in range(self.held_rows):
             k.store(self.fresh, k.load(self.peak, [int32(r)]), [int32(r)])
 
-        def highest(r: int, at: Any, key: Any) -> None:
+        def highest(r: int, at: Expr, key: Expr) -> None:
             k.store(
                 self.fresh, tirx.max(k.load(self.fresh, [int32(r)]), k.load(self.s_reg, [at])), [int32(r)]
             )
 
-        def weigh(r: int, at: Any, key: Any) -> None:
+        def weigh(r: int, at: Expr, key: Expr) -> None:
             here = [int32(r)]
             # peak * factor is the same for all cells of a row: the compiler makes this one multiply-add.
             exponent = k.load(self.s_reg, [at]) * const(self.factor) - k.load(self.fresh, here)
@@ -143,15 +144,15 @@ class OnlineSoftmax(AttentionTile):
         with self.when_scaled():
             for r in range(self.held_rows):
 
-                def correct(at: Any, r: int = r) -> None:
+                def correct(at: Expr, r: int = r) -> None:
                     k.store(self.o_reg, k.load(self.o_reg, at) * k.load(self.scale, [int32(r)]), at)
 
                 self.outputs(r, lambda at, column, width, f=correct: self.each(at, width, f))
 
     def when_scaled(self) -> AbstractContextManager[None]:
-        """Around the correction of the results: a subclass may skip it where all factors are one."""
+        """Context of the correction of the results: a subclass may skip it where all factors are one."""
         return nullcontext()
 
-    def each(self, at: Any, width: int, body: Callable[[Any], None]) -> None:
+    def each(self, at: Expr, width: int, body: Callable[[Expr], None]) -> None:
         for e in range(width):
             body([at + e])

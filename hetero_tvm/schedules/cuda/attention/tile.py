@@ -1,13 +1,13 @@
-"""A block's tile of rows and keys of an attention: who holds what, and the copies to shared memory."""
+"""A block's tile of rows and keys of an attention: the cells of each thread, copies to shared memory."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, T, tirx
 from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.schedules.cuda.async_copy import copy
 from hetero_tvm.schedules.cuda.attention.shapes import is_grouped, rows_of, width_of
@@ -20,23 +20,25 @@ class SharedRows(NamedTuple):
     They begin at element ``first`` of the buffer.
     """
 
-    buffer: Any
+    buffer: Buffer
     extent: int
     padded: int
     pitch: int
-    first: Any = 0
+    first: Expr | int = 0
 
-    def at(self, row: Any, column: Any) -> Any:
+    def at(self, row: Expr, column: Expr) -> Expr:
+        """Offset of an element in the buffer."""
         return self.first + row * self.pitch + column
 
 
 def shared_rows(rows: int, extent: int, padded: int, pitch: int, dtype: str) -> SharedRows:
+    """Allocate ``rows`` such rows."""
     buffer = T.alloc_buffer((rows * pitch,), dtype, scope="shared.dyn")
     return SharedRows(buffer, extent, padded, pitch)
 
 
 class AttentionTile(ABC):
-    """What one thread knows and does.
+    """One thread of an attention kernel and its part of the tile.
 
     Values that come from memory are kept in scratch and never named: TVM's merging of dynamic shared
     memory knows loads in stores only.
@@ -64,23 +66,23 @@ class AttentionTile(ABC):
 
     @abstractmethod
     def allocate(self) -> None:
-        """Registers: ``self.s_reg``, the scores, ``self.o_reg``, the result, and what else there is."""
+        """Allocate registers: ``self.s_reg`` for scores, ``self.o_reg`` for results, and more."""
 
     @property
     @abstractmethod
     def held_rows(self) -> int:
-        """Rows that a thread holds cells of."""
+        """Number of rows that a thread holds cells of."""
 
     @abstractmethod
-    def row_at(self, r: int) -> Any:
-        """The r-th of them, counted from the first row of the block."""
+    def row_at(self, r: int) -> Expr:
+        """The thread's r-th row, counted from the first row of the block."""
 
     @abstractmethod
-    def cells(self, body: Callable[[int, Any, Any], None]) -> None:
+    def cells(self, body: Callable[[int, Expr, Expr], None]) -> None:
         """``body(r, place in s_reg, key counted from the first of the block)`` for each score."""
 
     @abstractmethod
-    def outputs(self, r: int, body: Callable[[Any, Any, int], None]) -> None:
+    def outputs(self, r: int, body: Callable[[Expr, Expr, int], None]) -> None:
         """``body(place in o_reg, column, width)`` for vectors of the r-th row's result."""
 
     @abstractmethod
@@ -88,20 +90,20 @@ class AttentionTile(ABC):
         """Shared memory for Q, K and V."""
 
     def queries_ready(self) -> None:
-        """Called once, when Q is in shared memory."""
+        """Prepare the queries, once they are in shared memory."""
         return
 
     @abstractmethod
     def scores(self) -> None:
-        """S = Q K^T into ``s_reg``."""
+        """Write S = Q K^T to ``s_reg``."""
 
     @abstractmethod
-    def put_weight(self, at: Any, row: int, key: Any, weight: Any) -> None:
+    def put_weight(self, at: Expr, row: int, key: Expr, weight: Expr) -> None:
         """Keep a weight for the second product."""
 
     @abstractmethod
     def accumulate(self) -> None:
-        """O += P V."""
+        """Add P V to ``o_reg``."""
 
     @property
     @abstractmethod
@@ -109,17 +111,19 @@ class AttentionTile(ABC):
         """Columns of the result that threads hold, those past its end included."""
 
     @abstractmethod
-    def first_of_row(self) -> Any:
+    def first_of_row(self) -> Expr:
         """Whether this thread is the first of those that share a row."""
 
-    def head_of(self, row: Any) -> Any:
+    def head_of(self, row: Expr) -> Expr:
+        """Head that a row belongs to."""
         return self.h * self.group + row // self.op.q_len if self.grouped else self.h
 
-    def query_of(self, row: Any) -> Any:
+    def query_of(self, row: Expr) -> Expr:
+        """Query that a row belongs to."""
         return row % self.op.q_len if self.grouped else row
 
-    def inside(self, put: Callable[[Any, Any, int], None], at: Any, column: Any, width: int) -> None:
-        """``put`` for columns that there are."""
+    def inside(self, put: Callable[[Expr, Expr, int], None], at: Expr, column: Expr, width: int) -> None:
+        """Call ``put(at, column, width)`` for the columns that the result has."""
         if self.op.values % width:
             for e in range(width):
                 with self.k.when(column + e < self.op.values):
@@ -130,11 +134,12 @@ class AttentionTile(ABC):
         else:
             put(at, column, width)
 
-    def at(self, place: Heads, head: Any, row: Any, column: Any) -> Any:
+    def at(self, place: Heads, head: Expr, row: Expr, column: Expr) -> Expr:
+        """Offset of an element of this block's batch in an operand."""
         return place.offset + self.b * place.batch + head * place.head + row * place.row + column
 
     def copy_queries(self) -> None:
-        """Rows of Q to shared memory (past the last row, that row again), zeros to all padding."""
+        """Copy rows of Q to shared memory (past the last row, that row again), and zeros to all padding."""
         k, op, (source, place), to = self.k, self.op, self.query, self.shared_q
         self._clear_padding(to, self.rows)
         for stage in range(self.stages):
@@ -143,7 +148,7 @@ class AttentionTile(ABC):
         width = width_of(place, op.head_dim, op.dtype)
         vectors = op.head_dim // width
 
-        def move(i: Any) -> None:
+        def move(i: Expr) -> None:
             row, column = i // vectors, i % vectors * width
             known = k.let(tirx.min(self.first_row + row, int32(self.all_rows - 1)))
             origin = self.at(place, self.head_of(known), self.query_of(known), column)
@@ -151,26 +156,25 @@ class AttentionTile(ABC):
 
         self.spread(self.rows * vectors, move)
 
-    def stage(self, number: Any) -> tuple[SharedRows, SharedRows]:
-        """K and V of a stage; with one stage, those of :meth:`buffers`."""
+    def stage(self, number: Expr) -> tuple[SharedRows, SharedRows]:
+        """Shared memory of K and V in a stage; with one stage, that of :meth:`buffers`."""
         return self.shared_k, self.shared_v
 
-    def copy_keys(self, first: Any) -> None:
+    def copy_keys(self, first: Expr) -> None:
+        """Copy a block of keys from row ``first`` on."""
         self.to_shared(self.key, self.shared_k, first)
 
-    def copy_values(self, first: Any) -> None:
+    def copy_values(self, first: Expr) -> None:
+        """Copy a block of values from row ``first`` on."""
         self.to_shared(self.value, self.shared_v, first)
 
-    def to_shared(self, tensor: tuple[Any, Heads], to: SharedRows, first: Any) -> None:
-        """Keys or values from row ``first`` on; zero past the last.
-
-        What no key stands for must not be NaN: zero times NaN is NaN.
-        """
+    def to_shared(self, tensor: tuple[Buffer, Heads], to: SharedRows, first: Expr) -> None:
+        """Copy keys or values from row ``first`` on; zeros past the last, as zero times NaN is NaN."""
         k, (source, place) = self.k, tensor
         width = width_of(place, to.extent, self.op.dtype)
         vectors = to.extent // width
 
-        def move(i: Any) -> None:
+        def move(i: Expr) -> None:
             row, column = i // vectors, i % vectors * width
             at = to.at(row, column)
 
@@ -190,18 +194,18 @@ class AttentionTile(ABC):
         self.spread(self.keys * vectors, move)
 
     def _clear_padding(self, to: SharedRows, rows: int) -> None:
-        """Zeros in the columns past the extent, which copies never touch."""
+        """Write zeros to the columns past the extent, which copies never touch."""
         more = to.padded - to.extent
         if more:
 
-            def clear(i: Any) -> None:
+            def clear(i: Expr) -> None:
                 at = to.at(i // more, to.extent + i % more)
                 self.k.store(to.buffer, tirx.const(0, self.op.dtype), [at])
 
             self.spread(rows * more, clear)
 
-    def spread(self, count: int, body: Callable[[Any], None]) -> None:
-        """``body(i)`` for i below ``count``, shared among the threads of the block."""
+    def spread(self, count: int, body: Callable[[Expr], None]) -> None:
+        """Call ``body(i)`` for each i below ``count``, shared among the threads of the block."""
         k, steps = self.k, -(-count // self.threads)
         with k.unroll(steps) as step:
             index = k.let(step * self.threads + self.thread)

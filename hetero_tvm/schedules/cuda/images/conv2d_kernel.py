@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.arguments import flat_arguments
 from hetero_tvm.schedules.cuda.images.conv2d_product import columns, packed_shape, pixels, reduction
-from hetero_tvm.schedules.cuda.products.epilogue import Steps
+from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps
 from hetero_tvm.schedules.cuda.products.fragments import Element
-from hetero_tvm.schedules.cuda.products.operands import Rows, Source
+from hetero_tvm.schedules.cuda.products.operands import Matrix, Part, Reduction, Rows, Source
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Tile
 from hetero_tvm.schedules.cuda.values import bytes_of, vector_of
@@ -26,7 +26,7 @@ class Windows(Source):
     ``group`` is the group of channels; the image is X as it lies in memory.
     """
 
-    def __init__(self, k: Kernel, x: Any, op: Conv2d, first: Any, group: Any, tile: Tile, size: int):
+    def __init__(self, k: Kernel, x: Buffer, op: Conv2d, first: Expr, group: Expr, tile: Tile, size: int):
         super().__init__(k, size)
         self.x, self.op, self.first, self.group = x, op, first, group
         self.layout = Layout.parse(op.x_layout)
@@ -38,10 +38,10 @@ class Windows(Source):
         # Whether any tap of any pixel lies beyond the image.
         self.border = any(op.padding)
 
-    def _base(self, line: Any, chunk: Any) -> Any:
+    def _base(self, line: Expr, chunk: Expr) -> Any:
         return chunk
 
-    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+    def _prepare(self, line: Expr, chunk: Expr, base: Any, further: int) -> Any:
         k, op, chunk = self.k, self.op, base
         pixel = device.fixed(k, tirx.min(self.first + line + further, int32(pixels(op) - 1)))
         area = op.out_height * op.out_width
@@ -58,13 +58,13 @@ class Windows(Source):
     def predicated(self) -> bool:
         return False  # one branch around all the arithmetic of a copy
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
+    def _copy(self, shared: Expr, at: Expr, prepared: Any, step: Expr, when: Expr | None) -> None:
         if self.layout.blocked:
             self._copy_channels(shared, at, prepared, step)
         else:
             self._gather(shared, at, prepared, step)
 
-    def _copy_channels(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    def _copy_channels(self, shared: Expr, at: Expr, prepared: Any, step: Expr) -> None:
         """Copy 16 bytes of the channels of one pixel."""
         base, y, x, chunk = prepared
         k, vector = self.k, self.vector
@@ -78,13 +78,13 @@ class Windows(Source):
         offset = base + moved * block + channel // block * plane + channel % block
         if self.length % self.depth:
             inside = [*inside, index < self.length // vector]
-        valid: Any = int32(CHUNK)
+        valid: Expr = int32(CHUNK)
         if inside:
             valid = device.fixed(k, tirx.Select(tirx.all(*inside), int32(CHUNK), int32(0)))
             offset = tirx.Select(valid > 0, offset, int32(0))
         self._chunk(shared, at, self.x, offset, valid, CHUNK, None)
 
-    def _gather(self, shared: Any, at: Any, prepared: Any, step: Any) -> None:
+    def _gather(self, shared: Expr, at: Expr, prepared: Any, step: Expr) -> None:
         """Copy values of a plain image, each from its own plane or row."""
         base, y, x, chunk = prepared
         k, op = self.k, self.op
@@ -101,10 +101,10 @@ class Windows(Source):
             offset = base + moved + (channel + self.group * self.channels) * plane
             zero = tirx.const(0, op.dtype)
 
-            def read(offset: Any = offset, e: int = e) -> None:
+            def read(offset: Expr = offset, e: int = e) -> None:
                 k.store(values, k.load(self.x, [offset]), [int32(e)])
 
-            def clear(e: int = e, zero: Any = zero) -> None:
+            def clear(e: int = e, zero: Expr = zero) -> None:
                 k.store(values, zero, [int32(e)])
 
             if inside:
@@ -113,7 +113,7 @@ class Windows(Source):
                 read()
         device.call("htvm_put", shared, at, device.pointer(values), template=str(self.vector))
 
-    def _tap(self, tap: Any, y: Any, x: Any) -> tuple[list[Any], Any]:
+    def _tap(self, tap: Expr, y: Expr, x: Expr) -> tuple[list[Expr], Expr]:
         """Conditions under which a tap is inside of the image, and pixels from the window's corner to it."""
         k, op = self.k, self.op
         if op.kernel == (1, 1) and not self.border:
@@ -130,11 +130,11 @@ class Windows(Source):
 class ImageResult(Epilogue):
     """Epilogue whose rows are pixels and columns filters: bias, residual, activations, store to the image."""
 
-    def __init__(self, op: Conv2d, out: Any, extra: list[Any], group: Any):
+    def __init__(self, op: Conv2d, out: Buffer, extra: list[Buffer], group: Expr):
         self.op, self.out, self.group = op, out, group
         self.layout, other = Layout.parse(op.y_layout), Layout.parse(op.residual_layout)
         self.residual_layout = other
-        self.steps = Steps(op.epilogue, extra)
+        self.steps = EpilogueSteps(op.epilogue, extra)
         self.filters = op.filters // op.groups
         widths = [self.layout.block, self.filters]
         if RESIDUAL in op.epilogue:
@@ -143,7 +143,7 @@ class ImageResult(Epilogue):
         # Pixels of one channel block lie together: so do the lanes that write them.
         self.along_rows = self.layout.block * bytes_of(op.dtype) < 64
 
-    def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
+    def store(self, k: Kernel, sums: Buffer, row: Expr, column: Expr) -> None:
         op, vector = self.op, self.vector
         wide = columns(op)
         with k.when(tirx.all(row < pixels(op), column < wide)):
@@ -168,14 +168,14 @@ class ImageResult(Epilogue):
                 "htvm_store", device.pointer(self.out, at), device.pointer(sums), template=str(vector)
             )
 
-    def _at(self, layout: Layout, image: Any, channel: Any, place: Any) -> Any:
+    def _at(self, layout: Layout, image: Expr, channel: Expr, place: Expr) -> Expr:
         """Index of a pixel's element in an image without halo."""
         area = self.op.out_height * self.op.out_width
         blocks, block = layout.blocks(self.op.filters), layout.block
         return ((image * blocks + channel // block) * area + place) * block + channel % block
 
 
-def conv2d(op: Conv2d, tile: Tile, element: Element) -> Any:
+def conv2d(op: Conv2d, tile: Tile, element: Element) -> PrimFunc:
     """The PrimFunc: X, W packed [groups, filters, taps, channels], the epilogue's operands, Y."""
     k, size = Kernel("conv2d"), element.size
     shape = packed_shape(op, tile, size)
@@ -185,10 +185,11 @@ def conv2d(op: Conv2d, tile: Tile, element: Element) -> Any:
         with blocks(k, pixels(op), columns(op), tile, op.groups) as block:
 
             def sources() -> tuple[Source, Source]:
-                matrix = block.product * (filters * depth)
+                weights = Matrix(w, block.product * (filters * depth), depth)
+                across = Part(block.column, None, tile.columns)
                 return (
                     Windows(k, x, op, block.row, block.product, tile, size),
-                    Rows(k, w, matrix, depth, block.column, None, tile.columns, depth, tile.depth, size),
+                    Rows(k, weights, across, Reduction(depth, tile.depth), size),
                 )
 
             result = ImageResult(op, y, extra, block.product)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
@@ -17,7 +16,7 @@ from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.arguments import flat_arguments
-from hetero_tvm.schedules.cuda.products.epilogue import Steps
+from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps
 from hetero_tvm.schedules.cuda.values import oversized, vector_of
 from hetero_tvm.schedules.emit import Kernel
 
@@ -67,7 +66,7 @@ class CudaDepthwiseSpace(DesignSpace):
         enough = [n for n in sorted(known, reverse=True) if _threads(op, n) >= 1024 * machine.sms and n <= 4]
         return {"pixels": enough[0] if enough else 1, "threads": 128}
 
-    def emit(self, op: Conv2d, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: Conv2d, point: Point, machine: GpuModel) -> PrimFunc:
         return _Emitter(op, point["pixels"], point["threads"]).function()
 
     def pack(self, op: Conv2d, point: Point, machine: GpuModel) -> dict[int, Packer]:
@@ -101,13 +100,13 @@ class _Emitter:
         self.vector = _vector(op)
         self.x_layout, self.y_layout = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         op, k = self.op, Kernel("depthwise")
         with k:
             self.k = k
             taps = op.kernel[0] * op.kernel[1]
             self.x, self.w, *extra, self.y = flat_arguments(k, op, (taps, op.channels))
-            self.steps = Steps(op.epilogue, extra)
+            self.steps = EpilogueSteps(op.epilogue, extra)
             count = _threads(op, self.pixels)
             with (
                 T.launch_thread("blockIdx.x", -(-count // self.threads)) as block,
@@ -118,7 +117,7 @@ class _Emitter:
                     self._body(index)
         return k.function
 
-    def _body(self, index: Any) -> None:
+    def _body(self, index: Expr) -> None:
         """Emit the work of one thread; threads go by vectors of a block, pixels, rows, blocks, images."""
         k, op, vector = self.k, self.op, self.vector
         inner = self.y_layout.block // vector
@@ -148,7 +147,7 @@ class _Emitter:
                 to = device.pointer(self.y, at)
                 device.call("htvm_store", to, device.pointer(sums), template=str(vector))
 
-    def _multiply(self, plane: Any, lane: Any, channel: Any, row: Any, first: Any) -> None:
+    def _multiply(self, plane: Expr, lane: Expr, channel: Expr, row: Expr, first: Expr) -> None:
         k, op, vector = self.k, self.op, self.vector
         (high, wide), (down, right), (dy, dx) = op.kernel, op.strides, op.dilation
         (_, _, rows, pitch), block = self.x_layout.shape(op.image)[:4], self.x_layout.block

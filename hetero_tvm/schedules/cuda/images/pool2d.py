@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
@@ -67,7 +66,7 @@ class CudaPool2dSpace(DesignSpace):
         enough = [n for n in known if n * _results(op) >= 512 * machine.sms]
         return {"lanes": enough[0] if enough else known[-1]}
 
-    def emit(self, op: Pool2d, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: Pool2d, point: Point, machine: GpuModel) -> PrimFunc:
         return _Emitter(op, point["lanes"]).function()
 
     def features(self, op: Pool2d, point: Point, machine: GpuModel) -> list[float]:
@@ -99,7 +98,7 @@ class _Emitter:
             for i in (0, op.out[axis] - 1)
         )
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         op, k, lanes = self.op, Kernel("pool2d"), self.lanes
         with k:
             self.k = k
@@ -132,10 +131,10 @@ class _Emitter:
                     self._finish(known)
         return k.function
 
-    def _combine(self, x: Any, y: Any) -> Any:
+    def _combine(self, x: Expr, y: Expr) -> Expr:
         return tirx.max(x, y) if self.op.mode == MAX else x + y
 
-    def _pool(self, result: Any, lane: Any) -> None:
+    def _pool(self, result: Expr, lane: Expr) -> None:
         """Combine one lane's part of a window.  Order of results: memory order of Y."""
         k, op, vector = self.k, self.op, self.vector
         inner = self.y_layout.block // vector
@@ -154,7 +153,7 @@ class _Emitter:
         with k.unroll(vector) as e:
             k.store(self.sums, tirx.const(self.start, "float32"), [e])
 
-        def take(place: Any) -> None:
+        def take(place: Expr) -> None:
             i, j = place // op.kernel[1], place % op.kernel[1]
 
             def combine() -> None:
@@ -182,7 +181,7 @@ class _Emitter:
             with k.serial(-(-self.places // self.lanes)) as step:
                 take(device.fixed(k, step * self.lanes + lane))
 
-    def _finish(self, result: Any) -> None:
+    def _finish(self, result: Expr) -> None:
         k, op, vector = self.k, self.op, self.vector
         if op.mode != MAX:
             count = device.fixed(k, self._counted(0, self.row) * self._counted(1, self.column))
@@ -197,7 +196,7 @@ class _Emitter:
         to = device.pointer(self.y, result * vector)
         device.call("htvm_store", to, device.pointer(self.sums), template=str(vector))
 
-    def _counted(self, axis: int, index: Any) -> Any:
+    def _counted(self, axis: int, index: Expr) -> Expr:
         """Rows or columns that a mean divides by (:meth:`Pool2d.counted`); 1 where it has none."""
         op = self.op
         if not self.border:

@@ -12,9 +12,9 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.arguments import flat_arguments
-from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps
+from hetero_tvm.schedules.cuda.products.epilogue import Place, RowMajor
 from hetero_tvm.schedules.cuda.products.fragments import Element, element_for, element_of
-from hetero_tvm.schedules.cuda.products.operands import Columns, Rows, Source
+from hetero_tvm.schedules.cuda.products.operands import Columns, Matrix, Part, Reduction, Rows, Source
 from hetero_tvm.schedules.cuda.products.product import blocks, emit_tile
 from hetero_tvm.schedules.cuda.products.space import TiledProductSpace
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Problem, Tile
@@ -76,18 +76,16 @@ def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> PrimFunc:
                 return device.fixed(k, sum((n * step for n, step in steps), int32(place[0])))
 
             def sources() -> tuple[Source, Source]:
-                shape = Rows if along else Columns
-                stride = op.right_at[-1] if along else op.right_at[-2]
-                reduction = (op.k, tile.depth, size)
-                down, across = (block.row, op.m, tile.rows), (block.column, op.n, tile.columns)
-                left = Rows(k, a, first(op.left_at), op.left_at[-2], *down, *reduction, aligned[0])
-                right = shape(k, b, first(op.right_at), stride, *across, *reduction, aligned[1])
-                return left, right
+                kind, stride = (Rows, op.right_at[-1]) if along else (Columns, op.right_at[-2])
+                left = Matrix(a, first(op.left_at), op.left_at[-2], aligned[0])
+                right = Matrix(b, first(op.right_at), stride, aligned[1])
+                down, across = Part(block.row, op.m, tile.rows), Part(block.column, op.n, tile.columns)
+                reduction = Reduction(op.k, tile.depth)
+                return Rows(k, left, down, reduction, size), kind(k, right, across, reduction, size)
 
             lead = y_strides[: len(op.lead)]
-            epilogue = RowMajor(
-                y, op.output.dtype, op.m, op.n, Steps((), ()), first((0, *lead)), y_strides[-2], lead
-            )
+            place = Place(y, first((0, *lead)), y_strides[-2], lead)
+            epilogue = RowMajor(place, op.output.dtype, op.m, op.n)
             steps = (int32(0), -(-op.k // tile.depth))
             emit_tile(k, tile, element, sources, steps, epilogue, block, across=not along)
     return k.function

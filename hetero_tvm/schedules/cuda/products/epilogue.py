@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
@@ -14,7 +14,7 @@ from hetero_tvm.schedules.cuda.values import vector_of
 from hetero_tvm.schedules.emit import Kernel
 
 
-class Steps:
+class EpilogueSteps:
     """The steps of an epilogue with their operands.
 
     Parameters
@@ -23,11 +23,11 @@ class Steps:
     operands : flat buffers, one per ``bias`` or ``residual``.
     """
 
-    def __init__(self, steps: Sequence[str], operands: Sequence[Any]):
+    def __init__(self, steps: Sequence[str], operands: Sequence[Buffer]):
         rest = iter(operands)
         self.steps = [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
 
-    def apply(self, k: Kernel, values: Any, vector: int, bias_at: Any, residual_at: Any) -> None:
+    def apply(self, k: Kernel, values: Buffer, vector: int, bias_at: Expr, residual_at: Expr) -> None:
         """Apply the steps in place to ``vector`` float32 values.
 
         ``bias_at`` and ``residual_at`` are the offsets of the first one into bias and residuals.
@@ -46,23 +46,36 @@ class Steps:
                     k.store(values, ACTIVATIONS[step](k.load(values, [e])), [e])
 
 
-class RowMajor(Epilogue):
-    """Results [rows, columns] from element ``offset`` of a flat buffer, ``stride`` elements from row to row.
+@dataclass(frozen=True)
+class Place:
+    """Memory of a result [rows, columns].
 
-    ``strides`` are those between products; vectors begin at multiples of all of them.
+    Parameters
+    ----------
+    out : flat buffer; ``offset`` is the first element.
+    stride : elements from row to row.
+    strides : elements between products, of which vectors begin at multiples.
     """
 
-    def __init__(
-        self, out: Any, dtype: str, rows: int, columns: int, steps: Steps, offset: Any = 0,
-        stride: int | None = None, strides: Sequence[int] = (),
-    ):  # fmt: skip
-        self.out, self.rows, self.columns, self.steps = out, rows, columns, steps
-        self.offset, self.stride = offset, columns if stride is None else stride
-        self.vector = vector_of(dtype, columns, self.stride, *strides)
+    out: Buffer
+    offset: Expr | int
+    stride: int
+    strides: Sequence[int] = ()
 
-    def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
+
+class RowMajor(Epilogue):
+    """Results [rows, columns] in rows."""
+
+    def __init__(
+        self, place: Place, dtype: str, rows: int, columns: int, steps: EpilogueSteps | None = None
+    ):
+        self.place, self.rows, self.columns = place, rows, columns
+        self.steps = steps or EpilogueSteps((), ())
+        self.vector = vector_of(dtype, columns, place.stride, *place.strides)
+
+    def store(self, k: Kernel, sums: Buffer, row: Expr, column: Expr) -> None:
         with k.when(tirx.all(row < self.rows, column < self.columns)):
-            at = device.fixed(k, row * self.stride + column)
+            at = device.fixed(k, row * self.place.stride + column)
             self.steps.apply(k, sums, self.vector, column, at)
-            to = device.pointer(self.out, self.offset + at)
+            to = device.pointer(self.place.out, self.place.offset + at)
             device.call("htvm_store", to, device.pointer(sums), template=str(self.vector))

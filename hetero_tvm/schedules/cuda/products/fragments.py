@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Tile
@@ -71,18 +71,18 @@ def element_of(op: Any, machine: GpuModel) -> Element:
     return element
 
 
-def swizzled(row: Any, chunk: Any, pitch: int) -> Any:
+def swizzled(row: Expr, chunk: Expr, pitch: int) -> Expr:
     """Chunk of a row of ``pitch`` bytes at which 16-byte chunk ``chunk`` of row ``row`` lies."""
     return chunk ^ row_key(row, pitch)
 
 
-def row_key(row: Any, pitch: int) -> Any:
+def row_key(row: Expr, pitch: int) -> Expr:
     """The permutation of the chunks of a row (see :func:`swizzled`), as a number to combine by xor."""
     chunks = pitch // CHUNK
     return row // max(1, 128 // pitch) % min(chunks, 8)
 
 
-def depth_key(row: Any, size: int) -> Any:
+def depth_key(row: Expr, size: int) -> Expr:
     """The permutation of rows along the columns of W: rows of one fragment in different banks.
 
     Tiles of 16-bit values are read 8 rows at a time, of 32-bit values 4.
@@ -99,7 +99,7 @@ class Warp:
         self.rows, self.columns = tile.warp_rows, tile.warp_columns
         self.pitch = tile.depth * element.size
 
-    def begin(self, warp: Any, lane: Any, shared: Any) -> None:
+    def begin(self, warp: Expr, lane: Expr, shared: Expr) -> None:
         """Allocate registers and compute what does not change from step to step."""
         self.down, self.right = warp // self.tile.warps[1], warp % self.tile.warps[1]
         self.lane = lane
@@ -109,9 +109,9 @@ class Warp:
             self.k.store(self.sums, tirx.const(0, self.element.accumulator), [i])
         self._begin(shared)
 
-    def _begin(self, shared: Any) -> None: ...
+    def _begin(self, shared: Expr) -> None: ...
 
-    def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
+    def put(self, slab: int, shared: Expr, at: Expr, pitch: int) -> None:
         """Move the sums of 16 rows from ``slab * 16`` on to shared memory, ``pitch`` bytes a row."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Warp:
 class TensorCoreWarp(Warp):
     """``ldmatrix`` and ``mma.sync``: fragments of 32 bytes along the reduction."""
 
-    def _begin(self, shared: Any) -> None:
+    def _begin(self, shared: Expr) -> None:
         k, lane = self.k, self.lane
         self.steps = self.pitch // 32
         row = device.fixed(k, self.down * self.rows + lane % 16)
@@ -133,12 +133,12 @@ class TensorCoreWarp(Warp):
         self.x_regs = [k.scratch((self.rows // 16 * 4,), "uint32") for _ in range(2)]
         self.w_regs = [k.scratch((self.columns // 16 * 4,), "uint32") for _ in range(2)]
 
-    def _places(self, row: Any, half: Any) -> list[Any]:
+    def _places(self, row: Expr, half: Expr) -> list[Expr]:
         """Offset in the tile of the 16 bytes of each fragment of ``row`` along the reduction."""
         first = device.fixed(self.k, row * self.pitch + (half ^ row_key(row, self.pitch)) * CHUNK)
         return [first, *(device.fixed(self.k, first ^ (32 * step)) for step in range(1, self.steps))]
 
-    def load(self, shared: Any, x_at: Any, w_at: Any, step: int) -> None:
+    def load(self, shared: Expr, x_at: Expr, w_at: Expr, step: int) -> None:
         """Load the fragments of one step along the reduction, from the tiles at these offsets."""
         k, bank = self.k, step % 2
         at = device.fixed(k, x_at + self.x_at[step])
@@ -168,7 +168,7 @@ class TensorCoreWarp(Warp):
                 x, w = device.pointer(self.x_regs[bank], 4 * i), device.pointer(self.w_regs[bank], 2 * j)
                 device.call(self.element.mma, sums, x, w)
 
-    def _across(self, shared: Any, w_at: Any, step: int, j: int) -> None:
+    def _across(self, shared: Expr, w_at: Expr, step: int, j: int) -> None:
         """Load 16 columns of W from a tile [depth, columns]."""
         k, lane, pitch = self.k, self.lane, self.tile.columns * self.element.size
         regs = self.w_regs[step % 2]
@@ -185,7 +185,7 @@ class TensorCoreWarp(Warp):
                 to = device.pointer(regs, 4 * j + 2 * half + part)
                 device.call("htvm_take", shared, w_at + row * pitch + at, to, template="1")
 
-    def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
+    def put(self, slab: int, shared: Expr, at: Expr, pitch: int) -> None:
         lane = self.lane
         for j in range(self.columns // 8):
             for half in range(2):
@@ -200,12 +200,12 @@ class WarpGroup(TensorCoreWarp):
     The tile has 16 rows a warp, and 128 bytes of the reduction a step; sums lie as those of ``mma`` do.
     """
 
-    def _begin(self, shared: Any) -> None:
+    def _begin(self, shared: Expr) -> None:
         # Descriptors of the tiles: address in units of 16 bytes, and form.
         self.form = device.fixed(self.k, device.value("htvm_wgmma_form", shared, dtype="int32"))
         self.x_form = device.fixed(self.k, self.form + self.down // 4 * (64 * self.pitch // CHUNK))
 
-    def start(self, at: Any, w_at: int) -> None:
+    def start(self, at: Expr, w_at: int) -> None:
         """Start the products of the tiles at these offsets; :meth:`wait` waits for them."""
         name = f"htvm_wgmma_{self.element.mma.removeprefix('htvm_mma_')}_{self.tile.columns}"
         at = device.fixed(self.k, at // CHUNK)
@@ -227,7 +227,7 @@ class FmaWarp(Warp):
     Of each tile a lane reads 16 bytes along the reduction at a time: 16 loads serve 256 multiply-adds.
     """
 
-    def _begin(self, shared: Any) -> None:
+    def _begin(self, shared: Expr) -> None:
         k = self.k
         self.high, self.wide = self.rows // 8, self.columns // 4
         self.x_row = device.fixed(k, self.down * self.rows + self.lane // 4)
@@ -239,7 +239,7 @@ class FmaWarp(Warp):
         self.x_regs = k.scratch((self.high * 4,))
         self.w_regs = k.scratch((self.wide * 4,))
 
-    def multiply(self, shared: Any, x_at: Any, w_at: Any) -> None:
+    def multiply(self, shared: Expr, x_at: Expr, w_at: Expr) -> None:
         """Add the product of the tiles at these offsets of shared memory."""
         k, x, w = self.k, self.x_regs, self.w_regs
         # A loop, not unrolled: registers for more than one step's values would cost resident warps.
@@ -255,7 +255,7 @@ class FmaWarp(Warp):
             shape = f"{self.high}, {self.wide}, {str(self.across).lower()}"
             device.call("htvm_fma", *operands, template=shape)
 
-    def _take_w(self, shared: Any, w_at: Any, step: Any, j: int) -> None:
+    def _take_w(self, shared: Expr, w_at: Expr, step: Expr, j: int) -> None:
         """Load 16 bytes of W: column j of this lane along the reduction, or (``across``) 4 columns of row
         j // (wide / 4) of 4."""
         to = device.pointer(self.w_regs, 4 * j)
@@ -268,7 +268,7 @@ class FmaWarp(Warp):
             at = w_at + row * (self.tile.columns * 4) + (column ^ (row % 4 * 2)) * CHUNK
         device.call("htvm_take", shared, at, to, template="4")
 
-    def put(self, slab: int, shared: Any, at: Any, pitch: int) -> None:
+    def put(self, slab: int, shared: Expr, at: Expr, pitch: int) -> None:
         for i in range(2):
             for j in range(self.wide):
                 column = self.lane % 4 + 4 * j

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hetero_tvm.host.tvm import PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
@@ -68,14 +66,14 @@ def _striped(w: np.ndarray, n: int) -> np.ndarray:
 class _Gate(Epilogue):
     """``activation(gate + bias) * (gated + bias)``: half as many results as columns of the product."""
 
-    def __init__(self, op: GatedMatmul, out: Any, bias: Any | None):
+    def __init__(self, op: GatedMatmul, out: Buffer, bias: Buffer | None):
         self.op, self.out, self.bias = op, out, bias
         self.vector = vector_of(op.dtype, op.n)
 
-    def width(self, columns: Any) -> Any:
+    def width(self, columns: Expr | int) -> Expr | int:
         return columns // 2
 
-    def take(self, k: Kernel, shared: Any, at: Any, column: Any, dtype: str) -> Any:
+    def take(self, k: Kernel, shared: Expr, at: Expr, column: Expr, dtype: str) -> Buffer:
         sums = k.scratch((2 * self.vector,), dtype)
         first = k.let(at + (column // _STRIPE * (2 * _STRIPE) + column % _STRIPE) * 4)
         for half in range(2):
@@ -83,7 +81,7 @@ class _Gate(Epilogue):
             device.call("htvm_take", shared, first + half * _STRIPE * 4, to, template=str(self.vector))
         return sums
 
-    def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
+    def store(self, k: Kernel, sums: Buffer, row: Expr, column: Expr) -> None:
         op, vector = self.op, self.vector
         with k.when(tirx.all(row < op.m, column < op.n)):
             if self.bias is not None:
@@ -100,7 +98,7 @@ class _Gate(Epilogue):
             device.call("htvm_store", to, device.pointer(sums), template=str(vector))
 
 
-def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> Any:
+def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> PrimFunc:
     k = Kernel("gated_matmul")
     columns, depth = 2 * whole(op.n, _STRIPE), whole(op.k, tile.depth)
     with k:

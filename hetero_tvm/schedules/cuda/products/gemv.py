@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
@@ -52,12 +51,12 @@ class CudaGemvSpace(DesignSpace):
             return f"it multiplies {', '.join(_DTYPES)}, not {op.dtype}"
         return oversized(op)
 
-    def knobs(self, op: Any, machine: GpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: Matmul | GatedMatmul, machine: GpuModel) -> tuple[Knob, ...]:
         # More columns at once than these would not leave their sums in registers.
         columns = tuple(n for n in (1, 2, 4) if n * op.m * _terms(op) <= 32)
         return (Knob("columns", columns), Knob("split", (4, 2, 8, 1)), Knob("across", (1, 2, 4)))
 
-    def default(self, op: Any, machine: GpuModel) -> Point:
+    def default(self, op: Matmul | GatedMatmul, machine: GpuModel) -> Point:
         steps = -(-op.k // (32 * _vector(op)))
         split = next(s for s in (8, 4, 2, 1) if steps >= s or s == 1)
         if split == 8 and steps < 16:
@@ -66,10 +65,10 @@ class CudaGemvSpace(DesignSpace):
         columns = 2 if enough and 2 in self.knobs(op, machine)[0].choices else 1
         return {"columns": columns, "split": split, "across": 1 if split >= 4 else 4 // split}
 
-    def emit(self, op: Any, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> PrimFunc:
         return _Emitter(op, point["columns"], point["split"], point["across"]).function()
 
-    def pack(self, op: Any, point: Point, machine: GpuModel) -> dict[int, Packer]:
+    def pack(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
         length = whole(op.k, _vector(op))
 
         def transposed(w: np.ndarray) -> np.ndarray:
@@ -79,7 +78,7 @@ class CudaGemvSpace(DesignSpace):
 
         return {1: transposed}
 
-    def features(self, op: Any, point: Point, machine: GpuModel) -> list[float]:
+    def features(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> list[float]:
         blocks = -(-op.n // (point["columns"] * point["across"]))
         return [
             math.log2(point["columns"]), math.log2(point["split"]), math.log2(point["across"]),
@@ -87,24 +86,24 @@ class CudaGemvSpace(DesignSpace):
         ]  # fmt: skip
 
 
-def _vector(op: Any) -> int:
+def _vector(op: Matmul | GatedMatmul) -> int:
     """Elements of one load of W."""
     return VECTOR_BYTES // bytes_of(op.dtype)
 
 
-def _terms(op: Any) -> int:
+def _terms(op: Matmul | GatedMatmul) -> int:
     """Number of products that make one result."""
     return 2 if isinstance(op, GatedMatmul) else 1
 
 
 class _Emitter:
-    def __init__(self, op: Any, columns: int, split: int, across: int):
+    def __init__(self, op: Matmul | GatedMatmul, columns: int, split: int, across: int):
         self.op, self.columns, self.split, self.across = op, columns, split, across
         self.vector, self.terms = _vector(op), _terms(op)
         self.length = whole(op.k, self.vector)
         self.weights = self.columns * self.terms  # rows of W at once
 
-    def function(self) -> Any:
+    def function(self) -> PrimFunc:
         op, k = self.op, Kernel("gemv")
         with k:
             self.k = k
@@ -118,7 +117,7 @@ class _Emitter:
                 self._body(block, warp, lane)
         return k.function
 
-    def _body(self, block: Any, warp: Any, lane: Any) -> None:
+    def _body(self, block: Expr, warp: Expr, lane: Expr) -> None:
         k, op = self.k, self.op
         count = op.m * self.weights
         part, side = k.let(warp % self.split), k.let(warp // self.split)
@@ -141,7 +140,7 @@ class _Emitter:
             reduce_in_warp(k, self.sums, [int32(i)], WARP, operator.add)
         self._finish(first, part, side, lane, count)
 
-    def _multiply(self, first: Any, chunk: Any) -> None:
+    def _multiply(self, first: Expr, chunk: Expr) -> None:
         k, op, vector = self.k, self.op, self.vector
         at = k.let(chunk * vector)
         for n in range(self.weights):
@@ -172,7 +171,7 @@ class _Emitter:
                 product = k.load(self.x_regs, [e]) * k.load(self.w_regs, [n * vector + e])
                 k.store(self.sums, k.load(self.sums, place) + product, place)
 
-    def _finish(self, first: Any, part: Any, side: Any, lane: Any, count: int) -> None:
+    def _finish(self, first: Expr, part: Expr, side: Expr, lane: Expr, count: int) -> None:
         """Add the sums of a split's warps, lane by lane (column, row) of its first one, and store results."""
         k, op = self.k, self.op
         memory = T.alloc_buffer((self.split * self.across * count,), "float32", scope="shared")
@@ -193,7 +192,7 @@ class _Emitter:
                 value = self._epilogue(total, row, column)
                 k.store(self.y, value.astype(op.dtype), [row * op.n + column])
 
-    def _epilogue(self, total: Any, row: Any, column: Any) -> Any:
+    def _epilogue(self, total: Expr, row: Expr, column: Expr) -> Expr:
         k, op, rest = self.k, self.op, iter(self.extra)
         if isinstance(op, GatedMatmul):
             gate, value = (k.load(total, [int32(term)]) for term in range(2))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, tirx
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.arguments import flat_arguments
-from hetero_tvm.schedules.cuda.products.epilogue import RowMajor, Steps
+from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps, Place, RowMajor
 from hetero_tvm.schedules.cuda.products.fragments import Element
 from hetero_tvm.schedules.cuda.products.packing import weight_rows
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
@@ -20,12 +20,13 @@ from hetero_tvm.schedules.emit import Kernel, int32
 _THREADS = 128
 
 
-def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
+def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> PrimFunc:
     """The PrimFunc: X [*lead, k], W packed [n, k], the epilogue's operands, Y [*lead, n]."""
     k = Kernel("matmul")
     with k:
         x, w, *extra, y = flat_arguments(k, op, (weight_rows(op.n, tile), whole(op.k, tile.depth)))
-        result = RowMajor(y, op.dtype, op.m, op.n, Steps(op.epilogue, extra))
+        steps = EpilogueSteps(op.epilogue, extra)
+        result = RowMajor(Place(y, 0, op.n), op.dtype, op.m, op.n, steps)
         if splits == 1:
             _tiles(k, op, tile, element, x, w, 1, lambda part: result)
         else:
@@ -33,8 +34,8 @@ def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
             # Large enough for the pass that makes a planned tensor of it (relax_passes.storage.workspaces).
             parts = T.alloc_buffer((max(splits * area, STACK_LIMIT // 4 + 1),), "float32", scope="global")
 
-            def partial(part: Any) -> Epilogue:
-                return RowMajor(parts, "float32", op.m, op.n, Steps((), ()), part * area)
+            def partial(part: Expr) -> Epilogue:
+                return RowMajor(Place(parts, part * area, op.n), "float32", op.m, op.n)
 
             _tiles(k, op, tile, element, x, w, splits, partial)
             _add_parts(k, op, parts, splits, result)
@@ -42,7 +43,14 @@ def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> Any:
 
 
 def _tiles(
-    k: Kernel, op: Matmul, tile: Tile, element: Element, x: Any, w: Any, splits: int, epilogue: Any
+    k: Kernel,
+    op: Matmul,
+    tile: Tile,
+    element: Element,
+    x: Buffer,
+    w: Buffer,
+    splits: int,
+    epilogue: Callable[[Expr], Epilogue],
 ) -> None:
     """Emit the first kernel: blocks over tiles, and over parts of the reduction."""
     steps = whole(op.k, tile.depth) // tile.depth
@@ -56,7 +64,7 @@ def _tiles(
         emit_tile(k, tile, element, sources, (first, count), result, block, rounded=True)
 
 
-def _add_parts(k: Kernel, op: Matmul, parts: Any, splits: int, result: RowMajor) -> None:
+def _add_parts(k: Kernel, op: Matmul, parts: Buffer, splits: int, result: RowMajor) -> None:
     """Emit the second kernel: a vector of results a thread, sums in the order of the parts."""
     vector = vector_of("float32", result.vector)
     result.vector = vector

@@ -9,9 +9,10 @@ no multiple of the tile's depth.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.products.fragments import depth_key, swizzled
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK
@@ -32,7 +33,7 @@ class Source:
     def __init__(self, k: Kernel, size: int):
         self.k, self.size = k, size
 
-    def begin(self, thread: Any, threads: int) -> None:
+    def begin(self, thread: Expr, threads: int) -> None:
         """Compute everything that stays the same from step to step."""
         k = self.k
         per_line = self.pitch // CHUNK
@@ -50,7 +51,7 @@ class Source:
             further = i * apart if regular else 0
             self.parts.append((to + further * self.pitch, self._prepare(line, chunk, base, further), inside))
 
-    def copy(self, shared: Any, at: Any, step: Any, when: Any = None) -> None:
+    def copy(self, shared: Expr, at: Expr, step: Expr, when: Expr | None = None) -> None:
         """Start the copies of one step to offset ``at`` of shared memory, where ``when`` holds."""
         for to, prepared, inside in self.parts:
             if inside is not None and when is not None:
@@ -68,22 +69,22 @@ class Source:
         """Whether a copy is one instruction that takes its condition: no branch cuts the loop in two."""
         return self.width >= 4
 
-    def _place(self, line: Any, chunk: Any) -> Any:
+    def _place(self, line: Expr, chunk: Expr) -> Expr:
         return swizzled(line, chunk, self.pitch)
 
-    def _base(self, line: Any, chunk: Any) -> Any:
+    def _base(self, line: Expr, chunk: Expr) -> Any:
         """Values that the copies of a thread share when they are whole numbers of lines apart."""
         return None
 
-    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+    def _prepare(self, line: Expr, chunk: Expr, base: Any, further: int) -> Any:
         """Values for the copy of a chunk ``further`` lines below ``line``, which has ``base``."""
         raise NotImplementedError
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
+    def _copy(self, shared: Expr, at: Expr, prepared: Any, step: Expr, when: Expr | None) -> None:
         raise NotImplementedError
 
     def _chunk(
-        self, shared: Any, at: Any, buffer: Any, offset: Any, valid: Any, width: int, when: Any
+        self, shared: Expr, at: Expr, buffer: Buffer, offset: Expr, valid: Expr, width: int, when: Expr | None
     ) -> None:
         """Copy 16 bytes from element ``offset``, of which ``valid`` exist, in pieces of ``width`` bytes."""
         for part in range(0, CHUNK, width):
@@ -96,83 +97,127 @@ class Source:
             device.call("htvm_copy_async", shared, at + part, source, left, condition, template=str(width))
 
 
-class Rows(Source):
-    """A matrix [lines, length] whose rows lie along the reduction.
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in global memory.
 
     Parameters
     ----------
-    buffer : flat; ``offset`` its first element, ``stride`` elements from row to row.
-    first : the tile's first row; ``extent`` rows exist (None: at least as many as tiles read).
-    length : of the reduction; ``depth`` of it a step.
+    buffer : flat; ``offset`` is the first element.
+    stride : elements from row to row.
+    aligned : bytes that the matrix starts at a multiple of; 16 at most count.
     """
 
-    def __init__(
-        self, k: Kernel, buffer: Any, offset: Any, stride: int, first: Any, extent: int | None, lines: int,
-        length: int, depth: int, size: int, aligned: int = CHUNK,
-    ):  # fmt: skip
+    buffer: Buffer
+    offset: Expr | int
+    stride: int
+    aligned: int = CHUNK
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows (of X) or columns (of W) of a tile.
+
+    Parameters
+    ----------
+    first : of the tile.
+    extent : of the matrix; None for at least as many as tiles read.
+    count : of the tile.
+    """
+
+    first: Expr
+    extent: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``length`` values, ``depth`` of them a step."""
+
+    length: int
+    depth: int
+
+
+class MatrixSource(Source):
+    """A source that lies in memory as a matrix."""
+
+    def __init__(self, k: Kernel, matrix: Matrix, part: Part, reduction: Reduction, size: int):
         super().__init__(k, size)
-        self.buffer, self.offset, self.stride = buffer, offset, stride
-        self.first, self.extent, self.lines = first, extent, lines
-        self.length, self.depth, self.pitch = length, depth, depth * size
-        self.width = math.gcd(stride * size, aligned, CHUNK)
+        self.matrix, self.part, self.reduction = matrix, part, reduction
+        self.width = math.gcd(matrix.stride * size, matrix.aligned, CHUNK)
 
-    def _base(self, line: Any, chunk: Any) -> Any:
-        column = device.fixed(self.k, chunk * (CHUNK // self.size))
-        return column, device.fixed(self.k, self.offset + (self.first + line) * self.stride + column)
 
-    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+class Rows(MatrixSource):
+    """A matrix [rows or columns of the product, length] whose rows lie along the reduction."""
+
+    def __init__(self, k: Kernel, matrix: Matrix, part: Part, reduction: Reduction, size: int):
+        super().__init__(k, matrix, part, reduction, size)
+        self.lines, self.pitch = part.count, reduction.depth * size
+
+    def _base(self, line: Expr, chunk: Expr) -> tuple[Expr, Expr]:
+        matrix, column = self.matrix, device.fixed(self.k, chunk * (CHUNK // self.size))
+        row = self.part.first + line
+        return column, device.fixed(self.k, matrix.offset + row * matrix.stride + column)
+
+    def _prepare(
+        self, line: Expr, chunk: Expr, base: tuple[Expr, Expr], further: int
+    ) -> tuple[Expr, Expr]:
+        matrix, part = self.matrix, self.part
         column, offset = base
-        if self.extent is not None and self.extent % self.lines:
-            row = tirx.min(self.first + line + further, int32(self.extent - 1))
-            return device.fixed(self.k, self.offset + row * self.stride + column), column
-        return offset + further * self.stride, column
+        if part.extent is not None and part.extent % part.count:
+            row = tirx.min(part.first + line + further, int32(part.extent - 1))
+            return device.fixed(self.k, matrix.offset + row * matrix.stride + column), column
+        return offset + further * matrix.stride, column
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
+    def _copy(
+        self, shared: Expr, at: Expr, prepared: tuple[Expr, Expr], step: Expr, when: Expr | None
+    ) -> None:
+        length, depth = self.reduction.length, self.reduction.depth
         offset, column = prepared
-        valid: Any = int32(CHUNK)
-        if self.length % self.depth:
-            valid = device.fixed(self.k, clamp((self.length - step * self.depth - column) * self.size, CHUNK))
-            offset = tirx.Select(valid > 0, offset + step * self.depth, int32(0))
+        valid: Expr = int32(CHUNK)
+        if length % depth:
+            valid = device.fixed(self.k, clamp((length - step * depth - column) * self.size, CHUNK))
+            offset = tirx.Select(valid > 0, offset + step * depth, int32(0))
         else:
-            offset = offset + step * self.depth
-        self._chunk(shared, at, self.buffer, offset, valid, self.width, when)
+            offset = offset + step * depth
+        self._chunk(shared, at, self.matrix.buffer, offset, valid, self.width, when)
 
 
-class Columns(Source):
-    """A matrix [length, extent] whose rows lie across the reduction: tiles of ``depth`` rows."""
+class Columns(MatrixSource):
+    """A matrix [length, columns of the product] whose rows lie across the reduction."""
 
-    def __init__(
-        self, k: Kernel, buffer: Any, offset: Any, stride: int, first: Any, extent: int, columns: int,
-        length: int, depth: int, size: int, aligned: int = CHUNK,
-    ):  # fmt: skip
-        super().__init__(k, size)
-        self.buffer, self.offset, self.stride = buffer, offset, stride
-        self.first, self.extent, self.columns = first, extent, columns
-        self.length, self.lines, self.pitch = length, depth, columns * size
-        self.width = math.gcd(stride * size, aligned, CHUNK)
+    def __init__(self, k: Kernel, matrix: Matrix, part: Part, reduction: Reduction, size: int):
+        super().__init__(k, matrix, part, reduction, size)
+        self.lines, self.pitch = reduction.depth, part.count * size
 
-    def _place(self, line: Any, chunk: Any) -> Any:
+    def _place(self, line: Expr, chunk: Expr) -> Expr:
         return chunk ^ depth_key(line, self.size)
 
-    def _base(self, line: Any, chunk: Any) -> Any:
-        column = device.fixed(self.k, self.first + chunk * (CHUNK // self.size))
-        valid: Any = int32(CHUNK)
-        if self.extent % self.columns:
-            valid = device.fixed(self.k, clamp((self.extent - column) * self.size, CHUNK))
-        return device.fixed(self.k, self.offset + line * self.stride + column), valid
+    def _base(self, line: Expr, chunk: Expr) -> tuple[Expr, Expr]:
+        matrix, part = self.matrix, self.part
+        column = device.fixed(self.k, part.first + chunk * (CHUNK // self.size))
+        valid: Expr = int32(CHUNK)
+        if part.extent is not None and part.extent % part.count:
+            valid = device.fixed(self.k, clamp((part.extent - column) * self.size, CHUNK))
+        return device.fixed(self.k, matrix.offset + line * matrix.stride + column), valid
 
-    def _prepare(self, line: Any, chunk: Any, base: Any, further: int) -> Any:
+    def _prepare(
+        self, line: Expr, chunk: Expr, base: tuple[Expr, Expr], further: int
+    ) -> tuple[Expr, Expr, Expr]:
         offset, valid = base
-        return offset + further * self.stride, line + further, valid
+        return offset + further * self.matrix.stride, line + further, valid
 
-    def _copy(self, shared: Any, at: Any, prepared: Any, step: Any, when: Any) -> None:
+    def _copy(
+        self, shared: Expr, at: Expr, prepared: tuple[Expr, Expr, Expr], step: Expr, when: Expr | None
+    ) -> None:
         offset, line, valid = prepared
-        offset = offset + step * self.lines * self.stride
-        if self.length % self.lines:
-            valid = device.fixed(self.k, tirx.Select(step * self.lines + line < self.length, valid, int32(0)))
+        offset = offset + step * self.lines * self.matrix.stride
+        if self.reduction.length % self.lines:
+            inside = step * self.lines + line < self.reduction.length
+            valid = device.fixed(self.k, tirx.Select(inside, valid, int32(0)))
         if not isinstance(valid, tirx.IntImm):
             offset = tirx.Select(valid > 0, offset, int32(0))
-        self._chunk(shared, at, self.buffer, offset, valid, self.width, when)
+        self._chunk(shared, at, self.matrix.buffer, offset, valid, self.width, when)
 
 
 def clamp(value: Expr, most: int) -> Expr:

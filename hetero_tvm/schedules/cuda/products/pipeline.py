@@ -16,14 +16,15 @@ stages are counted up, not divided: the loop is one straight block that ptxas ca
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.products.fragments import FmaWarp, TensorCoreWarp, Warp, WarpGroup
 from hetero_tvm.schedules.cuda.products.operands import Source
 from hetero_tvm.schedules.cuda.threads import barrier
 from hetero_tvm.schedules.emit import Kernel, int32
+
+StepRange = tuple[Expr | int, Expr | int]
+"""First step of a reduction, and number of steps."""
 
 
 class Stages:
@@ -31,25 +32,30 @@ class Stages:
 
     Parameters
     ----------
-    steps : first step of the reduction, and how many; ints or expressions.
     w_at : bytes from X's tile to W's in a stage.
     """
 
     def __init__(
-        self, k: Kernel, shared: Any, sources: tuple[Source, Source], steps: tuple[Any, Any], count: int,
-        nbytes: int, w_at: int,
-    ):  # fmt: skip
+        self,
+        k: Kernel,
+        shared: Expr,
+        sources: tuple[Source, Source],
+        steps: StepRange,
+        count: int,
+        nbytes: int,
+        w_at: int,
+    ):
         self.k, self.shared, self.sources = k, shared, sources
         self.first, self.steps = steps
         self.count, self.nbytes, self.w_at = count, nbytes, w_at
 
-    def ring(self, stage: int = 0) -> Any:
+    def ring(self, stage: int = 0) -> Buffer:
         """A register with the offset of a stage; see :meth:`turn`."""
         register = self.k.scratch((1,), "int32")
         self.k.store(register, int32(stage % self.count * self.nbytes), [0])
         return register
 
-    def turn(self, ring: Any) -> None:
+    def turn(self, ring: Buffer) -> None:
         """Advance a ring to the next stage."""
         k, at = self.k, self.k.load(ring, [0])
         last = (self.count - 1) * self.nbytes
@@ -64,12 +70,12 @@ class Stages:
                 self._copy(int32(step * self.nbytes), int32(step), None)
             device.call("htvm_commit")
 
-    def fill(self, at: Any, step: Any) -> None:
+    def fill(self, at: Expr, step: Expr) -> None:
         """Start the copies of a step, if there is one, to offset ``at``; they are one group."""
         self._copy(at, step, step < self.steps)
         device.call("htvm_commit")
 
-    def _copy(self, at: Any, step: Any, when: Any) -> None:
+    def _copy(self, at: Expr, step: Expr, when: Expr) -> None:
         at = device.fixed(self.k, at)
         for source, begin in zip(self.sources, (0, self.w_at), strict=True):
             source.copy(self.shared, at + begin, self.first + step, when)

@@ -22,13 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, T, tirx
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.products.fragments import SLAB, Element, warp_of
-from hetero_tvm.schedules.cuda.products.operands import Rows, Source
-from hetero_tvm.schedules.cuda.products.pipeline import Stages, run
+from hetero_tvm.schedules.cuda.products.fragments import SLAB, Element, Warp, warp_of
+from hetero_tvm.schedules.cuda.products.operands import Matrix, Part, Reduction, Rows, Source
+from hetero_tvm.schedules.cuda.products.pipeline import Stages, StepRange, run
 from hetero_tvm.schedules.cuda.products.tiles import Tile
 from hetero_tvm.schedules.cuda.values import whole
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -50,18 +49,18 @@ class Epilogue(ABC):
     vector: int
     along_rows = False
 
-    def width(self, columns: Any) -> Any:
+    def width(self, columns: Expr | int) -> Expr | int:
         """Results that ``columns`` columns of the product make; a number or an expression."""
         return columns
 
-    def take(self, k: Kernel, shared: Any, at: Any, column: Any, dtype: str) -> Any:
+    def take(self, k: Kernel, shared: Expr, at: Expr, column: Expr, dtype: str) -> Buffer:
         """The ``vector`` sums of the results at ``column`` of a staged row, as a local buffer."""
         sums = k.scratch((self.vector,), dtype)
         device.call("htvm_take", shared, at + column * 4, device.pointer(sums), template=str(self.vector))
         return sums
 
     @abstractmethod
-    def store(self, k: Kernel, sums: Any, row: Any, column: Any) -> None:
+    def store(self, k: Kernel, sums: Buffer, row: Expr, column: Expr) -> None:
         """Finish and store ``vector`` results from ``column`` of ``row``; both may lie beyond the end."""
 
 
@@ -69,11 +68,11 @@ class Epilogue(ABC):
 class Block:
     """Position of a thread: its block's product, first row and column of the tile; its warp and lane."""
 
-    product: Any
-    row: Any
-    column: Any
-    warp: Any
-    lane: Any
+    product: Expr
+    row: Expr
+    column: Expr
+    warp: Expr
+    lane: Expr
 
 
 @contextmanager
@@ -95,7 +94,7 @@ def blocks(k: Kernel, m: int, n: int, tile: Tile, products: int = 1) -> Iterator
         yield Block(product, row, column, warp, lane)
 
 
-def _place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
+def _place_of(k: Kernel, block: Expr, down: int, across: int) -> tuple[Expr, Expr]:
     """Row and column of the tile that a block of a flat grid works on, groups of rows after each other."""
     if down == 1 or across == 1:
         return (int32(0), block) if down == 1 else (block, int32(0))
@@ -108,15 +107,17 @@ def _place_of(k: Kernel, block: Any, down: int, across: int) -> tuple[Any, Any]:
 
 
 def packed_sources(
-    k: Kernel, x: Any, w: Any, m: int, length: int, block: Block, tile: Tile, size: int
+    k: Kernel, x: Buffer, w: Buffer, m: int, length: int, block: Block, tile: Tile, size: int
 ) -> Callable[[], tuple[Source, Source]]:
     """Sources of X [m, length] as it lies, and of W packed [columns, length], both in whole tiles."""
-    depth = whole(length, tile.depth)
+    packed = whole(length, tile.depth)
 
     def sources() -> tuple[Source, Source]:
+        down = Part(block.row, m, tile.rows)
+        across = Part(block.column, None, tile.columns)
         return (
-            Rows(k, x, 0, length, block.row, m, tile.rows, length, tile.depth, size),
-            Rows(k, w, 0, depth, block.column, None, tile.columns, depth, tile.depth, size),
+            Rows(k, Matrix(x, 0, length), down, Reduction(length, tile.depth), size),
+            Rows(k, Matrix(w, 0, packed), across, Reduction(packed, tile.depth), size),
         )
 
     return sources
@@ -127,7 +128,7 @@ def emit_tile(
     tile: Tile,
     element: Element,
     sources: Callable[[], tuple[Source, Source]],
-    steps: tuple[Any, Any],
+    steps: StepRange,
     epilogue: Epilogue,
     block: Block,
     across: bool = False,
@@ -138,7 +139,6 @@ def emit_tile(
     Parameters
     ----------
     sources : makes the operands (called once shared memory exists).
-    steps : first step of the reduction, and how many; ints or expressions.
     across : whether W's tile is [depth, columns].
     rounded : whether W's values are rounded to tf32 already.
     """
@@ -159,7 +159,7 @@ def emit_tile(
 
 
 def _finish(
-    k: Kernel, tile: Tile, element: Element, engine: Any, epilogue: Epilogue, shared: Any, block: Block
+    k: Kernel, tile: Tile, element: Element, engine: Warp, epilogue: Epilogue, shared: Expr, block: Block
 ) -> None:
     """Stage sums in shared memory and store results; each warp has its own rows and meets no barrier."""
     lane = block.lane

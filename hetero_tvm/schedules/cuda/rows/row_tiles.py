@@ -65,7 +65,8 @@ class RowShape:
 
     @property
     def features(self) -> list[float]:
-        return [math.log2(self.threads), math.log2(self.block_rows), math.log2(self.vector), float(self.pieces)]
+        """Numbers that the cost model sees."""
+        return [*map(math.log2, (self.threads, self.block_rows, self.vector)), float(self.pieces)]
 
 
 def shapes(rows: int, n: int, vector: int, machine: GpuModel, weights: int = 0) -> list[RowShape]:
