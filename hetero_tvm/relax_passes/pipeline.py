@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import MergeReshapes
@@ -68,16 +67,16 @@ FUSIONS = fusions(lambda op: False)
 """The rules for a target that has the common forms alone."""
 
 
-Observer = Callable[[str, Callable[[], Any]], None]
+Observer = Callable[[str, Callable[[], IRModule]], None]
 
 
 def optimize(
-    module: Any,
+    module: IRModule,
     sources: Mapping[str, tuple[str, ...]],
     rules: Sequence[GraphPass] = FUSIONS,
     disabled: frozenset[str] = frozenset(),
     observe: Observer = lambda name, module: None,
-) -> tuple[Any, dict[str, tuple[str, ...]], Report]:
+) -> tuple[IRModule, dict[str, tuple[str, ...]], Report]:
     """Fuse and lower to calls of kernels: fused operators, and generic TensorIR for the rest.
 
     Parameters
@@ -127,11 +126,11 @@ def optimize(
 
 
 def lower(
-    module: Any,
+    module: IRModule,
     sources: Mapping[str, tuple[str, ...]] | None = None,
     in_place: bool = True,
-    device_passes: Sequence[Any] = (),
-) -> tuple[Any, MemoryPlan]:
+    device_passes: Sequence[tvm.transform.Pass] = (),
+) -> tuple[IRModule, MemoryPlan]:
     """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
 
     ``in_place`` lets kernels overwrite an input where that is safe for threads of a CPU;

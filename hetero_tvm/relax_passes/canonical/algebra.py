@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -26,14 +26,14 @@ class ExpandPowers(Rule):
     counted = False
     anchors = ("relax.power",)
 
-    def match(self, graph: Graph, var: Any) -> tuple[Any, float] | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Any, float] | None:
         x, exponent = graph.value(var).args
         value = scalar_of(graph.value(exponent))
         if value not in (2.0, 3.0, 0.5, -1.0, -0.5) or dtype_of(var) not in _FLOATS:
             return None
         return (x, value) if shape_of(x) == shape_of(var) else None
 
-    def rewrite(self, graph: Graph, var: Any, found: tuple[Any, float]) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, float]) -> None:
         x, exponent = found
         if exponent == 3.0:
             square = graph.insert_before(var, relax.op.multiply(x, x), f"{var.name}#square", [var])
@@ -52,7 +52,7 @@ class MultiplyByReciprocal(Rule):
     counted = False
     anchors = ("relax.divide",)
 
-    def match(self, graph: Graph, var: Any) -> np.ndarray | None:
+    def match(self, graph: Graph, var: Var) -> np.ndarray | None:
         divisor = array_of(graph.value(graph.value(var).args[1]))
         if divisor is None or dtype_of(var) not in _FLOATS or not divisor.size:
             return None
@@ -61,5 +61,5 @@ class MultiplyByReciprocal(Rule):
         exact = (mantissa == 0.5) & (np.abs(exponent) < math.log2(float(np.finfo(divisor.dtype).max)) - 2)
         return (1 / divisor).astype(divisor.dtype) if exact.all() else None
 
-    def rewrite(self, graph: Graph, var: Any, found: np.ndarray) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: np.ndarray) -> None:
         graph.replace(var, relax.op.multiply(graph.value(var).args[0], relax.const(found, dtype_of(var))))

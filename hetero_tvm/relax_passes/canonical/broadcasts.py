@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -22,7 +22,7 @@ class DropBroadcasts(Rule):
         "relax.greater_equal", "relax.equal", "relax.not_equal", "relax.logical_and", "relax.logical_or",
     )  # fmt: skip
 
-    def match(self, graph: Graph, var: Any) -> list[Any] | None:
+    def match(self, graph: Graph, var: Var) -> list[Any] | None:
         args = list(graph.value(var).args)
         if not all(is_tensor(arg) for arg in args):
             return None
@@ -36,5 +36,5 @@ class DropBroadcasts(Rule):
                 args[index], changed = inner.args[0], True
         return args if changed else None
 
-    def rewrite(self, graph: Graph, var: Any, found: list[Any]) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: list[Expr]) -> None:
         graph.replace(var, relax.Call(graph.value(var).op, found, graph.value(var).attrs))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.constant_values import VALUES
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -28,7 +28,7 @@ class FoldConstants(Rule):
     counted = False
     anchors = tuple(f"relax.{name}" for name in VALUES)
 
-    def match(self, graph: Graph, var: Any) -> np.ndarray | None:
+    def match(self, graph: Graph, var: Var) -> np.ndarray | None:
         call = graph.value(var)
         operands = [_operand(graph, arg) for arg in call.args]
         if any(operand is None for operand in operands) or not is_tensor(var):
@@ -40,14 +40,14 @@ class FoldConstants(Rule):
             value = VALUES[call.op.name.removeprefix("relax.")](call, shape, *operands)
         return None if value is None or value.shape != shape else value.astype(dtype, order="C")
 
-    def rewrite(self, graph: Graph, var: Any, found: np.ndarray) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: np.ndarray) -> None:
         graph.forward(var, relax.const(found, dtype_of(var)))
 
 
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
-def _operand(graph: Graph, expr: Any) -> Any | None:
+def _operand(graph: Graph, expr: Expr) -> Any | None:
     """The array of a constant, a list for a tuple, the extents of a shape; None when it is not known."""
     value = graph.value(expr)
     if isinstance(value, relax.Tuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from hetero_tvm.host.tvm import relax, structural_equal, tvm
+from hetero_tvm.host.tvm import Expr, Var, relax, structural_equal, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -27,7 +28,7 @@ class MergeDuplicates(Rule):
     )  # fmt: skip
     # Products, norms and activations are left alone: whoever writes one twice means two.
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         if None in graph.users(var) or not is_tensor(var):
             return None
         operand = next((arg for arg in _flat(graph.value(var).args) if isinstance(arg, relax.Var)), None)
@@ -37,19 +38,19 @@ class MergeDuplicates(Rule):
         twins = [user for user in siblings if _same(graph.value(user), graph.value(var))]
         return min(twins, key=graph.bindings().index) if len(twins) > 1 else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         if not found.same_as(var):
             graph.forward(var, found)
 
 
-def _flat(args: Any) -> list[Any]:
-    found: list[Any] = []
+def _flat(args: Sequence[Expr]) -> list[Expr]:
+    found: list[Expr] = []
     for arg in args:
         found += _flat(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
     return found
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Expr, b: Expr) -> bool:
     if isinstance(a, relax.Var) or isinstance(b, relax.Var):
         return a.same_as(b)
     one, two = array_of(a), array_of(b)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -15,7 +14,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 class _Found:
     """Operands with their letters, and those of the result: ``extents`` by letter."""
 
-    operands: list[tuple[Any, str]]
+    operands: list[tuple[Expr, str]]
     result: str
     extents: dict[str, int]
 
@@ -31,7 +30,7 @@ class ExpandEinsum(Rule):
     counted = False
     anchors = ("relax.einsum",)
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         fields = graph.value(call.args[0])
         fields = list(fields.fields) if isinstance(fields, relax.Tuple) else []
@@ -56,7 +55,7 @@ class ExpandEinsum(Rule):
             operands.reverse()  # weights to the right
         return _Found(operands, result, extents)
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         if len(found.operands) == 1:
             ((x, term),) = found.operands
             graph.replace(var, relax.op.permute_dims(x, [term.index(letter) for letter in found.result]))
@@ -70,7 +69,7 @@ class ExpandEinsum(Rule):
         def extent(letters: list[str]) -> int:
             return math.prod(found.extents[letter] for letter in letters)
 
-        def moved(expr: Any, term: str, letters: list[str], shape: list[int], name: str) -> Any:
+        def moved(expr: Expr, term: str, letters: list[str], shape: list[int], name: str) -> Expr:
             order = [term.index(letter) for letter in letters]
             if order != sorted(order):
                 expr = graph.insert_before(var, relax.op.permute_dims(expr, order), f"{var.name}#{name}", [])
@@ -87,7 +86,7 @@ class ExpandEinsum(Rule):
         product = graph.insert_before(var, relax.op.matmul(left, right), f"{var.name}#product", [var])
         letters = [*batch, *rows, *columns]
         order = [letters.index(letter) for letter in found.result]
-        value: Any = relax.op.reshape(product, [found.extents[letter] for letter in letters])
+        value: Expr = relax.op.reshape(product, [found.extents[letter] for letter in letters])
         if order != sorted(order):
             split = graph.insert_before(var, value, f"{var.name}#split", [])
             value = relax.op.permute_dims(split, order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 from hetero_tvm.relax_passes.rewriting.views import order_of
@@ -21,7 +21,7 @@ class DropIdentities(Rule):
     name = "drop_identities"
     counted = False
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         same = _LOOKS[graph.op_name(var)](graph, graph.value(var))
         if same is None or not isinstance(same, relax.Var) or not is_tensor(var):
             return None
@@ -29,22 +29,22 @@ class DropIdentities(Rule):
         alike = shape_of(same) == shape_of(var) and dtype_of(same) == dtype_of(var)
         return same if alike else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         graph.forward(var, found)
 
 
-def _first(graph: Graph, call: Any) -> Any:
+def _first(graph: Graph, call: Call) -> Expr:
     return call.args[0]
 
 
-def _permuted(graph: Graph, call: Any) -> Any | None:
+def _permuted(graph: Graph, call: Call) -> Expr | None:
     extents = shape_of(call.args[0])
     long = [axis for axis in order_of(call) if extents[axis] != 1]  # moving extents of 1 moves no data
     return call.args[0] if long == sorted(long) else None
 
 
-def _neutral(value: float, *, either: bool) -> Callable[[Graph, Any], Any | None]:
-    def look(graph: Graph, call: Any) -> Any | None:
+def _neutral(value: float, *, either: bool) -> Callable[[Graph, Call], Expr | None]:
+    def look(graph: Graph, call: Call) -> Expr | None:
         left, right = call.args
         for operand, other in ((left, right), (right, left))[: 2 if either else 1]:
             array = array_of(graph.value(other))
@@ -55,25 +55,25 @@ def _neutral(value: float, *, either: bool) -> Callable[[Graph, Any], Any | None
     return look
 
 
-def _single(graph: Graph, call: Any) -> Any | None:
+def _single(graph: Graph, call: Call) -> Expr | None:
     fields = getattr(graph.value(call.args[0]), "fields", ())
     return fields[0] if len(fields) == 1 else None
 
 
-def _where(graph: Graph, call: Any) -> Any | None:
+def _where(graph: Graph, call: Call) -> Expr | None:
     condition = array_of(graph.value(call.args[0]))
     if condition is None or not condition.size or bool(condition.any()) != bool(condition.all()):
         return None
     return call.args[1] if condition.any() else call.args[2]
 
 
-def _slice(graph: Graph, call: Any) -> Any | None:
+def _slice(graph: Graph, call: Call) -> Expr | None:
     """A slice with the operand's shape takes all of it, unless it runs backwards."""
     steps = getattr(call.args[4], "fields", ()) if len(call.args) > 4 else ()
     return call.args[0] if all(int(getattr(step, "value", step)) > 0 for step in steps) else None
 
 
-_LOOKS: dict[str, Callable[[Graph, Any], Any | None]] = {
+_LOOKS: dict[str, Callable[[Graph, Call], Expr | None]] = {
     "relax.reshape": _first,
     "relax.astype": _first,
     "relax.broadcast_to": _first,

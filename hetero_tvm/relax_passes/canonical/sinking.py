@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.canonical.views import composed
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -34,7 +34,7 @@ class SinkMoves(Rule):
     counted = False
     anchors = ("relax.permute_dims", *RESHAPES)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         step_var = graph.value(var).args[0]
         operand = _moved_operand(graph, step_var)
         if operand is None or graph.only_user(step_var) is None:
@@ -51,7 +51,7 @@ class SinkMoves(Rule):
             order = None
         return step_var, operand, first.args[0], order
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         step_var, operand, base, order = found
         step = graph.value(step_var)
         arguments = [base if argument.same_as(operand) else argument for argument in step.args]
@@ -63,7 +63,7 @@ class SinkMoves(Rule):
         graph.replace(var, relax.op.permute_dims(moved, order), absorbs=[operand])
 
 
-def _moved_operand(graph: Graph, step_var: Any) -> Any | None:
+def _moved_operand(graph: Graph, step_var: Var) -> Expr | None:
     """The one tensor operand of an elementwise step; None for any other step."""
     name, step = graph.op_name(step_var), graph.value(step_var)
     if name in _UNARY:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -21,7 +21,7 @@ class SliceOfTake(Rule):
     counted = False
     anchors = ("relax.take", "relax.gather_nd")
 
-    def match(self, graph: Graph, var: Any) -> tuple[Any, int, int, int, int] | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Any, int, int, int, int] | None:
         call = graph.value(var)
         x, places = call.args[0], array_of(graph.value(call.args[1]))
         is_take = graph.op_name(var) == "relax.take"
@@ -41,7 +41,7 @@ class SliceOfTake(Rule):
             return None
         return x, axis, int(places[0]), int(places[-1]) + 1, step
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, axis, begin, end, step = found
         if shape_of(x) == shape_of(var):
             graph.forward(var, x)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 
-def channel_bias(graph: Graph, var: Any) -> tuple[Any, np.ndarray | None]:
+def channel_bias(graph: Graph, var: Var) -> tuple[Var, np.ndarray | None]:
     """The last binding of ``var`` plus a constant per channel, and the constant [channels]; ``var`` and None
     where no such addition follows."""
     user, shape = graph.only_user(var), shape_of(var)
@@ -22,7 +23,7 @@ def channel_bias(graph: Graph, var: Any) -> tuple[Any, np.ndarray | None]:
     return var, None
 
 
-def integers(values: Any) -> list[int]:
+def integers(values: Iterable[Any]) -> list[int]:
     """A sequence of TVM's integers as Python's."""
     return [int(v) for v in values]
 
@@ -34,7 +35,7 @@ class Conv1dAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv1d",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         attrs = call.attrs
         if array_of(graph.value(call.args[1])) is None or dtype_of(var) != "float32":
@@ -43,7 +44,7 @@ class Conv1dAsConv2d(Rule):
             return None
         return call, *channel_bias(graph, var)
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         call, top, bias = found
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         batch, channels, width = shape_of(call.args[0])

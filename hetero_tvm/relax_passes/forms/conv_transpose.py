@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -57,7 +57,7 @@ class ConvTransposeAsPhases(Rule):
     counted = False
     anchors = tuple(_LAYOUTS)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
@@ -67,7 +67,7 @@ class ConvTransposeAsPhases(Rule):
         top, bias = channel_bias(graph, var)
         return call, weight, bias, top
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         call, weight, bias, top = found
         attrs, x, out = call.attrs, call.args[0], shape_of(top)
         flat = len(out) == 3
@@ -150,7 +150,7 @@ class ConvTransposeAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv2d_transpose",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         if weight is None or dtype_of(var) != "float32":
@@ -174,7 +174,7 @@ class ConvTransposeAsConv2d(Rule):
         ]
         return (call, weight, groups, strides, dilation, pads) if min(pads) >= 0 else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         call, weight, groups, (down, across), dilation, pads = found
         x = call.args[0]
         batch, channels, height, width = shape_of(x)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -22,7 +23,7 @@ class GatherAsTake(Rule):
     counted = False
     anchors = ("relax.gather_elements", "relax.gather_nd")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         x, places = call.args
         shape = shape_of(x)
@@ -34,7 +35,7 @@ class GatherAsTake(Rule):
             raise Miss("gather_nd with batch dimensions")
         return x, places, shape, None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, places, shape, axis = found
         bind = graph.binder(var, [var])
         strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
@@ -58,7 +59,7 @@ class GatherAsTake(Rule):
         graph.replace(var, relax.op.reshape(taken, shape_of(var)))
 
     @staticmethod
-    def _scaled(graph: Graph, bind: Any, places: Any, stride: int, n: int) -> Any:
+    def _scaled(graph: Graph, bind: Callable[[Expr, str], Var], places: Expr, stride: int, n: int) -> Expr:
         """Positions times a stride, as int32."""
         if (known := array_of(graph.value(places))) is not None:
             return relax.const(known.astype(np.int32) * np.int32(stride))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, te, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, Var, relax, te, tirx
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -29,7 +29,7 @@ class GridSampleAsTake(Rule):
     counted = False
     anchors = ("relax.image.grid_sample",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         (x, grid), attrs = call.args, call.attrs
         if str(attrs.layout) != "NCHW" or dtype_of(var) != "float32" or not math.prod(shape_of(var)):
@@ -49,13 +49,15 @@ class GridSampleAsTake(Rule):
                 raise Miss(f"16 bits are too few for positions in an image of {height} x {width}")
         return x, grid, str(attrs.method), str(attrs.padding_mode) == "border", bool(attrs.align_corners)
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, grid, method, border, aligned = found
         batch, channels, height, width = shape_of(x)
         taps = 2 if method == "bilinear" else 1
         places = (taps, taps, batch, *shape_of(grid)[2:])
         bind = graph.binder(var, [var])
-        def kernel(function: Any, name: str, args: list[Any], shape: tuple[int, ...], dtype: str) -> Any:
+        def kernel(
+            function: PrimFunc, name: str, args: list[Expr], shape: tuple[int, ...], dtype: str
+        ) -> Var:
             call = relax.call_tir(
                 graph.add_function(function, name), args, out_ty=relax.TensorType(shape, dtype)
             )
@@ -82,7 +84,7 @@ class _Positions:
         self.places, self.size, self.aligned, self.border = places, size, aligned, border
         self.grid = te.placeholder((places[2], 2, *places[3:]), "float32", "grid")
 
-    def _position(self, axis: int, *at: Any) -> Any:
+    def _position(self, axis: int, *at: Expr) -> Expr:
         """In pixels, along the rows (0) or the columns (1): the grid has them the other way round."""
         extent, value = self.size[axis], self.grid[at[0], 1 - axis, at[1], at[2]]
         if self.aligned:
@@ -91,18 +93,18 @@ class _Positions:
             x = (value + 1.0) * (extent / 2) - 0.5
         return tirx.min(tirx.max(x, 0.0), float(extent - 1)) if self.border else x
 
-    def _pixel(self, axis: int, tap: Any, *at: Any) -> Any:
+    def _pixel(self, axis: int, tap: Expr, *at: Expr) -> Expr:
         """The pixel before a position or the one behind it; with one tap the nearest."""
         x = self._position(axis, *at)
         if self.places[0] == 1:
             return tirx.nearbyint(x)
         return tirx.floor(x) + tirx.if_then_else(tap < 1, tirx.const(0.0), tirx.const(1.0))
 
-    def indices(self) -> Any:
+    def indices(self) -> PrimFunc:
         """Rows of the table of pixels, those beyond the image at its border."""
         origin = te.placeholder((self.places[2], 1, 1), "int32", "origin")
 
-        def element(j: Any, i: Any, n: Any, h: Any, w: Any) -> Any:
+        def element(j: Expr, i: Expr, n: Expr, h: Expr, w: Expr) -> Expr:
             row, column = (
                 tirx.min(tirx.max(self._pixel(a, tap, n, h, w), 0.0), float(self.size[a] - 1))
                 for a, tap in enumerate((j, i))
@@ -112,8 +114,8 @@ class _Positions:
         y = te.compute(self.places, element, name="pixels")
         return _function([self.grid, origin, y])
 
-    def weights(self) -> Any:
-        def along(axis: int, tap: Any, *at: Any) -> Any:
+    def weights(self) -> PrimFunc:
+        def along(axis: int, tap: Expr, *at: Expr) -> Expr:
             x, pixel = self._position(axis, *at), self._pixel(axis, tap, *at)
             weight = tirx.const(1.0, "float32")
             if self.places[0] == 2:
@@ -129,7 +131,7 @@ class _Positions:
         )  # fmt: skip
         return _function([self.grid, y])
 
-    def mixture(self, channels: int) -> Any:
+    def mixture(self, channels: int) -> PrimFunc:
         taken = te.placeholder((*self.places, channels), "float32", "taken")
         weight = te.placeholder(self.places, "float32", "weight")
         taps = [(j, i) for j in range(self.places[0]) for i in range(self.places[1])]
@@ -141,5 +143,5 @@ class _Positions:
         return _function([taken, weight, y])
 
 
-def _function(tensors: list[Any]) -> Any:
+def _function(tensors: list[TETensor]) -> PrimFunc:
     return te.create_prim_func(tensors, "int64").without_attr("global_symbol")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -19,7 +19,7 @@ class QuantConv1dAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv1d",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         attrs = call.attrs
         if str(attrs.data_layout) != "NCW" or str(attrs.kernel_layout) != "OIW":
@@ -37,21 +37,21 @@ class QuantConv1dAsConv2d(Rule):
         return call, chain
 
     @staticmethod
-    def _other(graph: Graph, total: Any, term: Any) -> Any | None:
+    def _other(graph: Graph, total: Var, term: Var) -> Expr | None:
         """The bias that is added: [1, channels, 1], constant once it is folded."""
         args = list(graph.value(total).args)
         others = [a for a in args if not (isinstance(a, relax.Var) and a.same_as(term))]
         return others[0] if len(others) == 1 and len(shape_of(others[0])) == 3 else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         call, chain = found
         attrs, top = call.attrs, chain[-1]
         padding = [int(p) for p in attrs.padding] * (2 // len(attrs.padding))
 
-        def bind(value: Any) -> Any:
+        def bind(value: Expr) -> Var:
             return graph.insert_before(top, value, f"{top.name}#row", [var])
 
-        def row(x: Any) -> Any:
+        def row(x: Expr) -> Expr:
             """[A, B, W] -> [A, B, 1, W]; of a dequantised tensor before it is."""
             a, b, width = shape_of(x)
             inner = graph.call(x, "relax.dequantize", "relax.subtract", "relax.astype")

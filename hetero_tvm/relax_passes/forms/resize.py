@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, te, topi, tvm
+from hetero_tvm.host.tvm import Var, relax, te, topi, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -24,7 +24,7 @@ class ResizeAsProducts(Rule):
     counted = False
     anchors = ("relax.image.resize2d",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
         if dtype_of(var) != "float32" or str(attrs.layout) != "NCHW" or 0 in before or 0 in after:
@@ -46,7 +46,7 @@ class ResizeAsProducts(Rule):
         weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
         return (call.args[0], nearest, *weights)
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, nearest, rows, columns = found
         if rows is None:
             graph.replace(var, relax.op.reshape(x, shape_of(var)))

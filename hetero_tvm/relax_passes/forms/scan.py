@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.host.tvm import te, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, Var, te, tirx
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -18,7 +18,7 @@ class _Scan(Rule):
     counted = False
     anchors = ("relax.cumsum", "relax.cumprod")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         if dtype_of(var) not in ("float32", "int32", "int64") or not math.prod(shape_of(var)):
             return None
@@ -29,7 +29,7 @@ class _Scan(Rule):
         axis = 0 if axis is None else int(axis) % max(len(shape), 1)
         return call, axis, bool(call.attrs.exclusive), graph.op_name(var) == "relax.cumprod"
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         call, axis, exclusive, product = found
         function = self.function(
             shape_of(var), axis, dtype_of(call.args[0]), dtype_of(var), product=product, exclusive=exclusive
@@ -39,7 +39,7 @@ class _Scan(Rule):
 
     def function(
         self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
-    ) -> Any:
+    ) -> PrimFunc:
         """The PrimFunc from a tensor of dtype ``given`` to one of ``dtype``."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class ScanAsKernel(_Scan):
     kernel : makes it, from what :meth:`function` is given.
     """
 
-    def __init__(self, kernel: Callable[..., Any]):
+    def __init__(self, kernel: Callable[..., PrimFunc]):
         self.function = kernel
 
 
@@ -64,11 +64,11 @@ class ScanAsShifts(_Scan):
 
     def function(
         self, shape: tuple[int, ...], axis: int, given: str, dtype: str, *, product: bool, exclusive: bool
-    ) -> Any:
+    ) -> PrimFunc:
         neutral = tirx.const(1 if product else 0, dtype)
 
-        def shifted(x: Any, by: int, combine: bool, name: str) -> Any:
-            def element(*i: Any) -> Any:
+        def shifted(x: TETensor, by: int, combine: bool, name: str) -> TETensor:
+            def element(*i: Expr) -> Expr:
                 before = x(*i[:axis], i[axis] - by, *i[axis + 1 :])
                 if not combine:
                     return tirx.if_then_else(i[axis] >= by, before, neutral)

@@ -7,12 +7,12 @@ they compute (a cache of keys), or add rows to the rows that edges of a graph le
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -21,6 +21,9 @@ _FEW = 4
 _PRODUCT = 1 << 18
 """Elements of the matrix of ones and zeros that adds rows to rows; a larger one costs more than the way to
 the host."""
+
+
+Bind = Callable[[Expr, str], Var]
 
 
 @dataclass
@@ -34,9 +37,9 @@ class _Write:
         element.
     """
 
-    data: Any
-    indices: Any
-    updates: Any
+    data: Expr
+    indices: Expr
+    updates: Expr
     axis: int
     count: int
     add: bool
@@ -53,7 +56,7 @@ class _Write:
         affordable = self.extent * self.count <= _PRODUCT
         return self.whole and self.add and affordable and dtype_of(self.data) == "float32"
 
-    def along(self, values: np.ndarray) -> Any:
+    def along(self, values: np.ndarray) -> Expr:
         """A constant with an element for each position along the axis."""
         shape = [1] * len(shape_of(self.data))
         shape[self.axis] = len(values)
@@ -73,7 +76,7 @@ class ScatterAsSelection(Rule):
     counted = False
     anchors = ("relax.scatter_elements", "relax.scatter_nd")
 
-    def match(self, graph: Graph, var: Any) -> _Write | None:
+    def match(self, graph: Graph, var: Var) -> _Write | None:
         call = graph.value(var)
         data, indices, updates = call.args
         reduction, shape, given = str(call.attrs.reduction), shape_of(data), shape_of(indices)
@@ -101,7 +104,7 @@ class ScatterAsSelection(Rule):
             raise Miss("a scatter to many computed places")
         return write
 
-    def rewrite(self, graph: Graph, var: Any, found: _Write) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Write) -> None:
         bind = graph.binder(var, [var])
         write = found
         if write.whole:
@@ -125,13 +128,13 @@ def _same_everywhere(indices: np.ndarray, axis: int) -> np.ndarray:
     return rows[:, 0]
 
 
-def _known(write: _Write, bind: Any) -> Any:
+def _known(write: _Write, bind: Bind) -> Expr:
     """At known places, each of which occurs once."""
     places, data, updates, axis = write.places, write.data, write.updates, write.axis
     assert places is not None
     begin, end = int(places[0]), int(places[0]) + write.count
 
-    def part(x: Any, first: int, last: int, name: str) -> Any:
+    def part(x: Expr, first: int, last: int, name: str) -> Expr:
         return bind(relax.op.strided_slice(x, [axis], [first], [last]), name)
 
     if (places == np.arange(begin, end)).all():
@@ -152,7 +155,7 @@ def _known(write: _Write, bind: Any) -> Any:
     return relax.op.where(write.along(written), spread, data)
 
 
-def _compared(write: _Write, bind: Any) -> Any:
+def _compared(write: _Write, bind: Bind) -> Expr:
     """Every position is compared with each of the places."""
     axis, rank, result = write.axis, len(shape_of(write.data)), write.data
     positions = write.along(np.arange(write.extent, dtype=np.int32))
@@ -173,7 +176,7 @@ def _compared(write: _Write, bind: Any) -> Any:
     return result
 
 
-def _product(write: _Write, bind: Any) -> Any:
+def _product(write: _Write, bind: Bind) -> Expr:
     """Rows are added by a product with ones where a place is a position."""
     shape = shape_of(write.data)
     places = bind(relax.op.reshape(_positive(write, bind), (1, write.count)), "places")
@@ -184,7 +187,7 @@ def _product(write: _Write, bind: Any) -> Any:
     return relax.op.add(write.data, bind(relax.op.reshape(gathered, shape), "added"))
 
 
-def _positive(write: _Write, bind: Any) -> Any:
+def _positive(write: _Write, bind: Bind) -> Expr:
     """The places as int32, counted from the beginning; in one row if there is one for each slice."""
     places = write.indices
     if dtype_of(places) != "int32":

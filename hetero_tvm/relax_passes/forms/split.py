@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -16,7 +16,7 @@ class SplitAsSlices(Rule):
     counted = False
     anchors = ("relax.split",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         users = graph.users(var)
         values = [None if user is None else graph.value(user) for user in users]
         if not all(isinstance(value, relax.TupleGetItem) for value in values):
@@ -26,7 +26,7 @@ class SplitAsSlices(Rule):
         sizes = [int(field.shape[axis]) for field in var.ty.fields]
         return call.args[0], axis, sizes, [(u, v.index) for u, v in zip(users, values, strict=True)]
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, axis, sizes, users = found
         for user, n in users:
             begin = sum(sizes[:n])

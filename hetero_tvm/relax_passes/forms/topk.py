@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -23,7 +23,7 @@ class TopkAsExtrema(Rule):
     counted = False
     anchors = ("relax.topk",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         x, attrs = call.args[0], call.attrs
         shape, k = shape_of(x), int(attrs.k)
@@ -33,7 +33,7 @@ class TopkAsExtrema(Rule):
         k = shape[axis] if k < 1 else min(k, shape[axis])
         if k > _FEW:
             raise Miss(f"the greatest {k} are found by sorting")
-        users: list[tuple[Any, int]] = []
+        users: list[tuple[Var, int]] = []
         if str(attrs.ret_type) == "both":
             for user in graph.users(var):
                 value = None if user is None else graph.value(user)
@@ -44,7 +44,7 @@ class TopkAsExtrema(Rule):
             users = [(var, int(str(attrs.ret_type) == "indices"))]
         return x, axis, k, bool(attrs.largest), str(attrs.dtype), users
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, axis, k, largest, dtype, users = found
         extent = shape_of(x)[axis]
         along = [1] * len(shape_of(x))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -18,12 +18,12 @@ class TriangleAsMask(Rule):
     counted = False
     anchors = ("relax.tril", "relax.triu")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         diagonal = getattr(call.args[1], "value", call.args[1])
         return (call.args[0], int(diagonal)) if isinstance(diagonal, int | tvm.tirx.IntImm) else None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, diagonal = found
         cut = np.tril if graph.op_name(var) == "relax.tril" else np.triu
         mask = cut(np.ones(shape_of(x)[-2:], np.bool_), diagonal)

@@ -8,9 +8,8 @@ Swin's windows, position embeddings).  The sum may be used elsewhere as well; it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
@@ -22,10 +21,10 @@ from hetero_tvm.relax_passes.rewriting.views import RESHAPES
 @dataclass
 class _Found:
     op: AddNorm
-    operands: list[Any]
-    total: Any
+    operands: list[Expr]
+    total: Var
     """The addition's binding."""
-    passed: list[Any]
+    passed: list[Var]
     """Reshapes between it and the norm."""
 
 
@@ -42,12 +41,12 @@ class FuseAddNorm(Rule):
     def __init__(self, claims: Claims):
         self._claims = claims
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         norm = contract(graph.functions(), graph.value(var))
         if not isinstance(norm, Normalize) or norm.special or norm.dtype != "float32":
             return None
         total, *vectors = graph.value(var).args[1].fields
-        passed: list[Any] = []
+        passed: list[Var] = []
         while (view := graph.call(total, *RESHAPES)) is not None:
             passed.append(total)
             total = view.args[0]
@@ -66,7 +65,7 @@ class FuseAddNorm(Rule):
                 return _Found(op, [x, residual, *vectors], total, passed)
         return None
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, operands, shape = found.op, found.operands, shape_of(var)
         first = found.total if op.kept else var  # the sum may be needed before the norm
         if shape_of(operands[1]) != op.added:

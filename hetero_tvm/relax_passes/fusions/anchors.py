@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 
@@ -82,7 +81,7 @@ def close(anchors: Iterable[Anchor], report: Report) -> None:
             report.misses.append({"rule": rules[0], "node": anchor.node, "reason": anchor.reason})
 
 
-def _around(graph: Graph, var: Any, steps: int = 3) -> set[str]:
+def _around(graph: Graph, var: Var, steps: int = 3) -> set[str]:
     """Names of the node and of those that follow within a few steps: a rule may anchor at one of them."""
     names, level = {graph.node(var)}, [var]
     for _ in range(steps):
@@ -91,7 +90,7 @@ def _around(graph: Graph, var: Any, steps: int = 3) -> set[str]:
     return names
 
 
-def _softmax(graph: Graph, var: Any) -> str | None:
+def _softmax(graph: Graph, var: Var) -> str | None:
     if graph.op_name(var) != "relax.nn.softmax":
         return None
     before = _reaches(graph, graph.value(var).args[0], lambda v: _operands(graph, v))
@@ -102,7 +101,7 @@ def _softmax(graph: Graph, var: Any) -> str | None:
     return f"a softmax of its own: a matrix product is found on {side}"
 
 
-def _reaches(graph: Graph, start: Any, onward: Callable[[Any], list[Any]]) -> bool:
+def _reaches(graph: Graph, start: Expr, onward: Callable[[Var], list[Var | None]]) -> bool:
     """Whether a matrix product is reached through operators that attention may have in between."""
     pending, seen = [start], set()
     while pending:
@@ -118,12 +117,12 @@ def _reaches(graph: Graph, start: Any, onward: Callable[[Any], list[Any]]) -> bo
     return False
 
 
-def _operands(graph: Graph, var: Any) -> list[Any]:
+def _operands(graph: Graph, var: Var) -> list[Var]:
     fields = [f for arg in graph.value(var).args for f in getattr(graph.value(arg), "fields", [arg])]
     return [field for field in fields if isinstance(field, relax.Var)]
 
 
-def _gelu(graph: Graph, var: Any) -> str | None:
+def _gelu(graph: Graph, var: Var) -> str | None:
     name = graph.op_name(var)
     if name in ("relax.nn.gelu", "relax.nn.gelu_tanh"):
         return "an activation operator that no rule took"
@@ -134,7 +133,7 @@ def _gelu(graph: Graph, var: Any) -> str | None:
     return None
 
 
-def _has_scalar(graph: Graph, expr: Any, wanted: float, depth: int = 4) -> bool:
+def _has_scalar(graph: Graph, expr: Expr, wanted: float, depth: int = 4) -> bool:
     call = graph.call(expr, "relax.multiply", "relax.add")
     if call is None or depth == 0:
         return False
@@ -147,7 +146,7 @@ def _has_scalar(graph: Graph, expr: Any, wanted: float, depth: int = 4) -> bool:
     return False
 
 
-def _norm(graph: Graph, var: Any) -> str | None:
+def _norm(graph: Graph, var: Var) -> str | None:
     name = graph.op_name(var)
     if name in ("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.group_norm", "relax.nn.instance_norm"):
         return "a norm operator that no rule took"
@@ -165,7 +164,7 @@ def _norm(graph: Graph, var: Any) -> str | None:
     return "the mean of a square stands in no norm over the last axis"
 
 
-def _rotate_half(graph: Graph, var: Any) -> str | None:
+def _rotate_half(graph: Graph, var: Var) -> str | None:
     if graph.op_name(var) != "relax.concat":
         return None
     fields = graph.value(graph.value(var).args[0])
@@ -176,13 +175,13 @@ def _rotate_half(graph: Graph, var: Any) -> str | None:
     return "a rotated half stands in no rotary embedding" if sum(negated) == 1 else None
 
 
-def _unwrapped(graph: Graph, expr: Any) -> Any:
+def _unwrapped(graph: Graph, expr: Expr) -> Expr:
     while (call := graph.call(expr, "relax.expand_dims", "relax.reshape")) is not None:
         expr = call.args[0]
     return expr
 
 
-_LOOKS: dict[str, Callable[[Graph, Any], str | None]] = {
+_LOOKS: dict[str, Callable[[Graph, Var], str | None]] = {
     "softmax": _softmax,
     "gelu": _gelu,
     "norm": _norm,

@@ -4,9 +4,8 @@ transposed operands where they lie."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
@@ -17,9 +16,9 @@ from hetero_tvm.relax_passes.rewriting.views import Place, order_of, places
 @dataclass
 class _Found:
     op: BatchMatmul
-    operands: list[Any]
-    top: Any
-    absorbed: list[Any]
+    operands: list[Expr]
+    top: Var
+    absorbed: list[Var]
 
 
 class FuseBatchMatmul(Rule):
@@ -35,7 +34,7 @@ class FuseBatchMatmul(Rule):
     def __init__(self, claims: Claims):
         self._claims = claims
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         args = graph.value(var).args
         if min(len(shape_of(arg)) for arg in args) < 2 or any(dtype_of(x) != "float32" for x in (*args, var)):
             return None
@@ -58,13 +57,13 @@ class FuseBatchMatmul(Rule):
         )  # fmt: skip
         return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         function = graph.add_function(found.op.workload(), found.op.label)
         call = relax.call_tir(function, found.operands, out_ty=found.top.ty)
         graph.replace(found.top, call, absorbs=found.absorbed)
 
 
-def _furthest(graph: Graph, expr: Any, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
+def _furthest(graph: Graph, expr: Expr, lead: tuple[int, ...]) -> tuple[Place, tuple[int, ...]]:
     """The furthest tensor of which an operand is a view with one stride per axis; offset and strides."""
     matrix = shape_of(expr)[-2:]
     for place in reversed(places(graph, expr)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
@@ -21,7 +21,7 @@ class FoldBatchNorm(Rule):
     name = "conv_bn"
     anchors = ("relax.nn.batch_norm",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         x, *statistics = call.args
         first = graph.only_user(var)
@@ -50,7 +50,7 @@ class FoldBatchNorm(Rule):
             raise Miss(f"dtype is {dtype_of(conv_var)}, expected float32")
         return conv, weight, bias, values, float(call.attrs.epsilon), first, (var, conv_var, bias_var)
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         conv, weight, bias, (gamma, beta, mean, variance), eps, top, absorbed = found
         # float64: the folded weights should round once.
         factor = gamma.astype("float64") / np.sqrt(variance.astype("float64") + eps)
@@ -73,7 +73,7 @@ class FoldPad(Rule):
     counted = False
     anchors = ("relax.nn.conv2d",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         conv = graph.value(var)
         pad = graph.call(conv.args[0], "relax.nn.pad")
         if pad is None or str(conv.attrs.data_layout) != "NCHW":
@@ -85,7 +85,7 @@ class FoldPad(Rule):
             raise Miss("the batch or the channels are padded")
         return pad.args[0], conv, [width[4], width[6], width[5], width[7]]
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, conv, more = found
         attrs = conv.attrs
         padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]
@@ -102,7 +102,7 @@ class FuseConv2d(Rule):
     name = "conv_epilogue"
     anchors = ("relax.nn.conv2d",)
 
-    def match(self, graph: Graph, var: Any) -> Found | None:
+    def match(self, graph: Graph, var: Var) -> Found | None:
         call = graph.value(var)
         attrs = call.attrs
         weight = array_of(graph.value(call.args[1]))
@@ -135,11 +135,11 @@ class FuseConv2d(Rule):
         )  # fmt: skip
         return Found(op, operands, top, absorbed)
 
-    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Found) -> None:
         found.replace(graph)
 
 
-def _constant(graph: Graph, expr: Any) -> np.ndarray | None:
+def _constant(graph: Graph, expr: Expr) -> np.ndarray | None:
     """The value of a constant, also behind a reshape (importers reshape the bias)."""
     reshape = graph.call(expr, "relax.reshape")
     if reshape is None:
@@ -148,7 +148,7 @@ def _constant(graph: Graph, expr: Any) -> np.ndarray | None:
     return array.reshape(shape_of(expr)) if array is not None else None
 
 
-def _channel_vector(graph: Graph, addition: Any) -> tuple[np.ndarray | None, Any]:
+def _channel_vector(graph: Graph, addition: Var) -> tuple[np.ndarray | None, Expr | None]:
     """The constant [1, C, 1, 1] of an addition, as a vector, and the other operand."""
     channels = shape_of(addition)[1]
     for arg, other in (graph.value(addition).args, reversed(list(graph.value(addition).args))):
@@ -158,7 +158,7 @@ def _channel_vector(graph: Graph, addition: Any) -> tuple[np.ndarray | None, Any
     return None, None
 
 
-def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
+def _step(graph: Graph, user: Var, top: Var) -> tuple[str | None, Expr | None, Var]:
     """The epilogue step that starts at ``user``: its name, operand and last binding."""
     name = graph.op_name(user)
     if (activation := activation_of(graph, user)) is not None:
@@ -180,6 +180,6 @@ def _step(graph: Graph, user: Any, top: Any) -> tuple[str | None, Any, Any]:
     return (RESIDUAL, added, user) if added is not None else (None, None, user)
 
 
-def _bound(graph: Graph, var: Any) -> float | None:
+def _bound(graph: Graph, var: Var) -> float | None:
     found = [scalar_of(graph.value(a)) for a in graph.value(var).args]
     return next((value for value in found if value is not None), None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
@@ -19,7 +18,7 @@ _OPERATORS = {
 }
 
 
-def activation_of(graph: Graph, var: Any) -> str | None:
+def activation_of(graph: Graph, var: Var) -> str | None:
     """The name in ``ops.activations.ACTIVATIONS`` of what ``var`` computes; None for anything else."""
     name = _OPERATORS.get(graph.op_name(var) or "")
     if name is None and graph.op_name(var) == "relax.call_tir":
@@ -28,18 +27,18 @@ def activation_of(graph: Graph, var: Any) -> str | None:
     return name
 
 
-def activation_input(graph: Graph, var: Any) -> Any:
+def activation_input(graph: Graph, var: Var) -> Expr:
     """What the activation ``var`` is computed from."""
     args = graph.value(var).args
     return args[1].fields[0] if graph.op_name(var) == "relax.call_tir" else args[0]
 
 
-def replace_by_activation(graph: Graph, top: Any, function: str, x: Any, absorbed: list[Any]) -> None:
+def replace_by_activation(graph: Graph, top: Var, function: str, x: Expr, absorbed: list[Var]) -> None:
     """Bind ``top`` to the activation of x as one operator."""
     op = Elementwise(shape_of(x), function)
     graph.replace(top, graph.call_function(op.workload(), op.label, [x], top), absorbs=absorbed)
 
 
-def check_dtype(x: Any) -> None:
+def check_dtype(x: Expr) -> None:
     if dtype_of(x) != "float32":
         raise Miss(f"dtype is {dtype_of(x)}, expected float32")

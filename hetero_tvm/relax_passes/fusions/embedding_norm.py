@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.rewriting.fused import contract
@@ -28,10 +28,10 @@ _MOST = 16
 class _Terms:
     """What is added: (factor, table, indices) of the lookups, constants, and the bindings seen."""
 
-    lookups: list[tuple[float, Any, Any]] = field(default_factory=list)
+    lookups: list[tuple[float, Expr, Expr]] = field(default_factory=list)
     constants: list[np.ndarray] = field(default_factory=list)
-    absorbed: list[Any] = field(default_factory=list)
-    others: list[Any] = field(default_factory=list)
+    absorbed: list[Var] = field(default_factory=list)
+    others: list[Expr] = field(default_factory=list)
 
 
 class FuseEmbeddingNorm(Rule):
@@ -40,7 +40,7 @@ class FuseEmbeddingNorm(Rule):
     name = "embedding_norm"
     anchors = ("relax.call_tir",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         norm = contract(graph.functions(), graph.value(var))
         if not isinstance(norm, Normalize):
             return None
@@ -63,7 +63,7 @@ class FuseEmbeddingNorm(Rule):
                 raise Miss(f"a table is of dtype {dtype_of(table)}, expected float32")
         return norm, terms, vectors
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         norm, terms, vectors = found
         rank, operands, lookups = len(norm.lead), [], []
         for factor, table, indices in terms.lookups:
@@ -87,7 +87,7 @@ class FuseEmbeddingNorm(Rule):
         graph.replace(var, call, absorbs=terms.absorbed)
 
 
-def _collect(graph: Graph, expr: Any, terms: _Terms) -> None:
+def _collect(graph: Graph, expr: Expr, terms: _Terms) -> None:
     """Sort the terms of the sum ``expr``; a sum or lookup that is used elsewhere as well is another term."""
     array = array_of(graph.value(expr))
     if array is not None:
@@ -109,7 +109,7 @@ def _collect(graph: Graph, expr: Any, terms: _Terms) -> None:
     terms.others.append(expr)
 
 
-def _is_lookup(graph: Graph, take: Any) -> bool:
+def _is_lookup(graph: Graph, take: Call) -> bool:
     table = array_of(graph.value(take.args[0]))
     if table is None or table.ndim != 2 or not isinstance(take.args[1], relax.Var):
         return False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 
@@ -21,9 +21,9 @@ class Found:
     """
 
     op: FusedOp
-    operands: list[Any]
-    top: Any
-    absorbed: list[Any]
+    operands: list[Expr]
+    top: Var
+    absorbed: list[Var]
 
     def replace(self, graph: Graph) -> None:
         """Bind ``top`` to the call of the fused operator."""
@@ -31,13 +31,13 @@ class Found:
         graph.replace(self.top, call, absorbs=self.absorbed)
 
 
-def other_operand(graph: Graph, user: Any, top: Any) -> Any:
+def other_operand(graph: Graph, user: Var, top: Var) -> Expr:
     """The operand of the binary operation ``user`` that is not ``top`` (``top`` itself when both are)."""
     left, right = graph.value(user).args
     return right if left.same_as(top) else left
 
 
-def residual(graph: Graph, user: Any, top: Any) -> Any | None:
+def residual(graph: Graph, user: Var, top: Var) -> Expr | None:
     """What the addition ``user`` adds to ``top``: a float32 tensor of its shape, no constant; else None."""
     other = other_operand(graph, user, top)
     if other.same_as(top) or array_of(graph.value(other)) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.fusions.linear import constant_matrix, linear_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -21,10 +21,10 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 @dataclass
 class _Found:
-    scaled: Any
+    scaled: Var
     factor: np.ndarray
-    product: Any
-    bias: Any | None
+    product: Var
+    bias: Expr | None
 
 
 class FoldOutputScales(Rule):
@@ -34,7 +34,7 @@ class FoldOutputScales(Rule):
     counted = False
     anchors = ("relax.multiply", "relax.divide")
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         scaled = _scaled(graph, var)
         if scaled is None:
             return None
@@ -49,7 +49,7 @@ class FoldOutputScales(Rule):
         bias = next((v for v in linear.absorbed if graph.op_name(v) == "relax.add"), None)
         return _Found(y, factor, product, bias)
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         call = graph.value(found.product)
         weight = constant_matrix(graph, call.args[1])
         scaled = relax.const((weight.astype("float64") * found.factor).astype("float32"))
@@ -71,7 +71,7 @@ class FoldInputScales(Rule):
     counted = False
     anchors = ("relax.matmul",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         x, w = graph.value(var).args
         weight = constant_matrix(graph, w)
         if weight is None or weight.dtype != np.float32 or graph.only_user(x) is None:
@@ -82,12 +82,12 @@ class FoldInputScales(Rule):
         base, factor = scaled
         return base, (weight.astype("float64") * factor.reshape(-1, 1)).astype("float32"), x
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         base, weight, x = found
         graph.replace(var, relax.op.matmul(base, relax.const(weight)), absorbs=[x])
 
 
-def _scaled(graph: Graph, expr: Any) -> tuple[Any, np.ndarray] | None:
+def _scaled(graph: Graph, expr: Expr) -> tuple[Expr, np.ndarray] | None:
     """``(x, c)`` with ``expr == x * c``, c finite and constant: one value, or one by column."""
     call = graph.call(expr, "relax.multiply", "relax.divide")
     if call is None:

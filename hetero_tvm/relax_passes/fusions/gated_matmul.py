@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_input, activation_of
 from hetero_tvm.relax_passes.fusions.linear import linear_of
@@ -25,7 +25,7 @@ class FuseGatedMatmul(Rule):
     name = "gated_mlp"
     anchors = ("relax.multiply",)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         for gate, up in (graph.value(var).args, reversed(list(graph.value(var).args))):
             function = activation_of(graph, gate)
             if function is None or shape_of(gate) != shape_of(up) or dtype_of(var) != "float32":
@@ -36,7 +36,7 @@ class FuseGatedMatmul(Rule):
                 return function, gate, *pair
         return None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         function, gate, x, weight, bias, absorbed = found
         lead, (k, twice) = shape_of(var)[:-1], weight.shape
         op = GatedMatmul(lead, twice // 2, k, function, bias is not None)
@@ -47,7 +47,11 @@ class FuseGatedMatmul(Rule):
         graph.replace(var, call, absorbs=[*absorbed, gate])
 
 
-def _two_products(graph: Graph, gate: Any, up: Any) -> tuple[Any, np.ndarray, np.ndarray | None, list] | None:
+_Pair = tuple[Expr, np.ndarray, np.ndarray | None, list[Var]]
+"""x, the columns of gate and other side by side, their bias, and the bindings that the two absorb."""
+
+
+def _two_products(graph: Graph, gate: Expr, up: Expr) -> _Pair | None:
     one, two = linear_of(graph, activation_input(graph, gate)), linear_of(graph, up)
     if one is None or two is None or math.prod(shape_of(gate)[:-1]) != math.prod(shape_of(one.x)[:-1]):
         return None
@@ -62,7 +66,7 @@ def _two_products(graph: Graph, gate: Any, up: Any) -> tuple[Any, np.ndarray, np
     return one.x, weight, bias, [*one.absorbed, *two.absorbed]
 
 
-def _halves(graph: Graph, gate: Any, up: Any) -> tuple[Any, np.ndarray, np.ndarray | None, list] | None:
+def _halves(graph: Graph, gate: Expr, up: Expr) -> _Pair | None:
     """Gate and other as the two halves of one product's columns."""
     one, two = _half(graph, activation_input(graph, gate)), _half(graph, up)
     if one is None or two is None or not one[0].same_as(two[0]) or {one[1], two[1]} != {0, 1}:
@@ -76,7 +80,7 @@ def _halves(graph: Graph, gate: Any, up: Any) -> tuple[Any, np.ndarray, np.ndarr
     return both.x, both.weight[:, order], bias, [*both.absorbed, *pieces]
 
 
-def _half(graph: Graph, expr: Any) -> tuple[Any, int, list[Any]] | None:
+def _half(graph: Graph, expr: Expr) -> tuple[Expr, int, list[Var]] | None:
     """The tensor of which ``expr`` is one half of the columns, which of the two, and the bindings between."""
     value, n = graph.value(expr), shape_of(expr)[-1] if shape_of(expr) else 0
     if isinstance(value, relax.TupleGetItem):
@@ -100,7 +104,7 @@ def _half(graph: Graph, expr: Any) -> tuple[Any, int, list[Any]] | None:
     return base, first // n, between
 
 
-def _check_own(graph: Graph, var: Any, group: list[Any]) -> None:
+def _check_own(graph: Graph, var: Var, group: list[Var]) -> None:
     """Raise Miss when a value that would disappear is used by something else than the gate ``var``."""
     own = {*group, var}
     for member in group:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial, scalings
@@ -31,7 +32,7 @@ class FuseGelu(Rule):
     name = "gelu"
     anchors = (*_ARGUMENTS, *_OPERATORS)
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         name = graph.op_name(var)
         if name in _OPERATORS:
             check_dtype(var)
@@ -59,12 +60,12 @@ class FuseGelu(Rule):
             raise Miss(f"x has shape {shape_of(x)}, the result {shape_of(top)}")
         return _ARGUMENTS[name][0], x, top, absorbed
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         function, x, top, absorbed = found
         replace_by_activation(graph, top, function, x, absorbed)
 
 
-def _factor(graph: Graph, user: Any, top: Any) -> tuple[float | None, Any]:
+def _factor(graph: Graph, user: Var, top: Var) -> tuple[float | None, Expr | None]:
     """By what the binding ``user`` multiplies ``top``: a number, or 1 and a tensor; None when it does not."""
     if user is None or graph.op_name(user) not in ("relax.multiply", "relax.divide"):
         return None, None
@@ -79,7 +80,7 @@ def _factor(graph: Graph, user: Any, top: Any) -> tuple[float | None, Any]:
     return (1.0, other) if number is None else (number, None)
 
 
-def _argument(graph: Graph, var: Any, tensor: Any) -> tuple[Any, float]:
+def _argument(graph: Graph, var: Var, tensor: Expr) -> tuple[Expr, float]:
     """The x of which ``var`` takes the right polynomial, and the factor with which ``tensor`` has it."""
     _, wanted, words = _ARGUMENTS[graph.op_name(var)]
     inner = graph.value(var).args[0]

@@ -8,11 +8,10 @@ third on.  An activation that follows alone joins in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.normalization import divided, variance_under
@@ -24,13 +23,13 @@ _OPERATORS = ("relax.nn.group_norm", "relax.nn.instance_norm")
 
 @dataclass
 class _Found:
-    x: Any
+    x: Expr
     groups: int
     eps: float
     scale: np.ndarray
     shift: np.ndarray
-    top: Any
-    absorbed: list[Any]
+    top: Var
+    absorbed: list[Var]
     activation: str = ""
 
 
@@ -40,7 +39,7 @@ class FuseGroupNorm(Rule):
     name = "group_norm"
     anchors = (*_OPERATORS, "relax.sqrt", "relax.rsqrt")
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         found = _operator(graph, var) if graph.op_name(var) in _OPERATORS else _parts(graph, var)
         if found is None:
             return None
@@ -53,14 +52,14 @@ class FuseGroupNorm(Rule):
             found.top, found.activation = user, activation
         return found
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op = GroupNorm(shape_of(found.x), found.groups, found.eps, found.activation)
         vectors = [relax.const(v.astype("float32")) for v in (found.scale, found.shift)]
         call = graph.call_function(op.workload(), op.label, [found.x, *vectors], found.top)
         graph.replace(found.top, call, absorbs=found.absorbed)
 
 
-def _operator(graph: Graph, var: Any) -> _Found:
+def _operator(graph: Graph, var: Var) -> _Found:
     call = graph.value(var)
     x, *weights = call.args
     rank, channels = len(shape_of(x)), shape_of(x)[1]
@@ -77,7 +76,7 @@ def _operator(graph: Graph, var: Any) -> _Found:
     return _Found(x, groups, float(call.attrs.epsilon), scale, shift, var, [])
 
 
-def _parts(graph: Graph, var: Any) -> _Found | None:
+def _parts(graph: Graph, var: Var) -> _Found | None:
     parts = variance_under(graph, var)
     if parts is None or parts[1] is None:
         return None
@@ -113,8 +112,8 @@ def _follow(graph: Graph, found: _Found) -> None:
 
 
 def _affine(
-    graph: Graph, var: Any, scale: np.ndarray, shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, Any, list[Any]]:
+    graph: Graph, var: Var, scale: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, Var, list[Var]]:
     """Scale and shift with constants by axis 1 that follow ``var`` alone; the last binding; the others."""
     scale, shift, chain = scale.astype("float64"), shift.astype("float64"), []
     while (user := graph.only_user(var)) is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.relax_passes.fusions.epilogue import other_operand
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.views import order_of
@@ -19,13 +19,13 @@ class Linear:
     ``absorbed`` are its bindings from ``expr`` down to the product.
     """
 
-    x: Any
+    x: Expr
     weight: np.ndarray
     bias: np.ndarray | None
-    absorbed: list[Any]
+    absorbed: list[Var]
 
 
-def linear_of(graph: Graph, expr: Any) -> Linear | None:
+def linear_of(graph: Graph, expr: Expr) -> Linear | None:
     """The product that ``expr`` is, through a bias and reshapes that keep rows whole; else None."""
     bias, absorbed = None, []
     while True:
@@ -49,7 +49,7 @@ def linear_of(graph: Graph, expr: Any) -> Linear | None:
     return Linear(x, weight, bias, absorbed)
 
 
-def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
+def constant_matrix(graph: Graph, expr: Expr) -> np.ndarray | None:
     """A constant [K, N] operand, also behind a transpose."""
     value = graph.value(expr)
     array = array_of(value)
@@ -60,9 +60,9 @@ def constant_matrix(graph: Graph, expr: Any) -> np.ndarray | None:
     return array if array is not None and array.ndim == 2 else None
 
 
-def _rows(graph: Graph, expr: Any) -> list[Any]:
+def _rows(graph: Graph, expr: Expr) -> list[Expr]:
     """What ``expr`` is a reshape of, and that in turn, as long as the last axis stays."""
-    found: list[Any] = []
+    found: list[Expr] = []
     while (call := graph.call(expr, "relax.reshape")) is not None:
         if not shape_of(expr) or shape_of(call.args[0])[-1:] != shape_of(expr)[-1:]:
             break

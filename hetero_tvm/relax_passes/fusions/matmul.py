@@ -7,11 +7,9 @@ that starts a kernel of its own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.epilogue import Found, other_operand, residual
@@ -29,7 +27,7 @@ class FuseMatmul(Rule):
     name = "matmul_epilogue"
     anchors = ("relax.matmul",)
 
-    def match(self, graph: Graph, var: Any) -> Found | None:
+    def match(self, graph: Graph, var: Var) -> Found | None:
         x, w = graph.value(var).args
         weight = constant_matrix(graph, w)
         if weight is None:
@@ -53,13 +51,13 @@ class FuseMatmul(Rule):
         op = Matmul(shape_of(top)[:-1], n, weight.shape[0], tuple(steps))
         return Found(op, operands, top, absorbed)
 
-    def rewrite(self, graph: Graph, var: Any, found: Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Found) -> None:
         for index, operand in enumerate(found.op.inputs):
             found.operands[index] = _reshaped(graph, found.operands[index], operand.shape, found.top)
         found.replace(graph)
 
 
-def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> Any:
+def _reshaped(graph: Graph, expr: Expr, shape: tuple[int, ...], anchor: Var) -> Expr:
     """``expr`` under another shape, without a reshape of a reshape."""
     if shape_of(expr) == shape:
         return expr
@@ -69,7 +67,7 @@ def _reshaped(graph: Graph, expr: Any, shape: tuple[int, ...], anchor: Any) -> A
     return graph.insert_before(anchor, relax.op.reshape(expr, shape), anchor.name + "#rows", [])
 
 
-def _step(graph: Graph, user: Any, top: Any, n: int) -> tuple[str | None, Any]:
+def _step(graph: Graph, user: Var, top: Var, n: int) -> tuple[str | None, Expr | None]:
     """The epilogue step that ``user`` is, and its operand."""
     name = graph.op_name(user)
     if name == "relax.reshape":

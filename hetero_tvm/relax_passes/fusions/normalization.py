@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, same_value, scalar_of, shape_of
@@ -26,14 +25,14 @@ from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 class _Found:
     """``top`` becomes the norm of x over its axes ``first`` to ``last``; scale and shift cover those."""
 
-    x: Any
+    x: Expr
     first: int
     last: int
     eps: float
     scale: np.ndarray | None
     shift: np.ndarray | None
-    top: Any
-    absorbed: list[Any]
+    top: Var
+    absorbed: list[Var]
 
 
 class _Norm(Rule):
@@ -43,14 +42,14 @@ class _Norm(Rule):
     def __init__(self, claims: Claims = lambda op: False):
         self._claims = claims
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         written_out = graph.op_name(var) != self.operator
         found = self._parts(graph, var) if written_out else _operator(graph, var)
         if found is not None and (dtype_of(found.x) != "float32" or dtype_of(found.top) != "float32"):
             raise Miss(f"dtype is {dtype_of(found.x)}, expected float32")
         return found
 
-    def _parts(self, graph: Graph, var: Any) -> _Found | None:
+    def _parts(self, graph: Graph, var: Var) -> _Found | None:
         parts = variance_under(graph, var)
         if parts is None:
             return None
@@ -63,7 +62,7 @@ class _Norm(Rule):
         (scale, shift), chain = _affine(graph, top, first, last)
         return _Found(x, first, last, eps, scale, shift, chain[-1], [var, *absorbed, *chain[:-1]])
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         shape, first, behind = shape_of(found.x), found.first, found.last + 1
         lead, n, trail = shape[:first], math.prod(shape[first:behind]), shape[behind:]
         if math.prod(trail) == 1:
@@ -109,7 +108,7 @@ class FuseRmsNorm(_Norm):
     anchors = ("relax.nn.rms_norm", "relax.sqrt", "relax.rsqrt")
 
 
-def _operator(graph: Graph, var: Any) -> _Found:
+def _operator(graph: Graph, var: Var) -> _Found:
     call = graph.value(var)
     x, *weights = call.args
     rank = len(shape_of(x))
@@ -130,7 +129,7 @@ def _neighbours(axes: list[int], rank: int) -> tuple[int, int]:
     return min(axes), max(axes)
 
 
-def variance_under(graph: Graph, root: Any) -> tuple[float, Any | None, Any, list[int]] | None:
+def variance_under(graph: Graph, root: Var) -> tuple[float, Expr | None, Expr | None, list[int]] | None:
     """``(eps, x, x - mean(x), axes)`` of a root of variance plus eps; see :func:`_variance`."""
     addition = graph.call(graph.value(root).args[0], "relax.add")
     if addition is None:
@@ -143,7 +142,7 @@ def variance_under(graph: Graph, root: Any) -> tuple[float, Any | None, Any, lis
     return None
 
 
-def _variance(graph: Graph, expr: Any) -> tuple[Any | None, Any, list[int]] | None:
+def _variance(graph: Graph, expr: Expr) -> tuple[Expr | None, Expr | None, list[int]] | None:
     """``(x, x - mean(x), axes)`` of a variance, ``(None, x, axes)`` of a mean of squares; else None.
 
     The second entry is None for the operator, which does not show the centred value.
@@ -158,7 +157,7 @@ def _variance(graph: Graph, expr: Any) -> tuple[Any | None, Any, list[int]] | No
     return _centered(graph, base, mean[1]), base, mean[1]
 
 
-def _mean(graph: Graph, expr: Any) -> tuple[Any, list[int]] | None:
+def _mean(graph: Graph, expr: Expr) -> tuple[Expr, list[int]] | None:
     """``(y, axes)`` when ``expr`` is the mean of y that keeps the axes, also as a sum times ``1 / n``."""
     call = graph.call(expr, "relax.mean")
     if call is not None:
@@ -176,12 +175,12 @@ def _mean(graph: Graph, expr: Any) -> tuple[Any, list[int]] | None:
     return (total.args[0], axes) if math.isclose(share * n, 1, rel_tol=1e-6) else None
 
 
-def _axes(call: Any) -> list[int]:
+def _axes(call: Call) -> list[int]:
     rank = len(shape_of(call.args[0]))
     return list(range(rank)) if call.attrs.axis is None else [int(axis) % rank for axis in call.attrs.axis]
 
 
-def _square_root_of(graph: Graph, expr: Any) -> Any | None:
+def _square_root_of(graph: Graph, expr: Expr) -> Expr | None:
     """y when ``expr`` is y squared, in any spelling."""
     power = graph.call(expr, "relax.power")
     if power is not None:
@@ -195,7 +194,7 @@ def _square_root_of(graph: Graph, expr: Any) -> Any | None:
     return None
 
 
-def _centered(graph: Graph, expr: Any, axes: list[int]) -> Any | None:
+def _centered(graph: Graph, expr: Expr, axes: list[int]) -> Expr | None:
     """x when ``expr`` is ``x - mean(x)`` over the same axes."""
     subtraction = graph.call(expr, "relax.subtract")
     if subtraction is None:
@@ -206,13 +205,13 @@ def _centered(graph: Graph, expr: Any, axes: list[int]) -> Any | None:
     return subtraction.args[0]
 
 
-def divided(graph: Graph, root: Any, base: Any, x: Any) -> tuple[Any, list[Any], Any]:
+def divided(graph: Graph, root: Var, base: Expr | None, x: Expr | None) -> tuple[Var, list[Var], Expr]:
     """The binding of ``base / root``, what lies between, and the base (found there when not given)."""
     user = graph.only_user(root)
     if user is None:
         raise Miss("the standard deviation is used more than once")
 
-    def is_base(expr: Any) -> bool:
+    def is_base(expr: Expr) -> bool:
         if base is not None:
             return same_value(graph, expr, base)
         subtraction = graph.call(expr, "relax.subtract")
@@ -236,13 +235,13 @@ def divided(graph: Graph, root: Any, base: Any, x: Any) -> tuple[Any, list[Any],
     raise Miss("the centred value is not divided by its standard deviation")
 
 
-def _factors(graph: Graph, var: Any) -> list[Any]:
+def _factors(graph: Graph, var: Var | None) -> list[Expr]:
     return list(graph.value(var).args) if var is not None and graph.op_name(var) == "relax.multiply" else []
 
 
 def _affine(
-    graph: Graph, var: Any, first: int, last: int
-) -> tuple[tuple[np.ndarray | None, np.ndarray | None], list[Any]]:
+    graph: Graph, var: Var, first: int, last: int
+) -> tuple[tuple[np.ndarray | None, np.ndarray | None], list[Var]]:
     """Constant scale and shift of axes ``first`` to ``last`` that follow ``var`` alone, and the bindings from
     it to the last of them."""
     found: dict[str, np.ndarray | None] = {"relax.multiply": None, "relax.add": None}

@@ -11,9 +11,8 @@ Two rules, both only where the target has such a kernel:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
@@ -26,9 +25,9 @@ class _Found:
     """``top`` becomes ``op`` of ``x``."""
 
     op: Normalize
-    x: Any
-    top: Any
-    absorbed: list[Any]
+    x: Expr
+    top: Var
+    absorbed: list[Var]
 
 
 class _NormLayout(Rule):
@@ -38,17 +37,17 @@ class _NormLayout(Rule):
     def __init__(self, claims: Claims):
         self._claims = claims
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         op = contract(graph.functions(), graph.value(var))
         if not isinstance(op, Normalize) or op.special:
             return None
         found = self._found(graph, var, op)
         return found if found is not None and self._claims(found.op) else None
 
-    def _found(self, graph: Graph, var: Any, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
         raise NotImplementedError
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         _, *vectors = graph.value(var).args[1].fields
         call = graph.call_function(found.op.workload(), found.op.label, [found.x, *vectors], found.top)
         graph.replace(found.top, call, absorbs=found.absorbed)
@@ -59,7 +58,7 @@ class NormAxis(_NormLayout):
 
     name = "norm_axis"
 
-    def _found(self, graph: Graph, var: Any, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
         moved = graph.value(var).args[1].fields[0]
         before, back = graph.call(moved, "relax.permute_dims"), graph.only_user(var)
         after = graph.call(back, "relax.permute_dims") if back is not None else None
@@ -79,7 +78,7 @@ class NormRows(_NormLayout):
 
     name = "norm_rows"
 
-    def _found(self, graph: Graph, var: Any, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
         x = graph.value(var).args[1].fields[0]
         for place in reversed(places(graph, x)):
             if all(graph.op_name(v) in FREE_VIEWS for v in place.skipped):

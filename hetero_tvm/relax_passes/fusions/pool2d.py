@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph, is_image, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -18,15 +19,15 @@ class FusePool2d(Rule):
     counted = False
     anchors = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         return pool_of(graph, var)
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         op, x = found
         graph.replace(var, graph.call_function(op.workload(), op.label, [x], var))
 
 
-def pool_of(graph: Graph, var: Any) -> tuple[Pool2d, Any] | None:
+def pool_of(graph: Graph, var: Var) -> tuple[Pool2d, Expr] | None:
     """The pooling that ``var`` computes, and the image; None for anything else."""
     call = graph.call(
         var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"

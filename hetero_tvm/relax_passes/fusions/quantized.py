@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -29,17 +29,17 @@ from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
 @dataclass
 class _Found:
-    x: Any
+    x: Expr
     """The 8-bit tensor."""
-    op: Any
+    op: QuantMatmul | QuantConv2d
     weights: np.ndarray
     bias: np.ndarray
     scale: np.ndarray | None
-    top: Any
+    top: Var
     """The binding that the operator replaces."""
-    zero: Any = None
+    zero: Expr | None = None
     """A zero point that is known at run time only."""
-    absorbs: list[Any] = field(default_factory=list)
+    absorbs: list[Var] = field(default_factory=list)
     parts: int = 1
     """The weights stand so many times side by side, as terms of a sum, and x beside itself as often."""
 
@@ -50,7 +50,7 @@ class FuseQuantized(Rule):
     name = "quantized"
     anchors = ("relax.matmul", "relax.nn.conv2d")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         if dtype_of(var) == "int32":
             return self._integers(graph, var, call)
@@ -61,7 +61,7 @@ class FuseQuantized(Rule):
 
     # --- the two spellings -----------------------------------------------------------------------
 
-    def _between_quantizers(self, graph: Graph, var: Any, call: Any, x: Any) -> _Found:
+    def _between_quantizers(self, graph: Graph, var: Var, call: Call, x: Expr) -> _Found:
         source, x_scale, x_zero = x.args[0], _scalar(graph, x.args[1]), _scalar(graph, x.args[2])
         _need(x_scale is not None and x_zero is not None, "the scale of the input is no constant scalar")
         w, w_scale = _weights(graph, call.args[1])
@@ -95,7 +95,7 @@ class FuseQuantized(Rule):
         scale = np.asarray(step, np.float32)
         return _Found(source, op, w, totals, scale, top, absorbs=absorbs, parts=parts)
 
-    def _integers(self, graph: Graph, var: Any, call: Any) -> _Found | None:
+    def _integers(self, graph: Graph, var: Var, call: Call) -> _Found | None:
         source, zero = _shifted(graph, call.args[0])
         if source is None or array_of(graph.value(source)) is not None or dtype_of(source) not in OFFSET:
             return None
@@ -116,8 +116,8 @@ class FuseQuantized(Rule):
         return _Found(source, op, w, totals, None, var, zero, parts=parts)
 
     def _operator(
-        self, graph: Graph, call: Any, x: Any, w: np.ndarray, parts: int, fill: int, **more: Any
-    ) -> Any:
+        self, graph: Graph, call: Call, x: Expr, w: np.ndarray, parts: int, fill: int, **more: Any
+    ) -> QuantMatmul | QuantConv2d:
         _need(dtype_of(x) in OFFSET, f"the input is {dtype_of(x)}, not of 8 bits")
         shape = shape_of(x)
         if call.op.name == "relax.matmul":
@@ -134,14 +134,14 @@ class FuseQuantized(Rule):
         )  # fmt: skip
 
     @staticmethod
-    def _columns_last(call: Any, w: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _columns_last(call: Call, w: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights, and their scales as one vector over the columns of the result."""
         columns = w.shape[0] if call.op.name == "relax.nn.conv2d" else w.shape[-1]
         return w, np.broadcast_to(scale.reshape(-1), (columns,)).astype(np.float64)
 
     # --- the rewrite -------------------------------------------------------------------------------
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, top = found.op, found.top
         x = found.x
         if found.parts > 1:
@@ -178,14 +178,14 @@ def _column_sums(w: np.ndarray) -> np.ndarray:
     return w.astype(np.int64).sum(axes)
 
 
-def _paddings(call: Any) -> tuple[int, int, int, int]:
+def _paddings(call: Call) -> tuple[int, int, int, int]:
     if call.op.name != "relax.nn.conv2d":
         return (0, 0, 0, 0)
     values = [int(p) for p in call.attrs.padding]
     return tuple(values * (4 // len(values)))  # type: ignore[return-value]
 
 
-def _narrow(call: Any, w: np.ndarray) -> tuple[np.ndarray, int]:
+def _narrow(call: Call, w: np.ndarray) -> tuple[np.ndarray, int]:
     """Weights as int8, and how many of them stand side by side: what their zero point makes longer than
     8 bits is a sum of several."""
     terms: list[np.ndarray] = []
@@ -202,19 +202,19 @@ _ARITHMETIC = {"relax.subtract": np.subtract, "relax.multiply": np.multiply}
 _VIEWS = ("relax.permute_dims", *RESHAPES)
 
 
-def _source(graph: Graph, expr: Any, name: str) -> Any | None:
+def _source(graph: Graph, expr: Expr, name: str) -> Call | None:
     """The call of ``name`` behind views."""
     while (view := graph.call(expr, *_VIEWS)) is not None:
         expr = view.args[0]
     return graph.call(expr, name)
 
 
-def _scalar(graph: Graph, expr: Any) -> float | None:
+def _scalar(graph: Graph, expr: Expr) -> float | None:
     array = _value(graph, expr)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def _value(graph: Graph, expr: Any) -> np.ndarray | None:
+def _value(graph: Graph, expr: Expr) -> np.ndarray | None:
     """The value of a constant, behind views, casts, arithmetic and dequantisers."""
     value = graph.value(expr)
     if (array := array_of(value)) is not None:
@@ -242,7 +242,7 @@ def _value(graph: Graph, expr: Any) -> np.ndarray | None:
     return first.reshape(shape_of(expr)) if is_tensor(expr) else None
 
 
-def _dequantizer(graph: Graph, call: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
+def _dequantizer(graph: Graph, call: Call) -> tuple[np.ndarray, np.ndarray, int] | None:
     scale, zero = _value(graph, call.args[1]), _value(graph, call.args[2])
     if scale is None or zero is None:
         return None
@@ -258,7 +258,7 @@ def _along(vector: np.ndarray, rank: int, axis: int) -> np.ndarray:
     return vector.reshape(shape)
 
 
-def _weights(graph: Graph, expr: Any) -> tuple[np.ndarray, np.ndarray]:
+def _weights(graph: Graph, expr: Expr) -> tuple[np.ndarray, np.ndarray]:
     """Weights less their zero point, and the scale (of each column, or one)."""
     views = []
     while (view := graph.call(expr, *_VIEWS)) is not None:
@@ -286,7 +286,7 @@ def _weights(graph: Graph, expr: Any) -> tuple[np.ndarray, np.ndarray]:
     return w, np.array(columns)
 
 
-def _bias(graph: Graph, var: Any, shape: tuple[int, ...], call: Any) -> tuple[np.ndarray, Any | None]:
+def _bias(graph: Graph, var: Var, shape: tuple[int, ...], call: Call) -> tuple[np.ndarray, Var | None]:
     """A constant vector that is added, and the binding that adds it."""
     conv = call.op.name == "relax.nn.conv2d"
     columns = shape[0] if conv else shape[-1]
@@ -302,9 +302,9 @@ def _bias(graph: Graph, var: Any, shape: tuple[int, ...], call: Any) -> tuple[np
     return np.zeros(columns), None
 
 
-def _shifted(graph: Graph, expr: Any) -> tuple[Any, Any]:
+def _shifted(graph: Graph, expr: Expr) -> tuple[Expr | None, np.ndarray | Expr]:
     """(8-bit tensor, zero point): the zero point is an array, or the expression of one scalar."""
-    zero: Any = np.zeros((), np.int64)
+    zero: np.ndarray | Expr = np.zeros((), np.int64)
     if (call := graph.call(expr, "relax.subtract")) is not None:
         constant = _value(graph, call.args[1])
         if constant is None:

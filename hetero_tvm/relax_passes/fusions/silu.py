@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial
@@ -20,7 +21,7 @@ class _Gated(Rule):
     slope = 1.0
     anchors = ("relax.multiply", "relax.divide", "relax.nn.silu")
 
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         call = graph.value(var)
         if call.op.name == "relax.nn.silu":
             if self.function != "silu":
@@ -41,7 +42,7 @@ class _Gated(Rule):
                 return x, absorbed
         return None
 
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         x, absorbed = found
         replace_by_activation(graph, var, self.function, x, absorbed)
 
@@ -61,7 +62,7 @@ class FuseQuickGelu(_Gated):
     slope = 1.702
 
 
-def _sigmoid_argument(graph: Graph, gate: Any) -> tuple[Any, list[Any]] | None:
+def _sigmoid_argument(graph: Graph, gate: Expr) -> tuple[Expr, list[Var]] | None:
     """What ``gate`` is the sigmoid of, and its bindings."""
     call = graph.call(gate, "relax.sigmoid")
     if call is not None:
@@ -73,7 +74,7 @@ def _sigmoid_argument(graph: Graph, gate: Any) -> tuple[Any, list[Any]] | None:
     return None if inner is None else (inner[0], [*inner[1], gate])
 
 
-def _denominator_argument(graph: Graph, expr: Any) -> tuple[Any, list[Any]] | None:
+def _denominator_argument(graph: Graph, expr: Expr) -> tuple[Expr, list[Var]] | None:
     """y of ``1 + exp(-y)``, and its bindings."""
     total = graph.call(expr, "relax.add")
     if total is None:

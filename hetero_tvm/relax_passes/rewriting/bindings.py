@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import RelaxFunction, relax
 
-Each = Callable[[Any], "list[Any]"]
+Each = Callable[[relax.Binding], "list[relax.Binding]"]
 
 
-def map_bindings(function: Any, each: Each, first: Sequence[Any] = ()) -> Any:
+def map_bindings(function: RelaxFunction, each: Each, first: Sequence[relax.Binding] = ()) -> RelaxFunction:
     """``function`` (without dataflow blocks) with ``each(binding)`` in the place of every binding.
 
     ``first`` are bindings to put before all others.  The branches of an ``If`` are rewritten before
@@ -22,7 +21,7 @@ def map_bindings(function: Any, each: Each, first: Sequence[Any] = ()) -> Any:
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
-def _body(body: Any, each: Each) -> Any:
+def _body(body: relax.SeqExpr, each: Each) -> relax.SeqExpr:
     blocks = []
     for block in body.blocks:
         bindings = []

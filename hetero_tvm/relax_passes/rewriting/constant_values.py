@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Call, Expr
+
 Function = Callable[..., "np.ndarray | None"]
 
 
@@ -19,7 +21,7 @@ def _plain(function: Callable[..., Any]) -> Function:
     return lambda call, shape, *arrays: function(*arrays)
 
 
-def _viewed(call: Any, shape: tuple[int, ...], x: np.ndarray, *_: Any) -> np.ndarray:
+def _viewed(call: Call, shape: tuple[int, ...], x: np.ndarray, *_: Any) -> np.ndarray:
     return x.reshape(shape)
 
 
@@ -27,33 +29,33 @@ def _reduction(function: Callable[..., np.ndarray]) -> Function:
     return lambda call, shape, x: function(x, axis=_axes(call.attrs.axis), keepdims=bool(call.attrs.keepdims))
 
 
-def _axes(value: Any) -> tuple[int, ...] | None:
+def _axes(value: Expr) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(axis) for axis in value)
 
 
-def _divide(call: Any, shape: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+def _divide(call: Call, shape: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     return a / b if a.dtype.kind == "f" else None  # integers: a zero divisor is left to run time
 
 
-def _power(call: Any, shape: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+def _power(call: Call, shape: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     return np.power(a, b) if a.dtype.kind == "f" else None  # NumPy refuses negative integer powers
 
 
-def _take(call: Any, shape: tuple[int, ...], table: np.ndarray, at: np.ndarray) -> np.ndarray | None:
+def _take(call: Call, shape: tuple[int, ...], table: np.ndarray, at: np.ndarray) -> np.ndarray | None:
     mode, axis = str(call.attrs.mode), call.attrs.axis
     if axis is None or mode not in ("wrap", "clip"):
         return None
     return np.take(table, at.astype(np.int64), int(axis), mode=mode)
 
 
-def _gather_elements(call: Any, shape: tuple[int, ...], x: np.ndarray, at: np.ndarray) -> np.ndarray | None:
+def _gather_elements(call: Call, shape: tuple[int, ...], x: np.ndarray, at: np.ndarray) -> np.ndarray | None:
     axis = int(call.attrs.axis)
     if at.size and not -x.shape[axis] <= at.min() <= at.max() < x.shape[axis]:
         return None
     return np.take_along_axis(x, np.where(at < 0, at + x.shape[axis], at), axis)
 
 
-def _strided_slice(call: Any, shape: tuple[int, ...], x: np.ndarray, axes, begins, ends, steps=None):
+def _strided_slice(call: Call, shape: tuple[int, ...], x: np.ndarray, axes, begins, ends, steps=None):
     cut = [slice(None)] * x.ndim
     for i, axis in enumerate(axes):
         step = 1 if steps is None else steps[i]
@@ -63,7 +65,7 @@ def _strided_slice(call: Any, shape: tuple[int, ...], x: np.ndarray, axes, begin
     return x[tuple(cut)]
 
 
-def _cumsum(call: Any, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
+def _cumsum(call: Call, shape: tuple[int, ...], x: np.ndarray) -> np.ndarray | None:
     if call.attrs.axis is None or call.attrs.exclusive or x.dtype.kind not in "if":
         return None
     return np.cumsum(x, int(call.attrs.axis), dtype=x.dtype)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, tvm
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.te_workload import OP_ATTR
 
@@ -13,13 +12,13 @@ Claims = Callable[[FusedOp], bool]
 """Whether a target has a kernel for an operator in a form that not every target has."""
 
 
-def contract_of(function: Any) -> FusedOp | None:
+def contract_of(function: PrimFunc) -> FusedOp | None:
     """The contract that a PrimFunc carries; None for a generic kernel."""
     text = function.attrs.get(OP_ATTR) if function.attrs else None
     return from_json(str(text)) if text is not None else None
 
 
-def is_call_tir(value: Any) -> bool:
+def is_call_tir(value: Expr) -> bool:
     return (
         isinstance(value, tvm.ir.Call)
         and isinstance(value.op, tvm.ir.Op)
@@ -27,7 +26,7 @@ def is_call_tir(value: Any) -> bool:
     )
 
 
-def contract(module: Any, value: Any) -> FusedOp | None:
+def contract(module: IRModule, value: Expr) -> FusedOp | None:
     """The contract of the operator that ``value`` calls; None when it calls none."""
     if not is_call_tir(value) or not isinstance(value.args[0], tvm.ir.GlobalVar):
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Call, Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tvm
 
 
 class Graph:
@@ -26,21 +26,23 @@ class Graph:
     sources : source node names by variable name; variables not in it stand for their own name.
     """
 
-    def __init__(self, module: Any, name: str = "main", sources: Mapping[str, tuple[str, ...]] | None = None):
+    def __init__(
+        self, module: IRModule, name: str = "main", sources: Mapping[str, tuple[str, ...]] | None = None
+    ):
         self._name = name
         self._function = module[name]
         self._builder = relax.BlockBuilder(module)
         self._output = self._function.body.body
-        self._order: list[Any] = []
-        self._value: dict[Any, Any] = {}
-        self._uses: dict[Any, list[Any]] = {}
-        self._users: dict[Any, list[Any]] = {}
-        self._sources: dict[Any, tuple[str, ...]] = {}
+        self._order: list[Var] = []
+        self._value: dict[Var, Expr] = {}
+        self._uses: dict[Var, list[Var]] = {}
+        self._users: dict[Var, list[Var | None]] = {}
+        self._sources: dict[Var, tuple[str, ...]] = {}
         self._carriers: Counter[str] = Counter()
         self._names: set[str] = set()
-        self._itself: dict[Any, Any] = {}
-        self._unused: list[Any] = []
-        self._written: list[Any] = []
+        self._itself: dict[Var, Var] = {}
+        self._unused: list[Var] = []
+        self._written: list[Var] = []
         for block in self._function.body.blocks:
             for binding in block.bindings:
                 if isinstance(binding, relax.MatchCast):
@@ -55,11 +57,11 @@ class Graph:
     # Large models have thousands of bindings and as many rewrites, so what a rewrite changes is kept up
     # to date, and nothing is computed again for the whole graph.
 
-    def _known(self, var: Any) -> Any:
+    def _known(self, var: Var) -> Var:
         """One Python object for each variable: comparing two that stand for the same one is slow."""
         return self._itself.setdefault(var, var)
 
-    def _add(self, place: int, var: Any, value: Any, names: tuple[str, ...]) -> None:
+    def _add(self, place: int, var: Var, value: Expr, names: tuple[str, ...]) -> None:
         var = self._known(var)
         self._order.insert(place, var)
         self._names.add(var.name)
@@ -68,7 +70,7 @@ class Graph:
         self._stand_for(var, names)
         self._unused.append(var)  # until somebody uses it
 
-    def _bind(self, var: Any, value: Any) -> None:
+    def _bind(self, var: Var, value: Expr) -> None:
         self._value[var] = value
         if (before := self._uses.get(var)) is None:
             return  # it is dead already
@@ -78,20 +80,20 @@ class Graph:
         for used in before:
             self._leave(used, var)
 
-    def _leave(self, used: Any, user: Any) -> None:
+    def _leave(self, used: Var, user: Var) -> None:
         """One use less."""
         users = self._users[used]
         del users[next(n for n, known in enumerate(users) if known is user)]
         if not users:
             self._unused.append(used)
 
-    def _stand_for(self, var: Any, names: tuple[str, ...]) -> None:
+    def _stand_for(self, var: Var, names: tuple[str, ...]) -> None:
         if var in self._uses:
             self._carriers.subtract(self._sources.get(var, ()))
             self._carriers.update(names)
         self._sources[var] = names
 
-    def _sweep(self) -> list[Any]:
+    def _sweep(self) -> list[Var]:
         """Drop the bindings that the result does not need; those that went, in order."""
         gone: set[int] = set()
         while self._unused:
@@ -110,16 +112,16 @@ class Graph:
         return dropped
 
     # reading -----------------------------------------------------------------------------------
-    def bindings(self) -> list[Any]:
+    def bindings(self) -> list[Var]:
         """The live variables in order (a snapshot: rules may rewrite while they walk)."""
         self._sweep()
         return list(self._order)
 
-    def is_live(self, var: Any) -> bool:
+    def is_live(self, var: Var) -> bool:
         self._sweep()
         return bool(self._users.get(var))
 
-    def value(self, expr: Any) -> Any:
+    def value(self, expr: Expr) -> Expr:
         """What a variable is bound to, through aliases; constants and parameters are themselves."""
         while isinstance(expr, relax.Var) and expr in self._value:
             value = self._value[expr]
@@ -128,50 +130,50 @@ class Graph:
             expr = value
         return expr
 
-    def call(self, expr: Any, *names: str) -> Any | None:
+    def call(self, expr: Expr, *names: str) -> Call | None:
         """The call that ``expr`` is bound to when its operator is one of ``names`` (``"relax.add"``)."""
         value = self.value(expr)
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name in names:
             return value
         return None
 
-    def op_name(self, expr: Any) -> str | None:
+    def op_name(self, expr: Expr) -> str | None:
         value = self.value(expr)
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
             return value.op.name
         return None
 
-    def users(self, var: Any) -> list[Any]:
+    def users(self, var: Var) -> list[Var | None]:
         """Variables whose values use ``var``; the function's result counts as the user ``None``."""
         self._sweep()
         return list(self._users.get(var, ()))
 
-    def only_user(self, var: Any) -> Any | None:
+    def only_user(self, var: Var) -> Var | None:
         """The one binding that uses ``var``; None when there are several, or it is a result or an alias."""
         users = self.users(var)
         if len(users) != 1 or isinstance(self._value.get(users[0]), relax.Var):
             return None
         return users[0]
 
-    def sources(self, var: Any) -> tuple[str, ...]:
+    def sources(self, var: Var) -> tuple[str, ...]:
         return self._sources.get(var, (var.name,))
 
-    def node(self, var: Any) -> str:
+    def node(self, var: Var) -> str:
         """A readable name of the source node, for reports."""
         return self.sources(var)[-1]
 
-    def functions(self) -> Any:
+    def functions(self) -> IRModule:
         """The module as it stands, with the functions that rewrites have added."""
         return self._builder.get()
 
     # writing -----------------------------------------------------------------------------------
-    def rewrite(self, step: Callable[..., None], var: Any, found: Any) -> list[Any]:
+    def rewrite(self, step: Callable[..., None], var: Var, found: Any) -> list[Any]:
         """Run ``step(self, var, found)``; the variables that it wrote, ``var`` when it wrote none."""
         self._written = []
         step(self, var, found)
         return [v for v in dict.fromkeys(self._written) if self.is_live(v)] or [var]
 
-    def replace(self, var: Any, value: Any, absorbs: Iterable[Any] = ()) -> None:
+    def replace(self, var: Var, value: Expr, absorbs: Iterable[Var] = ()) -> None:
         """Bind ``var`` to ``value`` instead.
 
         From now on it stands for the bindings ``absorbs``, and for whatever else nobody needs any
@@ -183,7 +185,7 @@ class Graph:
         self._stand_for(var, _united(self.sources(v) for v in (*absorbs, var)))
         self._inherit([var])
 
-    def forward(self, var: Any, to: Any) -> None:
+    def forward(self, var: Var, to: Expr) -> None:
         """Let whoever uses ``var`` use ``to``, which has the same value: a variable or a constant.
 
         The variable disappears unless it is a result.  What it stood for passes on to ``to`` when that
@@ -200,14 +202,14 @@ class Graph:
             self._stand_for(heir, _united([self.sources(var), self.sources(heir)]))
         self._inherit(heirs)
 
-    def _inherit(self, heirs: list[Any]) -> None:
+    def _inherit(self, heirs: list[Var]) -> None:
         """Source names of bindings that died, and that nobody else carries, pass on to ``heirs``."""
         gone = self._sweep()
         lost = tuple(name for v in gone for name in self.sources(v) if not self._carriers[name])
         for heir in heirs if lost else ():
             self._stand_for(heir, _united([lost, self.sources(heir)]))
 
-    def insert_before(self, anchor: Any, value: Any, name: str, absorbs: Iterable[Any] = ()) -> Any:
+    def insert_before(self, anchor: Var, value: Expr, name: str, absorbs: Iterable[Var] = ()) -> Var:
         """A new binding right before ``anchor``; returns its variable."""
         value, anchor = self._normalized(value), self._known(anchor)
         fresh = (f"{name}_{n}" if n else name for n in itertools.count())
@@ -217,24 +219,24 @@ class Graph:
         self._written.append(var)
         return var
 
-    def binder(self, anchor: Any, absorbs: Iterable[Any] = ()) -> Callable[[Any, str], Any]:
+    def binder(self, anchor: Var, absorbs: Iterable[Var] = ()) -> Callable[[Expr, str], Var]:
         """A function ``bind(value, step)`` that binds ``value`` right before ``anchor``, named after both."""
         absorbs = tuple(absorbs)
         return lambda value, step: self.insert_before(anchor, value, f"{anchor.name}#{step}", absorbs)
 
-    def rename(self, var: Any, name: str) -> None:
+    def rename(self, var: Var, name: str) -> None:
         """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
         self._stand_for(self._known(var), (name,))
 
-    def add_function(self, function: Any, name: str) -> Any:
+    def add_function(self, function: PrimFunc, name: str) -> GlobalVar:
         """Add a PrimFunc to the module under a fresh name; returns its GlobalVar."""
         return self._builder.add_func(function, name)
 
-    def call_function(self, function: Any, name: str, args: list[Any], out_var: Any) -> Any:
+    def call_function(self, function: PrimFunc, name: str, args: list[Expr], out_var: Var) -> Call:
         """A ``call_tir`` of a PrimFunc, added to the module, with the type of ``out_var``."""
         return relax.call_tir(self.add_function(function, name), args, out_ty=out_var.ty)
 
-    def rebuild(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    def rebuild(self) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
         """The module with this function rewritten and dead bindings dropped, and sources by variable name."""
         kept = self.bindings()
         block = relax.DataflowBlock([relax.VarBinding(var, self._value[var]) for var in kept])
@@ -249,18 +251,18 @@ class Graph:
         )(module)
         return module, {var.name: self.sources(var) for var in kept}
 
-    def _normalized(self, value: Any) -> Any:
+    def _normalized(self, value: Expr) -> Expr:
         return value if isinstance(value, relax.Var) else self._builder.normalize(value)
 
 
-def variables_in(expr: Any) -> list[Any]:
+def variables_in(expr: Expr) -> list[Var]:
     """Variables that ``expr`` uses, in the order of their uses, repeated when used again."""
-    found: list[Any] = []
+    found: list[Var] = []
     relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, relax.Var) else None)
     return found
 
 
-def _substituted(value: Any, old: Any, new: Any) -> Any:
+def _substituted(value: Expr, old: Expr, new: Expr) -> Expr:
     """``value`` with ``new`` wherever it uses the variable ``old``."""
     if isinstance(value, relax.Var):
         return new if value.same_as(old) else value
@@ -278,36 +280,36 @@ def _united(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in names for name in group))
 
 
-def shape_of(expr: Any) -> tuple[int, ...]:
+def shape_of(expr: Expr) -> tuple[int, ...]:
     """Static shape of a Relax tensor expression."""
     return tuple(int(extent) for extent in expr.ty.shape)
 
 
-def dtype_of(expr: Any) -> str:
+def dtype_of(expr: Expr) -> str:
     return str(expr.ty.dtype)
 
 
-def array_of(expr: Any) -> np.ndarray | None:
+def array_of(expr: Expr) -> np.ndarray | None:
     """The value of a constant; None for anything else."""
     return expr.value.numpy() if is_constant(expr) else None
 
 
-def is_constant(expr: Any) -> bool:
+def is_constant(expr: Expr) -> bool:
     """Whether it is a tensor with a value."""
     return isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.value, tvm.runtime.Tensor)
 
 
-def scalar_of(expr: Any) -> float | None:
+def scalar_of(expr: Expr) -> float | None:
     """The value of a constant with one element; None for anything else."""
     array = array_of(expr)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def is_tensor(expr: Any) -> bool:
+def is_tensor(expr: Expr) -> bool:
     return isinstance(expr.ty, relax.TensorType)
 
 
-def is_image(graph: Graph, expr: Any) -> bool:
+def is_image(graph: Graph, expr: Expr) -> bool:
     """Whether it is a float32 tensor [N, C, H, W] that is computed, or an input of the model."""
     return (
         isinstance(expr, relax.Var)
@@ -318,6 +320,6 @@ def is_image(graph: Graph, expr: Any) -> bool:
     )
 
 
-def same_value(graph: Graph, a: Any, b: Any) -> bool:
+def same_value(graph: Graph, a: Expr, b: Expr) -> bool:
     """Whether two expressions are one variable, or are bound to one value."""
     return a.same_as(b) or graph.value(a).same_as(graph.value(b))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
+from hetero_tvm.host.tvm import Expr
 from hetero_tvm.relax_passes.rewriting.graph import Graph, same_value, scalar_of
 
 Polynomial = dict[int, float]
@@ -14,7 +14,7 @@ Polynomial = dict[int, float]
 _HIGHEST = 8
 
 
-def polynomial(graph: Graph, expr: Any, x: Any, depth: int = 12) -> Polynomial | None:
+def polynomial(graph: Graph, expr: Expr, x: Expr, depth: int = 12) -> Polynomial | None:
     """``expr`` as a polynomial in the tensor ``x``; None when it depends on anything else."""
     if same_value(graph, expr, x):
         return {1: 1.0}
@@ -40,7 +40,7 @@ def is_polynomial(found: Polynomial | None, wanted: Polynomial, tolerance: float
     )
 
 
-def scalings(graph: Graph, expr: Any) -> Iterator[tuple[Any, float]]:
+def scalings(graph: Graph, expr: Expr) -> Iterator[tuple[Expr, float]]:
     """``(base, factor)`` with ``expr == base * factor``: expr itself, then with each constant stripped."""
     scale = 1.0
     while True:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.host.tvm import Var
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 
 
@@ -74,11 +75,11 @@ class Rule(GraphPass):
     """Relax operators at which :meth:`match` is tried."""
 
     @abstractmethod
-    def match(self, graph: Graph, var: Any) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Any | None:
         """What the rewrite needs; None when this is something else; raises Miss with a reason."""
 
     @abstractmethod
-    def rewrite(self, graph: Graph, var: Any, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
         """Apply to the graph what :meth:`match` found."""
 
     def run(self, graph: Graph, report: Report) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Expr, IRModule, RelaxFunction, Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.graph import variables_in
 
 
-def initial(module: Any, node_of: Any) -> dict[str, tuple[str, ...]]:
+def initial(module: IRModule, node_of: Callable[[Var], str]) -> dict[str, tuple[str, ...]]:
     """Source names of an imported module: ``node_of(var)`` gives the node of one binding."""
     return {binding.var.name: (node_of(binding.var),) for binding in _bindings(module["main"])}
 
 
 def after_fusion(
-    before: Any, module: Any, sources: Mapping[str, tuple[str, ...]]
+    before: IRModule, module: IRModule, sources: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Source names after ``FuseOps``: a group stands for all bindings that moved into its function.
 
@@ -27,14 +27,14 @@ def after_fusion(
         key = _signature(binding.value, lambda var: var.name)
         waiting.setdefault(key, []).append(binding.var.name)
     # Variable -> name of the binding that it was; a list for a tuple, None for a constant.
-    origin: dict[Any, Any] = {}
+    origin: dict[Var, Any] = {}
 
-    def resolve(var: Any) -> Any:
+    def resolve(var: Expr) -> Any:
         if isinstance(var, relax.Tuple):
             return [resolve(field) for field in var.fields]
         return origin.get(var, var.name) if isinstance(var, relax.Var) else None
 
-    def claim(binding: Any) -> str:
+    def claim(binding: relax.Binding) -> str:
         found = waiting.get(_signature(binding.value, resolve))
         name = found.pop(0) if found else binding.var.name
         origin[binding.var] = name
@@ -61,7 +61,7 @@ def after_fusion(
     return names
 
 
-def _signature(value: Any, name_of: Any) -> Any:
+def _signature(value: Expr, name_of: Callable[[Var], Any]) -> Any:
     """What a binding calls, on which variables."""
     head = type(value).__name__
     if isinstance(value, tvm.ir.Call):
@@ -72,5 +72,5 @@ def _signature(value: Any, name_of: Any) -> Any:
     return head, tuple(str(name) for name in map(name_of, variables_in(value)) if name is not None)
 
 
-def _bindings(function: Any) -> list[Any]:
+def _bindings(function: RelaxFunction) -> list[relax.Binding]:
     return [binding for block in function.body.blocks for binding in block.bindings]

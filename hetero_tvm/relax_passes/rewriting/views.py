@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 
 RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
@@ -178,7 +177,7 @@ def _slice(factors: Factors, start: int, count: int) -> tuple[Factors, int] | No
 # ---- Relax ---------------------------------------------------------------------------------
 
 
-def below(graph: Graph, expr: Any) -> tuple[Any, list[Any]] | None:
+def below(graph: Graph, expr: Expr) -> tuple[Expr, list[Var]] | None:
     """The operand of which ``expr`` is a view, and the bindings between (``expr`` first); None for other
     operators."""
     value = graph.value(expr)
@@ -191,7 +190,7 @@ def below(graph: Graph, expr: Any) -> tuple[Any, list[Any]] | None:
     return (value.args[0], [expr]) if name in _VIEWS else None
 
 
-def through(graph: Graph, expr: Any, view: View) -> View | None:
+def through(graph: Graph, expr: Expr, view: View) -> View | None:
     """``view`` of the operand of ``expr`` (see :func:`below`) -> view of ``expr``."""
     value = graph.value(expr)
     if isinstance(value, relax.TupleGetItem):
@@ -203,17 +202,17 @@ def through(graph: Graph, expr: Any, view: View) -> View | None:
     return view if name == "relax.astype" else _VIEWS[name](view, value, shape_of(expr))
 
 
-def shape_of_field(split: Any, index: int) -> tuple[int, ...]:
+def shape_of_field(split: Call, index: int) -> tuple[int, ...]:
     return tuple(int(extent) for extent in split.ty.fields[index].shape)
 
 
-def order_of(call: Any) -> list[int]:
+def order_of(call: Call) -> list[int]:
     """Axes of a ``permute_dims``, from 0."""
     axes, rank = call.attrs.axes, len(shape_of(call.args[0]))
     return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
-def _strided_slice(view: View, call: Any, shape: tuple[int, ...]) -> View | None:
+def _strided_slice(view: View, call: Call, shape: tuple[int, ...]) -> View | None:
     axes, begin, _, *strides = ([_number(v) for v in arg.fields] for arg in call.args[1:])
     steps = strides[0] if strides else [1] * len(axes)
     for axis, start, step in zip(axes, begin, steps, strict=True):
@@ -225,11 +224,11 @@ def _strided_slice(view: View, call: Any, shape: tuple[int, ...]) -> View | None
     return view
 
 
-def _number(value: Any) -> int:
+def _number(value: Expr) -> int:
     return int(getattr(value, "value", value))
 
 
-def _take(view: View, call: Any, _shape: tuple[int, ...]) -> View | None:
+def _take(view: View, call: Call, _shape: tuple[int, ...]) -> View | None:
     index = array_of(call.args[1])
     if index is None or index.ndim or call.attrs.axis is None:
         return None
@@ -237,7 +236,7 @@ def _take(view: View, call: Any, _shape: tuple[int, ...]) -> View | None:
     return view.index(axis, int(index) % view.shape[axis])
 
 
-def _repeat(view: View, call: Any, shape: tuple[int, ...]) -> View | None:
+def _repeat(view: View, call: Call, shape: tuple[int, ...]) -> View | None:
     if call.attrs.axis is None:
         return None
     axis = int(call.attrs.axis) % len(view.dims)
@@ -262,13 +261,13 @@ _VIEWS = {
 class Place:
     """Where a tensor lies: ``factor`` times its view of ``base``, and the bindings that this skips."""
 
-    base: Any
+    base: Expr
     view: View
-    skipped: tuple[Any, ...] = ()
+    skipped: tuple[Var, ...] = ()
     factor: float = 1.0
 
 
-def places(graph: Graph, expr: Any, *, scaled: bool = False) -> list[Place]:
+def places(graph: Graph, expr: Expr, *, scaled: bool = False) -> list[Place]:
     """``expr`` as a view of what it is made from, nearest first (itself).
 
     With ``scaled``, products with a constant number are passed through as well.  Tensors with an extent
@@ -277,8 +276,8 @@ def places(graph: Graph, expr: Any, *, scaled: bool = False) -> list[Place]:
     found = [Place(expr, View.whole(shape_of(expr)))]
     if 0 in shape_of(expr):
         return found
-    chain: list[Any] = []
-    skipped: list[Any] = []
+    chain: list[Var] = []
+    skipped: list[Var] = []
     factor = 1.0
     while True:
         if scaled and (times := times_number(graph, expr)) is not None:
@@ -299,7 +298,7 @@ def places(graph: Graph, expr: Any, *, scaled: bool = False) -> list[Place]:
         expr = base
 
 
-def times_number(graph: Graph, expr: Any) -> tuple[Any, float] | None:
+def times_number(graph: Graph, expr: Expr) -> tuple[Expr, float] | None:
     """``(x, factor)`` when ``expr`` is ``x`` times a constant number, whichever way it is written."""
     call = graph.call(expr, "relax.multiply", "relax.divide", "relax.negative")
     if call is None:
@@ -315,7 +314,7 @@ def times_number(graph: Graph, expr: Any) -> tuple[Any, float] | None:
     return left, factor if call.op.name == "relax.multiply" else 1.0 / factor
 
 
-def furthest(graph: Graph, expr: Any) -> Place:
+def furthest(graph: Graph, expr: Expr) -> Place:
     """``expr`` as a view of the first tensor in its chain."""
     return places(graph, expr)[-1]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, IRModule, Var, relax
 from hetero_tvm.ops import activations
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
@@ -21,10 +21,10 @@ from hetero_tvm.relax_passes.fusions.pool2d import pool_of
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_image, shape_of
 
-Bind = Callable[[Any], Any]
+Bind = Callable[[Expr], Var]
 """Binds an expression to a new variable before the node, and returns the variable."""
 
-Call = Callable[[FusedOp, Sequence[Any]], Any]
+CallOperator = Callable[[FusedOp, Sequence[Expr]], Call]
 """Expression that calls a fused operator on operands."""
 
 NO_HALO = (0, 0, 0, 0)
@@ -34,7 +34,7 @@ NO_HALO = (0, 0, 0, 0)
 class Image:
     """An operand as it lies in memory."""
 
-    var: Any
+    var: Var
     layout: Layout
 
 
@@ -49,7 +49,7 @@ class ImageNode(ABC):
 
     gains = False
 
-    def __init__(self, graph: Graph, var: Any, images: Sequence[Any]):
+    def __init__(self, graph: Graph, var: Var, images: Sequence[Var]):
         self.graph, self.var, self.images = graph, var, list(images)
 
     def halo(self, index: int) -> tuple[int, int, int, int]:
@@ -61,14 +61,14 @@ class ImageNode(ABC):
         return False
 
     @abstractmethod
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         """The expression that computes the result in layout ``y``."""
 
 
 class ConvNode(ImageNode):
     gains = True
 
-    def __init__(self, graph: Graph, var: Any, op: Conv2d):
+    def __init__(self, graph: Graph, var: Var, op: Conv2d):
         self.op, self.operands = op, list(graph.value(var).args[1].fields)
         self.positions = [0, *(i for i, x in enumerate(op.inputs) if x.name == RESIDUAL)]
         super().__init__(graph, var, [self.operands[i] for i in self.positions])
@@ -84,7 +84,7 @@ class ConvNode(ImageNode):
             self.op, x_layout=str(x), y_layout=str(y), residual_layout=str(residual or PLAIN)
         )
 
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         operands = list(self.operands)
         for position, image in zip(self.positions, images, strict=True):
             operands[position] = image.var
@@ -95,11 +95,11 @@ class ConvNode(ImageNode):
 
 
 class PoolNode(ImageNode):
-    def __init__(self, graph: Graph, var: Any, op: Pool2d, x: Any):
+    def __init__(self, graph: Graph, var: Var, op: Pool2d, x: Expr):
         self.op = op
         super().__init__(graph, var, [x])
 
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         op = dataclasses.replace(self.op, x_layout=str(images[0].layout), y_layout=str(y))
         return call(op, [images[0].var])
 
@@ -107,12 +107,12 @@ class PoolNode(ImageNode):
 class ElementwiseNode(ImageNode):
     """Relax's own operator on tensors of five dimensions; broadcast constants are laid out beforehand."""
 
-    def __init__(self, graph: Graph, var: Any, block: int):
+    def __init__(self, graph: Graph, var: Var, block: int):
         self.call, self.block = graph.value(var), block
         self.moves_zero = not _keeps_zero(graph, self.call)
         super().__init__(graph, var, [a for a in self.call.args if is_image(graph, a)])
 
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         at = iter(images)
         arguments = []
         for argument in self.call.args:
@@ -128,11 +128,11 @@ class ElementwiseNode(ImageNode):
 class ActivationNode(ImageNode):
     """An activation alone."""
 
-    def __init__(self, graph: Graph, var: Any, op: Elementwise):
+    def __init__(self, graph: Graph, var: Var, op: Elementwise):
         self.op = op
         super().__init__(graph, var, [graph.value(var).args[1].fields[0]])
 
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         x = bind(without_halo(images[0])) if any(images[0].layout.halo) else images[0].var
         value = call(dataclasses.replace(self.op, shape=shape_of(x)), [x])
         moves_zero = activations.ACTIVATIONS[self.op.function](np.zeros(1))[0] != 0
@@ -140,16 +140,16 @@ class ActivationNode(ImageNode):
 
 
 class ConcatNode(ImageNode):
-    def __init__(self, graph: Graph, var: Any):
+    def __init__(self, graph: Graph, var: Var):
         super().__init__(graph, var, graph.value(graph.value(var).args[0]).fields)
 
-    def emit(self, images: Sequence[Image], y: Layout, call: Call, bind: Bind) -> Any:
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
         parts = [bind(without_halo(i)) if any(i.layout.halo) else i.var for i in images]
         value = relax.op.concat(parts, 1)
         return with_halo(bind(value), y) if any(y.halo) else value
 
 
-def _finished(value: Any, channels: int, moves_zero: bool, y: Layout, bind: Bind) -> Any:
+def _finished(value: Expr, channels: int, moves_zero: bool, y: Layout, bind: Bind) -> Expr:
     """A blocked result without a halo, with zeros where layout ``y`` has them."""
     if moves_zero and channels % y.block:
         lanes = np.arange(y.blocks(channels) * y.block) < channels
@@ -158,20 +158,20 @@ def _finished(value: Any, channels: int, moves_zero: bool, y: Layout, bind: Bind
     return with_halo(bind(value), y) if any(y.halo) else value
 
 
-def without_halo(image: Image) -> Any:
+def without_halo(image: Image) -> Expr:
     """The blocked image without its halo, as a slice that fuses into its reader."""
     top, left, bottom, right = image.layout.halo
     _, _, rows, pitch, _ = shape_of(image.var)
     return relax.op.strided_slice(image.var, [2, 3], [top, left], [rows - bottom, pitch - right], [1, 1])
 
 
-def with_halo(var: Any, layout: Layout) -> Any:
+def with_halo(var: Var, layout: Layout) -> Expr:
     """A blocked image with zeros around it, as a pad that fuses into its writer."""
     top, left, bottom, right = layout.halo
     return relax.op.nn.pad(var, [0, 0, 0, 0, top, bottom, left, right, 0, 0])
 
 
-def node_of(graph: Graph, var: Any, block: int, module: Any) -> ImageNode | None:
+def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode | None:
     """How ``var`` would work on blocks of ``block`` channels; None when it cannot."""
     if not is_image(graph, var):
         return None
@@ -206,7 +206,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 """Operators that work value by value, with their meaning in NumPy."""
 
 
-def _fits(graph: Graph, var: Any) -> bool:
+def _fits(graph: Graph, var: Var) -> bool:
     """Every operand is an image that broadcasts over no channels, or a constant of up to four dimensions."""
     images = 0
     for argument in graph.value(var).args:
@@ -224,7 +224,7 @@ def _fits(graph: Graph, var: Any) -> bool:
     return images > 0
 
 
-def _keeps_zero(graph: Graph, call: Any) -> bool:
+def _keeps_zero(graph: Graph, call: Call) -> bool:
     """Whether lanes past the channels stay zero: images and laid-out constants are zero there."""
     values = []
     for argument in call.args:
@@ -240,13 +240,13 @@ def _keeps_zero(graph: Graph, call: Any) -> bool:
         return bool(_ELEMENTWISE[call.op.name](*(np.float64(v) for v in values)) == 0)
 
 
-def _number(argument: Any) -> float | None:
+def _number(argument: Expr) -> float | None:
     """A bound of a clip; None for a tensor."""
     value = getattr(argument, "value", None)
     return float(value) if isinstance(value, int | float) else None
 
 
-def _constant(graph: Graph, argument: Any, block: int) -> Any:
+def _constant(graph: Graph, argument: Expr, block: int) -> Expr:
     """A constant operand for images in blocks."""
     array = array_of(graph.value(argument))
     if array is None or array.size == 1:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hetero_tvm.codegen.access_order import why_not_in_place
-from hetero_tvm.host.tvm import SBlock, SBlockRealize, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, SBlock, SBlockRealize, tirx, tvm
 from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, LiveRanges, Storage
 
 
@@ -43,10 +42,10 @@ class Sharing:
         return number
 
 
-def share(module: Any, ranges: LiveRanges) -> Sharing:
+def share(module: IRModule, ranges: LiveRanges) -> Sharing:
     """Decide which calls work in place; gives the owning storages the live range of all that share them."""
     sharing = Sharing()
-    proofs: dict[tuple[Any, tuple[int, ...], int], str | None] = {}
+    proofs: dict[tuple[GlobalVar, tuple[int, ...], int], str | None] = {}
     for call in ranges.calls:
         function = _kernel(module, call)
         if function is None or len(function.params) != len(call.args):
@@ -72,14 +71,14 @@ def share(module: Any, ranges: LiveRanges) -> Sharing:
     return sharing
 
 
-def _kernel(module: Any, call: KernelCall) -> Any | None:
+def _kernel(module: IRModule, call: KernelCall) -> PrimFunc | None:
     if not isinstance(call.callee, tvm.ir.GlobalVar):
         return None
     function = module[call.callee]
     return function if isinstance(function, tirx.PrimFunc) else None
 
 
-def _made_here(ranges: LiveRanges, sharing: Sharing, call: KernelCall, arg: Any) -> Storage | None:
+def _made_here(ranges: LiveRanges, sharing: Sharing, call: KernelCall, arg: Expr) -> Storage | None:
     """The storage that ``arg`` is, when this call is the first to use it: an output of the call."""
     numbers = ranges.of(arg)
     if len(numbers) != 1 or ELSEWHERE in numbers:
@@ -120,7 +119,7 @@ def _unite(storages: list[Storage], sharing: Sharing, owner: int, other: int) ->
     a.escapes |= b.escapes
 
 
-def variant(function: Any, views: Mapping[int, int]) -> Any:
+def variant(function: PrimFunc, views: Mapping[int, int]) -> PrimFunc:
     """``function`` without the parameters that are keys of ``views``: views of the parameters there."""
     params = list(function.params)
     declared = [tirx.DeclBuffer(params[i], data=params[output].data) for i, output in views.items()]

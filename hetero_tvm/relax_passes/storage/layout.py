@@ -14,11 +14,11 @@ lists each with its reason.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Call, Expr, GlobalVar, Var, relax
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import Relayout
@@ -59,7 +59,7 @@ class BlockImages(GraphPass):
         x, y = Layout(self.block, node.op.padding if self.halos else NO_HALO), Layout(self.block)
         return self.serves(node.blocked_op(x, y, y))
 
-    def _choose(self, graph: Graph, nodes: dict[Any, ImageNode]) -> dict[Any, ImageNode]:
+    def _choose(self, graph: Graph, nodes: dict[Var, ImageNode]) -> dict[Var, ImageNode]:
         """The nodes that work on blocks."""
         blocked = {var: node for var, node in nodes.items() if node.gains}
         for region in _regions({var: node for var, node in nodes.items() if not node.gains}):
@@ -76,13 +76,13 @@ class BlockImages(GraphPass):
                 blocked.update({node.var: node for node in region})
         return {var: node for var, node in blocked.items() if not self._alone(graph, node, blocked)}
 
-    def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Any, ImageNode]) -> bool:
+    def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Var, ImageNode]) -> bool:
         """A convolution among plain neighbours: it would be converted for itself only."""
         if not isinstance(node, ConvNode) or not self.serves(node.op):
             return False
         return not any(x in blocked for x in (*node.images, *graph.users(node.var)))
 
-    def _bytes(self, var: Any) -> int:
+    def _bytes(self, var: Var) -> int:
         """What a conversion moves."""
         shape = shape_of(var)
         return 0 if _same_in_both(shape, self.block) else 4 * int(np.prod(shape))
@@ -92,11 +92,11 @@ def _same_in_both(image: tuple[int, ...], block: int) -> bool:
     return image[2:] == (1, 1) and image[1] % block == 0
 
 
-def _regions(nodes: dict[Any, ImageNode]) -> list[list[ImageNode]]:
+def _regions(nodes: dict[Var, ImageNode]) -> list[list[ImageNode]]:
     """Connected components: nodes that read one another."""
     root = {var: var for var in nodes}
 
-    def find(var: Any) -> Any:
+    def find(var: Var) -> Var:
         while root[var] is not var:
             var = root[var]
         return var
@@ -105,7 +105,7 @@ def _regions(nodes: dict[Any, ImageNode]) -> list[list[ImageNode]]:
         for x in node.images:
             if x in nodes:
                 root[find(x)] = find(var)
-    regions: dict[Any, list[ImageNode]] = {}
+    regions: dict[Var, list[ImageNode]] = {}
     for var, node in nodes.items():
         regions.setdefault(find(var), []).append(node)
     return list(regions.values())
@@ -114,25 +114,25 @@ def _regions(nodes: dict[Any, ImageNode]) -> list[list[ImageNode]]:
 class _Rewriting:
     """Puts the chosen nodes on blocks; everybody else keeps reading the plain variables."""
 
-    def __init__(self, graph: Graph, blocked: dict[Any, ImageNode], block: int, halos: bool):
+    def __init__(self, graph: Graph, blocked: dict[Var, ImageNode], block: int, halos: bool):
         self.graph, self.blocked, self.block = graph, blocked, block
-        self.halos: dict[Any, tuple[int, ...]] = {}
+        self.halos: dict[Var, tuple[int, ...]] = {}
         for node in blocked.values() if halos else ():
             for index, x in enumerate(node.images):
                 known = self.halos.get(x, NO_HALO)
                 self.halos[x] = tuple(map(max, known, node.halo(index)))
-        self.images: dict[Any, Image] = {}
-        self.functions: dict[FusedOp, Any] = {}
+        self.images: dict[Var, Image] = {}
+        self.functions: dict[FusedOp, GlobalVar] = {}
 
     def run(self) -> None:
         for var in self.graph.bindings():
             if var in self.blocked:
                 self._rewrite(var, self.blocked[var])
 
-    def _rewrite(self, var: Any, node: ImageNode) -> None:
+    def _rewrite(self, var: Var, node: ImageNode) -> None:
         graph = self.graph
 
-        def bind(value: Any) -> Any:
+        def bind(value: Expr) -> Var:
             return graph.insert_before(var, value, var.name + "#part", [var])
 
         images = [self._operand(node, index, var) for index in range(len(node.images))]
@@ -142,10 +142,10 @@ class _Rewriting:
         self.images[var] = Image(made, layout)
         graph.replace(var, self._converted(made, shape_of(var), layout, Layout()))
 
-    def _layout(self, var: Any) -> Layout:
+    def _layout(self, var: Var) -> Layout:
         return Layout(self.block, self.halos.get(var, NO_HALO))
 
-    def _operand(self, node: ImageNode, index: int, reader: Any) -> Image:
+    def _operand(self, node: ImageNode, index: int, reader: Var) -> Image:
         x = node.images[index]
         if x in self.images:
             return self.images[x]
@@ -158,12 +158,12 @@ class _Rewriting:
         self.images[x] = Image(made, layout)
         return self.images[x]
 
-    def _converted(self, var: Any, image: tuple[int, ...], x: Layout, y: Layout) -> Any:
+    def _converted(self, var: Var, image: tuple[int, ...], x: Layout, y: Layout) -> Expr:
         if _same_in_both(image, self.block) and not any((*x.halo, *y.halo)):
             return relax.op.reshape(var, y.shape(image))
         return self._call(Relayout(*image, str(x), str(y)), [var])
 
-    def _call(self, op: FusedOp, operands: Any) -> Any:
+    def _call(self, op: FusedOp, operands: Sequence[Expr]) -> Call:
         if op not in self.functions:
             self.functions[op] = self.graph.add_function(op.workload(), op.label)
         out = relax.TensorType(op.output.shape, op.output.dtype)
@@ -174,7 +174,7 @@ def _conversions(graph: Graph) -> list[dict[str, str]]:
     """Every conversion that is left, with its reason; each gets a name of its own."""
     module, found = graph.functions(), []
 
-    def what(var: Any) -> str:
+    def what(var: Var) -> str:
         op = contract(module, graph.value(var))
         name = op.kind if op is not None else graph.op_name(var) or "an input"
         return f"{name} at {graph.node(var)}" if name != "an input" else f"input {var.name}"

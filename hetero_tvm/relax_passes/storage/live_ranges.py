@@ -14,18 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 from hetero_tvm.errors import BuildError
-from hetero_tvm.host.tvm import relax, tirx, tvm
+from hetero_tvm.host.tvm import Call, Expr, GlobalVar, RelaxFunction, Var, relax, tirx, tvm
 
 ALLOC = "relax.builtin.alloc_tensor"
 UPPER_BOUND = "tir_var_upper_bound"
 """Function attribute: largest value by name of a symbolic dimension (that of TVM's own planner)."""
 _VIEWS = ("relax.reshape", "relax.memory.ensure_zero_offset")
 
-Alias = Any
-"""What a variable stands for: a frozenset of storage numbers, or a tuple of such for a tuple."""
+Alias: TypeAlias = "frozenset[int] | tuple[Alias, ...]"
+"""The storages, by number, that a variable may lie in; for a tuple those of each field."""
 NOTHING: frozenset[int] = frozenset()
 ELSEWHERE = -1
 """In an alias: the variable may lie in none of the storages, or in a part of one."""
@@ -36,7 +36,7 @@ class Storage:
     """One piece of memory: an input, or what one allocation made."""
 
     number: int
-    var: Any
+    var: Var
     name: str
     nbytes: int
     """Bytes; an upper bound when the shape is symbolic."""
@@ -63,10 +63,10 @@ class KernelCall:
     """A call of a function that writes to some of its arguments."""
 
     step: int
-    var: Any
-    callee: Any
+    var: Var
+    callee: GlobalVar | relax.ExternFunc
     """GlobalVar of a PrimFunc, or ExternFunc."""
-    args: tuple[Any, ...]
+    args: tuple[Expr, ...]
 
     @property
     def name(self) -> str:
@@ -79,14 +79,14 @@ class LiveRanges:
 
     storages: list[Storage] = field(default_factory=list)
     calls: list[KernelCall] = field(default_factory=list)
-    alias: dict[Any, Alias] = field(default_factory=dict)
+    alias: dict[Var, Alias] = field(default_factory=dict)
     steps: int = 0
 
-    def of(self, expr: Any) -> frozenset[int]:
+    def of(self, expr: Expr) -> frozenset[int]:
         """Numbers of the storages that ``expr`` may lie in, or :data:`ELSEWHERE`; none for constants."""
         return _flat(self.expr(expr))
 
-    def expr(self, expr: Any) -> Alias:
+    def expr(self, expr: Expr) -> Alias:
         if isinstance(expr, relax.Var):
             return self.alias.get(expr, NOTHING)
         if isinstance(expr, relax.Tuple):
@@ -97,7 +97,7 @@ class LiveRanges:
         return NOTHING
 
 
-def analyse(function: Any) -> LiveRanges:
+def analyse(function: RelaxFunction) -> LiveRanges:
     """Live ranges of all storages of ``function``.
 
     Raises
@@ -107,7 +107,7 @@ def analyse(function: Any) -> LiveRanges:
     return _Analysis(function).run()
 
 
-def bindings_of(body: Any) -> Iterator[Any]:
+def bindings_of(body: relax.SeqExpr) -> Iterator[relax.Binding]:
     """All bindings in program order, those inside of branches before the ``If`` that they belong to."""
     for block in body.blocks:
         for binding in block.bindings:
@@ -117,15 +117,15 @@ def bindings_of(body: Any) -> Iterator[Any]:
             yield binding
 
 
-def callee_name(callee: Any) -> str:
+def callee_name(callee: GlobalVar | relax.ExternFunc) -> str:
     return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else str(callee.global_symbol)
 
 
-def is_op_call(value: Any, *names: str) -> bool:
+def is_op_call(value: Expr, *names: str) -> bool:
     return isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name in names
 
 
-def bytes_of(ty: Any, bounds: Mapping[str, int]) -> int:
+def bytes_of(ty: relax.TensorType, bounds: Mapping[str, int]) -> int:
     """Bytes of a tensor type; symbolic dimensions count with their upper bounds.
 
     Raises :class:`ValueError` that names the dimensions without one.
@@ -147,7 +147,7 @@ def bytes_of(ty: Any, bounds: Mapping[str, int]) -> int:
 
 
 class _Analysis:
-    def __init__(self, function: Any):
+    def __init__(self, function: RelaxFunction):
         self._function = function
         self._found = LiveRanges()
         self._problems: list[str] = []
@@ -170,7 +170,7 @@ class _Analysis:
             )  # fmt: skip
         return found
 
-    def _body(self, body: Any) -> Alias:
+    def _body(self, body: relax.SeqExpr) -> Alias:
         for block in body.blocks:
             for binding in block.bindings:
                 self._found.alias[binding.var] = self._value(binding.var, binding.value)
@@ -178,7 +178,7 @@ class _Analysis:
         self._use(result)
         return result
 
-    def _value(self, var: Any, value: Any) -> Alias:
+    def _value(self, var: Var, value: Expr) -> Alias:
         found = self._found
         if isinstance(value, relax.If):
             self._use(found.expr(value.cond))
@@ -206,7 +206,7 @@ class _Analysis:
         found.steps += 1
         return _flat(used) | {ELSEWHERE} if _has_tensor(var.ty) else NOTHING
 
-    def _allocation(self, var: Any, call: Any) -> int:
+    def _allocation(self, var: Var, call: Call) -> int:
         try:
             nbytes = bytes_of(var.ty, self._bounds)
         except ValueError as error:
@@ -216,12 +216,12 @@ class _Analysis:
         self._found.storages[number].device = (int(call.args[2].value), str(call.args[3].value))
         return number
 
-    def _storage(self, var: Any, nbytes: int, *, is_input: bool = False) -> int:
+    def _storage(self, var: Var, nbytes: int, *, is_input: bool = False) -> int:
         storages = self._found.storages
         storages.append(Storage(len(storages), var, var.name, nbytes, is_input=is_input))
         return len(storages) - 1
 
-    def _name(self, var: Any, alias: Alias) -> None:
+    def _name(self, var: Var, alias: Alias) -> None:
         """An allocation is known by the first variable that is bound to it: that one has source nodes."""
         if isinstance(alias, frozenset) and len(alias) == 1 and ELSEWHERE not in alias:
             storage = self._found.storages[next(iter(alias))]
@@ -247,7 +247,7 @@ def _united(*aliases: Alias) -> Alias:
     return frozenset().union(*(_flat(alias) for alias in aliases))
 
 
-def _has_tensor(ty: Any) -> bool:
+def _has_tensor(ty: tvm.ir.Type) -> bool:
     if isinstance(ty, relax.TupleType):
         return any(_has_tensor(part) for part in ty.fields)
     return isinstance(ty, (relax.TensorType, relax.AnyType))

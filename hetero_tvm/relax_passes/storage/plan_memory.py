@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_tvm import memory
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import GlobalVar, IRModule, Var, relax, tvm
 from hetero_tvm.memory.model_plan import Arena, MemoryPlan, Tensor
 from hetero_tvm.relax_passes.rewriting.bindings import map_bindings
 from hetero_tvm.relax_passes.storage import in_place, workspaces
@@ -29,7 +29,9 @@ PLANNING_SECONDS = 10.0
 Sources = Mapping[str, tuple[str, ...]]
 
 
-def plan_memory(module: Any, sources: Sources | None = None, *, share: bool = True) -> tuple[Any, MemoryPlan]:
+def plan_memory(
+    module: IRModule, sources: Sources | None = None, *, share: bool = True
+) -> tuple[IRModule, MemoryPlan]:
     """Plan the memory of ``main``.
 
     Parameters
@@ -106,7 +108,7 @@ def _device_name(device: tuple[int, str]) -> str:
     return f"device {index}" if scope == "global" else f"device {index}, {scope}"
 
 
-def _static_plan(module: Any, ranges: LiveRanges) -> int | None:
+def _static_plan(module: IRModule, ranges: LiveRanges) -> int | None:
     """Bytes of storage that TVM's own planner takes; None for symbolic shapes."""
     planned = relax.transform.StaticPlanBlockMemory()(module)
     total = 0
@@ -119,7 +121,7 @@ def _static_plan(module: Any, ranges: LiveRanges) -> int | None:
     return total
 
 
-def _per_thread(module: Any, ranges: LiveRanges) -> dict[str, int]:
+def _per_thread(module: IRModule, ranges: LiveRanges) -> dict[str, int]:
     found = {}
     for call in ranges.calls:
         function = module[call.callee] if isinstance(call.callee, tvm.ir.GlobalVar) else None
@@ -129,17 +131,17 @@ def _per_thread(module: Any, ranges: LiveRanges) -> dict[str, int]:
 
 
 def _rewrite(
-    module: Any, ranges: LiveRanges, sharing: in_place.Sharing, arenas: Mapping[tuple[int, str], Arena]
-) -> Any:
+    module: IRModule, ranges: LiveRanges, sharing: in_place.Sharing, arenas: Mapping[tuple[int, str], Arena]
+) -> IRModule:
     """``main`` with views of the arenas instead of allocations, and variants of the kernels in place."""
     builder = relax.BlockBuilder(module.clone())
     views = _Views(ranges, sharing, arenas)
-    work: dict[Any, list[in_place.InPlace]] = {}
+    work: dict[Var, list[in_place.InPlace]] = {}
     for found in sharing.calls:
         work.setdefault(found.call.var, []).append(found)
-    variants: dict[tuple[Any, ...], Any] = {}
+    variants: dict[tuple[Any, ...], GlobalVar] = {}
 
-    def each(binding: Any) -> list[Any]:
+    def each(binding: relax.Binding) -> list[relax.Binding]:
         if binding.var in views.storage_of:
             return views.instead_of(binding)
         if binding.var not in work:
@@ -173,13 +175,13 @@ class _Views:
         self, ranges: LiveRanges, sharing: in_place.Sharing, arenas: Mapping[tuple[int, str], Arena]
     ):
         self.storage_of = {s.var: s for s in ranges.storages if not s.is_input and s.lower >= 0}
-        self.first: list[Any] = []
+        self.first: list[relax.Binding] = []
         self._ranges, self._sharing, self._arenas = ranges, sharing, arenas
         self._shared = set(sharing.owner.values())
-        self._bases: dict[Any, Any] = {}
-        self._views: dict[tuple[Any, ...], Any] = {}
+        self._bases: dict[Any, Var] = {}
+        self._views: dict[tuple[Any, ...], Var] = {}
 
-    def instead_of(self, binding: Any) -> list[Any]:
+    def instead_of(self, binding: relax.Binding) -> list[relax.Binding]:
         """Bindings of the same variable that do not allocate; results of their own stay as they are."""
         owner = self._ranges.storages[self._sharing.find(self.storage_of[binding.var].number)]
         if owner.plannable:
@@ -201,7 +203,7 @@ class _Views:
             self._views[key] = made[-1].var
         return [relax.VarBinding(var, self._views[key])]
 
-    def _base(self, owner: Storage, key: Any, nbytes: int) -> Any:
+    def _base(self, owner: Storage, key: Any, nbytes: int) -> Var:
         if key not in self._bases:
             size = relax.ShapeExpr([max(nbytes, 1)])
             call = relax.op.memory.alloc_storage(size, owner.device[0], owner.device[1], "uint8")
@@ -210,7 +212,7 @@ class _Views:
         return self._bases[key]
 
 
-def _view(storage: Any, offset: int, var: Any) -> list[Any]:
+def _view(storage: Var, offset: int, var: Var) -> list[relax.Binding]:
     """Bindings that end in a tensor like ``var`` at ``offset`` of ``storage``."""
     tensor = relax.op.memory.alloc_tensor(storage, offset, var.ty.shape, str(var.ty.dtype))
     bindings = [relax.VarBinding(relax.Var(var.name, var.ty), tensor)]

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, s_tir, te, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, s_tir, te, tirx, tvm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract, contract_of, is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
@@ -29,8 +29,8 @@ DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 def convert(
-    module: Any, sources: Mapping[str, tuple[str, ...]], dtype: str
-) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    module: IRModule, sources: Mapping[str, tuple[str, ...]], dtype: str
+) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
     """Convert the fused operators of an optimized module.
 
     Parameters
@@ -45,7 +45,9 @@ def convert(
     return _fused(*_Conversion(module, sources, dtype).run())
 
 
-def _fused(module: Any, names: dict[str, tuple[str, ...]]) -> tuple[Any, dict[str, tuple[str, ...]]]:
+def _fused(
+    module: IRModule, names: dict[str, tuple[str, ...]]
+) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
     """Casts as parts of the elementwise kernels before and behind them."""
     for variable, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc) and contract_of(function) is None:
@@ -60,7 +62,7 @@ def _fused(module: Any, names: dict[str, tuple[str, ...]]) -> tuple[Any, dict[st
     ), names
 
 
-def _inlined(function: Any) -> Any:
+def _inlined(function: PrimFunc) -> PrimFunc:
     plan = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     try:
         blocks = plan.get_child_blocks(plan.get_sblock("root"))
@@ -75,14 +77,14 @@ def _inlined(function: Any) -> Any:
 
 
 class _Conversion:
-    def __init__(self, module: Any, sources: Mapping[str, tuple[str, ...]], dtype: str):
+    def __init__(self, module: IRModule, sources: Mapping[str, tuple[str, ...]], dtype: str):
         self._module, self._dtype = module, dtype
         self._graph = Graph(module, sources=sources)
-        self._narrow: dict[Any, Any] = {}
-        self._widened: set[Any] = set()
-        self._functions: dict[Any, Any] = {}
+        self._narrow: dict[Var, Var] = {}
+        self._widened: set[Var] = set()
+        self._functions: dict[Any, GlobalVar] = {}
 
-    def run(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    def run(self) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
         graph = self._graph
         for var in graph.bindings():
             op = contract(self._module, graph.value(var))
@@ -97,7 +99,7 @@ class _Conversion:
                 self._widen_here(var)
         return graph.rebuild()
 
-    def _widen_here(self, var: Any) -> None:
+    def _widen_here(self, var: Var) -> None:
         """A generic kernel has casts of its own, which it can take in."""
         graph, call = self._graph, self._graph.value(var)
         args = list(call.args[1].fields)
@@ -110,7 +112,7 @@ class _Conversion:
                 var, tvm.ir.Call(call.op, [call.args[0], relax.Tuple(args)], call.attrs, call.ty_args)
             )
 
-    def _convert(self, var: Any, op: FusedOp) -> None:
+    def _convert(self, var: Var, op: FusedOp) -> None:
         graph = self._graph
         wanted = dataclasses.replace(op, dtype=self._dtype)
         args = [
@@ -126,7 +128,7 @@ class _Conversion:
         graph.replace(var, self._cast(self._narrow[var], op.output.shape, self._dtype, "float32"))
         self._widened.add(var)
 
-    def _as(self, value: Any, dtype: str, before: Any) -> Any:
+    def _as(self, value: Expr, dtype: str, before: Var) -> Expr:
         """``value`` in a narrow dtype: rounded now when it is constant, as it was made, or cast."""
         array = array_of(self._graph.value(value))
         if array is not None:
@@ -144,8 +146,8 @@ class _Conversion:
             self._narrow[value] = self._graph.insert_before(before, cast, f"{value.name}_{dtype}", [value])
         return self._narrow[value]
 
-    def _cast(self, value: Any, shape: tuple[int, ...], source: str, to: str) -> Any:
-        def make() -> Any:
+    def _cast(self, value: Expr, shape: tuple[int, ...], source: str, to: str) -> Expr:
+        def make() -> PrimFunc:
             x = te.placeholder(shape, source, "x")
             function = te.create_prim_func(
                 [x, te.compute(shape, lambda *i: x(*i).astype(to), "cast")], "int64"
@@ -155,7 +157,7 @@ class _Conversion:
         function = self._function((shape, source, to), make, f"cast_{to}")
         return relax.call_tir(function, [value], out_ty=relax.TensorType(list(shape), to))
 
-    def _function(self, key: Any, make: Any, name: str) -> Any:
+    def _function(self, key: Any, make: Callable[[], PrimFunc], name: str) -> GlobalVar:
         if key not in self._functions:
             self._functions[key] = self._graph.add_function(make(), name)
         return self._functions[key]

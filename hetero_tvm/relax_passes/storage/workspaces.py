@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
-from hetero_tvm.host.tvm import SBlockRealize, relax, tirx, tvm
+from hetero_tvm.host.tvm import Buffer, GlobalVar, IRModule, PrimFunc, SBlockRealize, Stmt, relax, tirx, tvm
 from hetero_tvm.relax_passes.rewriting.bindings import map_bindings
 from hetero_tvm.relax_passes.storage.live_ranges import callee_name
 
@@ -27,20 +26,20 @@ _SCOPES = ("global", "local")
 """Storage scopes that are plain memory; others (shared memory of a GPU) are the hardware's."""
 
 
-def as_arguments(module: Any, name: str = "main") -> Any:
+def as_arguments(module: IRModule, name: str = "main") -> IRModule:
     """``module`` (after CallTIRRewrite) with planned workspaces for all that ``name`` calls."""
     builder = relax.BlockBuilder(module.clone())
     attrs = module.attrs or {}
     external = attrs[ATTRIBUTE] if ATTRIBUTE in attrs else {}
     external = {str(symbol): int(nbytes) for symbol, nbytes in external.items()}
-    wanted: dict[Any, tuple[Any, list[tuple[tuple[int, ...], str]]]] = {}
+    wanted: dict[GlobalVar, tuple[GlobalVar, list[tuple[tuple[int, ...], str]]]] = {}
     for var, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc):
             changed, buffers = _with_parameters(function)
             if buffers:
                 wanted[var] = builder.add_func(changed, var.name_hint), buffers
 
-    def pass_workspaces(binding: Any) -> list[Any]:
+    def pass_workspaces(binding: relax.Binding) -> list[relax.Binding]:
         call = binding.value
         if not isinstance(call, tvm.ir.Call):
             return [binding]
@@ -67,7 +66,7 @@ def as_arguments(module: Any, name: str = "main") -> Any:
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
 
 
-def per_thread(function: Any) -> int:
+def per_thread(function: PrimFunc) -> int:
     """Bytes of scratch beyond the stack that each thread takes while ``function`` runs."""
     total = 0
     for buffer, in_loop in _allocations(function.body, False):
@@ -77,7 +76,7 @@ def per_thread(function: Any) -> int:
     return total
 
 
-def _with_parameters(function: Any) -> tuple[Any, list[tuple[tuple[int, ...], str]]]:
+def _with_parameters(function: PrimFunc) -> tuple[PrimFunc, list[tuple[tuple[int, ...], str]]]:
     large = []
     for buffer, in_loop in _allocations(function.body, False):
         size = _bytes(buffer)
@@ -95,7 +94,7 @@ def _with_parameters(function: Any) -> tuple[Any, list[tuple[tuple[int, ...], st
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs), specs
 
 
-def _replaced(stmt: Any, views: dict[Any, Any]) -> Any:
+def _replaced(stmt: Stmt, views: dict[Buffer, Buffer]) -> Stmt:
     """``stmt`` with the allocations outside of loops that are in ``views`` as views of these."""
     if isinstance(stmt, tirx.SeqStmt):
         return tirx.SeqStmt([_replaced(part, views) for part in stmt.seq])
@@ -106,7 +105,7 @@ def _replaced(stmt: Any, views: dict[Any, Any]) -> Any:
     return stmt
 
 
-def _allocations(stmt: Any, in_loop: bool) -> Iterator[tuple[Any, bool]]:
+def _allocations(stmt: Stmt, in_loop: bool) -> Iterator[tuple[Buffer, bool]]:
     """All buffers that ``stmt`` allocates, and whether inside of a loop.
 
     Buffers of blocks count as inside: compilation moves and shrinks them to where they are used.
@@ -129,7 +128,7 @@ def _allocations(stmt: Any, in_loop: bool) -> Iterator[tuple[Any, bool]]:
         yield stmt.buffer, in_loop
 
 
-def _bytes(buffer: Any) -> int | None:
+def _bytes(buffer: Buffer) -> int | None:
     if not all(isinstance(extent, (int, tirx.IntImm)) for extent in buffer.shape):
         return None
     count = math.prod(int(extent) for extent in buffer.shape)

@@ -11,11 +11,10 @@ behind: that costs less than scores in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm_ffi
+from hetero_tvm.host.tvm import Expr, Var, relax, tvm_ffi
 from hetero_tvm.ops.attention import Attention, standard
 from hetero_tvm.relax_passes.fusions.attention.operands import (
     Candidate,
@@ -49,7 +48,7 @@ class _Found:
     shapes: list[tuple[int, ...]]
     """Shapes of the scores from the first product to the second."""
     constant_mask: np.ndarray | None
-    absorbed: list[Any]
+    absorbed: list[Var]
 
 
 class FuseAttention(Rule):
@@ -58,7 +57,7 @@ class FuseAttention(Rule):
     name = "attention"
     anchors = ("relax.nn.softmax",)
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         softmax = graph.value(var)
         shape = shape_of(var)
         if len(shape) < 2 or int(softmax.attrs.axis) % len(shape) != len(shape) - 1:
@@ -114,7 +113,7 @@ class FuseAttention(Rule):
         ]  # fmt: skip
         return _Found(standard(op), layout, scores, shapes, constant_mask, absorbed)
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, output = found.op, found.layout.output
         earlier = [v for v in graph.bindings() if _MASK in v.name]
         operands = []
@@ -126,7 +125,7 @@ class FuseAttention(Rule):
         _emit(graph, op, operands, output, found.absorbed)
 
 
-def _check_row_factors(layout: Layout, queries: Any, factors: list[Any]) -> None:
+def _check_row_factors(layout: Layout, queries: Expr, factors: list[Expr]) -> None:
     shape = shape_of(queries)
     if any(len(shape_of(f)) > len(shape) or not _repeats_to(shape_of(f), shape) for f in factors):
         raise Miss("the scores are multiplied by a tensor that varies where the queries do not")
@@ -147,14 +146,14 @@ class _Guard:
     there are none.
     """
 
-    bindings: list[Any]
-    mask: Any | None = None
+    bindings: list[Var]
+    mask: Expr | None = None
     idle: bool = False
 
 
 def _second_product(
-    graph: Graph, softmax: Any
-) -> Miss | tuple[_Guard | None, Any, list[Any], Any] | None:
+    graph: Graph, softmax: Var
+) -> Miss | tuple[_Guard | None, Var, list[Var], Var] | None:
     """(guard, weights, bindings from the softmax to them, product of weights and values).
 
     None when no product follows at all; a miss when the weights are used in another way as well.
@@ -179,7 +178,7 @@ def _second_product(
     return Miss(f"{graph.op_name(user)} ({graph.node(user)}) stands between the weights and the product")
 
 
-def _product_follows(graph: Graph, var: Any, depth: int = 3) -> bool:
+def _product_follows(graph: Graph, var: Var, depth: int = 3) -> bool:
     for user in graph.users(var) if depth else ():
         if user is not None and (
             graph.op_name(user) == "relax.matmul" or _product_follows(graph, user, depth - 1)
@@ -188,7 +187,7 @@ def _product_follows(graph: Graph, var: Any, depth: int = 3) -> bool:
     return False
 
 
-def _mask_guard(graph: Graph, weights: Any) -> _Guard | None:
+def _mask_guard(graph: Graph, weights: Var) -> _Guard | None:
     """``where(max(mask) == -inf, 0, w)`` around the weights w, as ONNX defines Attention."""
     choice = graph.only_user(weights)
     call = graph.call(choice, "relax.where") if choice is not None else None
@@ -208,7 +207,7 @@ def _mask_guard(graph: Graph, weights: Any) -> _Guard | None:
     return _Guard([choice], mask) if axes == [len(shape_of(mask)) - 1] else None
 
 
-def _nan_guard(graph: Graph, weights: Any) -> _Guard | None:
+def _nan_guard(graph: Graph, weights: Var) -> _Guard | None:
     """``where(isnan(w), 0, w)`` around the weights w; None when there is no such guard."""
     users = graph.users(weights)
     if len(users) != 2 or None in users:
@@ -300,21 +299,21 @@ def _extents(
     return full if extents is None else extents
 
 
-def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Any]) -> Any:
+def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Var]) -> Expr:
     """The one mask operand: all masks that are computed at run time, and the constant, as one sum.
 
     ``earlier`` are such bindings of attentions before this one, which are used again.
     """
     full = op.batch, op.heads, op.q_len, op.kv_len
 
-    def put(value: Any) -> Any:
+    def put(value: Expr) -> Expr:
         for var in earlier:
             known = graph.value(var)
             if known.op.same_as(value.op) and all(map(_same, known.args, value.args)):
                 return var
         return graph.insert_before(found.layout.output.top, value, f"{found.layout.output.top.name}{_MASK}")
 
-    def full_batch(mask: Any) -> Any:
+    def full_batch(mask: Expr) -> Expr:
         """A mask that repeats with a period along the batch, written out."""
         period, *rest = shape_of(mask)
         if period in (1, op.batch):
@@ -347,7 +346,7 @@ def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Any]
     return total
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Expr, other: Expr) -> bool:
     if one.same_as(other):
         return True
     return not isinstance(one, relax.Var) and tvm_ffi.structural_equal(one, other)
@@ -357,8 +356,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _operand(
-    graph: Graph, candidate: Candidate, shape: tuple[int, ...], top: Any, factors: list[Any]
-) -> Any:
+    graph: Graph, candidate: Candidate, shape: tuple[int, ...], top: Var, factors: list[Expr]
+) -> Expr:
     """The tensor that the kernel reads, under the contract's shape."""
     expr, name = candidate.place.base, "#operand"
     for factor in factors:
@@ -377,7 +376,7 @@ def _operand(
     return expr
 
 
-def _emit(graph: Graph, op: Attention, operands: list[Any], output: Output, absorbed: list[Any]) -> None:
+def _emit(graph: Graph, op: Attention, operands: list[Expr], output: Output, absorbed: list[Var]) -> None:
     """Call the operator, and bring its result into the shape and order of the binding it replaces."""
     function, shape = graph.add_function(op.workload(), op.label), op.output.shape
     call = relax.call_tir(function, operands, out_ty=relax.TensorType(shape, "float32"))

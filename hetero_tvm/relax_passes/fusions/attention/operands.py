@@ -12,10 +12,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss
@@ -55,8 +55,8 @@ class Output:
     ``transposed`` says that it wants heads before rows, which costs a transposition.
     """
 
-    top: Any
-    passed: tuple[Any, ...]
+    top: Var
+    passed: tuple[Var, ...]
     transposed: bool
 
 
@@ -94,7 +94,7 @@ def lifted(view: View, shapes: Sequence[tuple[int, ...]]) -> View | None:
 
 
 def candidates(
-    graph: Graph, expr: Any, shapes: Sequence[tuple[int, ...]], *, swapped: bool, scaled: bool
+    graph: Graph, expr: Expr, shapes: Sequence[tuple[int, ...]], *, swapped: bool, scaled: bool
 ) -> list[Candidate]:
     """Ways to read an operand, the furthest base first.
 
@@ -128,7 +128,7 @@ def candidates(
 
 
 def solve(
-    graph: Graph, operands: Sequence[Sequence[Candidate]], product: Any, q_len: int, values: int
+    graph: Graph, operands: Sequence[Sequence[Candidate]], product: Var, q_len: int, values: int
 ) -> Layout:
     """The reading of Q, K and V that one kernel can do and that needs the fewest copies.
 
@@ -155,7 +155,8 @@ def _cost(chosen: Sequence[Candidate]) -> int:
 
 
 def _parted(
-    graph: Graph, chosen: Any, lead: tuple[int, ...], product: Any, q_len: int, values: int, whole: bool
+    graph: Graph, chosen: Sequence[Candidate], lead: tuple[int, ...], product: Var, q_len: int, values: int,
+    whole: bool,
 ) -> Layout | None:
     refined = refine([candidate.leads for candidate in chosen])
     if refined is None:
@@ -202,7 +203,7 @@ def _grouped(factors: Sequence[Factor]) -> tuple[int, int] | None:
 
 
 def _output(
-    graph: Graph, product: Any, lead: tuple[int, ...], extents: tuple[int, int, int, int]
+    graph: Graph, product: Var, lead: tuple[int, ...], extents: tuple[int, int, int, int]
 ) -> Output | None:
     """Follow the product's users as long as they only rearrange, to where the kernel's result stands."""
     batch, rows, heads, values = extents
@@ -210,7 +211,7 @@ def _output(
     if view is None:
         return None
     exact = (batch, rows, heads * values)
-    passed: list[Any] = []
+    passed: list[Var] = []
     found = Output(product, (), True) if not view.is_whole else Output(product, (), False)
     top = product
     while (user := graph.only_user(top)) is not None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.attention import Attention, standard
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.rope import Rope
@@ -31,9 +30,9 @@ _TRACED = (*RESHAPES, "relax.permute_dims", "relax.nn.rms_norm", "relax.nn.layer
 class _Projection:
     """``result = x @ weight (+ bias)``."""
 
-    result: Any
-    product: Any
-    x: Any
+    result: Var
+    product: Var
+    x: Expr
     weight: np.ndarray
     bias: np.ndarray | None
 
@@ -51,7 +50,7 @@ class MergeQkv(Rule):
     def __init__(self, claims: Claims = lambda op: False):
         self._claims = claims
 
-    def match(self, graph: Graph, var: Any) -> list[_Projection] | None:
+    def match(self, graph: Graph, var: Var) -> list[_Projection] | None:
         op = contract(graph.functions(), graph.value(var))
         if not isinstance(op, Attention):
             return None
@@ -72,7 +71,7 @@ class MergeQkv(Rule):
             raise Miss(f"{', '.join(missing)} is not a product with a constant weight (plus a constant bias)")
         raise Miss("Q, K and V are projections of different inputs")
 
-    def rewrite(self, graph: Graph, var: Any, found: list[_Projection]) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: list[_Projection]) -> None:
         order = {v: i for i, v in enumerate(graph.bindings())}
         readers = [_readers(graph, p.result) for p in found]
         first = min((p.product for p in found), key=order.__getitem__)
@@ -88,7 +87,7 @@ class MergeQkv(Rule):
             merged = graph.insert_before(
                 first, relax.op.add(merged, relax.const(bias)), var.name + "#qkv_bias", absorbed
             )
-        rewritten: set[Any] = set()
+        rewritten: set[Var] = set()
         start = 0
         for projection, users in zip(found, readers, strict=True):
             for user in users:
@@ -103,9 +102,9 @@ class MergeQkv(Rule):
             start += projection.width
 
 
-def _readers(graph: Graph, var: Any) -> list[Any]:
+def _readers(graph: Graph, var: Var) -> list[Var | None]:
     """Users of a tensor or of it under other shapes; None for the function's result."""
-    found: list[Any] = []
+    found: list[Var | None] = []
     for user in dict.fromkeys(graph.users(var)):
         reshaped = user is not None and graph.op_name(user) == "relax.reshape"
         found += _readers(graph, user) if reshaped else [user]
@@ -120,7 +119,7 @@ def _distinct(projections: Sequence[_Projection | None]) -> list[_Projection]:
     return found
 
 
-def _traced(graph: Graph, expr: Any) -> _Projection | None:
+def _traced(graph: Graph, expr: Expr) -> _Projection | None:
     """The projection behind a rotary embedding, a norm of each head, and what rearranges."""
     while True:
         if (projection := _projection(graph, expr)) is not None:
@@ -134,7 +133,7 @@ def _traced(graph: Graph, expr: Any) -> _Projection | None:
             return None
 
 
-def _projection(graph: Graph, base: Any) -> _Projection | None:
+def _projection(graph: Graph, base: Expr) -> _Projection | None:
     """``x @ W`` or ``x @ W + b`` with constants."""
     bias, product = None, base
     addition = graph.call(base, "relax.add")
@@ -159,9 +158,9 @@ def _projection(graph: Graph, base: Any) -> _Projection | None:
 
 def _redirected(
     graph: Graph,
-    user: Any,
+    user: Var,
     found: list[_Projection],
-    merged: Any,
+    merged: Var,
     claims: Claims,
 ) -> bool:
     """Let a fused operator read the merged tensor; False when it cannot, or is another operator."""
@@ -203,9 +202,9 @@ def _redirected(
 
 
 def _attention(
-    graph: Graph, op: Attention, fields: list[Any], found: list[_Projection], merged: Any
-) -> tuple[Attention, list[Any]] | None:
-    tensors: list[Any] = []
+    graph: Graph, op: Attention, fields: list[Expr], found: list[_Projection], merged: Var
+) -> tuple[Attention, list[Expr]] | None:
+    tensors: list[Expr] = []
     spots = []
     sizes = (op.batch, op.heads, op.q_len), *((op.batch, op.kv_heads, op.kv_len),) * 2
     for place, extents, dim in zip(op.heads_at, sizes, (op.head_dim, op.head_dim, op.values), strict=True):
@@ -225,7 +224,7 @@ def _attention(
     return moved, [*tensors, *fields[len(op.shapes) :]]
 
 
-def _part(graph: Graph, operand: Any, found: list[_Projection]) -> tuple[int, int, int] | None:
+def _part(graph: Graph, operand: Expr, found: list[_Projection]) -> tuple[int, int, int] | None:
     """(width of a projection, of all, columns before it) when ``operand`` is its result."""
     while (call := graph.call(operand, "relax.reshape")) is not None:
         operand = call.args[0]

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.relax_passes.fusions.epilogue import other_operand
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
@@ -36,21 +35,21 @@ class _Rotation:
 
     first: Place
     second: Place
-    whole: Any | None
+    whole: Expr | None
     interleaved: bool
-    cos: Any
-    sin: Any
-    top: Any
-    absorbed: list[Any]
+    cos: Expr
+    sin: Expr
+    top: Var
+    absorbed: list[Var]
 
 
 @dataclass
 class _Found:
     op: Rope
-    source: Any
-    tables: tuple[Any, Any]
-    top: Any
-    absorbed: list[Any]
+    source: Expr
+    tables: tuple[Expr, Expr]
+    top: Var
+    absorbed: list[Var]
 
 
 class FuseRope(Rule):
@@ -59,7 +58,7 @@ class FuseRope(Rule):
     name = "rope"
     anchors = ("relax.concat",)
 
-    def match(self, graph: Graph, var: Any) -> _Found | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         rotations = list(_rotations(graph, var))
         if not rotations:
             return None
@@ -70,7 +69,7 @@ class FuseRope(Rule):
                 return found
         raise Miss("the two halves are not the halves of one tensor that lies in rows")
 
-    def rewrite(self, graph: Graph, var: Any, found: _Found) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         operands = [found.source]
         for table in found.tables:
             array = array_of(graph.value(table))
@@ -86,7 +85,7 @@ class FuseRope(Rule):
         graph.replace(found.top, call, absorbs=found.absorbed)
 
 
-def _rotations(graph: Graph, var: Any) -> Iterator[_Rotation]:
+def _rotations(graph: Graph, var: Var) -> Iterator[_Rotation]:
     """What a concatenation may be the heart of.
 
     Raises
@@ -119,7 +118,7 @@ def _rotations(graph: Graph, var: Any) -> Iterator[_Rotation]:
     yield from _by_parts(graph, parts, interleaved, top, [*absorbed, var])
 
 
-def _joined(graph: Graph, var: Any) -> tuple[Any, list[Any]]:
+def _joined(graph: Graph, var: Var) -> tuple[Var, list[Var]]:
     """The reshape that makes pairs of a stacked axis one axis, and what it passes."""
     user = graph.only_user(var)
     if shape_of(var)[-1] == 2 and user is not None and graph.op_name(user) == "relax.reshape":
@@ -129,7 +128,9 @@ def _joined(graph: Graph, var: Any) -> tuple[Any, list[Any]]:
     return var, []
 
 
-def _added_products(graph: Graph, rotated: Any) -> tuple[Any, list[tuple[Any, Any]], Any, list[Any]] | None:
+def _added_products(
+    graph: Graph, rotated: Var
+) -> tuple[Expr, list[tuple[Expr, Expr]], Var, list[Var]] | None:
     """``x * cos + rotated * sin``: sin, the two readings of (x, cos), the sum, and what lies between."""
     turned = graph.only_user(rotated)
     if turned is None or graph.op_name(turned) != "relax.multiply":
@@ -147,7 +148,7 @@ def _added_products(graph: Graph, rotated: Any) -> tuple[Any, list[tuple[Any, An
 
 
 def _by_parts(
-    graph: Graph, parts: list[Any], interleaved: bool, top: Any, absorbed: list[Any]
+    graph: Graph, parts: list[Expr], interleaved: bool, top: Var, absorbed: list[Var]
 ) -> Iterator[_Rotation]:
     """``concat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)``."""
     bases = [_through_views(graph, part) for part in parts]
@@ -172,12 +173,12 @@ def _by_parts(
                         yield _Rotation(one, two, None, interleaved, cos, sin, top, skipped)
 
 
-def _has(args: tuple[Any, Any], wanted: tuple[Any, Any]) -> bool:
+def _has(args: tuple[Expr, Expr], wanted: tuple[Expr, Expr]) -> bool:
     """Whether a product has these operands, in any order."""
     return any(a.same_as(wanted[0]) and b.same_as(wanted[1]) for a, b in (args, args[::-1]))
 
 
-def _through_views(graph: Graph, expr: Any) -> Any:
+def _through_views(graph: Graph, expr: Expr) -> Expr:
     while (step := below(graph, expr)) is not None:
         expr = step[0]
     return expr

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import Call, Expr, Var, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss
 from hetero_tvm.relax_passes.rewriting.views import below, times_number
@@ -26,7 +25,7 @@ class Mask:
     index of the shape in ``Scores.shapes`` to which ``expr`` broadcasts.
     """
 
-    expr: Any
+    expr: Expr
     step: int
     factor: float = 1.0
     hidden: float | None = None
@@ -40,16 +39,16 @@ class Scores:
     ``shapes`` are those of the softmax's input, of what it is computed from, and so on to the product.
     """
 
-    product: Any = None
+    product: Var | None = None
     scale: float = 1.0
     softcap: float = 0.0
     masks: list[Mask] = field(default_factory=list)
-    row_factors: list[Any] = field(default_factory=list)
+    row_factors: list[Expr] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
-    absorbed: list[Any] = field(default_factory=list)
+    absorbed: list[Var] = field(default_factory=list)
 
 
-def trace_scores(graph: Graph, expr: Any) -> Scores | None:
+def trace_scores(graph: Graph, expr: Expr) -> Scores | None:
     """Follow the scores down to the first product; None when there is no product below.
 
     Raises
@@ -95,7 +94,7 @@ def trace_scores(graph: Graph, expr: Any) -> Scores | None:
             expr = call.args[0]
 
 
-def _addition(graph: Graph, call: Any, found: Scores, factor: float) -> Any:
+def _addition(graph: Graph, call: Call, found: Scores, factor: float) -> Expr:
     left, right = call.args
     subtracted = call.op.name == "relax.subtract"
     to_left, to_right = distance(graph, left), None if subtracted else distance(graph, right)
@@ -110,7 +109,7 @@ def _addition(graph: Graph, call: Any, found: Scores, factor: float) -> Any:
     return scores
 
 
-def _replacement(graph: Graph, call: Any, found: Scores, factor: float) -> Any:
+def _replacement(graph: Graph, call: Call, found: Scores, factor: float) -> Expr:
     condition, one, other = call.args
     hides = distance(graph, other) is not None
     scores, value = (other, one) if hides else (one, other)
@@ -125,7 +124,7 @@ def _replacement(graph: Graph, call: Any, found: Scores, factor: float) -> Any:
     return scores
 
 
-def _row_factor(graph: Graph, call: Any, found: Scores) -> Any:
+def _row_factor(graph: Graph, call: Call, found: Scores) -> Expr:
     """A tensor of factors that are equal along the keys can multiply the queries instead."""
     scores, factors = call.args
     if distance(graph, scores) is None:
@@ -140,11 +139,11 @@ def _row_factor(graph: Graph, call: Any, found: Scores) -> Any:
     return scores
 
 
-def _result_shape(call: Any) -> tuple[int, ...]:
+def _result_shape(call: Call) -> tuple[int, ...]:
     return tuple(int(extent) for extent in call.ty.shape)
 
 
-def uniform(graph: Graph, expr: Any) -> float | None:
+def uniform(graph: Graph, expr: Expr) -> float | None:
     """The one value of a constant tensor; None when it has several or is not constant."""
     array = array_of(graph.value(expr))
     if array is None or not array.size:
@@ -153,7 +152,7 @@ def uniform(graph: Graph, expr: Any) -> float | None:
     return float(first) if array.size == 1 or (array == first).all() else None
 
 
-def distance(graph: Graph, expr: Any, depth: int = 16) -> int | None:
+def distance(graph: Graph, expr: Expr, depth: int = 16) -> int | None:
     """Operators between ``expr`` and a product of queries and keys that it is a score of."""
     if not depth:
         return None
@@ -178,14 +177,14 @@ def distance(graph: Graph, expr: Any, depth: int = 16) -> int | None:
     return min(found) + 1 if found else None
 
 
-def _is_score(graph: Graph, product: Any) -> bool:
+def _is_score(graph: Graph, product: Call) -> bool:
     """Whether a product is one of queries and keys.  Keys are computed; queries may be learned (DETR, the
     pooling head of SigLIP), which then have a batch or heads: a constant matrix is a projection's weight."""
     queries, keys = (array_of(graph.value(arg)) for arg in product.args)
     return keys is None and (queries is None or queries.ndim > 2)
 
 
-def _is_wide_bound(graph: Graph, name: str | None, call: Any) -> bool:
+def _is_wide_bound(graph: Graph, name: str | None, call: Call) -> bool:
     if name == "relax.clip":
         low, high = (float(bound.value) for bound in call.args[1:])
         return low <= -_WIDE and high >= _WIDE
@@ -195,7 +194,7 @@ def _is_wide_bound(graph: Graph, name: str | None, call: Any) -> bool:
     return bound is not None and (bound <= -_WIDE if name == "relax.maximum" else bound >= _WIDE)
 
 
-def _reaches_product(graph: Graph, expr: Any, depth: int = 8) -> bool:
+def _reaches_product(graph: Graph, expr: Expr, depth: int = 8) -> bool:
     call = graph.value(expr)
     if not depth or not isinstance(call, tvm.ir.Call):
         return False
@@ -204,7 +203,7 @@ def _reaches_product(graph: Graph, expr: Any, depth: int = 8) -> bool:
     return any(_reaches_product(graph, arg, depth - 1) for arg in call.args if hasattr(arg, "name"))
 
 
-def _first_strange(graph: Graph, expr: Any) -> str:
+def _first_strange(graph: Graph, expr: Expr) -> str:
     """The operator at which the way down to the product ends."""
     while graph.op_name(expr) in ("relax.add", "relax.multiply", "relax.divide", "relax.where"):
         deeper = [arg for arg in graph.value(expr).args if _reaches_product(graph, arg)]
