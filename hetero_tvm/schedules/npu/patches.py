@@ -45,7 +45,7 @@ class Image:
         )  # fmt: skip
 
     def fields(self, rows: Extent, pad_top: Extent, pixel_bytes: int) -> dict[str, Any]:
-        """Fields of ``im2col`` for ``rows`` rows of the image, ``pad_top`` rows of padding above the first and
+        """Fields of ``im2col`` for ``rows`` rows of the image with ``pad_top`` rows of padding above them and
         ``pixel_bytes`` from pixel to pixel."""
         row_pitch = pixel_bytes * self.width
         return {

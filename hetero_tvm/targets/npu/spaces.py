@@ -5,11 +5,12 @@ from __future__ import annotations
 from hetero_tvm.schedules.npu.attention.space import NpuAttentionSpace
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
+from hetero_tvm.schedules.npu.images.depthwise import NpuDepthwiseSpace
 from hetero_tvm.schedules.npu.images.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.schedules.npu.images.global_pool import NpuGlobalPoolSpace
+from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
 from hetero_tvm.schedules.npu.images.quantized_conv2d import NpuQuantizedConv2dSpace
 from hetero_tvm.schedules.npu.images.quantized_depthwise import NpuQuantizedDepthwiseSpace
-from hetero_tvm.schedules.npu.images.windows import NpuDepthwiseSpace, NpuPoolSpace
 from hetero_tvm.schedules.npu.matmul.gated_matmul import NpuGatedMatmulSpace
 from hetero_tvm.schedules.npu.matmul.quantized import NpuQuantizedMatmulSpace
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
@@ -29,7 +30,7 @@ NPU_SPACES: tuple[NpuSpace, ...] = (
     NpuDepthwiseMatrixSpace(),
     NpuDepthwiseSpace(),
     NpuGlobalPoolSpace(),
-    NpuPoolSpace(),
+    NpuPool2dSpace(),
     NpuQuantizedMatmulSpace(),
     NpuQuantizedConv2dSpace(),
     NpuQuantizedDepthwiseSpace(),

@@ -42,7 +42,7 @@ _NO_WEIGHT = 1e-30
 """Below any sum of weights."""
 
 
-class Emitter:
+class AttentionEmitter:
     """Writes the loops."""
 
     def __init__(self, op: Attention, tiles: Tiles, machine: Any, held: frozenset[int] = frozenset()):

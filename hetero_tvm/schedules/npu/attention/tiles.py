@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, round_up
 
 _ISSUE = 12
@@ -39,7 +40,13 @@ class Tiles:
     def rows(self) -> int:
         return self.tq * self.heads
 
-    def point(self) -> tuple[int, ...]:
+    @classmethod
+    def of(cls, point: Point) -> Tiles:
+        """Tiles of a point, whose knob lists the fields in order."""
+        return cls(*point["tiles"])
+
+    def choice(self) -> tuple[int, ...]:
+        """The choice of the knob that stands for these tiles."""
         return astuple(self)
 
 

@@ -15,7 +15,7 @@ from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import RankedSpace, image_layouts, other_layout
 from hetero_tvm.schedules.npu.images import conv2d_tiles
@@ -53,10 +53,7 @@ class NpuConv2dSpace(RankedSpace):
 
     def ranked(self, op: Conv2d, machine: NpuMachine) -> list[tuple[Any, ...]]:
         tiles = sorted(_candidates(op, machine.spec), key=lambda t: _estimate(op, t, machine.spec))
-        return [t.choice() for t in tiles]
-
-    def knobs(self, op: Conv2d, machine: NpuMachine) -> tuple[Knob, ...]:
-        return (Knob("tiles", tuple(self.ranked(op, machine)[: choices.MOST])),)
+        return [t.choice() for t in tiles[: choices.MOST]]
 
     def check(self, op: Conv2d, point: Point, machine: NpuMachine) -> None:
         """A record may name any tiles that fit, also ones that today's ranking leaves out."""

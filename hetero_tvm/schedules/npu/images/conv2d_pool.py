@@ -17,20 +17,25 @@ the products; every row is computed once, and a window costs two passes per axis
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, PrimFunc, tirx
+from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.ops.base import Operand
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import PLAIN
 from hetero_tvm.ops.pool2d import MAX, Pool2d
+from hetero_tvm.schedules.base import Knob, Packer, Point
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
+from hetero_tvm.schedules.npu.images.conv2d import by_taps
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import Extent, aligned_rows, ceil_div, extent_at, tile_count
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,21 @@ class ConvPool:
     """X is as the host has it, float32 and channels first, in DRAM; else it lies in L1."""
 
     @property
-    def inputs(self) -> tuple[Any, ...]:
+    def inputs(self) -> tuple[Operand, ...]:
         return self.conv.inputs
 
     @property
     def k(self) -> int:
+        """Elements of a patch."""
         return self.conv.channels * math.prod(self.conv.kernel)
 
 
 class ConvPoolSpace(NpuSpace):
-    """Not for operators of a graph: the region builder joins two of them."""
+    """The space of what the region builder joins; not for operators of a graph."""
 
     name = "npu.conv_pool"
 
-    def refuses(self, op: Any, machine: Any) -> str | None:
+    def refuses(self, op: ConvPool, machine: NpuMachine) -> str | None:
         conv, pool = op.conv, op.pool
         layouts = {conv.x_layout, conv.y_layout, conv.residual_layout, pool.x_layout, pool.y_layout}
         if conv.batch != 1 or conv.groups != 1 or layouts != {PLAIN}:
@@ -73,32 +79,35 @@ class ConvPoolSpace(NpuSpace):
             return "a strip does not fit the scratchpads"
         return None
 
-    def knobs(self, op: Any, machine: Any) -> tuple[Any, ...]:
+    def knobs(self, op: ConvPool, machine: NpuMachine) -> tuple[Knob, ...]:
         return ()
 
-    def default(self, op: Any, machine: Any) -> dict[str, Any]:
+    def default(self, op: ConvPool, machine: NpuMachine) -> Point:
         return {"rows": self._rows(op, machine)}
 
-    def layouts(self, op: Any) -> tuple[tuple[str, ...], str]:
+    def layouts(self, op: ConvPool) -> tuple[tuple[str, ...], str]:
         image = ROW_MAJOR if op.raw else CHANNELS_LAST
         return (image, *(ROW_MAJOR,) * (len(op.inputs) - 1)), CHANNELS_LAST
 
-    def dtypes(self, op: Any, machine: Any) -> tuple[str, ...]:
+    def dtypes(self, op: ConvPool, machine: NpuMachine) -> tuple[str, ...]:
         first, *rest = super().dtypes(op, machine)
         return ("float32" if op.raw else first, *rest)
 
-    def on_chip(self, op: Any) -> frozenset[int]:
+    def on_chip(self, op: ConvPool) -> frozenset[int]:
         return frozenset({len(op.inputs)}) if op.raw else frozenset({0, len(op.inputs)})
 
-    def fitted(self, op: Any, point: Any, machine: Any, held: frozenset[int], l1: int) -> Any:
+    def fitted(
+        self, op: ConvPool, point: Point | None, machine: NpuMachine, held: frozenset[int], l1: int
+    ) -> Point | None:
         c = op.conv
         own = 2 * op.k * c.filters + 2 * op.raw * c.height * c.width * c.channels
         return self.default(op, machine) if (op.raw or 0 in held) and own <= l1 else None
 
-    def _rows(self, op: ConvPool, machine: Any) -> int:
+    def _rows(self, op: ConvPool, machine: NpuMachine) -> int:
         """Pooled rows per strip: as many as fit; 0 when none do."""
         spec, n = machine.spec, op.conv.filters
-        if _tile(op, spec) is None or 2 * _weight_rows(op, spec) * n > spec.scratchpad("l0b"):
+        product = _product_tile(op, spec)
+        if product is None or 2 * product.weight_rows * n > spec.scratchpad("l0b"):
             return 0
         wide = _width(op)
         for rows in range(min(op.pool.out[0], 16), 0, -1):
@@ -110,23 +119,20 @@ class ConvPoolSpace(NpuSpace):
                 return rows
         return 0
 
-    def pack(self, op: Any, point: Any, machine: Any) -> dict[int, Any]:
-        """Weights as [taps, channels] x filters."""
-        from hetero_tvm.machines.npu.numbers import numpy_dtype
+    def pack(self, op: ConvPool, point: Point, machine: NpuMachine) -> dict[int, Packer]:
+        """Weights as [taps x channels, filters]."""
+        dtype = machine.numpy_dtype
+        return {1: lambda w: np.ascontiguousarray(by_taps(w)).astype(dtype)}
 
-        dtype = numpy_dtype(machine.short)
-        n = op.conv.filters
-        return {1: lambda w: np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(-1, n)).astype(dtype)}
-
-    def emit(self, op: Any, point: Any, machine: Any) -> Any:
+    def emit(self, op: ConvPool, point: Point, machine: NpuMachine) -> PrimFunc:
         return self.emit_held(op, point, machine, frozenset() if op.raw else frozenset({0}))
 
-    def emit_held(self, op: ConvPool, point: Any, machine: Any, held: frozenset[int]) -> Any:
+    def emit_held(self, op: ConvPool, point: Point, machine: NpuMachine, held: frozenset[int]) -> PrimFunc:
         return _Emitter(op, point["rows"], machine, len(op.inputs) in held).run()
 
 
 def _pixel_bytes(op: ConvPool) -> int:
-    """Of the unified buffer, on the way of X to L1: as it comes, and channels last."""
+    """Bytes of the unified buffer for a pixel of X on its way to L1: as it comes, and channels last."""
     return 4 * op.conv.channels + 2 * (op.conv.channels | 1)
 
 
@@ -141,44 +147,55 @@ def _width(op: ConvPool) -> int:
     return (op.pool.out[1] - 1) * op.pool.strides[1] + op.pool.kernel[1]
 
 
-def _tile(op: ConvPool, spec: Any) -> tuple[int, int] | None:
-    """Pixels, and elements of the reduction, per product: whole rows of taps, so that patches are long
-    runs; None when nothing fits."""
+@dataclass(frozen=True)
+class _ProductTile:
+    """What one product takes, and how all weights lie in L0B.
+
+    Parameters
+    ----------
+    pixels, tk : output pixels, and elements of the reduction.
+    part_rows : rows of weights from one part of the reduction to the next, where parts begin aligned.
+    weight_rows : rows of all weights.
+    """
+
+    pixels: int
+    tk: int
+    part_rows: int
+    weight_rows: int
+
+
+def _product_tile(op: ConvPool, spec: NPUSpec) -> _ProductTile | None:
+    """The largest tile of whole rows of taps, so that patches are long runs; None when nothing fits."""
     wide, n = op.conv.out_width, op.conv.filters
     tap_row = op.conv.kernel[1] * op.conv.channels
     for parts in range(1, wide + 1):
         pixels = ceil_div(wide, parts)
         rows = min(op.conv.kernel[0], spec.scratchpad("l0a") // (4 * pixels * tap_row))
         if rows >= 1 and 8 * pixels * n <= spec.scratchpad("l0c"):
-            rows = ceil_div(op.conv.kernel[0], ceil_div(op.conv.kernel[0], rows))
-            return pixels, rows * tap_row
+            tk = ceil_div(op.conv.kernel[0], ceil_div(op.conv.kernel[0], rows)) * tap_row
+            part_rows = tk if tk >= op.k else aligned_rows(tk, 2 * n, spec.alignment)
+            return _ProductTile(pixels, tk, part_rows, (ceil_div(op.k, tk) - 1) * part_rows + tk)
     return None
 
 
-def _part_rows(op: ConvPool, spec: Any) -> int:
-    """Rows of weights from one part of the reduction to the next in L0B, where parts begin aligned."""
-    _, tk = _tile(op, spec)
-    return tk if tk >= op.k else aligned_rows(tk, 2 * op.conv.filters, spec.alignment)
-
-
-def _weight_rows(op: ConvPool, spec: Any) -> int:
-    """Rows of all weights in L0B."""
-    _, tk = _tile(op, spec)
-    return (ceil_div(op.k, tk) - 1) * _part_rows(op, spec) + tk
-
-
 class _Emitter:
-    def __init__(self, op: ConvPool, rows: int, machine: Any, y_held: bool):
+    """Writes the loops."""
+
+    def __init__(self, op: ConvPool, rows: int, machine: NpuMachine, y_held: bool):
         self.op, self.rows, self.dtype, self.y_held = op, rows, machine.dtype, y_held
-        self.pixels, self.tk = _tile(op, machine.spec)
-        self.part_rows, self.weight_rows = _part_rows(op, machine.spec), _weight_rows(op, machine.spec)
+        tile = _product_tile(op, machine.spec)
+        assert tile is not None
+        self.tile = tile
+        self.high = (rows - 1) * op.pool.strides[0] + op.pool.kernel[0]
+        """Rows of the image in the unified buffer."""
+        self.wide = _width(op)
+        self.shared = op.pool.kernel[0] - op.pool.strides[0]
+        """Rows that one strip leaves to the next."""
         self.k = Kernel()
 
-    def run(self) -> Any:
-        op, k, dtype, p = self.op, self.k, self.dtype, self.rows
+    def run(self) -> PrimFunc:
+        op, k, dtype = self.op, self.k, self.dtype
         c, pool, n = op.conv, op.pool, op.conv.filters
-        (kh, _), (sh, _) = pool.kernel, pool.strides
-        high, wide, shared = (p - 1) * sh + kh, _width(op), kh - sh
         with k:
             if op.raw:
                 host = k.argument("X", (c.channels, c.height, c.width), "float32")
@@ -187,22 +204,25 @@ class _Emitter:
             w = k.argument("W", (op.k, n), dtype)
             bias = k.argument("bias", (n,), "float32")
             y = k.argument("Y", (1, *pool.out, n), dtype, L1 if self.y_held else DRAM)
-            w1, b0 = k.alloc(L1, (op.k, n), dtype), k.alloc(L0B, (self.weight_rows, n), dtype)
+            w1, b0 = k.alloc(L1, (op.k, n), dtype), k.alloc(L0B, (self.tile.weight_rows, n), dtype)
             self.bias = k.alloc(UB, (n,), "float32")
-            self.image = k.alloc(UB, (2, high, wide, n), dtype)
+            self.image = k.alloc(UB, (2, self.high, self.wide, n), dtype)
             k.load((op.k, n), At(w1, lambda a, b: (a, b)), At(w, lambda a, b: (a, b)))
             k.load((n,), At(self.bias, lambda b: (b,)), At(bias, lambda b: (b,)))
             self._move_weights(b0, w1)
-            left, right = pool.padding[1], wide - pool.padding[1] - c.out_width
-            for first, count in ((0, left), (wide - max(right, 0), max(right, 0))):
+            left = pool.padding[1]
+            right = max(self.wide - left - c.out_width, 0)
+            for first, count in ((0, left), (self.wide - right, right)):
                 if count:
-                    self._lowest((2, high, count, n), lambda v, a, b, q, f=first: (v, a, f + b, q))
-            self._lowest((shared, wide, n), lambda a, b, q: (0, a, b, q))
-            strips = ceil_div(pool.out[0], p)
+                    self._fill_lowest(
+                        (2, self.high, count, n), lambda v, a, b, q, first=first: (v, a, first + b, q)
+                    )
+            self._fill_lowest((self.shared, self.wide, n), lambda a, b, q: (0, a, b, q))
+            strips = ceil_div(pool.out[0], self.rows)
             if op.raw:
                 x = k.alloc(L1, (1, c.height, c.width, c.channels), dtype)
                 with k.loop(strips + 1) as t:
-                    self._rows_of(host, x, t)
+                    self._load_rows(host, x, t)
                     with k.when(t > 0):
                         self._strip(x, b0, y, t - 1)
             else:
@@ -210,99 +230,85 @@ class _Emitter:
                     self._strip(x, b0, y, t)
         return k.function
 
-    def _move_weights(self, b0: Any, w1: Any) -> None:
-        op, k, n = self.op, self.k, self.op.conv.filters
-        if self.part_rows == self.tk:
+    def _move_weights(self, b0: Buffer, w1: Buffer) -> None:
+        op, k, n, tile = self.op, self.k, self.op.conv.filters, self.tile
+        if tile.part_rows == tile.tk:
             k.move((op.k, n), At(b0, lambda a, b: (a, b)), At(w1, lambda a, b: (a, b)))
             return
-        with k.loop(ceil_div(op.k, self.tk)) as r:
-            d = extent_at(op.k, self.tk, r)
-            k.move(
-                (d, n), At(b0, lambda a, b: (r * self.part_rows + a, b)),
-                At(w1, lambda a, b: (r * self.tk + a, b)),
-            )  # fmt: skip
+        with k.loop(ceil_div(op.k, tile.tk)) as r:
+            box = (extent_at(op.k, tile.tk, r), n)
+            source = At(w1, lambda a, b: (r * tile.tk + a, b))
+            k.move(box, At(b0, lambda a, b: (r * tile.part_rows + a, b)), source)
 
-    def _strip(self, x: Any, b0: Any, y: Any, t: Any) -> None:
-        op, k, p = self.op, self.k, self.rows
-        (kh, _), (sh, _) = op.pool.kernel, op.pool.strides
-        high, wide, shared, n = (p - 1) * sh + kh, _width(op), kh - sh, op.conv.filters
+    def _strip(self, x: Buffer, b0: Buffer, y: Buffer, t: Extent) -> None:
+        """Compute and store the pooled rows of strip ``t``."""
+        op, k, wide, shared, n = self.op, self.k, self.wide, self.shared, self.op.conv.filters
+        new = self.rows * op.pool.strides[0]
         turn = t % 2
         with k.when(t > 0):
-            k.unary(
-                "copy", (shared, wide, n), At(self.image, lambda a, b, q: (turn, a, b, q)),
-                At(self.image, lambda a, b, q: (1 - turn, high - shared + a, b, q)),
-            )  # fmt: skip
-        with k.loop(p * sh) as r:
-            row = t * (p * sh) + r
+            kept = At(self.image, lambda a, b, q: (1 - turn, self.high - shared + a, b, q))
+            k.unary("copy", (shared, wide, n), At(self.image, lambda a, b, q: (turn, a, b, q)), kept)
+        with k.loop(new) as r:
+            row = t * new + r
             with k.when(row < op.conv.out_height):
                 self._row(x, b0, row, turn, shared + r)
             with k.when(row >= op.conv.out_height):
-                self._lowest((wide, n), lambda b, q: (turn, shared + r, b, q))
+                self._fill_lowest((wide, n), lambda b, q: (turn, shared + r, b, q))
         self._pool(y, t, turn)
 
-    def _end(self, t: Any) -> Any:
+    def _end(self, t: Extent) -> Extent:
         """One past the last row of X under strip ``t``."""
         c = self.op.conv
         rows = (t + 1) * (self.rows * self.op.pool.strides[0]) - 1
         reach = (c.kernel[0] - 1) * c.dilation[0] + 1
         return tirx.min(rows * c.strides[0] + (reach - c.padding[0]), c.height)
 
-    def _rows_of(self, host: Any, x: Any, t: Any) -> None:
-        """Rows of the host's image that strip ``t`` is the first to need, into L1."""
+    def _load_rows(self, host: Buffer, x: Buffer, t: Extent) -> None:
+        """Load the rows of the host's image that strip ``t`` is the first to need into L1."""
         c, k, high = self.op.conv, self.k, _band(self.op, self.rows)
         first, end = tirx.min(self._end(t - 1), t * c.height), self._end(t)
-        with k.loop((end - first + (high - 1)) // high, buffers=2) as q:
+        with k.loop(tile_count(end - first, high), buffers=2) as q:
             row = first + q * high
             n, wide = tirx.min(end - row, high), c.width
             a = k.alloc(UB, (c.channels, high * wide), "float32")
             # An odd pitch spreads a column over all banks.
             b = k.alloc(UB, (high * wide, c.channels | 1), self.dtype)
-            k.load(
-                (c.channels, n, wide), At(a, lambda i, y, j: (i, y * wide + j)),
-                At(host, lambda i, y, j: (i, row + y, j)),
-            )  # fmt: skip
-            k.unary(
-                "copy", (c.channels, n, wide), At(b, lambda i, y, j: (y * wide + j, i)),
-                At(a, lambda i, y, j: (i, y * wide + j)),
-            )  # fmt: skip
-            k.store(
-                (n, wide, c.channels), At(x, lambda y, j, i: (0, row + y, j, i)),
-                At(b, lambda y, j, i: (y * wide + j, i)),
-            )  # fmt: skip
+            planes = At(a, lambda i, y, j: (i, y * wide + j))
+            k.load((c.channels, n, wide), planes, At(host, lambda i, y, j: (i, row + y, j)))
+            k.unary("copy", (c.channels, n, wide), At(b, lambda i, y, j: (y * wide + j, i)), planes)
+            target = At(x, lambda y, j, i: (0, row + y, j, i))
+            k.store((n, wide, c.channels), target, At(b, lambda y, j, i: (y * wide + j, i)))
 
-    def _lowest(self, box: tuple[Any, ...], index: Any) -> None:
+    def _fill_lowest(self, box: tuple[Extent, ...], index: Callable[..., tuple[Extent, ...]]) -> None:
+        """Fill a box of the image with what no maximum takes."""
         self.k.fill(box, At(self.image, index), -math.inf)
 
-    def _row(self, x: Any, b0: Any, row: Any, turn: Any, at: Any) -> None:
-        """One row of the convolution into row ``at`` of the image."""
-        op, k, c, n = self.op, self.k, self.op.conv, self.op.conv.filters
-        image = Image(
-            c.height, c.width, c.channels, c.kernel, c.strides, c.dilation, c.padding[:2], c.out_width
-        )
+    def _row(self, x: Buffer, b0: Buffer, row: Extent, turn: Extent, at: Extent) -> None:
+        """Compute one row of the convolution into row ``at`` of the image."""
+        op, k, c, n, tile = self.op, self.k, self.op.conv, self.op.conv.filters, self.tile
+        image = Image.of(c)
         relu = epilogue.split(c.epilogue).relu
-        with k.loop(ceil_div(c.out_width, self.pixels), buffers=2) as j:
-            m = extent_at(c.out_width, self.pixels, j)
-            acc = k.alloc(L0C, (self.pixels, n), "float32")
-            with k.loop(ceil_div(op.k, self.tk), buffers=2) as r:
-                d = extent_at(op.k, self.tk, r)
-                a0 = k.alloc(L0A, (self.pixels, self.tk), self.dtype)
-                first = row * c.out_width + j * self.pixels
-                image.patches(k, a0, (m, d), first, r * self.tk, x)
-                k.mmad(
-                    (m, n, d), At(acc, lambda a, b, q: (a, b)), At(a0, lambda a, b, q: (a, q)),
-                    At(b0, lambda a, b, q: (r * self.part_rows + q, b)), r == 0,
-                )  # fmt: skip
-            column = op.pool.padding[1] + j * self.pixels
-            k.move_out(
-                (m, n), At(self.image, lambda a, b: (turn, at, column + a, b)), At(acc, lambda a, b: (a, b)),
-                bias=At(self.bias, lambda a, b: (b,)), relu=relu,
-            )  # fmt: skip
+        with k.loop(ceil_div(c.out_width, tile.pixels), buffers=2) as j:
+            m = extent_at(c.out_width, tile.pixels, j)
+            acc = k.alloc(L0C, (tile.pixels, n), "float32")
+            with k.loop(ceil_div(op.k, tile.tk), buffers=2) as r:
+                d = extent_at(op.k, tile.tk, r)
+                a0 = k.alloc(L0A, (tile.pixels, tile.tk), self.dtype)
+                first = row * c.out_width + j * tile.pixels
+                image.patches(k, a0, (m, d), first, r * tile.tk, x)
+                sums, patches = At(acc, lambda a, b, q: (a, b)), At(a0, lambda a, b, q: (a, q))
+                weights = At(b0, lambda a, b, q: (r * tile.part_rows + q, b))
+                k.mmad((m, n, d), sums, patches, weights, r == 0)
+            column = op.pool.padding[1] + j * tile.pixels
+            into = At(self.image, lambda a, b: (turn, at, column + a, b))
+            bias = At(self.bias, lambda a, b: (b,))
+            k.move_out((m, n), into, At(acc, lambda a, b: (a, b)), bias=bias, relu=relu)
 
-    def _pool(self, y: Any, t: Any, turn: Any) -> None:
-        """Largest over the rows of every window, then over its columns."""
-        pool, k, n, p = self.op.pool, self.k, self.op.conv.filters, self.rows
+    def _pool(self, y: Buffer, t: Extent, turn: Extent) -> None:
+        """Take the largest over the rows of every window, then over its columns."""
+        pool, k, n, p, wide = self.op.pool, self.k, self.op.conv.filters, self.rows, self.wide
         (kh, kw), (sh, sw) = pool.kernel, pool.strides
-        count, wide = extent_at(pool.out[0], p, t), _width(self.op)
+        count = extent_at(pool.out[0], p, t)
         with k.loop(1, buffers=2):
             tall = k.alloc(UB, (p, wide, n), self.dtype)
             out = k.alloc(UB, (p, pool.out[1], n), self.dtype)
@@ -321,4 +327,3 @@ class _Emitter:
             for j in range(2, kw):
                 k.binary("max", (count, pool.out[1], n), result, result, column(j))
             k.store((count, pool.out[1], n), At(y, lambda a, b, q: (0, t * p + a, b, q)), result)
-

@@ -17,30 +17,45 @@ there would go through DRAM; sums are in float32 and cost one row of blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.pool2d import AVERAGE, Pool2d
-from hetero_tvm.schedules.base import Knob, Point
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, NpuSpace, other_layout
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, RankedSpace, other_layout
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at, round_up
 
-Tile = tuple[int, int]
-"""Channels, pixels."""
+
+@dataclass(frozen=True)
+class GlobalPoolTile:
+    """Channels and pixels that one product takes."""
+
+    channels: int
+    pixels: int
+
+    @classmethod
+    def of(cls, point: Point) -> GlobalPoolTile:
+        return cls(*point["tile"])
+
+    def choice(self) -> tuple[int, int]:
+        """The choice of the knob that stands for this tile."""
+        return self.channels, self.pixels
 
 
-class NpuGlobalPoolSpace(NpuSpace):
+class NpuGlobalPoolSpace(RankedSpace):
     """``ops.Pool2d`` that takes the mean of every channel."""
 
     name = "npu.global_pool"
     version = 1
+    operator = Pool2d
+    knob = "tile"
 
-    def refuses(self, op: FusedOp, machine: Any) -> str | None:
-        if not isinstance(op, Pool2d):
-            return f"is for pool2d, not {op.kind}"
+    def unsupported(self, op: Pool2d, machine: NpuMachine) -> str | None:
         if reason := other_layout(op):
             return reason
         whole = op.out == (1, 1) and op.kernel == (op.height, op.width) and not any(op.padding)
@@ -50,32 +65,25 @@ class NpuGlobalPoolSpace(NpuSpace):
             return f"no tile fits the scratchpads of {machine.spec.name}"
         return None
 
-    def layouts(self, op: FusedOp) -> tuple[tuple[str, ...], str]:
+    def layouts(self, op: Pool2d) -> tuple[tuple[str, ...], str]:
         return (CHANNELS_LAST,), CHANNELS_LAST
 
-    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        ranked = sorted(_tiles(op, machine.spec), key=lambda t: _cost(op, t, machine.spec))
-        return (Knob("tile", tuple(ranked)),)
+    def ranked(self, op: Pool2d, machine: NpuMachine) -> list[tuple[int, int]]:
+        tiles = sorted(_tiles(op, machine.spec), key=lambda t: _cost(op, t, machine.spec))
+        return [tile.choice() for tile in tiles]
 
-    def default(self, op: FusedOp, machine: Any) -> Point:
-        return {"tile": min(_tiles(op, machine.spec), key=lambda t: _cost(op, t, machine.spec))}
+    def features(self, op: Pool2d, point: Point, machine: NpuMachine) -> list[float]:
+        return [*map(float, point["tile"]), 1e6 / _cost(op, GlobalPoolTile.of(point), machine.spec)]
 
-    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [*map(float, point["tile"]), 1e6 / _cost(op, point["tile"], machine.spec)]
+    def tables(self, op: Pool2d, point: Point, machine: NpuMachine) -> list[np.ndarray]:
+        return [np.ones(GlobalPoolTile.of(point).pixels, machine.numpy_dtype)]
 
-    def tables(self, op: FusedOp, point: Point, machine: Any) -> list[np.ndarray]:
-        from hetero_tvm.machines.npu.numbers import numpy_dtype
-
-        return [np.ones(point["tile"][1], numpy_dtype(machine.short))]
-
-    def on_chip(self, op: FusedOp) -> frozenset[int]:
+    def on_chip(self, op: Pool2d) -> frozenset[int]:
         return frozenset({0, 1})
 
-    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
-        return self.emit_held(op, point, machine, frozenset())
-
-    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
-        (wide, deep), dtype = point["tile"], machine.dtype
+    def emit_held(self, op: Pool2d, point: Point, machine: NpuMachine, held: frozenset[int]) -> PrimFunc:
+        tile, dtype = GlobalPoolTile.of(point), machine.dtype
+        wide, deep = tile.channels, tile.pixels
         pixels, channels = op.height * op.width, op.channels
         k = Kernel()
         with k:
@@ -98,22 +106,15 @@ class NpuGlobalPoolSpace(NpuSpace):
                         source = At(part, lambda p, c: (p, c))
                     b0 = k.alloc(L0B, (deep, wide), dtype)
                     k.move(box, At(b0, lambda p, c: (p, c)), source)
-                    k.mmad(
-                        (1, count, box[0]), At(sums, lambda i, c, p: (i, c)), At(a0, lambda i, c, p: (i, p)),
-                        At(b0, lambda i, c, p: (p, c)), r == 0,
-                    )  # fmt: skip
-                out = k.alloc(UB, (1, wide), dtype)
-                k.move_out(
-                    (1, count), At(out, lambda i, c: (i, c)), At(sums, lambda i, c: (i, c)),
-                    scale=1.0 / pixels,
-                )  # fmt: skip
-                k.store(
-                    (1, count), At(y, lambda i, c: (n, g * wide + c)), At(out, lambda i, c: (i, c))
-                )
+                    a, b = At(a0, lambda i, c, p: (i, p)), At(b0, lambda i, c, p: (p, c))
+                    k.mmad((1, count, box[0]), At(sums, lambda i, c, p: (i, c)), a, b, r == 0)
+                out = At(k.alloc(UB, (1, wide), dtype), lambda i, c: (i, c))
+                k.move_out((1, count), out, At(sums, lambda i, c: (i, c)), scale=1.0 / pixels)
+                k.store((1, count), At(y, lambda i, c: (n, g * wide + c)), out)
         return k.function
 
 
-def _tiles(op: Pool2d, spec: Any) -> Iterator[Tile]:
+def _tiles(op: Pool2d, spec: NPUSpec) -> Iterator[GlobalPoolTile]:
     """Tiles that fit every scratchpad twice."""
     _, bn, bk = spec.matrix_block
     pixels = op.height * op.width
@@ -123,14 +124,14 @@ def _tiles(op: Pool2d, spec: Any) -> Iterator[Tile]:
         deep = deep if deep == pixels else deep // bk * bk
         fits = 8 * round_up(wide, 32) <= min(spec.scratchpad("l0c"), 2 * spec.scratchpad("ub"))
         if deep and fits and 4 * deep * (wide + 16) <= spec.scratchpad("l1"):
-            yield wide, deep
+            yield GlobalPoolTile(wide, deep)
         if wide == op.channels:
             break
 
 
-def _cost(op: Pool2d, tile: Tile, spec: Any) -> float:
+def _cost(op: Pool2d, tile: GlobalPoolTile, spec: NPUSpec) -> float:
     """Cycles: the images from DRAM, and what every tile issues."""
-    wide, deep = tile
+    wide, deep = tile.channels, tile.pixels
     pixels = op.height * op.width
     tiles = op.batch * ceil_div(op.channels, wide)
     # Runs of channels in L1 meet in few banks when they are short.

@@ -35,8 +35,8 @@ def load_rows(
     count: Extent,
     channels: int,
 ) -> ImageRows:
-    """Load the rows under ``out_rows`` output rows from ``out_row`` on, of the image with this index in ``x``:
-    ``count`` channels from ``first`` on, into a buffer of ``channels``."""
+    """Load the rows under ``out_rows`` output rows from ``out_row`` on, of the image with index ``image`` in
+    ``x``: ``count`` channels from ``first`` on, into a buffer of ``channels``."""
     below = rows_below(op, out_rows)
     buffer = k.alloc(L1, (min(op.height, below), op.width, channels), str(x.dtype))
     top = out_row * op.strides[0] - op.padding[0]

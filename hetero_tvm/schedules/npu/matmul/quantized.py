@@ -26,7 +26,7 @@ from hetero_tvm.schedules.npu.matmul.tiles import Tiles, column_panels
 from hetero_tvm.schedules.npu.tiles import Extent, extent_at, round_up, tile_count
 
 FLOAT_EPILOGUE = (BIAS, "silu")
-"""Epilogue of floats that takes as much of the unified buffer as results of four bytes with bias and scale."""
+"""Epilogue of floats that takes as much of the unified buffer as bias, scale and results of four bytes."""
 
 
 class NpuQuantizedMatmulSpace(DerivedSpace):
@@ -47,7 +47,8 @@ class NpuQuantizedMatmulSpace(DerivedSpace):
         return {1: lambda w: column_panels(w, tn, np.dtype(np.int8)), **pack_vectors(op)}
 
     def emit(self, op: QuantMatmul, point: Point, machine: NpuMachine) -> PrimFunc:
-        return QuantizedEmitter(op, self.base_operator(op), Tiles.of(point), machine, point.get("panels")).run()
+        like, panels = self.base_operator(op), point.get("panels")
+        return QuantizedEmitter(op, like, Tiles.of(point), machine, panels).run()
 
 
 def pack_vectors(op: QuantMatmul | QuantConv2d) -> dict[int, Packer]:

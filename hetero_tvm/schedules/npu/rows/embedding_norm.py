@@ -1,4 +1,4 @@
-"""Embeddings looked up, added and normalised.
+"""Embeddings looked up, added and normalized.
 
 Loops: indices are loaded and brought into their tables for many rows at once; then, some rows at a time,
 the DMA engine gathers the rows of every table straight into the tiles that the vector unit works on::
@@ -14,34 +14,45 @@ buffer).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_tvm.host.tvm import tirx
-from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.host.tvm import Buffer, PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.schedules.base import Knob, Packer, Point
-from hetero_tvm.schedules.npu.base import NpuSpace, stored_as
+from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.npu.base import stored_as
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.rows.normalization import normalise, tile_rows
+from hetero_tvm.schedules.npu.rows.normalization import emit_normalization
+from hetero_tvm.schedules.npu.rows.row_tiles import RowSpace, tile_rows
 from hetero_tvm.schedules.npu.tensor_program.emit_gather import wrap
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at
 
 _CHUNK = 512
 """Most rows whose indices lie in the unified buffer at once."""
 
 
-class NpuEmbeddingNormSpace(NpuSpace):
+@dataclass(frozen=True)
+class _Table:
+    """Parameters of one lookup: ``count`` indices into a table of ``rows`` rows."""
+
+    indices: Buffer
+    count: int
+    table: Buffer
+    rows: int
+
+
+class NpuEmbeddingNormSpace(RowSpace):
     """``ops.EmbeddingNorm`` whose indices and added rows repeat by whole sequences."""
 
     name = "npu.embedding_norm"
     version = 1
+    operator = EmbeddingNorm
 
-    def refuses(self, op: FusedOp, machine: Any) -> str | None:
-        if not isinstance(op, EmbeddingNorm):
-            return f"is for embedding_norm, not {op.kind}"
+    def unsupported(self, op: EmbeddingNorm, machine: NpuMachine) -> str | None:
         if op.norm.special:
             return op.norm.special
         if not op.lookups:
@@ -52,11 +63,9 @@ class NpuEmbeddingNormSpace(NpuSpace):
             return "a table has more rows than float32 counts"
         if _periods(op) is None:
             return "indices or added rows repeat in another way than by whole sequences"
-        if not self._rows(op, machine):
-            return f"a row of {op.n} elements does not fit the unified buffer of {machine.spec.name}"
-        return None
+        return self.does_not_fit(op, machine)
 
-    def _rows(self, op: EmbeddingNorm, machine: Any) -> list[int]:
+    def ranked(self, op: EmbeddingNorm, machine: NpuMachine) -> list[int]:
         tiles = len(op.lookups) + bool(op.added)
         periods = _periods(op)
         assert periods is not None
@@ -64,20 +73,9 @@ class NpuEmbeddingNormSpace(NpuSpace):
         shared = 2 * 3 * (op.n + 32) + 4 * (len(op.lookups) + 2) * (_CHUNK + 16)
         return tile_rows(op.n, min(periods), tiles, machine.spec, shared=shared + 1024)
 
-    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        return (Knob("rows", tuple(self._rows(op, machine))),)
-
-    def default(self, op: FusedOp, machine: Any) -> Point:
-        return {"rows": self._rows(op, machine)[0]}
-
-    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
-        return [float(point["rows"]), float(ceil_div(op.rows, point["rows"])), float(op.n)]
-
-    def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
+    def pack(self, op: EmbeddingNorm, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         """Tables with their factors, and vectors, in the machine's type."""
-        from hetero_tvm.machines.npu.numbers import numpy_dtype
-
-        dtype, count = numpy_dtype(machine.short), 2 * len(op.lookups)
+        dtype, count = machine.numpy_dtype, 2 * len(op.lookups)
         factors = {2 * n + 1: x.factor for n, x in enumerate(op.lookups)}
         factors |= dict.fromkeys(range(count, len(op.inputs)), 1.0)
         return {
@@ -85,13 +83,12 @@ class NpuEmbeddingNormSpace(NpuSpace):
             for n, factor in factors.items()
         }
 
-    def on_chip(self, op: FusedOp) -> frozenset[int]:
+    def on_chip(self, op: EmbeddingNorm) -> frozenset[int]:
         return frozenset({len(op.inputs)})
 
-    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
-        return self.emit_held(op, point, machine, frozenset())
-
-    def emit_held(self, op: FusedOp, point: Point, machine: Any, held: frozenset[int]) -> Any:
+    def emit_held(
+        self, op: EmbeddingNorm, point: Point, machine: NpuMachine, held: frozenset[int]
+    ) -> PrimFunc:
         rows, n, dtype = point["rows"], op.n, machine.dtype
         periods = _periods(op)
         assert periods is not None
@@ -101,9 +98,9 @@ class NpuEmbeddingNormSpace(NpuSpace):
         with k:
             tables = []
             for m, x in enumerate(op.lookups):
-                own = math.prod(x.indices)
-                indices = k.argument(f"I{m}", (own,), "int32")
-                tables.append((indices, own, k.argument(f"T{m}", (x.rows * n,), dtype), x.rows))
+                count = math.prod(x.indices)
+                indices = k.argument(f"I{m}", (count,), "int32")
+                tables.append(_Table(indices, count, k.argument(f"T{m}", (x.rows * n,), dtype), x.rows))
             added_rows = math.prod(op.added[:-1]) if op.added else 0
             added = k.argument("added", (added_rows, n), dtype) if op.added else None
             vectors = [k.argument(name, (n,), dtype) for name in ("scale", "shift")[: 1 + op.shifted]]
@@ -121,41 +118,41 @@ class NpuEmbeddingNormSpace(NpuSpace):
                 c = stack.enter_context(k.loop(ceil_div(inner, chunk)))
                 count = extent_at(inner, chunk, c)
 
-                def first(period: int) -> Any:
+                def first(period: int) -> Extent:
                     """Row of an operand at which the chunk begins."""
                     return c * chunk + (o * inner if period > inner else 0)
 
-                def whole(i: Any, j: Any) -> tuple[Any, Any]:
+                def whole(i: Extent, j: Extent) -> tuple[Extent, Extent]:
                     return i, j
 
                 below = k.alloc(UB, (chunk,), "int32")
                 wrapped = []
-                for indices, own, _, size in tables:
+                for x in tables:
                     raw = k.alloc(UB, (chunk,), "int32")
                     index = k.alloc(UB, (chunk,), "int32")
-                    start, step = (first(own), 1) if own > 1 else (0, 0)
-                    given = At(indices, lambda i, start=start, step=step: (start + i * step,))
+                    start, step = (first(x.count), 1) if x.count > 1 else (0, 0)
+                    given = At(x.indices, lambda i, start=start, step=step: (start + i * step,))
                     k.load((count,), At(raw, lambda i: (i,)), given)
-                    wrap(k, count, raw, index, below, size)
+                    wrap(k, count, raw, index, below, x.rows)
                     wrapped.append(index)
                 t = stack.enter_context(k.loop(ceil_div(count, rows), buffers=2))
-                box = (_least(count, rows, t), n)
+                box = (extent_at(count, rows, t), n)
                 tile, *others = [At(k.alloc(UB, (rows, n), dtype), whole) for _ in tables]
-                for dst, (*_, table, size), index in zip((tile, *others), tables, wrapped, strict=True):
-                    k.gather(box, dst, index, table, 0, n, size, t * rows)
+                for dst, x, index in zip((tile, *others), tables, wrapped, strict=True):
+                    k.gather(box, dst, index, x.table, 0, n, x.rows, t * rows)
                 if added_rows > 1:
                     others.append(At(k.alloc(UB, (rows, n), dtype), whole))
                     start = first(added_rows) + t * rows
                     k.load(box, others[-1], At(added, lambda i, j: (start + i, j)))
                 others += rest
                 _add(k, box, tile, others)
-                normalise(k, op.norm, rows, box, tile, tile, scale, shift)
+                emit_normalization(k, op.norm, rows, box, tile, tile, scale, shift)
                 start = o * inner + c * chunk + t * rows
                 k.store(box, At(y, lambda i, j: (start + i, j)), tile)
         return k.function
 
 
-def _add(k: Kernel, box: tuple[Any, ...], tile: At, others: list[At]) -> None:
+def _add(k: Kernel, box: Sequence[Extent], tile: At, others: list[At]) -> None:
     """``tile += others``, two at a time."""
     for n in range(0, len(others) - 1, 2):
         k.ternary("add3", box, tile, tile, others[n], others[n + 1])
@@ -163,14 +160,9 @@ def _add(k: Kernel, box: tuple[Any, ...], tile: At, others: list[At]) -> None:
         k.binary("add", box, tile, tile, others[-1])
 
 
-def _least(count: Any, rows: int, t: Any) -> Any:
-    """Rows of tile ``t`` of a chunk of ``count`` rows, which may depend on the chunk."""
-    return extent_at(count, rows, t) if isinstance(count, int) else tirx.min(rows, count - t * rows)
-
-
 def _periods(op: EmbeddingNorm) -> list[int] | None:
-    """After how many rows every operand that is not the same for all repeats (the result's rows among
-    them): two different numbers at most.  None when it is not like that."""
+    """Numbers of rows after which operands that differ by rows repeat, the result's rows among them: two
+    different ones at most.  None when it is not like that."""
     periods = {op.rows}
     for shape in (*(x.indices for x in op.lookups), *([op.added[:-1]] if op.added else [])):
         own = shape[next((i for i, extent in enumerate(shape) if extent != 1), len(shape)) :]

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, PrimFunc
+from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows.row_tiles import RowSpace, tile_rows
-from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
 
 
 class NpuNormalizationSpace(RowSpace):
@@ -30,13 +29,12 @@ class NpuNormalizationSpace(RowSpace):
 
     name = "npu.normalize"
     version = 1
+    operator = Normalize
 
-    def refuses(self, op: FusedOp, machine: NpuMachine) -> str | None:
-        if not isinstance(op, Normalize):
-            return f"is for normalize, not {op.kind}"
+    def unsupported(self, op: Normalize, machine: NpuMachine) -> str | None:
         return op.special or self.does_not_fit(op, machine)
 
-    def row_choices(self, op: Normalize, machine: NpuMachine) -> list[int]:
+    def ranked(self, op: Normalize, machine: NpuMachine) -> list[int]:
         # Scale and shift stay in the unified buffer for all tiles.
         return tile_rows(op.n, op.rows, 2, machine.spec, shared=4 * op.n + 1024)
 
@@ -76,7 +74,7 @@ def emit_normalization(
     k: Kernel,
     op: Normalize,
     rows: int,
-    box: Sequence[int | Expr],
+    box: Sequence[Extent],
     out: At,
     tile: At,
     scale: At,

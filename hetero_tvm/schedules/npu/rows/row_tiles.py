@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.schedules.base import Knob, Point
-from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.npu.base import RankedSpace
 from hetero_tvm.schedules.npu.tiles import ceil_div, even
 
 _LIKELY_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -30,24 +28,16 @@ def tile_rows(columns: int, rows: int, tiles: int, spec: NPUSpec, *, shared: int
     return [first, *sorted(others - {first})]
 
 
-class RowSpace(NpuSpace):
-    """A design space with one knob: the rows of a tile.  Its operators have ``rows`` rows of ``n`` elements."""
+class RowSpace(RankedSpace):
+    """A design space with one knob: the rows of a tile.  Its operators have ``rows`` rows of length ``n``."""
 
-    @abstractmethod
-    def row_choices(self, op: FusedOp, machine: NpuMachine) -> list[int]:
-        """Rows per tile, the best guess first; none when one row does not fit the unified buffer."""
+    knob = "rows"
 
     def does_not_fit(self, op: FusedOp, machine: NpuMachine) -> str | None:
         """Reason why no tile of rows fits; None when one does."""
-        if not self.row_choices(op, machine):
+        if not self.ranked(op, machine):
             return f"a row of {op.n} elements does not fit the unified buffer of {machine.spec.name}"
         return None
-
-    def knobs(self, op: FusedOp, machine: NpuMachine) -> tuple[Knob, ...]:
-        return (Knob("rows", tuple(self.row_choices(op, machine))),)
-
-    def default(self, op: FusedOp, machine: NpuMachine) -> Point:
-        return {"rows": self.row_choices(op, machine)[0]}
 
     def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:
         return [float(point["rows"]), float(ceil_div(op.rows, point["rows"])), float(op.n)]

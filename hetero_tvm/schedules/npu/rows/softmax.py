@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
-from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
@@ -28,11 +27,12 @@ class NpuSoftmaxSpace(RowSpace):
 
     name = "npu.softmax"
     version = 1
+    operator = Softmax
 
-    def refuses(self, op: FusedOp, machine: NpuMachine) -> str | None:
-        return self.does_not_fit(op, machine) if isinstance(op, Softmax) else f"is for softmax, not {op.kind}"
+    def unsupported(self, op: Softmax, machine: NpuMachine) -> str | None:
+        return self.does_not_fit(op, machine)
 
-    def row_choices(self, op: Softmax, machine: NpuMachine) -> list[int]:
+    def ranked(self, op: Softmax, machine: NpuMachine) -> list[int]:
         return tile_rows(op.n, op.rows, 1, machine.spec, shared=1024)
 
     def emit(self, op: Softmax, point: Point, machine: NpuMachine) -> PrimFunc:

@@ -107,10 +107,10 @@ def test_sums_of_large_values_do_not_overflow():
 def test_softmax_by_blocks_of_keys_gives_the_contract(op):
     """Blocks that no query sees left out; heads that share keys in one tile; loaded once or every time."""
     mach = machine("edge")
-    online = [t for t in map(lambda c: Tiles(*c), SPACE.knobs(op, mach)[0].choices) if t.block < op.kv_len]
+    online = [t for t in (Tiles(*c) for c in SPACE.knobs(op, mach)[0].choices) if t.block < op.kv_len]
     kinds = {(t.resident, t.heads, t.block): t for t in reversed(online)}
     for tiles in list(kinds.values())[:: max(1, len(kinds) // 4)]:
-        assert_close(SPACE, op, mach, masked(op), point={"tiles": tiles.point()})
+        assert_close(SPACE, op, mach, masked(op), point={"tiles": tiles.choice()})
 
 
 def test_a_causal_tile_leaves_out_what_it_cannot_see():
@@ -125,7 +125,7 @@ def test_keys_that_do_not_fit_pass_through_in_tiles():
     """On the smallest machine; queries of several tiles, a mask, shared heads."""
     op, mach = Attention(1, 2, 9, 600, 64, 0.125, 1, mask=(1, 1, 1, 600)), machine("edge")
     point = SPACE.default(op, mach)
-    assert Tiles(*point["tiles"]).block < op.kv_len
+    assert Tiles.of(point).block < op.kv_len
     assert_close(SPACE, op, mach, masked(op))
 
 

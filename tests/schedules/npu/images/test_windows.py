@@ -2,7 +2,8 @@ import pytest
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.pool2d import Pool2d
-from hetero_tvm.schedules.npu.images.windows import NpuDepthwiseSpace, NpuPoolSpace
+from hetero_tvm.schedules.npu.images.depthwise import NpuDepthwiseSpace
+from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
 from tests.schedules.npu.running import assert_close, machine
 
 SAME = (1, 1, 1, 1)
@@ -40,4 +41,4 @@ def test_depthwise_keeps_its_contract_with_any_tile(op):
     ids=lambda op: op.label,
 )
 def test_pooling_keeps_its_contract(op):
-    assert_close(NpuPoolSpace(), op, machine())
+    assert_close(NpuPool2dSpace(), op, machine())

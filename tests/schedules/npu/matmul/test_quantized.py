@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.quantized import QuantConv2d, QuantMatmul
-from hetero_tvm.schedules.npu.matmul.quantized import NpuQuantMatmulSpace
+from hetero_tvm.schedules.npu.matmul.quantized import NpuQuantizedMatmulSpace
 from hetero_tvm.targets.npu.spaces import NPU_SPACES
 from tests.schedules.npu.running import machine, run
 
@@ -64,7 +64,7 @@ def test_saturation():
         expected = op.reference(*arrays)
         limits = np.iinfo(out)
         assert (expected == limits.max).any() and (expected == limits.min).any()
-        np.testing.assert_array_equal(run(NpuQuantMatmulSpace(), op, machine(), arrays)[0], expected)
+        np.testing.assert_array_equal(run(NpuQuantizedMatmulSpace(), op, machine(), arrays)[0], expected)
 
 
 def test_sums_wrap():
@@ -73,14 +73,14 @@ def test_sums_wrap():
     arrays = [np.full(o.shape, -128 if o.dtype == "int8" else 5, o.dtype) for o in op.inputs]
     expected = op.reference(*arrays)
     assert expected[0, 0] == -(2**31) + 5
-    np.testing.assert_array_equal(run(NpuQuantMatmulSpace(), op, machine("mobile"), arrays)[0], expected)
+    np.testing.assert_array_equal(run(NpuQuantizedMatmulSpace(), op, machine("mobile"), arrays)[0], expected)
 
 
 def test_float_results_are_scaled_sums():
     op = QuantMatmul("int8", "float32", 0, True, (9,), 20, 30)
     arrays = drawn(op)
     expected = op.reference(*arrays)
-    actual = run(NpuQuantMatmulSpace(), op, machine(), arrays)[0]
+    actual = run(NpuQuantizedMatmulSpace(), op, machine(), arrays)[0]
     np.testing.assert_array_equal(actual, expected.astype(np.float16).astype(np.float32))
 
 

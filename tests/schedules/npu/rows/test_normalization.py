@@ -3,7 +3,8 @@ import pytest
 
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.npu.rows.normalization import NpuNormalizeSpace, NpuSoftmaxSpace
+from hetero_tvm.schedules.npu.rows.normalization import NpuNormalizationSpace
+from hetero_tvm.schedules.npu.rows.softmax import NpuSoftmaxSpace
 from tests.schedules.npu.running import assert_close, machine
 
 
@@ -18,7 +19,7 @@ from tests.schedules.npu.running import assert_close, machine
     ids=lambda op: op.label,
 )
 def test_normalize_keeps_its_contract_with_any_rows(op):
-    space, mach = NpuNormalizeSpace(), machine()
+    space, mach = NpuNormalizationSpace(), machine()
     for rows in space.knobs(op, mach)[0].choices[:4]:
         assert_close(space, op, mach, point={"rows": rows})
 
@@ -28,7 +29,7 @@ def test_statistics_are_float32():
     rng = np.random.default_rng(0)
     op = Normalize((8,), 512, 1e-5)
     x = (100 + rng.standard_normal((8, 512))).astype(np.float16).astype(np.float32)
-    assert_close(NpuNormalizeSpace(), op, machine(), [x, np.ones(512, "f4"), np.zeros(512, "f4")])
+    assert_close(NpuNormalizationSpace(), op, machine(), [x, np.ones(512, "f4"), np.zeros(512, "f4")])
 
 
 @pytest.mark.parametrize("op", [Softmax((3, 7), 100), Softmax((40,), 1)], ids=lambda op: op.label)

@@ -12,14 +12,14 @@ from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.images.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.schedules.npu.images.global_pool import NpuGlobalPoolSpace
-from hetero_tvm.schedules.npu.images.windows import NpuPoolSpace
+from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
 from hetero_tvm.targets.npu.device.driver import Run, open_device
 from hetero_tvm.targets.npu.regions.compile_region import RegionCompiler
 from hetero_tvm.targets.npu.regions.features import ALL, Features
 from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.regions.residency import Step
 
-SPACE, POOL, MEAN = NpuConv2dSpace(), NpuPoolSpace(), NpuGlobalPoolSpace()
+SPACE, POOL, MEAN = NpuConv2dSpace(), NpuPool2dSpace(), NpuGlobalPoolSpace()
 DEPTHWISE = NpuDepthwiseMatrixSpace()
 
 
