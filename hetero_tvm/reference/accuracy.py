@@ -1,4 +1,4 @@
-"""The verdict on outputs: their distance from float64, next to that of a float32 reference."""
+"""Verdict on outputs: their distance from float64, next to that of a float32 reference."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compare(
 ) -> Accuracy:
     """Judge outputs: error <= max(2 x the float32 reference's own, ``floor`` x the largest output).
 
-    ``least_cosine`` : of the angle between an output and the reference (for coarser dtypes).
+    ``least_cosine`` : least cosine of the angle between an output and the reference (for coarser dtypes).
 
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
     Integer and boolean outputs must be equal.
@@ -120,10 +120,11 @@ def _compare_one(
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of the angle between two arrays as vectors; 1 for two that are zero."""
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.vdot(a, b)) / length if length else float(np.array_equal(a, b))
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Equal, with NaN equal to NaN."""
+    """Whether values are equal, with NaN equal to NaN."""
     return (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,4 +1,4 @@
-"""An ONNX model with all its floats as float64."""
+"""Conversion of an ONNX model to float64."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 def to_double(
     proto: onnx.ModelProto, outputs: Sequence[str] | None = None
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model with all its floats as float64 (weights, inputs, constants, casts), and its weights.
+    """Convert all floats of a model to float64 (weights, inputs, constants, casts).
 
-    The weights come as arrays, to be fed like inputs: as protobuf they would be copied several
-    times.  ``outputs`` names the tensors to return, by default the model's own outputs.  Values
-    stay what they were (masks of finfo(float32).min, rounded constants): only arithmetic becomes
-    finer.
+    Gives the model without its weights, and these as arrays by name, to be fed like inputs: as protobuf
+    they would be copied several times.  ``outputs`` names the tensors to return, by default the model's own
+    outputs.  Values stay what they were (masks of finfo(float32).min, rounded constants): only arithmetic
+    becomes finer.
     """
     model = onnx.ModelProto(ir_version=proto.ir_version)
     model.opset_import.extend(proto.opset_import)

@@ -11,9 +11,11 @@ from onnx import helper
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.signature import ImportedModel
 
+_Consumers = dict[str, list[onnx.NodeProto]]
+
 
 def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Realistic inputs by name, equal for equal seeds.
+    """Draw realistic inputs by name, equal for equal seeds.
 
     Integers that index a table stay inside it, masks are ones with a few trailing zeros, floats
     are standard normal, booleans random.
@@ -42,7 +44,15 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
     return inputs
 
 
-def _sample(name, dims, dtype, generator, consumers, weights) -> np.ndarray:
+def _sample(
+    name: str,
+    dims: Sequence[int],
+    dtype: np.dtype,
+    generator: np.random.Generator,
+    consumers: _Consumers,
+    weights: Mapping[str, onnx.TensorProto],
+) -> np.ndarray:
+    """Draw one input, as its dtype, its name and its consumers suggest."""
     if dtype.kind not in "iu":
         if _is_mask(name, consumers):
             return _mask(dims, dtype)
@@ -58,15 +68,16 @@ def _sample(name, dims, dtype, generator, consumers, weights) -> np.ndarray:
 
 
 def _mask(dims: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Ones with a few zeros at the end of each row, as padding gives."""
+    """Mask of ones with a few zeros at the end of each row, as padding gives."""
     mask = np.ones(dims, dtype)
     if dims and dims[-1] >= 4:
         mask[..., -max(1, dims[-1] // 16) :] = 0
     return mask
 
 
-def _consumers(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
-    consumers: dict[str, list[onnx.NodeProto]] = {}
+def _consumers(graph: onnx.GraphProto) -> _Consumers:
+    """Nodes by the name of a tensor that they read."""
+    consumers: _Consumers = {}
     for node in graph.node:
         for name in node.input:
             consumers.setdefault(name, []).append(node)
@@ -78,8 +89,8 @@ _KEEPS_VALUES = frozenset(
 )
 
 
-def _reached(name: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> list[tuple[onnx.NodeProto, str]]:
-    """Nodes that compute with an input's values, behind casts and reshapes; with the name they read."""
+def _readers(name: str, consumers: _Consumers) -> list[tuple[onnx.NodeProto, str]]:
+    """Nodes that compute with an input's values, behind casts and reshapes; each with the name it reads."""
     found, stack, seen = [], [name], set()
     while stack:
         current = stack.pop()
@@ -94,10 +105,12 @@ def _reached(name: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> list[t
     return found
 
 
-def _table_rows(name, consumers, weights) -> int | None:
-    """The number of rows of the smallest table that an integer input indexes."""
+def _table_rows(
+    name: str, consumers: _Consumers, weights: Mapping[str, onnx.TensorProto]
+) -> int | None:
+    """Number of rows of the smallest table that an integer input indexes; None when it indexes none."""
     rows = []
-    for node, read in _reached(name, consumers):
+    for node, read in _readers(name, consumers):
         if node.op_type in ("Gather", "GatherElements") and len(node.input) > 1 and node.input[1] == read:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
             if node.input[0] in weights:
@@ -105,9 +118,10 @@ def _table_rows(name, consumers, weights) -> int | None:
     return min(rows, default=None)
 
 
-def _is_mask(name, consumers) -> bool:
+def _is_mask(name: str, consumers: _Consumers) -> bool:
+    """Whether an input's name, or the nodes that read it, say that it hides positions."""
     if "mask" in name.lower():
         return True
-    users = {node.op_type for node, _ in _reached(name, consumers)}
+    users = {node.op_type for node, _ in _readers(name, consumers)}
     cast = any(node.op_type in ("Cast", "Unsqueeze") for node in consumers.get(name, ()))
     return cast and bool(users) and users <= {"Sub", "Equal", "Where", "Not", "And"}

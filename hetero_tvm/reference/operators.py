@@ -1,6 +1,6 @@
-"""Operators for the reference, in the precision of their operands.
+"""Replacements for operators of onnx's evaluator, in the precision of their operands.
 
-onnx's own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
+Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
 training, convolutions and pools too slowly for real networks, and gathers no elements of long axes.
 """
 
@@ -16,7 +16,7 @@ from onnx.reference.ops.op_max_pool import MaxPool as _SlowMaxPool
 
 
 class Erf(OpRun):
-    """Exact to the last bit or so, element by element."""
+    """Error function, exact to the last bit or so, element by element."""
 
     op_domain = ""
 
@@ -26,7 +26,7 @@ class Erf(OpRun):
 
 
 class Conv(OpRun):
-    """Any rank, with groups: one matrix product per position of the kernel."""
+    """Convolution of any rank, with groups: one matrix product per position of the kernel."""
 
     op_domain = ""
 
@@ -63,7 +63,7 @@ class Conv(OpRun):
 
 
 class MaxPool(_SlowMaxPool):
-    """Values only; a node that also wants the places of the maxima takes the slow way."""
+    """Maxima of windows; a node that also wants their places takes onnx's slow way."""
 
     op_domain = ""
 
@@ -101,7 +101,7 @@ class MaxPool(_SlowMaxPool):
 
 
 class BatchNormalization(OpRun):
-    """With the running statistics; the training mode has other outputs and is not for inference."""
+    """Normalization with the running statistics; raises in training mode, which is not for inference."""
 
     op_domain = ""
 
@@ -114,7 +114,7 @@ class BatchNormalization(OpRun):
 
 
 class GatherElements(OpRun):
-    """Along an axis of any length."""
+    """Gathering of single elements along an axis of any length."""
 
     op_domain = ""
 
@@ -124,14 +124,21 @@ class GatherElements(OpRun):
         return (np.take_along_axis(seen, np.where(indices < 0, indices + data.shape[axis], indices), axis),)
 
 
-#: What :class:`onnx.reference.ReferenceEvaluator` takes as ``new_ops``.
+#: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
 REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements)
 
 
 def _padded(
-    x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
-    pads: Sequence[int] | None, auto_pad: str | None, *, fill,
-) -> np.ndarray:  # fmt: skip
+    x: np.ndarray,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int] | None,
+    auto_pad: str | None,
+    *,
+    fill: float,
+) -> np.ndarray:
+    """``x`` [batch, channels, *spatial] with ``fill`` around it, as ``pads`` or ``auto_pad`` say."""
     spatial = x.ndim - 2
     pads = list(pads or [0] * (2 * spatial))
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
@@ -153,6 +160,7 @@ def _padded(
 def _output_sizes(
     sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
+    """Spatial extents of a result, from those of the padded input."""
     return tuple(
         (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)
     )
@@ -165,7 +173,7 @@ def _windows(
     dilations: Sequence[int],
     sizes: Sequence[int],
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """For each position in the kernel, what it sees of ``x``: [batch, channels, *sizes]."""
+    """Pairs of a position in the kernel and the values of ``x`` that it meets: [batch, channels, *sizes]."""
     for position in itertools.product(*map(range, kernel)):
         cut = tuple(
             slice(p * d, p * d + (n - 1) * s + 1, s)

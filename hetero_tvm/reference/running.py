@@ -1,4 +1,4 @@
-"""A model in float32, as other runtimes give it, and in float64, as near to exact."""
+"""Outputs of a model in float32, as other runtimes give them, and in float64, as near to exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero_tvm.reference.operators import REFERENCE_OPS
 
 @dataclass(frozen=True)
 class Reference:
-    """Outputs in signature order; ``float32_engine`` names who computed the float32 ones."""
+    """Outputs in signature order; ``float32_engine`` names the runtime of the float32 ones."""
 
     float32: tuple[np.ndarray, ...]
     float64: tuple[np.ndarray, ...]
@@ -48,7 +48,7 @@ def run_reference(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Ref
 def intermediate(
     model: ImportedModel, inputs: Mapping[str, np.ndarray], tensor_names: Iterable[str]
 ) -> dict[str, np.ndarray]:
-    """Tensors inside the cleaned ONNX model, by ONNX tensor name, computed in float64.
+    """Compute tensors inside the cleaned ONNX model in float64, by ONNX tensor name.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def intermediate(
 
 
 def tensors_of_nodes(model: ImportedModel) -> dict[str, tuple[str, ...]]:
-    """Output tensors by ONNX node name: from the name of a kernel to what :func:`intermediate` takes."""
+    """Output tensors by ONNX node name: turns the name of a kernel into names for :func:`intermediate`."""
     tensors: dict[str, tuple[str, ...]] = {}
     for node in model.onnx_model.graph.node:
         tensors[node.name] = tensors.get(node.name, ()) + tuple(name for name in node.output if name)
@@ -73,6 +73,7 @@ def tensors_of_nodes(model: ImportedModel) -> dict[str, tuple[str, ...]]:
 
 
 def _checked_inputs(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays in the order of the signature; raises :class:`InputError` that lists what does not fit."""
     specs = {spec.name: spec for spec in model.signature.inputs}
     problems = [f"there is no input {name!r}" for name in inputs if name not in specs]
     for name, spec in specs.items():
@@ -109,7 +110,7 @@ def _run_float32(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> tuple
 def run_double(
     proto: onnx.ModelProto, inputs: dict[str, np.ndarray], outputs: list[str]
 ) -> dict[str, np.ndarray]:
-    """These tensors of a model by name, every float in float64."""
+    """Compute the tensors ``outputs`` of a model, every float in float64."""
     model, weights = to_double(proto, outputs)
     fed = {
         name: array.astype(np.float64) if is_float(array.dtype) else array for name, array in inputs.items()
@@ -117,7 +118,10 @@ def run_double(
     return dict(zip(outputs, _evaluate(model, weights | fed, outputs), strict=True))
 
 
-def _evaluate(proto, inputs, outputs) -> list[np.ndarray]:
+def _evaluate(
+    proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: list[str] | None
+) -> list[np.ndarray]:
+    """Run onnx's evaluator with our operators; ``outputs`` None means the model's own."""
     from onnx.reference import ReferenceEvaluator  # slow to import
 
     try:
@@ -132,4 +136,5 @@ def _evaluate(proto, inputs, outputs) -> list[np.ndarray]:
 
 
 def is_float(dtype: np.dtype) -> bool:
+    """Whether a dtype is a floating-point one, bfloat16 included."""
     return dtype.kind == "f" or dtype.name == "bfloat16"

@@ -22,6 +22,8 @@ DEFAULT = "minilm-l6"
 
 @dataclass(frozen=True)
 class _Entry:
+    """A model: how it is built, its usual and longest sequence, and one line for people."""
+
     builder: Callable[..., onnx.ModelProto]
     config: Any
     sequence: int | None  # default sequence length; None for image models
@@ -29,6 +31,7 @@ class _Entry:
     summary: str
 
 
+# fmt: off
 _ZOO: dict[str, _Entry] = {
     "minilm-l6": _Entry(
         bert.build, bert.BertConfig(6, 384, 12, 1536), 128, 512, "sentence encoder, 6 layers, hidden 384"
@@ -83,7 +86,8 @@ _ZOO: dict[str, _Entry] = {
         convnet.MobileNetConfig(((1, 8, 1, 1), (6, 12, 2, 2)), 8, 48, 32, 10), None, None,
         "mobilenetv2 with 3 blocks, 32 x 32",
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def names() -> tuple[str, ...]:
@@ -92,7 +96,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> str:
-    """One line on the model: family, depth, width."""
+    """Describe a model in one line: family, depth, width."""
     return _entry(name).summary
 
 

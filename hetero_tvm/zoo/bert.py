@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from hetero_tvm.zoo.graph import FLOAT32_MIN, GraphBuilder
+from hetero_tvm.zoo.graph import GraphBuilder
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,15 @@ class BertConfig:
 
 
 def build(config: BertConfig, name: str, *, batch: int, sequence: int, seed: int) -> onnx.ModelProto:
-    """Inputs ``input_ids``, ``attention_mask``, ``token_type_ids`` int64 [batch, sequence];
-    outputs ``last_hidden_state`` [batch, sequence, hidden] and, with a pooler, ``pooler_output``."""
+    """Build a BERT.
+
+    Inputs ``input_ids``, ``attention_mask``, ``token_type_ids`` int64 [batch, sequence];
+    outputs ``last_hidden_state`` [batch, sequence, hidden] and, with a pooler, ``pooler_output``.
+    """
     g = GraphBuilder(name, opset=config.opset, seed=seed)
     inputs = ("input_ids", "attention_mask", "token_type_ids")
     ids, mask, types = (g.input(i, TensorProto.INT64, (batch, sequence)) for i in inputs)
-    bias = _mask_bias(g, mask)
+    bias = g.padding_bias(mask)
     x = _embeddings(g, config, ids, types)
     for layer in range(config.layers):
         with g.scope(f"encoder/layer.{layer}"):
@@ -49,13 +52,6 @@ def build(config: BertConfig, name: str, *, batch: int, sequence: int, seed: int
 
 def _norm(g: GraphBuilder, config: BertConfig, path: str, x: str) -> str:
     return g.layer_norm(path, x, config.hidden, epsilon=1e-12, decomposed=config.opset < 17)
-
-
-def _mask_bias(g: GraphBuilder, mask: str) -> str:
-    """(1 - mask) * finfo.min, of shape [batch, 1, 1, sequence]."""
-    wide = g.op("Unsqueeze", g.op("Unsqueeze", mask, g.const([1])), g.const([2]))
-    hidden = g.op("Sub", g.const(1.0), g.op("Cast", wide, to=TensorProto.FLOAT))
-    return g.op("Mul", hidden, g.const(FLOAT32_MIN))
 
 
 def _embeddings(g: GraphBuilder, config: BertConfig, ids: str, types: str) -> str:

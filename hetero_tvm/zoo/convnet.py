@@ -26,10 +26,12 @@ class ResNetConfig:
 class MobileNetConfig:
     """Rows of (expansion, channels, repeats, stride), as in the MobileNetV2 paper."""
 
+    # fmt: off
     rows: tuple[tuple[int, int, int, int], ...] = (
         (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
         (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
-    )  # fmt: skip
+    )
+    # fmt: on
     stem: int = 32
     last: int = 1280
     image: int = 224
@@ -37,9 +39,19 @@ class MobileNetConfig:
 
 
 def _conv_bn(
-    g: GraphBuilder, conv: str, norm: str, x: str, c_in: int, c_out: int, kernel: int, *,
-    stride: int = 1, group: int = 1, gain: float = 1.0, before: float = 1.0,
-) -> str:  # fmt: skip
+    g: GraphBuilder,
+    conv: str,
+    norm: str,
+    x: str,
+    c_in: int,
+    c_out: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    group: int = 1,
+    gain: float = 1.0,
+    before: float = 1.0,
+) -> str:
     """Conv without bias, then BatchNormalization.
 
     ``before`` is the mean square of one input value: the running statistics are drawn around
@@ -49,10 +61,8 @@ def _conv_bn(
     pads = [kernel // 2] * 4
     with g.scope(conv):
         weight = g.normal("weight", (c_out, c_in // group, kernel, kernel), np.sqrt(1.0 / (fan_in * before)))
-        y = g.op(
-            "Conv", x, weight, kernel_shape=[kernel, kernel], strides=[stride, stride], pads=pads,
-            dilations=[1, 1], group=group,
-        )  # fmt: skip
+        window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads, "dilations": [1, 1]}
+        y = g.op("Conv", x, weight, **window, group=group)
     with g.scope(norm):
         gamma = g.normal("weight", (c_out,), 0.1 * gain, mean=gain)
         beta = g.normal("bias", (c_out,), 0.1)
@@ -62,7 +72,7 @@ def _conv_bn(
 
 
 def build_resnet(config: ResNetConfig, name: str, *, batch: int, seed: int) -> onnx.ModelProto:
-    """Input ``input`` float32 [batch, 3, image, image]; output ``logits`` [batch, classes]."""
+    """Build a ResNet: ``input`` float32 [batch, 3, image, image] -> ``logits`` [batch, classes]."""
     g = GraphBuilder(name, opset=13, seed=seed)
     x = g.input("input", TensorProto.FLOAT, (batch, 3, config.image, config.image))
     x = _conv_bn(g, "conv1", "bn1", x, 3, config.stem, 7, stride=2)
@@ -104,7 +114,7 @@ def _bottleneck(g: GraphBuilder, x: str, channels: int, width: int, stride: int,
 
 
 def build_mobilenet(config: MobileNetConfig, name: str, *, batch: int, seed: int) -> onnx.ModelProto:
-    """Input ``input`` float32 [batch, 3, image, image]; output ``logits`` [batch, classes]."""
+    """Build a MobileNetV2: ``input`` float32 [batch, 3, image, image] -> ``logits`` [batch, classes]."""
     g = GraphBuilder(name, opset=13, seed=seed)
     x = g.input("input", TensorProto.FLOAT, (batch, 3, config.image, config.image))
     with g.scope("features"):
@@ -137,9 +147,7 @@ def _inverted_residual(
     if expansion != 1:
         y = _relu6(g, _conv_bn(g, "conv.0/conv.0.0", "conv.0/conv.0.1", x, channels, inner, 1))
         step = 1
-    y = _conv_bn(
-        g, f"conv.{step}/conv.{step}.0", f"conv.{step}/conv.{step}.1", y, inner, inner, 3,
-        stride=stride, group=inner, before=0.5,
-    )  # fmt: skip
+    conv, norm = (f"conv.{step}/conv.{step}.{part}" for part in (0, 1))
+    y = _conv_bn(g, conv, norm, y, inner, inner, 3, stride=stride, group=inner, before=0.5)
     y = _conv_bn(g, f"conv.{step + 1}", f"conv.{step + 2}", _relu6(g, y), inner, width, 1, before=0.5)
     return g.op("Add", x, y) if stride == 1 and channels == width else y

@@ -23,14 +23,14 @@ class Gpt2Config:
 
 
 def build(config: Gpt2Config, name: str, *, batch: int, sequence: int, seed: int) -> onnx.ModelProto:
-    """Inputs ``input_ids``, ``attention_mask`` int64 [batch, sequence];
+    """Build a GPT-2: inputs ``input_ids``, ``attention_mask`` int64 [batch, sequence];
     output ``logits`` [batch, sequence, vocabulary]."""
     g = GraphBuilder(name, opset=13, seed=seed)
     ids = g.input("input_ids", TensorProto.INT64, (batch, sequence))
     mask = g.input("attention_mask", TensorProto.INT64, (batch, sequence))
     with g.scope("transformer"):
         table = g.normal("wte.weight", (config.vocabulary, config.hidden), 0.1)
-        bias = _padding_bias(g, mask)
+        bias = g.padding_bias(mask)
         x = _embeddings(g, config, ids, table)
         for layer in range(config.layers):
             with g.scope(f"h.{layer}"):
@@ -40,12 +40,6 @@ def build(config: Gpt2Config, name: str, *, batch: int, sequence: int, seed: int
         logits = g.op("MatMul", x, g.op("Transpose", table, perm=[1, 0]))
     g.output("logits", logits, (batch, sequence, config.vocabulary))
     return g.finish()
-
-
-def _padding_bias(g: GraphBuilder, mask: str) -> str:
-    wide = g.op("Unsqueeze", g.op("Unsqueeze", mask, g.const([1])), g.const([2]))
-    hidden = g.op("Sub", g.const(1.0), g.op("Cast", wide, to=TensorProto.FLOAT))
-    return g.op("Mul", hidden, g.const(FLOAT32_MIN))
 
 
 def _embeddings(g: GraphBuilder, config: Gpt2Config, ids: str, table: str) -> str:

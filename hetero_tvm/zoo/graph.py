@@ -1,4 +1,4 @@
-"""Shared builder for the zoo: ONNX graphs as PyTorch's exporter writes them, with seeded weights.
+"""Builder of the zoo's ONNX graphs, as PyTorch's exporter writes them, with seeded weights.
 
 Names follow the exporter: node ``/encoder/layer.0/attention/self/MatMul_1`` with output
 ``<node>_output_0``, scalars as ``Constant`` nodes, ``[in, out]`` weights called ``onnx::MatMul_17``.
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-#: What exporters write where a mask hides a position: ``torch.finfo(torch.float32).min``.
+#: Number that exporters write where a mask hides a position: ``torch.finfo(torch.float32).min``.
 FLOAT32_MIN = np.float32(np.finfo(np.float32).min)
 
 
@@ -52,6 +52,7 @@ class GraphBuilder:
             self._scopes.pop()
 
     def input(self, name: str, dtype: int, shape: Sequence[int]) -> str:
+        """Declare a graph input; ``dtype`` is an ONNX element type."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
         return name
 
@@ -77,13 +78,14 @@ class GraphBuilder:
         return results
 
     def const(self, value, dtype=None) -> str:
-        """A ``Constant`` node; Python ints become int64, floats float32."""
+        """Add a ``Constant`` node; Python ints become int64, floats float32."""
         array = np.asarray(value)
         if dtype is None and array.dtype.kind == "f":
             dtype = np.float32
         return self.op("Constant", value=numpy_helper.from_array(np.asarray(array, dtype=dtype)))
 
     def finish(self) -> onnx.ModelProto:
+        """The model with all that was added."""
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs)
         graph.initializer.extend(self._weights.values())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
@@ -94,7 +96,7 @@ class GraphBuilder:
     # ---- weights -------------------------------------------------------------------------
 
     def parameter(self, name: str, array: np.ndarray, *, absolute: bool = False) -> str:
-        """An initializer called by its PyTorch path (``encoder.layer.0...bias``)."""
+        """Add an initializer called by its PyTorch path (``encoder.layer.0...bias``)."""
         if not absolute:
             name = ".".join([scope.replace("/", ".") for scope in self._scopes] + [name])
         if name not in self._weights:
@@ -102,10 +104,11 @@ class GraphBuilder:
         return name
 
     def normal(self, name: str, shape: Sequence[int], std: float, mean: float = 0.0) -> str:
-        """A float32 initializer with normally distributed values."""
+        """Add a float32 initializer with normally distributed values."""
         return self.parameter(name, self.draw(name, shape, std, mean))
 
     def draw(self, name: str, shape: Sequence[int], std: float, mean: float = 0.0) -> np.ndarray:
+        """Normally distributed float32 values, decided by the seed and the path of ``name``."""
         # One generator per tensor: a weight does not change when another one is added before it.
         path = "/".join([*self._scopes, name])
         generator = np.random.default_rng([self.seed, zlib.crc32(path.encode())])
@@ -150,6 +153,12 @@ class GraphBuilder:
         """The exact GELU as PyTorch exports it: x * (1 + erf(x / sqrt(2))) * 0.5."""
         erf = self.op("Erf", self.op("Div", x, self.const(np.sqrt(2.0))))
         return self.op("Mul", self.op("Mul", x, self.op("Add", erf, self.const(1.0))), self.const(0.5))
+
+    def padding_bias(self, mask: str) -> str:
+        """(1 - mask) * finfo.min, of shape [batch, 1, 1, sequence], from a mask [batch, sequence]."""
+        wide = self.op("Unsqueeze", self.op("Unsqueeze", mask, self.const([1])), self.const([2]))
+        hidden = self.op("Sub", self.const(1.0), self.op("Cast", wide, to=TensorProto.FLOAT))
+        return self.op("Mul", hidden, self.const(FLOAT32_MIN))
 
     def dim(self, x: str, axis: int) -> str:
         """``x.size(axis)`` as a scalar: Shape, Gather."""

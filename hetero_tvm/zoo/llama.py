@@ -24,7 +24,7 @@ class LlamaConfig:
 
 
 def build(config: LlamaConfig, name: str, *, batch: int, sequence: int, seed: int) -> onnx.ModelProto:
-    """Inputs ``input_ids``, ``attention_mask`` int64 [batch, sequence];
+    """Build a Llama: inputs ``input_ids``, ``attention_mask`` int64 [batch, sequence];
     output ``logits`` [batch, sequence, vocabulary]."""
     g = GraphBuilder(name, opset=17, seed=seed)
     ids = g.input("input_ids", TensorProto.INT64, (batch, sequence))

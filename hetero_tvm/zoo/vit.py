@@ -30,7 +30,7 @@ class VitConfig:
 
 
 def build(config: VitConfig, name: str, *, batch: int, seed: int) -> onnx.ModelProto:
-    """Input ``pixel_values`` float32 [batch, 3, image, image]; output ``logits`` [batch, classes]."""
+    """Build a ViT: ``pixel_values`` float32 [batch, 3, image, image] -> ``logits`` [batch, classes]."""
     g = GraphBuilder(name, opset=17, seed=seed)
     pixels = g.input("pixel_values", TensorProto.FLOAT, (batch, 3, config.image, config.image))
     with g.scope("vit"):
@@ -51,11 +51,9 @@ def _embeddings(g: GraphBuilder, config: VitConfig, pixels: str) -> str:
         with g.scope("patch_embeddings"):
             with g.scope("projection"):
                 weight = g.normal("weight", (hidden, 3, patch, patch), 1.0 / np.sqrt(3 * patch * patch))
-                x = g.op(
-                    "Conv", pixels, weight, g.normal("bias", (hidden,), 0.1),
-                    kernel_shape=[patch, patch], strides=[patch, patch],
-                    pads=[0] * 4, dilations=[1, 1], group=1,
-                )  # fmt: skip
+                bias = g.normal("bias", (hidden,), 0.1)
+                window = {"kernel_shape": [patch] * 2, "strides": [patch] * 2, "pads": [0] * 4}
+                x = g.op("Conv", pixels, weight, bias, **window, dilations=[1, 1], group=1)
             # flatten(2) keeps the first two dimensions and infers the last one
             front = g.op("Slice", g.op("Shape", x), g.const([0]), g.const([2]), g.const([0]))
             x = g.op("Reshape", x, g.op("Concat", front, g.const([-1]), axis=0))

@@ -1,0 +1,61 @@
+"""The verdict on outputs."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.reference import Reference, compare
+
+
+def reference_of(values, own_error=0.0):
+    double = np.asarray(values, np.float64)
+    return Reference(((double + own_error).astype(np.float32),), (double,), "test")
+
+
+def test_tolerance_is_twice_the_own_error_or_a_fraction_of_the_largest():
+    reference = reference_of([1.0, 100.0])
+    assert compare(np.array([1.0, 100.0009], np.float64), reference).ok
+    assert not compare(np.array([1.0, 100.0011], np.float64), reference).ok
+    wide = reference_of([1.0, 100.0], own_error=0.01)
+    assert compare(np.array([1.019, 100.0]), wide).ok
+    accuracy = compare(np.array([1.021, 100.0]), wide)
+    assert not accuracy.ok and "BEYOND TOLERANCE" in str(accuracy)
+    assert accuracy.outputs[0].max_error == pytest.approx(0.021)
+    assert accuracy.outputs[0].relative_error == pytest.approx(0.00021)
+    assert accuracy.outputs[0].tolerance == pytest.approx(0.02, rel=1e-3)
+
+
+def test_nan_and_infinity_must_agree():
+    reference = reference_of([1.0, np.nan, np.inf, -np.inf])
+    assert compare(np.array([1.0, np.nan, np.inf, -np.inf]), reference).ok
+    for wrong in ([np.nan, np.nan, np.inf, -np.inf], [1, 0, np.inf, -np.inf], [1, np.nan, -np.inf, -np.inf]):
+        accuracy = compare(np.array(wrong, np.float32), reference)
+        assert not accuracy.ok
+        assert "NaN or infinite" in str(accuracy)
+
+
+def test_overflow_of_single_precision_is_not_an_error():
+    reference = Reference((np.array([np.inf, 1], np.float32),), (np.array([1e39, 1.0]),), "test")
+    assert compare(np.array([np.inf, 1], np.float32), reference).ok
+    assert not compare(np.array([5.0, 1], np.float32), reference).ok
+
+
+def test_integers_are_exact():
+    reference = Reference((np.array([3, 4]),), (np.array([3, 4]),), "test")
+    assert compare(np.array([3, 4]), reference).ok
+    accuracy = compare(np.array([3, 5]), reference)
+    assert not accuracy.ok and "1 of 2 integers differ" in str(accuracy)
+    assert not compare(np.array([3.0, 4.0]), reference).ok
+
+
+def test_shapes_and_counts():
+    reference = reference_of([1.0, 2.0])
+    assert "shape [3]" in str(compare(np.zeros(3), reference))
+    with pytest.raises(UsageError, match="2 outputs given, the reference has 1"):
+        compare([np.zeros(2), np.zeros(2)], reference)
+
+
+def test_zero_outputs_and_empty_ones():
+    assert compare(np.zeros(3, np.float32), reference_of([0.0, 0.0, 0.0])).ok
+    assert not compare(np.full(3, 1e-9), reference_of([0.0, 0.0, 0.0])).ok
+    assert compare(np.zeros((0, 2)), reference_of(np.zeros((0, 2)))).ok

@@ -1,0 +1,25 @@
+"""Models in float64."""
+
+import numpy as np
+import onnx
+
+from hetero_tvm.reference import to_double
+from tests.frontend.onnx.helpers import text_model
+
+
+def test_all_floats_become_double():
+    source = text_model("""
+        g (float16[2] h, int64[2] i) => (float[2] y) {
+            f = Cast<to = 1>(h) j = Cast<to = 1>(i) s = Shape(i)
+            z = ConstantOfShape(s)
+            o = ConstantOfShape<value = float[1] {0.1}>(s)
+            c = Constant<value_float = 0.5>()
+            a = Add(f, j) b = Add(a, z) d = Mul(b, o) y = Mul(d, c)
+        }""")
+    model, _ = to_double(source)
+    from onnx.reference import ReferenceEvaluator
+
+    y = ReferenceEvaluator(model).run(None, {"h": np.array([0.5, 1.5]), "i": np.array([1, 2])})[0]
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, np.array([1.5, 3.5]) * np.float32(0.1) * 0.5, rtol=1e-15)
+    assert source.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16

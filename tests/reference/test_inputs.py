@@ -1,0 +1,46 @@
+"""Realistic inputs: ids stay in their tables, masks end in zeros, equal seeds give equal values."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend import import_model
+from hetero_tvm.reference import sample_inputs
+from tests.frontend.onnx.helpers import text_model
+
+
+def test_ids_stay_inside_their_tables_and_masks_end_in_zeros():
+    inputs = sample_inputs(import_model("zoo:minilm-l6-tiny", batch=4))
+    assert {name: (a.shape, a.dtype.name) for name, a in inputs.items()} == {
+        name: ((4, 12), "int64") for name in ("input_ids", "attention_mask", "token_type_ids")
+    }
+    assert 0 <= inputs["input_ids"].min() and 50 < inputs["input_ids"].max() < 101
+    assert set(inputs["token_type_ids"].ravel()) == {0, 1}
+    assert (inputs["attention_mask"] == [1] * 11 + [0]).all()
+
+
+def test_seeds():
+    model = import_model("zoo:vit-b16-tiny")
+    one, same, other = (sample_inputs(model, seed)["pixel_values"] for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    assert one.dtype == np.float32 and 0.9 < one.std() < 1.1
+
+
+def test_masks_by_use_and_other_types():
+    source = text_model(
+        "g (int64[1,8] keep, bool[16] b, int32[2] n, float[3] f, int64[1,5] position_ids) "
+        "=> (float[1,8] y, bool[16] c, int32[2] m, float[3] e, int64[1,5] p) "
+        "<float one = {1.0}> { k = Cast<to = 1>(keep) y = Sub(one, k) "
+        "c = Not(b) m = Neg(n) e = Exp(f) p = Abs(position_ids) }"
+    )
+    inputs = sample_inputs(source)
+    assert inputs["keep"].tolist() == [[1] * 7 + [0]]
+    assert inputs["b"].dtype == bool and 0 < inputs["b"].sum() < 16
+    assert inputs["n"].dtype == np.int32
+    assert inputs["position_ids"].tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_symbolic_shapes_are_refused():
+    source = text_model("g (float[N] x) => (float[N] y) { y = Exp(x) }")
+    with pytest.raises(ModelError, match="'x' has no fixed shape"):
+        sample_inputs(source)

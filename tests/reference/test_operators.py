@@ -1,0 +1,79 @@
+"""Our operators in onnx's evaluator: in double precision, any window, any axis."""
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+
+from hetero_tvm.frontend import import_onnx
+from hetero_tvm.reference import run_reference
+from hetero_tvm.reference.running import run_double
+from tests.frontend.onnx.helpers import add_weight, text_model
+
+
+def test_erf_is_computed_in_double():
+    model = import_onnx(text_model("g (float[50] x) => (float[50] y) { y = Erf(x) }"))
+    x = np.linspace(-3, 3, 50, dtype=np.float32)
+    exact = [math.erf(float(v)) for v in x]
+    assert np.abs(run_reference(model, {"x": x}).float64[0] - exact).max() == 0
+
+
+def test_elements_of_a_long_axis_are_gathered():
+    model = import_onnx(
+        text_model("g (float[2,100] x, int64[1,3] i) => (float[1,3] y) {y = GatherElements<axis = 1>(x, i)}")
+    )
+    x = np.arange(200, dtype=np.float32).reshape(2, 100)
+    (y,) = run_reference(model, {"x": x, "i": np.array([[99, -100, 7]])}).float64
+    assert y.tolist() == [[99, 0, 7]]
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "weight"),
+    [
+        ("Conv", {"pads": [1, 1, 1, 1], "strides": [2, 2]}, (6, 4, 3, 3)),
+        ("Conv", {"pads": [0, 1, 2, 1], "dilations": [2, 1], "group": 2}, (6, 2, 3, 3)),
+        ("Conv", {"pads": [1, 1, 1, 1], "group": 4}, (8, 1, 3, 3)),
+        ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, (6, 4, 2, 2)),
+        ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, (6, 4, 2, 2)),
+        ("Conv", {"auto_pad": "VALID"}, (6, 4, 3, 3)),
+        ("MaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}, None),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}, None),
+    ],
+)
+def test_convolutions_and_pools(op, attributes, weight):
+    runtime = pytest.importorskip("onnxruntime")
+    generator = np.random.default_rng(0)
+    inputs = ["x"] if weight is None else ["x", "w", "b"]
+    node = onnx.helper.make_node(op, inputs, ["y"], **attributes)
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [2, 4, 9, 8])],
+        [onnx.helper.make_tensor_value_info("y", 1, None)],
+    )
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    if weight is not None:
+        add_weight(source, "w", generator.standard_normal(weight).astype(np.float32))
+        add_weight(source, "b", generator.standard_normal(weight[0]).astype(np.float32))
+    x = generator.standard_normal((2, 4, 9, 8)).astype(np.float32)
+    double = run_double(source, {"x": x}, ["y"])["y"]
+    single = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
+    assert double.dtype == np.float64 and double.shape == single.shape
+    np.testing.assert_allclose(double, single, rtol=1e-4, atol=1e-5)
+
+
+def test_normalization_with_running_statistics_in_every_opset():
+    """Opsets 9 to 13 have no mark for training in the node; the statistics are those that it is given."""
+    generator = np.random.default_rng(0)
+    x, *vectors = (generator.random(shape) + 0.5 for shape in ((2, 3, 4), *[(3,)] * 4))
+    scale, bias, mean, variance = (v.reshape(3, 1) for v in vectors)
+    wanted = (x - mean) / np.sqrt(variance + 1e-3) * scale + bias
+    for opset in (9, 15):
+        source = text_model(
+            "g (float[2,3,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4] y) "
+            "{ y = BatchNormalization<epsilon = 0.001>(x, s, b, m, v) }",
+            opset=opset,
+        )
+        fed = dict(zip(("x", "s", "b", "m", "v"), (x, *vectors), strict=True))
+        np.testing.assert_allclose(run_double(source, fed, ["y"])["y"], wanted, rtol=1e-7)

@@ -1,0 +1,70 @@
+"""Outputs in float32 and float64, and tensors inside the model."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from hetero_tvm import zoo
+from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.frontend import import_model
+from hetero_tvm.reference import compare, intermediate, run_reference, sample_inputs, tensors_of_nodes
+
+TINY = [name for name in zoo.names() if name.endswith("-tiny")]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_float64_agrees_with_onnxruntime(name):
+    pytest.importorskip("onnxruntime")
+    model = import_model(f"zoo:{name}")
+    reference = run_reference(model, sample_inputs(model))
+    assert reference.float32_engine.startswith("onnxruntime")
+    for single, double in zip(reference.float32, reference.float64, strict=True):
+        assert single.dtype == np.float32 and double.dtype == np.float64
+        error = np.abs(single - double).max() / np.abs(double).max()
+        assert 0 < error < 3e-6  # zero would mean that double was computed in single precision
+
+
+@pytest.mark.parametrize("name", ["bert-base-tiny", "mobilenetv2-tiny"])
+def test_without_onnxruntime(name, monkeypatch):
+    model = import_model(f"zoo:{name}")
+    inputs = sample_inputs(model)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    reference = run_reference(model, inputs)
+    assert "reference evaluator" in reference.float32_engine
+    assert all(y.dtype == np.float32 for y in reference.float32)
+    assert compare(reference.float32, reference).ok
+
+
+def test_wrong_inputs_are_all_named():
+    model = import_model("zoo:minilm-l6-tiny")
+    inputs = sample_inputs(model)
+    inputs["input_ids"] = inputs["input_ids"].astype(np.int32)
+    inputs["extra"] = inputs.pop("attention_mask")
+    with pytest.raises(InputError) as caught:
+        run_reference(model, inputs)
+    assert caught.value.problems == (
+        "there is no input 'extra'",
+        "input_ids: int64[1, 12] expected, got int32[1, 12]",
+        "input 'attention_mask' is missing",
+    )
+
+
+def test_tensors_inside_the_model():
+    model = import_model("zoo:minilm-l6-tiny")
+    inputs = sample_inputs(model)
+    softmax = tensors_of_nodes(model)["/encoder/layer.1/attention/self/Softmax"]
+    assert softmax == ("/encoder/layer.1/attention/self/Softmax_output_0",)
+    found = intermediate(model, inputs, [*softmax, "last_hidden_state", "input_ids"])
+    assert found[softmax[0]].dtype == np.float64
+    np.testing.assert_allclose(found[softmax[0]].sum(-1), 1, rtol=1e-12)
+    # peaked, as trained attention is, and nothing on the padded position
+    assert found[softmax[0]].max() > 0.2 and found[softmax[0]][..., -1].max() == 0
+    assert np.array_equal(found["last_hidden_state"], run_reference(model, inputs).float64[0])
+    assert np.array_equal(found["input_ids"], inputs["input_ids"])
+
+
+def test_unknown_tensors_are_named():
+    model = import_model("zoo:minilm-l6-tiny")
+    with pytest.raises(UsageError, match="no tensor 'nothing'"):
+        intermediate(model, sample_inputs(model), ["nothing"])
