@@ -23,7 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import SBlockRealize, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    SBlockRealize,
+    Stmt,
+    TensorLoad,
+    Var,
+    tirx,
+    tvm,
+    tvm_ffi,
+)
 
 _MOST_ELEMENTS = 1 << 23
 _MOST_READS = 24
@@ -34,8 +45,8 @@ _NEVER = np.iinfo(np.int64).max
 _PREFETCH = "llvm.prefetch"
 
 
-def why_not_in_place(function: Any, inputs: Sequence[int], output: int) -> str | None:
-    """Why parameter ``output`` must not share its memory with the parameters ``inputs``; None if it may.
+def why_not_in_place(function: PrimFunc, inputs: Sequence[int], output: int) -> str | None:
+    """Reason why parameter ``output`` must not share its memory with the parameters ``inputs``; None if it may.
 
     Parameters
     ----------
@@ -57,35 +68,38 @@ def why_not_in_place(function: Any, inputs: Sequence[int], output: int) -> str |
 
 
 class _Unprovable(Exception):
-    """What keeps the analysis from an answer."""
+    """The reason for which the analysis has no answer."""
 
 
 @dataclass(frozen=True)
 class _Points:
     """Iterations that reach a statement, one array element each."""
 
-    env: Mapping[Any, np.ndarray]
+    env: Mapping[Var, np.ndarray]
     """Integer variable -> its values, ``[points, 1]``."""
     time: np.ndarray
+    """Position in program order."""
     worker: np.ndarray
-    """Which iteration of unordered loops (the time at which it began); -1 outside of them."""
+    """Iteration of unordered loops (the time at which it began); -1 outside of them."""
     epoch: np.ndarray
-    """When the outermost unordered loop began; the time itself outside of them."""
+    """Time at which the outermost unordered loop began; the point's own time outside of them."""
 
     def __len__(self) -> int:
         return len(self.time)
 
     def take(self, index: np.ndarray) -> _Points:
+        """The iterations at these indices."""
         env = {var: value[index] if len(value) > 1 else value for var, value in self.env.items()}
         return _Points(env, self.time[index], self.worker[index], self.epoch[index])
 
     def at(self, delay: int) -> _Points:
-        """The same iterations ``delay`` later."""
+        """These iterations, ``delay`` later."""
         ordered = self.worker < 0
         return replace(self, time=self.time + delay, epoch=np.where(ordered, self.epoch + delay, self.epoch))
 
 
-def _check(body: Any, inputs: list[Any], output: Any, size: int) -> str | None:
+def _check(body: Stmt, inputs: list[Buffer], output: Buffer, size: int) -> str | None:
+    """Walk the kernel's writes, then its reads; an element read after its write is a reason."""
     if size > _MOST_ELEMENTS:
         raise _Unprovable(f"{size:,} elements are too many to follow")
     walk = _Walk(body, inputs, output)
@@ -117,7 +131,7 @@ def _check(body: Any, inputs: list[Any], output: Any, size: int) -> str | None:
 
 
 def _columns(elements: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Per lane: elements inside of the buffer (a guarded access may point outside), and their points."""
+    """Elements of each lane inside of the buffer (a guarded access may point outside), and their points."""
     found = []
     for lane in range(elements.shape[1]):
         at = np.flatnonzero((elements[:, lane] >= 0) & (elements[:, lane] < size))
@@ -125,7 +139,8 @@ def _columns(elements: np.ndarray, size: int) -> list[tuple[np.ndarray, np.ndarr
     return found
 
 
-def _elements(buffer: Any) -> int:
+def _elements(buffer: Buffer) -> int:
+    """Elements of a buffer of constant shape."""
     count = 1
     for extent in buffer.shape:
         if not isinstance(extent, (int, tirx.IntImm)):
@@ -137,7 +152,7 @@ def _elements(buffer: Any) -> int:
 class _Walk:
     """Visits the accesses to some buffers, with all iterations at once."""
 
-    def __init__(self, body: Any, inputs: list[Any], output: Any):
+    def __init__(self, body: Stmt, inputs: list[Buffer], output: Buffer):
         self._body = body
         self._inputs = {var: 0 for var in inputs}
         self._output = {output: 0}
@@ -148,7 +163,7 @@ class _Walk:
         self._measure(body, 1)
 
     # time that statements take ---------------------------------------------------------------
-    def _measure(self, stmt: Any, repeats: int) -> int:
+    def _measure(self, stmt: Stmt, repeats: int) -> int:
         """Slots of time of ``stmt`` (0: it touches none of the buffers); keeps views and spans."""
         span = self._span(stmt, repeats)
         if span * repeats > 1 << 60:
@@ -156,7 +171,8 @@ class _Walk:
         self._spans[stmt.id_] = span
         return span
 
-    def _span(self, stmt: Any, repeats: int) -> int:
+    def _span(self, stmt: Stmt, repeats: int) -> int:
+        """Slots of time of one kind of statement."""
         if isinstance(stmt, tirx.SeqStmt):
             return sum(self._measure(part, repeats) for part in stmt.seq)
         if isinstance(stmt, tirx.For):
@@ -196,7 +212,8 @@ class _Walk:
             raise _Unprovable(f"a {type(stmt).__name__} touches the buffers")
         return 0
 
-    def _span_of_block(self, realize: Any, repeats: int) -> int:
+    def _span_of_block(self, realize: SBlockRealize, repeats: int) -> int:
+        """Slots of time of a block of a schedule, its initialisation included."""
         block = realize.block
         for match in block.match_buffers:
             if match.source.buffer in self._inputs or match.source.buffer in self._output:
@@ -207,7 +224,7 @@ class _Walk:
         start = self._measure(block.init, repeats) if block.init is not None else 0
         return start + self._measure(block.body, repeats)
 
-    def _own(self, exprs: list[Any], repeats: int) -> int:
+    def _own(self, exprs: list[Expr], repeats: int) -> int:
         """1 when expressions load from the buffers; refuses pointers to them."""
         loads, mentioned = 0, 0
         for node in _nodes(exprs):
@@ -224,14 +241,16 @@ class _Walk:
             raise _Unprovable("a pointer to the buffers is passed on")
         return int(loads > 0)
 
-    def _role(self, var: Any) -> bool:
+    def _role(self, var: Var) -> bool:
+        """Whether a variable is one of the buffers."""
         return var in self._inputs or var in self._output
 
     def _mentions(self, node: Any) -> bool:
+        """Whether a statement or expression has one of the buffers in it."""
         return any(isinstance(part, tvm.ir.Var) and self._role(part) for part in _nodes([node]))
 
-    def _view(self, stmt: Any) -> None:
-        """A buffer declared on the memory of another one has the role of that one."""
+    def _view(self, stmt: tirx.DeclBuffer) -> None:
+        """Give a buffer declared on the memory of another one the role of that one."""
         data = stmt.data
         source = data.args[0] if isinstance(data, tvm.ir.Call) and len(data.args) == 1 else data
         for role in (self._inputs, self._output):
@@ -241,7 +260,7 @@ class _Walk:
         if self._mentions(data):
             raise _Unprovable("a pointer into the buffers is computed")
 
-    def _is_prefetch(self, value: Any) -> bool:
+    def _is_prefetch(self, value: Expr) -> bool:
         return _op_name(value) == "tirx.call_llvm_intrin" and int(value.args[0]) == self._prefetch
 
     # visiting --------------------------------------------------------------------------------
@@ -251,7 +270,8 @@ class _Walk:
         start = np.zeros(1, np.int64)
         self._stmt(self._body, _Points({}, start, start - 1, start))
 
-    def _stmt(self, stmt: Any, points: _Points) -> None:
+    def _stmt(self, stmt: Stmt, points: _Points) -> None:
+        """Visit the accesses of a statement that ``points`` reach."""
         if isinstance(stmt, tirx.Bind):
             value = self._try(stmt.value, points)
             if value is not None:
@@ -281,7 +301,7 @@ class _Walk:
         else:
             self._loads([stmt.value], points)
 
-    def _loop(self, stmt: Any, points: _Points) -> None:
+    def _loop(self, stmt: tirx.For, points: _Points) -> None:
         extent = np.broadcast_to(self._eval(stmt.extent, points)[:, 0], len(points)).clip(0)
         first = self._eval(stmt.min, points)
         index = np.repeat(np.arange(len(points)), extent)
@@ -295,7 +315,7 @@ class _Walk:
             worker = time
         self._stmt(stmt.body, _Points({**inner.env, stmt.loop_var: value}, time, worker, epoch))
 
-    def _branches(self, stmt: Any, points: _Points) -> None:
+    def _branches(self, stmt: tirx.IfThenElse, points: _Points) -> None:
         self._loads([stmt.condition], points)
         after_then = self._spans[stmt.then_case.id_]
         after_else = self._spans[stmt.else_case.id_] if stmt.else_case is not None else 0
@@ -308,7 +328,7 @@ class _Walk:
             chosen = points if holds is None else points.take(np.flatnonzero(~holds))
             self._stmt(stmt.else_case, replace(chosen, env=dict(chosen.env)).at(after_then))
 
-    def _block(self, realize: Any, points: _Points) -> None:
+    def _block(self, realize: SBlockRealize, points: _Points) -> None:
         block = realize.block
         env = dict(points.env)
         for var, value in zip(block.iter_vars, realize.iter_values, strict=True):
@@ -330,7 +350,7 @@ class _Walk:
         later = points.at(delay)
         self._stmt(block.body, replace(later, env=dict(later.env)))
 
-    def _loads(self, exprs: list[Any], points: _Points) -> None:
+    def _loads(self, exprs: list[Expr], points: _Points) -> None:
         if self._writes:
             return
 
@@ -342,7 +362,7 @@ class _Walk:
             elif isinstance(node, TensorLoad) and node.source in self._inputs:
                 self._visit(self._flat(node.source, node.indices, points), points)
 
-    def _flat(self, buffer: Any, indices: Sequence[Any], points: _Points) -> np.ndarray:
+    def _flat(self, buffer: Buffer, indices: Sequence[Expr], points: _Points) -> np.ndarray:
         """Elements from the start of the memory, ``[points, lanes]``."""
         flat: np.ndarray = self._eval(buffer.elem_offset, points)
         if len(buffer.strides):
@@ -356,13 +376,14 @@ class _Walk:
             flat = flat + self._eval(index, points) * stride
         return np.broadcast_to(flat, (len(points), flat.shape[1]))
 
-    def _try(self, expr: Any, points: _Points) -> np.ndarray | None:
+    def _try(self, expr: Expr, points: _Points) -> np.ndarray | None:
+        """Values of an expression; None where they cannot be told."""
         try:
             return self._eval(expr, points)
         except _Unprovable:
             return None
 
-    def _eval(self, expr: Any, points: _Points) -> np.ndarray:
+    def _eval(self, expr: Expr | int, points: _Points) -> np.ndarray:
         """Values of an integer expression, ``[points or 1, lanes or 1]``."""
         if isinstance(expr, (int, tirx.IntImm)):
             return np.full((1, 1), int(expr), np.int64)
@@ -388,6 +409,7 @@ class _Walk:
         raise _Unprovable(f"an index or a loop depends on {type(expr).__name__}, not on loops alone")
 
 
+# fmt: off
 _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Min": np.minimum, "Max": np.maximum,
     "FloorDiv": np.floor_divide, "FloorMod": np.mod,
@@ -396,25 +418,28 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal,
     "GT": np.greater, "GE": np.greater_equal,
     "And": np.logical_and, "Or": np.logical_or,
-}  # fmt: skip
+}
 _CALLS: dict[str, Callable[..., np.ndarray]] = {
     "tirx.shift_left": np.left_shift, "tirx.shift_right": np.right_shift, "tirx.bitwise_and": np.bitwise_and,
     "tirx.if_then_else": lambda c, a, b: np.where(c != 0, a, b), "tirx.likely": lambda a: a,
-}  # fmt: skip
+}
+# fmt: on
 
 
 def _nodes(exprs: Sequence[Any]) -> list[Any]:
-    """All parts of expressions, outer ones first (an error must not pass through TVM's walker)."""
+    """Parts of expressions and statements, outer ones first (an error must not pass through TVM's walker)."""
     found: list[Any] = []
     for expr in exprs:
         tvm_ffi.structural_walk(expr, (tvm_ffi.Object, found.append), order="pre")
     return found
 
 
-def _op_name(expr: Any) -> str:
+def _op_name(expr: Expr) -> str:
+    """Name of the operator that is called; empty for what is no call."""
     return expr.op.name if isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op) else ""
 
 
-def _is_integer(expr: Any) -> bool:
+def _is_integer(expr: Expr) -> bool:
+    """Whether an expression is a scalar integer."""
     dtype = str(getattr(expr, "dtype", "") or getattr(expr.ty, "dtype", ""))
     return dtype.startswith(("int", "uint")) and "x" not in dtype

@@ -1,18 +1,17 @@
-"""Names that a C compiler takes, for buffers that are called as the nodes of a model are."""
+"""C identifiers for buffers that have the names of a model's nodes."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from hetero_tvm.host.tvm import tvm, tvm_ffi
+from hetero_tvm.host.tvm import PrimFunc, Var, tvm, tvm_ffi
 
 
-def with_c_names(function: Any) -> Any:
-    """The function with buffers that CUDA C++ can name; TVM uses the names of the model as they are."""
-    renamed: dict[Any, Any] = {}
+def with_c_names(function: PrimFunc) -> PrimFunc:
+    """Rename buffers and variables of ``function`` that CUDA C++ cannot name; TVM keeps the model's names."""
+    renamed: dict[Var, Var] = {}
 
-    def rename(var: Any) -> Any:
+    def rename(var: Var) -> Var:
         if re.fullmatch(r"[A-Za-z]\w*", var.name):
             return var
         if var not in renamed:

@@ -1,4 +1,4 @@
-"""The lowering pipeline from TensorIR to machine code, and how to compile with it.
+"""The lowering pipeline from TensorIR to machine code.
 
 It is TVM's own pipeline with two additions: calls of exp, erf, tanh and the like become vector
 polynomials before loops are vectorised, and small constant-size buffers stay on the stack.  Every
@@ -11,14 +11,27 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.codegen import vector_math
-from hetero_tvm.host.tvm import compilation_pipeline, s_tir_pipeline, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import (
+    Buffer,
+    Call,
+    Expr,
+    IRModule,
+    PrimFunc,
+    TVMTarget,
+    compilation_pipeline,
+    s_tir_pipeline,
+    tirx,
+    tvm,
+    tvm_ffi,
+)
 
 PIPELINE = "hetero_tvm"
 STACK_LIMIT = 64 << 10
 """Largest buffer in bytes that is kept on the stack."""
 
 
-def _bytes_of(buffer: Any) -> int | None:
+def _bytes_of(buffer: Buffer) -> int | None:
+    """Size of a buffer; None when it is not constant."""
     count = 1
     for extent in buffer.shape:
         if not isinstance(extent, tirx.IntImm):
@@ -28,7 +41,7 @@ def _bytes_of(buffer: Any) -> int | None:
     return count * ((dtype.bits * dtype.lanes + 7) // 8)
 
 
-def _keep_on_stack(alloc: Any) -> Any:
+def _keep_on_stack(alloc: tirx.AllocBuffer) -> tirx.AllocBuffer:
     size = _bytes_of(alloc.buffer)
     if size is None or size > STACK_LIMIT:
         return alloc
@@ -37,8 +50,8 @@ def _keep_on_stack(alloc: Any) -> Any:
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepSmallBuffersOnStack")
-def keep_small_buffers_on_stack(func: Any, _mod: Any, _ctx: Any) -> Any:
-    """Small constant-size buffers become stack slots instead of heap workspaces.
+def keep_small_buffers_on_stack(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Make small constant-size buffers stack slots instead of heap workspaces.
 
     TVM lowers even a register tile to a pair of runtime calls, and LLVM can then not always prove
     that the accumulators do not alias: it stores them at every step (half the speed).
@@ -46,11 +59,16 @@ def keep_small_buffers_on_stack(func: Any, _mod: Any, _ctx: Any) -> Any:
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _keep_on_stack)))
 
 
-_POLYNOMIALS = {"tirx.exp": vector_math.exp, "tirx.erf": vector_math.erf, "tirx.tanh": vector_math.tanh,
-                "tirx.sigmoid": vector_math.sigmoid}  # fmt: skip
+_POLYNOMIALS = {
+    "tirx.exp": vector_math.exp,
+    "tirx.erf": vector_math.erf,
+    "tirx.tanh": vector_math.tanh,
+    "tirx.sigmoid": vector_math.sigmoid,
+}
 
 
-def _vector_math(call: Any) -> Any:
+def _vector_math(call: Call) -> Expr:
+    """``call``, or what replaces it."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else None
     if name in _POLYNOMIALS and str(call.ty.dtype) == "float32":
         return _POLYNOMIALS[name](call.args[0])
@@ -64,8 +82,8 @@ def _vector_math(call: Any) -> Any:
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
-def use_vector_math(func: Any, _mod: Any, _ctx: Any) -> Any:
-    """float32 exp, erf, tanh and sigmoid become polynomials; small powers become products.
+def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Replace float32 exp, erf, tanh and sigmoid by polynomials, and small powers by products.
 
     LLVM would call libm once per lane.
     """
@@ -73,13 +91,14 @@ def use_vector_math(func: Any, _mod: Any, _ctx: Any) -> Any:
 
 
 def _pipeline_factory() -> tuple[Any, Any, Any]:
+    """Lowering, and the passes that follow it on the host and on a device, as TVM's registry wants them."""
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
         return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")
-    def lower_without_cse(module: Any, context: Any) -> Any:
+    def lower_without_cse(module: IRModule, context: Any) -> IRModule:
         # LLVM finds common subexpressions as well, in a tenth of the time.  Kernels are called by the
         # virtual machine alone, with tensors of the shapes it planned: it has checked the model's inputs,
         # and the checks of each kernel's arguments take a fifth of the time to compile.
@@ -93,7 +112,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)
 
 
-def compile_kernels(module: Any, target: Any) -> Any:
+def compile_kernels(module: PrimFunc | IRModule, target: TVMTarget) -> Any:
     """Compile a PrimFunc, or an IRModule of them; ``jit()`` of the result gives callables."""
     if isinstance(module, tirx.PrimFunc):
         module = tvm.IRModule({"main": module.with_attr("global_symbol", "main")})

@@ -10,13 +10,13 @@ import functools
 
 
 def name_of(lanes: int) -> str:
-    """The function: ``int32 f(float* target, int32 target_stride, float* source, int32 source_stride)``."""
+    """Name of ``int32 f(float* target, int32 target_stride, float* source, int32 source_stride)``."""
     return f"hetero_tvm_transpose_v{lanes}"
 
 
 @functools.cache
 def ir(lanes: int) -> str:
-    """``target[c][r] = source[r][c]`` for a block of ``lanes`` x ``lanes`` float32; strides in elements.
+    """Definition of ``target[c][r] = source[r][c]``, ``lanes`` x ``lanes`` float32; strides in elements.
 
     For each bit b of the index, rows i and i + 2**b exchange their off-diagonal 2**b x 2**b blocks
     (Eklundh, 1972).  Plain shuffles: LLVM has instructions for them on every target.

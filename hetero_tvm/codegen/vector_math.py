@@ -1,4 +1,4 @@
-"""exp, erf, tanh and what is built from them, as expressions that vectorise.
+"""exp, erf, tanh and activations built from them, as expressions that vectorise.
 
 LLVM turns ``exp`` of a vector into one libm call per lane (20 to 74 ns per 8 lanes); a polynomial
 costs 3 ns.  All functions take and return float32 expressions of any number of lanes.
@@ -16,22 +16,26 @@ from hetero_tvm.host.tvm import Expr, tirx, tvm
 
 
 def _lanes(x: Expr) -> int:
+    """Lanes of a value; 1 for a scalar."""
     return tvm.DataType(str(x.ty.dtype)).lanes
 
 
 def _c(value: float, x: Expr) -> Expr:
+    """A float32 constant in as many lanes as ``x`` has."""
     scalar = tirx.const(float(value), "float32")
     lanes = _lanes(x)
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
 def _i(value: int, x: Expr) -> Expr:
+    """An int32 constant in as many lanes as ``x`` has."""
     scalar = tirx.const(value, "int32")
     lanes = _lanes(x)
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
 def _typed(dtype: str, x: Expr) -> str:
+    """``dtype`` with as many lanes as ``x`` has."""
     lanes = _lanes(x)
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
@@ -43,6 +47,7 @@ def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
 
 
 def _horner(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+    """A polynomial; the coefficient of the highest power comes first."""
     value = _c(coefficients[0], x)
     for coefficient in coefficients[1:]:
         value = value * x + _c(coefficient, x)
@@ -114,51 +119,57 @@ def softmax_exp(x: Expr, peak: Expr) -> Expr:
 
 
 def _round(x: Expr) -> Expr:
-    """To the nearest integer.  TVM's vectoriser would take ``nearbyint`` apart, but not one on vectors."""
+    """Nearest integer.  TVM's vectoriser would take ``nearbyint`` apart, but not one on vectors."""
     if _lanes(x) == 1:
         return tirx.floor(x + _c(0.5, x))
     return tirx.call_llvm_pure_intrin(_typed("float32", x), "llvm.nearbyint", x)
+
+
+# fmt: off
+_ERF_NUMERATOR = (
+    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06,
+    -5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+"""Odd polynomial in x on [-4, 4], in powers of x**2."""
+_ERF_DENOMINATOR = (
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03,
+    -7.37332916720468e-03, -1.42647390514189e-02,
+)
+"""Even polynomial in x on [-4, 4], in powers of x**2."""
+# fmt: on
 
 
 def erf(x: Expr) -> Expr:
     """The error function, absolute error 4e-7 (rational approximation of degree 13/8 on [-4, 4])."""
 
     def ratio(y: Expr, s: Expr) -> Expr:
-        numerator = _horner(
-            s,
-            (
-                -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-                -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
-            ),
-        )  # fmt: skip
-        denominator = _horner(
-            s,
-            (
-                -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
-                -1.42647390514189e-02,
-            ),
-        )  # fmt: skip
-        return y * numerator / denominator
+        return y * _horner(s, _ERF_NUMERATOR) / _horner(s, _ERF_DENOMINATOR)
 
     clamped = tirx.max(_c(-4.0, x), tirx.min(_c(4.0, x), x))
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
+
+
+# fmt: off
+_TANH_NUMERATOR = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
+    5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
+    4.89352455891786e-03,
+)
+"""Odd polynomial in x on [-9, 9], in powers of x**2."""
+_TANH_DENOMINATOR = (
+    1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
+    4.89352518554385e-03,
+)
+"""Even polynomial in x on [-9, 9], in powers of x**2."""
+# fmt: on
 
 
 def tanh(x: Expr) -> Expr:
     """tanh, absolute error 3e-7 (rational approximation of degree 13/6 on [-9, 9], as in Eigen)."""
 
     def ratio(y: Expr, s: Expr) -> Expr:
-        numerator = _horner(
-            s,
-            (
-                -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
-                1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
-            ),
-        )  # fmt: skip
-        denominator = _horner(
-            s, (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-        )
-        return y * numerator / denominator
+        return y * _horner(s, _TANH_NUMERATOR) / _horner(s, _TANH_DENOMINATOR)
 
     clamped = tirx.max(_c(-9.0, x), tirx.min(_c(9.0, x), x))
     return _let(clamped, lambda y: _let(y * y, lambda s: ratio(y, s)))
@@ -179,10 +190,12 @@ def quick_gelu(x: Expr) -> Expr:
     return _let(x, lambda x: x * sigmoid(_c(1.702, x) * x))
 
 
+# fmt: off
 _CDF = (
     0.00109774875, -0.00324797025, 0.0037580682, -0.00457318686, 0.00977869425, -0.0170214288, 0.0239236075,
     -0.0319759585, 0.0414755084, -0.0519230589, 0.0650394931, -0.0880664438, 0.176734924,
-)  # fmt: skip
+)
+# fmt: on
 """(cdf(x) - 1/2) / z of the normal distribution, z = 4 x / 5.2, in powers of ``z**2 / 8 - 1``.
 
 Least maximum of x times the error on |x| <= 5.2.  The coefficients add up to 1/8 in float32, so that

@@ -23,8 +23,8 @@ class CpuModel:
     fma_units, fma_latency : vector FMAs started per cycle; cycles until a result can be used.
     disabled : features, in LLVM's spelling, that the microarchitecture's name implies and this machine
         lacks (a hypervisor may mask some).
-    variant : what else kernels and their records depend on: hardware beside the CPU, of a target that
-        derives from the CPU's.
+    variant : hardware beside the CPU that kernels and records depend on too, in targets that derive from
+        the CPU's; empty for none.
     """
 
     mcpu: str
@@ -59,9 +59,11 @@ class CpuModel:
         return config
 
     def to_json(self) -> str:
+        """The description as JSON; :meth:`from_json` is the inverse."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CpuModel:
+        """The description that :meth:`to_json` wrote."""
         fields = json.loads(text)
         return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

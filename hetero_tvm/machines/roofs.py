@@ -1,28 +1,27 @@
-"""The roofline of this machine, for scheduling trials and for reports."""
+"""Rooflines: peaks of a machine, for scheduling trials and for reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hetero_tvm.errors import HeteroTVMError
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """Measured peaks: GFLOP/s of float32 FMAs, GB/s from main memory; None when not measurable."""
+    """Peaks of a machine: GFLOP/s of float32 FMAs, GB/s from main memory; None where unknown."""
 
     peak_gflops: float | None
     bandwidth_gbs: float | None
 
-    def least_seconds(self, task: Any) -> float | None:
-        """Least time of one call: bound by arithmetic, or by moving each operand once."""
+    def least_seconds(self, flops: int, nbytes: int) -> float | None:
+        """Least seconds of work that has ``flops`` operations and moves ``nbytes`` bytes."""
         if self.peak_gflops is None or self.bandwidth_gbs is None:
             return None
-        return max(task.flops / (self.peak_gflops * 1e9), task.nbytes / (self.bandwidth_gbs * 1e9))
+        return max(flops / (self.peak_gflops * 1e9), nbytes / (self.bandwidth_gbs * 1e9))
 
     def or_higher(self, other: Roofs) -> Roofs:
-        """The higher of each: whatever disturbs a measurement of a peak can only lower it."""
+        """The higher peaks of both: whatever disturbs a measurement of a peak can only lower it."""
         return Roofs(
             max(filter(None, [self.peak_gflops, other.peak_gflops]), default=None),
             max(filter(None, [self.bandwidth_gbs, other.bandwidth_gbs]), default=None),

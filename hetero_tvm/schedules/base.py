@@ -1,8 +1,8 @@
-"""What a design space is.
+"""Design spaces: the choices that a search has for one kind of operator on one kind of hardware.
 
-A space says, for one kind of fused operator on one kind of hardware, which choices the search may
-make (:meth:`DesignSpace.knobs`), which of them is good without any search
-(:meth:`DesignSpace.default`), and what TensorIR each choice stands for (:meth:`DesignSpace.emit`).
+A space says which choices the search may make (:meth:`DesignSpace.knobs`), which of them is good
+without any search (:meth:`DesignSpace.default`), and what TensorIR each choice stands for
+(:meth:`DesignSpace.emit`).
 
 The search samples one MetaSchedule ``sample_categorical`` per knob, so that traces, mutation, the
 cost model and the database are MetaSchedule's own; the kernel is emitted from the decisions.  This
@@ -15,24 +15,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.driver import Driver
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 Point = Mapping[str, Any]
 """One choice per knob: knob name -> one of its ``choices`` (an int, a string or a tuple of ints)."""
 
 Packer = Callable[[np.ndarray], np.ndarray]
+"""A constant operand as the model has it -> laid out as a kernel reads it."""
 
 
 @dataclass(frozen=True)
 class Knob:
     """One decision: its name and the finite list of choices, the likely ones first.
 
-    ``absent`` is what a point means that was written before the space had this knob.
+    ``absent`` is the choice of points that were written before the space had this knob.
     """
 
     name: str
@@ -56,37 +61,37 @@ class DesignSpace(ABC):
     """Native functions that the kernels call, for CPU targets and what derives from them."""
 
     @abstractmethod
-    def refuses(self, op: FusedOp, machine: Any) -> str | None:
-        """Why this space cannot serve ``op``; None when it can."""
+    def refuses(self, op: FusedOp, machine: Machine) -> str | None:
+        """Reason why this space cannot serve ``op``; None when it can."""
 
     @abstractmethod
-    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
-        """The decisions.  Every combination of choices must give a correct kernel."""
+    def knobs(self, op: FusedOp, machine: Machine) -> tuple[Knob, ...]:
+        """The decisions; every combination of choices must give a correct kernel."""
 
     @abstractmethod
-    def default(self, op: FusedOp, machine: Any) -> Point:
+    def default(self, op: FusedOp, machine: Machine) -> Point:
         """The point to use when there is no record."""
 
     @abstractmethod
-    def emit(self, op: FusedOp, point: Point, machine: Any):
-        """The kernel: a TensorIR PrimFunc over ``op``'s operands (constant ones packed)."""
+    def emit(self, op: FusedOp, point: Point, machine: Machine) -> PrimFunc:
+        """The kernel over ``op``'s operands, constant ones packed, then its results."""
 
-    def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
+    def pack(self, op: FusedOp, point: Point, machine: Machine) -> dict[int, Packer]:
         """Layout of constant operands: operand index -> function from the plain to the packed array."""
         return {}
 
-    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
+    def features(self, op: FusedOp, point: Point, machine: Machine) -> list[float]:
         """Numbers that let the cost model rank points across shapes of this space."""
         return []
 
-    def canonical(self, op: FusedOp, point: Point, machine: Any) -> Point:
-        """The one among the points with ``point``'s kernel that the search knows it by.
+    def canonical(self, op: FusedOp, point: Point, machine: Machine) -> Point:
+        """The point that stands for all points with ``point``'s kernel, which is timed once.
 
-        Where one choice makes another one idle, as many points stand for one kernel; it is timed once.
+        There are several where one choice makes another one idle.
         """
         return point
 
-    def check(self, op: FusedOp, point: Point, machine: Any) -> None:
+    def check(self, op: FusedOp, point: Point, machine: Machine) -> None:
         """Raise ``ValueError`` when ``point`` is not one of this space (a foreign or stale record)."""
         for knob in self.knobs(op, machine):
             if point.get(knob.name, knob.absent) not in knob.choices:

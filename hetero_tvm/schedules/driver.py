@@ -1,4 +1,4 @@
-"""Native code that the kernels of a design space call."""
+"""Native functions that the kernels of a design space call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Driver:
 
     Parameters
     ----------
-    sources : absolute paths; what they export has C linkage, and names that no other library has.
-    functions : those names.
+    sources : absolute paths of C or C++ files.
+    functions : names that they export, with C linkage; no other library may have them.
     flags : for the C++ compiler.
     """
 
@@ -34,8 +34,10 @@ class Driver:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
     def module(self) -> Any:
-        """For the attribute ``external_mods`` of a module that is compiled.  Raises
-        :class:`NativeBuildError`."""
+        """Object code for the attribute ``external_mods`` of a module that is compiled.
+
+        Raises :class:`NativeBuildError`.
+        """
         from hetero_tvm.host.tvm import tvm
 
         made = native.compile_object(self.sources, flags=self.flags, name=self.functions[0])

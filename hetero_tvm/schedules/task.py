@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import shash2hex, tvm
+from hetero_tvm.host.tvm import PrimFunc, shash2hex, tvm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
 
@@ -30,7 +29,7 @@ class Task:
     key: str
     name: str
     op: FusedOp | None
-    workload: Any
+    workload: PrimFunc
     space: DesignSpace | None
     calls: tuple[tuple[str, ...], ...]
     flops: int
@@ -38,15 +37,15 @@ class Task:
 
     @property
     def count(self) -> int:
-        """How often the model calls this kernel per inference."""
+        """Calls of this kernel per inference."""
         return len(self.calls)
 
 
-def task_key(function: Any) -> str:
-    """Structural hash of a workload, whatever it is called."""
+def task_key(function: PrimFunc) -> str:
+    """Structural hash of a workload, in which its name does not count; hexadecimal."""
     return shash2hex(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
 
 
 def symbol(name: str) -> str:
-    """A task's name as a C identifier."""
+    """A task's name with ``_`` for what a C identifier cannot have."""
     return re.sub(r"\W", "_", name)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.records.choose import choose_one
 from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, new_record
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search.measure.service import Result
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TaskReport, TuneReport
@@ -30,7 +32,12 @@ class Ledger:
     """
 
     def __init__(
-        self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
+        self,
+        tasks: Sequence[Task],
+        machine: Machine,
+        options: TuneOptions,
+        store: RecordStore,
+        on_event: OnEvent,
     ):
         self.machine, self.options, self.store, self.on_event = machine, options, store, on_event
         self.started = monotonic()
@@ -56,7 +63,7 @@ class Ledger:
             self.report.reused += len(known)
 
     def default_of(self, state: TaskState) -> Candidate:
-        """What a task is compiled to without a search."""
+        """Candidate that a task is compiled to without a search."""
         task = state.task
         if task.space is None:
             return {"generic": True}
@@ -87,7 +94,7 @@ class Ledger:
         self.report.peak_gflops = self.roofs.peak_gflops
         self.report.bandwidth_gbs = self.roofs.bandwidth_gbs
         for state in self.states:
-            state.report.roof_seconds = self.roofs.least_seconds(state.task)
+            state.report.roof_seconds = self.roofs.least_seconds(state.task.flops, state.task.nbytes)
             state.progress.floor = state.report.roof_seconds or 0.0
 
     def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
