@@ -1,4 +1,4 @@
-"""Simulated cycles of models on the NPU against their bound, and what single features are worth.
+"""Simulated cycles of models on the NPU against their bound, and the worth of single features.
 
     python benchmarks/npu.py [MODEL ...] [--target npu:mobile] [--without]
 
@@ -7,7 +7,7 @@ product), the fewest of the vector unit (what leaves the accumulators, one pass 
 bytes (weights, inputs and outputs of the NPU's regions, once each; of embedding tables the rows that are
 looked up) over the DRAM bandwidth.  ``--without`` compiles the model again without double buffering, and
 without fusion (every result through DRAM, every step behind a product a kernel of its own), with the same
-tiles.
+tiles: see ``benchmarks/npu_ablation``.
 """
 
 from __future__ import annotations
@@ -15,28 +15,38 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.npu_ablation.single_buffered import SingleBufferedKernels, SingleBufferedRegion
+from benchmarks.npu_ablation.unfused import UnfusedRegion
 from hetero_tvm import api
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.schedules.npu.images.conv2d import as_product
+from hetero_tvm.schedules.npu.images.conv2d_tiles import as_product
 from hetero_tvm.schedules.npu.images.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.targets.npu.device.driver import open_device
-from hetero_tvm.targets.npu.regions.features import ALL, Features
-from hetero_tvm.targets.npu.regions.lowering import compile_regions, place
+from hetero_tvm.targets.npu.regions.graph_region import GraphRegion
+from hetero_tvm.targets.npu.regions.lowering import compile_regions
+from hetero_tvm.targets.npu.regions.placement import place
+from hetero_tvm.targets.npu.regions.region import KernelCache
 
 MODELS = ("zoo:bert-base", "zoo:vit-b16", "zoo:resnet50", "zoo:mobilenetv2")
 
 
-def measure(plan: Any, features: Features = ALL) -> tuple[float, int]:
-    """Cycles of all regions, and the bytes of their constants, inputs and outputs."""
+def measure(
+    model: Any, region_type: type[GraphRegion] = GraphRegion, kernels: type[KernelCache] = KernelCache
+) -> tuple[float, int]:
+    """Cycles of all regions of an optimized model, and the bytes of their constants, inputs and outputs."""
     cycles, stored = 0.0, 0
-    with open_device(plan.target.spec) as device:
-        for region in compile_regions(plan.module, plan.tasks, {}, plan.target, features):
+    cache = kernels(model.target.machine)
+    with open_device(model.target.spec) as device:
+        for region in compile_regions(model.module, model.tasks, {}, model.target, region_type, cache):
             cycles += device.time(device.load(region.stream)).counters.cycles
             stored += len(region.constants) + sum(region.inputs) + sum(region.outputs)
     return cycles, stored
@@ -54,17 +64,16 @@ def _more_than_needed(op: Any, machine: Any) -> int:
     return 0
 
 
-def least(plan: Any) -> tuple[float, float, int]:
+def least(model: Any) -> tuple[float, float, int]:
     """Fewest cycles of the matrix unit and of the vector unit over the operators on the NPU, and the bytes
     that are stored for them and are not compulsory."""
-    module, regions, _, of_variable = place(plan.module, plan.tasks, plan.target)
-    spec = plan.target.spec
-    machine = plan.target.machine
+    placed = place(model.module, model.tasks, model.target)
+    spec, machine = model.target.spec, model.target.machine
     matrix, vector, spare = 0.0, 0.0, 0
-    for var, value in regions.order:
-        if var not in regions.region_of or not hasattr(value, "args"):
+    for var, value in placed.regions.order:
+        if var not in placed.regions.region_of or not hasattr(value, "args"):
             continue
-        task = of_variable.get(value.args[0])
+        task = placed.task_of.get(value.args[0])
         if task is None:
             continue
         blocks, elements = _work(task.op, spec)
@@ -103,17 +112,17 @@ def main() -> None:
         columns += ["without double buffering", "without fusion"]
     for column in columns:
         table.add_column(column, justify="left" if column in ("model", "target") else "right")
-    for model in options.models:
+    for name in options.models:
         for target in options.target or ("npu:mobile", "npu:datacenter"):
-            plan = api.optimize_model(api.import_model(model), target)
-            cycles, stored = measure(plan)
-            matrix, vector, spare = least(plan)
-            dram = (stored - spare) / plan.target.spec.dram_bytes_per_cycle
-            row = [model, target, *(f"{x:,.0f}" for x in (cycles, matrix, vector, dram))]
+            model = api.optimize_model(api.import_model(name), target)
+            cycles, stored = measure(model)
+            matrix, vector, spare = least(model)
+            dram = (stored - spare) / model.target.spec.dram_bytes_per_cycle
+            row = [name, target, *(f"{x:,.0f}" for x in (cycles, matrix, vector, dram))]
             row.append(f"{cycles / max(matrix, vector, dram):.3f}")
             if options.without:
-                for features in (Features(double_buffering=False), Features(fusion=False)):
-                    row.append(f"{measure(plan, features)[0] / cycles:.2f} x")
+                for variant in ((SingleBufferedRegion, SingleBufferedKernels), (UnfusedRegion,)):
+                    row.append(f"{measure(model, *variant)[0] / cycles:.2f} x")
             table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 

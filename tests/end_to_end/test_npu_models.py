@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.targets.npu.regions.lowering import place
+from hetero_tvm.targets.npu.regions.placement import place
 from tests.end_to_end.architectures import ARCHITECTURES, torch
 from tests.end_to_end.test_exported_models import export
 
@@ -117,7 +117,7 @@ def test_numbers_and_placement(module, shape, target):
     with torch.no_grad():
         exact = net.double()(x.double())
     plan = optimize_model(model, target)
-    placement = place(plan.module, plan.tasks, plan.target)[2]
+    placement = place(plan.module, plan.tasks, plan.target).placement
     assert placement.left == []
     results = build_model(plan, use_shipped=False).run({model.signature.inputs[0].name: x.numpy()})
     for ours, truth in zip(results, exact if isinstance(exact, tuple) else [exact], strict=True):
@@ -133,5 +133,5 @@ def test_transformers_are_placed(name, tmp_path):
     """Shifted windows, relative positions, convolutions of rows: all of it."""
     module, inputs = ARCHITECTURES[name].build("sdpa")
     plan = optimize_model(import_model(export(module, inputs, "program", tmp_path)), "npu:edge")
-    placement = place(plan.module, plan.tasks, plan.target)[2]
+    placement = place(plan.module, plan.tasks, plan.target).placement
     assert placement.left == []

@@ -159,9 +159,9 @@ class NpuTarget(Target):
         return ProfileReport(profile(library, call))
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
-        from hetero_tvm.targets.npu.regions.lowering import place
+        from hetero_tvm.targets.npu.regions.placement import place
 
-        return str(place(module, tasks, self)[2])
+        return str(place(module, tasks, self).placement)
 
     def compile(self, module: IRModule) -> Compiled:
         """The facts are the machine: a library runs on it, or on one with at least its memories."""

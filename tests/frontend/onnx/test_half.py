@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.frontend import import_model
-from hetero_tvm.targets.npu.regions.lowering import place
+from hetero_tvm.targets.npu.regions.placement import place
 
 NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16}
 HALF = pytest.mark.parametrize("kind", NUMPY, ids=["float16", "bfloat16"])
@@ -89,7 +89,7 @@ def test_the_npu_takes_what_it_keeps_as_it_is(target):
     """A float16 machine reads the model's input and writes its outputs without a conversion."""
     model = block(TensorProto.FLOAT16)
     plan = optimize_model(import_model(model), target)
-    left = place(plan.module, plan.tasks, plan.target)[2].left
+    left = place(plan.module, plan.tasks, plan.target).placement.left
     assert len(left) == (3 if "bf16" in target else 0)
     x = sample(TensorProto.FLOAT16)
     got = build_model(plan, use_shipped=False).run({"x": x})

@@ -1,4 +1,4 @@
-"""Binding of a region's kernels into one command stream: offsets in L1, addresses of operands, order, flags."""
+"""Binding of a region's kernels into one stream: offsets in L1, addresses of operands, order, flags."""
 
 from __future__ import annotations
 
@@ -133,31 +133,6 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, early: bool = True) -> L1Plan:
         f"tensors and tiles need {plan.peak} bytes of l1, {spec.name} has {capacity}",
         hint="choose smaller tiles",
     )
-
-
-def _early_copies(
-    held: Sequence[Tensor], calls: Sequence[Call], own: Sequence[int], early: Sequence[bool],
-    room: Sequence[int], align: int,
-) -> list[int]:  # fmt: skip
-    """From which step on a tensor has its place: up to some before the copy that fills it, while what is
-    alive takes at most ``room`` (by step), so that the copy waits for none of the kernels right before it."""
-    live = list(own)
-    for n, size in enumerate(own):
-        if early[n]:
-            live[n - 1] += size
-    sizes = [-(-tensor.bytes // align) * align for tensor in held]
-    for tensor, size in zip(held, sizes, strict=True):
-        for n in range(tensor.first, tensor.last + 1):
-            live[n] += size
-    starts = []
-    for tensor, size in zip(held, sizes, strict=True):
-        begin = tensor.first
-        copied = not any(calls[begin].program.needs.values())
-        while copied and begin > max(0, tensor.first - _LEAD) and live[begin - 1] + size <= room[begin - 1]:
-            begin -= 1
-            live[begin] += size
-        starts.append(begin)
-    return starts
 
 
 def _held(calls: Sequence[Call], slot: int) -> list[Tensor]:

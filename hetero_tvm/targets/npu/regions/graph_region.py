@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, GlobalVar, IRModule, RelaxFunction, Var, relax
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import _variables, array_of, dtype_of, is_constant, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import array_of, dtype_of, is_constant, shape_of, variables_in
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.npu.regions import byoc
@@ -52,7 +52,7 @@ class GraphRegion(RegionCompiler):
         self.members, self.outputs = members, list(outputs)
         self.task_of, self.points, self.names = task_of, points, names
         inside = {var for var, _ in members}
-        used = (var for _, value in members for var in _variables(value))
+        used = (var for _, value in members for var in variables_in(value))
         self.inputs: list[Var] = list(dict.fromkeys(var for var in used if var not in inside))
 
     def prepare(self, builder: RegionBuilder) -> tuple[list[Step], list[tuple[str, Value]]]:
@@ -148,9 +148,9 @@ def _users(placed: PlacedModule) -> dict[Var, set[int | None]]:
     """Numbers of the regions that use a variable; None for the host and the function's result."""
     users: dict[Var, set[int | None]] = {}
     for var, value in placed.regions.order:
-        for used in _variables(value):
+        for used in variables_in(value):
             users.setdefault(used, set()).add(placed.regions.region_of.get(var))
-    for used in set(_variables(placed.module["main"].body.body)):
+    for used in set(variables_in(placed.module["main"].body.body)):
         users.setdefault(used, set()).add(None)
     return users
 

@@ -31,9 +31,9 @@ from hetero_tvm.targets.npu.regions.binding import (
     IN_UB,
     WORKSPACE,
     Call,
+    L1Plan,
     Tensor,
     bind,
-    L1Plan,
     plan_l1,
     plan_ub,
 )

@@ -1,4 +1,4 @@
-"""Which tensors stay in L1 between the kernels of a region, and the tiles that are left room by them.
+"""Residency: the tensors that stay in L1 between the kernels of a region, and the tiles that fit beside them.
 
 A tensor can stay when its producer can leave it there and every reader takes it from there, in one
 layout.  Those that save most traffic for the time that they occupy L1 come first, as long as at every
@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.npu.base import ROW_MAJOR
+from hetero_tvm.schedules.npu.base import ROW_MAJOR, NpuSpace
 from hetero_tvm.targets.npu.regions.binding import L1Full
 from hetero_tvm.targets.npu.regions.region import Value, plain_layout
 
@@ -24,8 +26,8 @@ _SHARING = 0.9
 
 
 @dataclass(frozen=True)
-class Placing:
-    """Choices of a kernel that only show beside others; None: by rule."""
+class ResidencyChoice:
+    """Choices of a kernel that only show beside other kernels; None: by rule."""
 
     keep: bool | None = None
     """Whether its result may stay in L1."""
@@ -33,57 +35,57 @@ class Placing:
     """Whether it leaves half of the free part of L1 to its neighbours, so that their loads run ahead."""
 
     @staticmethod
-    def of(point: Point) -> Placing:
-        """As a point records it."""
-        return Placing(*(None if name not in point else bool(point[name]) for name in PLACING))
+    def of(point: Point) -> ResidencyChoice:
+        """The choice that a point records."""
+        return ResidencyChoice(**{name: bool(point[name]) for name in RESIDENCY_KNOBS if name in point})
 
 
-PLACING = ("keep", "share")
-"""Names under which points record a :class:`Placing`; no space knows them."""
+RESIDENCY_KNOBS = ("keep", "share")
+"""Names under which points record a :class:`ResidencyChoice`; no space knows them."""
 
 
 @dataclass(eq=False)
 class Step:
-    """A kernel to be."""
+    """A kernel that is not generated yet."""
 
-    space: Any
+    space: NpuSpace
     op: Any
     recorded: Point | None
-    """From a record; None: the best in its place."""
+    """Point of a record; None: the best point for its surroundings."""
     operands: list[Value | None]
-    """None for constants."""
+    """Values that it reads; None for constants."""
     wanted: tuple[str, ...]
     """Layout of every operand."""
     result: Value
     layout: str
     name: str
-    arrays: list[Any]
-    """Constants; None for operands."""
+    arrays: list[np.ndarray | None]
+    """Constant operands; None for values."""
     copy: Value | None = None
-    """Where the last rows of the result are stored a second time."""
+    """Value to which the last rows of the result are stored a second time."""
     copied: int = 0
-    """So many rows of the product."""
+    """Rows of the product that are stored to ``copy``."""
     leader: Step | None = None
-    """The step whose point this one shares."""
+    """Step whose point this one shares."""
     behind: Step | None = None
-    """The step whose stores to DRAM go before what this one copies."""
+    """Step whose stores to DRAM go before the loads of this copy."""
     number: int | None = None
-    """Of its kernel in the region."""
+    """Index of this step's kernel in the region."""
     packed_for: Step | None = None
-    """A copy of the packed weights of that step."""
+    """Step whose packed weights this one copies."""
     held: frozenset[int] = frozenset()
     """Operands on chip (the result's index is ``len(operands)``, then comes its copy)."""
     reserves: bool = False
-    """Others have something in the unified buffer while this runs."""
+    """Whether vectors of other steps stay in the unified buffer while this one runs."""
     task: str = ""
     """Key of the task that it is a call of."""
     room: int = 0
     """Bytes of L1 that its own part may take."""
     point: Point = field(default_factory=dict)
-    placing: Placing = field(default_factory=Placing)
+    residency: ResidencyChoice = field(default_factory=ResidencyChoice)
 
     def writes(self) -> list[tuple[Value, int]]:
-        """Values that it makes, whole or in part, with their indices."""
+        """Values that it writes, whole or in part, with their indices."""
         made = enumerate((self.result, self.copy), start=len(self.operands))
         return [(value, index) for index, value in made if value is not None]
 
@@ -94,17 +96,19 @@ class Step:
 
 @dataclass(eq=False)
 class _Candidate:
+    """A value that can stay on chip from step ``first`` to step ``last``."""
+
     value: Value
     first: int
     last: int
     bytes: int
-    places: list[tuple[int, int]]
-    """(step, operand index)."""
+    uses: list[tuple[int, int]]
+    """Pairs (step, operand index) that write or read the value."""
 
     @property
     def worth(self) -> tuple[bool, float, int]:
-        """Transfers saved per byte and step of L1; what must be held first."""
-        return self.value.pinned, len(self.places) / (self.last - self.first + 1), self.bytes
+        """Rank: resident values first, then by transfers saved per byte and step in L1, then by size."""
+        return self.value.resident, len(self.uses) / (self.last - self.first + 1), self.bytes
 
 
 def settle(
@@ -112,51 +116,53 @@ def settle(
     outputs: Sequence[Value],
     machine: NpuMachine,
     least_free: int,
-    hold: bool = True,
 ) -> None:
-    """Choose what is held (nothing unless ``hold``), and a point for every step; ``least_free`` bytes of L1
-    are left to tiles.
+    """Choose the values that stay on chip, and a point for every step.
+
+    Parameters
+    ----------
+    outputs : values that leave the region.
+    least_free : bytes of L1 that are left to tiles.
 
     Raises
     ------
-    L1Full : what is pinned does not fit.
+    L1Full : resident values do not fit.
     """
     capacity = machine.spec.scratchpad("l1")
-    found = _candidates(steps, outputs) if hold else []
-    # Beside weights that pass through L1, what takes most of it leaves them too little.
+    found = _candidates(steps, outputs)
+    # Beside weights that pass through L1, a value that takes most of it leaves them too little.
     streams = [sum(a.nbytes // 2 for a in step.arrays if a is not None) > capacity for step in steps]
     found = [
         c for c in found
-        if c.value.pinned or steps[c.first].placing.keep
+        if c.value.resident or steps[c.first].residency.keep
         or 2 * c.bytes <= capacity or not any(streams[c.first : c.last + 1])
     ]  # fmt: skip
     candidates = sorted(found, key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
     chosen: list[_Candidate] = []
     for c in candidates:
-        free = 0 if c.value.pinned else least_free
+        free = 0 if c.value.resident else least_free
         if max(live[c.first : c.last + 1]) + c.bytes + free <= capacity:
             chosen.append(c)
             for n in range(c.first, c.last + 1):
                 live[n] += c.bytes
-        elif c.value.pinned:
-            raise L1Full(f"{steps[c.first].name}: pinned tensors do not fit l1 of {machine.spec.name}")
-    while (failed := _points(steps, chosen, machine, capacity)) is not None:
-        around = [c for c in chosen if c.first <= failed <= c.last and not c.value.pinned]
-        mine = [c for c in around if any(n == failed for n, _ in c.places)] or around
+        elif c.value.resident:
+            raise L1Full(f"{steps[c.first].name}: resident tensors do not fit l1 of {machine.spec.name}")
+    while (failed := _choose_points(steps, chosen, machine)) is not None:
+        around = [c for c in chosen if c.first <= failed <= c.last and not c.value.resident]
+        mine = [c for c in around if any(n == failed for n, _ in c.uses)] or around
         if not mine:
-            raise L1Full(f"{steps[failed].name}: no tiles fit beside what is pinned in l1")
+            raise L1Full(f"{steps[failed].name}: no tiles fit beside the resident tensors in l1")
         chosen.remove(min(mine, key=lambda c: c.worth))
 
 
-def _points(
-    steps: Sequence[Step], chosen: Sequence[_Candidate], machine: NpuMachine, capacity: int
-) -> int | None:
-    """Set what is held and the points; the first step for which nothing fits."""
+def _choose_points(steps: Sequence[Step], chosen: Sequence[_Candidate], machine: NpuMachine) -> int | None:
+    """Set the held operands and the point of every step; returns the first step for which no point fits."""
+    capacity = machine.spec.scratchpad("l1")
     live = [0] * len(steps)
     held: list[set[int]] = [set() for _ in steps]
     for c in chosen:
-        for n, index in c.places:
+        for n, index in c.uses:
             held[n].add(index)
         for n in range(c.first, c.last + 1):
             live[n] += c.bytes
@@ -182,22 +188,23 @@ def _points(
 def _fitted(
     step: Step, recorded: Point | None, machine: NpuMachine, held: frozenset[int], rooms: Sequence[int]
 ) -> Point | None:
-    """The point for the first room that has one, or for the second where that is much better."""
+    """Point for the first room that has one, or for a later room where that is much faster."""
     space, op = step.space, step.op
     points = (space.fitted(op, recorded, machine, held, room) for room in rooms)
     shared = next(points)
-    if shared is not None and step.placing.share:
+    if shared is not None and step.residency.share:
         return shared
     wide = next((point for point in points if point is not None), None)
     if shared is None or wide is None:
         return shared or wide
-    if step.placing.share is False:
+    if step.residency.share is False:
         return wide
     costs = [space.cost(op, point, machine, held) for point in (shared, wide)]
     return wide if None not in costs and costs[1] < _SHARING * costs[0] else shared
 
 
 def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candidate]:
+    """Values that their writers can leave on chip and all their readers can take from there."""
     readers: dict[Value, list[tuple[int, int]]] = {}
     writers: dict[Value, list[tuple[int, int]]] = {}
     for n, step in enumerate(steps):
@@ -208,25 +215,24 @@ def _candidates(steps: Sequence[Step], outputs: Sequence[Value]) -> list[_Candid
     found = []
     leaving = {value.root for value in outputs}
     for value, made in writers.items():
-        places = readers.get(value, [])
-        if not places or value in leaving or value.dtype != "float32":  # whole numbers stay in DRAM
+        read = readers.get(value, [])
+        if not read or value in leaving or value.dtype != "float32":  # whole numbers stay in DRAM
             continue
-        if not value.pinned and any(steps[n].placing.keep is False for n, _ in made):
+        if not value.resident and any(steps[n].residency.keep is False for n, _ in made):
             continue
         layouts = {plain_layout(value.shape, steps[n].layout) for n, _ in made}
         able = all(len(steps[n].operands) in _on_chip(steps[n]) for n, _ in made)
-        if not value.pinned and not (
-            able and len(layouts) == 1
-            and all(_takes(steps[n], index, value, *layouts) for n, index in places)
-        ):  # fmt: skip
+        taken = len(layouts) == 1 and all(_takes(steps[n], index, value, *layouts) for n, index in read)
+        if not value.resident and not (able and taken):
             continue
         size = 0 if value.in_ub else 2 * math.prod(value.shape)
-        steps_of = [n for n, _ in [*made, *places]]
-        found.append(_Candidate(value, min(steps_of), max(steps_of), size, [*made, *places]))
+        steps_of = [n for n, _ in [*made, *read]]
+        found.append(_Candidate(value, min(steps_of), max(steps_of), size, [*made, *read]))
     return found
 
 
 def _takes(step: Step, index: int, value: Value, layout: str) -> bool:
+    """Whether a step can read an operand, all or a view of ``value``, on chip in a layout."""
     operand = step.operands[index]
     wanted = plain_layout(operand.shape, step.wanted[index])
     if operand is not value and operand.shift is None:

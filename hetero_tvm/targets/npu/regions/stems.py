@@ -1,4 +1,4 @@
-"""A convolution joined with the max pooling behind it.
+"""Stems: a convolution joined with the max pooling behind it.
 
 The host's image comes to L1 row by row with the strips that need it; any other one as a whole.
 """
@@ -12,7 +12,7 @@ from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.images.conv2d_pool import ConvPool, ConvPoolSpace
-from hetero_tvm.schedules.npu.images.windows import NpuPoolSpace
+from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
 from hetero_tvm.targets.npu.regions.region import Value
 from hetero_tvm.targets.npu.regions.residency import Step
 
@@ -33,7 +33,7 @@ def join(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine) -
         if step.result in gone:
             continue
         pool = readers.get(step.result, [])
-        if len(pool) != 1 or step.result in leaving or not _joins(step, pool[0], machine):
+        if len(pool) != 1 or step.result in leaving or not _can_join(step, pool[0], machine):
             result.append(step)
             continue
         gone.add(pool[0].result)
@@ -50,8 +50,8 @@ def join(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine) -
     return result
 
 
-def _joins(conv: Step, pool: Step, machine: NpuMachine) -> bool:
-    if not isinstance(conv.space, NpuConv2dSpace) or not isinstance(pool.space, NpuPoolSpace):
+def _can_join(conv: Step, pool: Step, machine: NpuMachine) -> bool:
+    if not isinstance(conv.space, NpuConv2dSpace) or not isinstance(pool.space, NpuPool2dSpace):
         return False
     op, x = conv.op, conv.operands[0]
     if x.source is not None or x.dtype != "float32" or pool.operands[0] is not conv.result:
@@ -66,9 +66,9 @@ def _joined(conv: Step, pool: Step) -> ConvPool:
 
 
 def _feed(step: Step) -> Step:
-    """The image into L1."""
+    """Copy of the image to L1."""
     op, x = step.op, step.operands[0]
-    image = Value((1, op.channels, op.height, op.width), pinned=True)
+    image = Value((1, op.channels, op.height, op.width), resident=True)
     kernel = Fetch(op.height, op.width, op.channels)
     wanted, layout = _FETCH.layouts(kernel)
     return Step(_FETCH, kernel, None, [x], wanted, image, layout, f"{step.name} input", [None])

@@ -15,7 +15,7 @@ from hetero_tvm.targets.npu.regions.residency import Step
 _FETCH = FetchSpace()
 
 Rows = tuple[int, int]
-"""From, to (exclusive)."""
+"""First row, and one past the last."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Group:
     sources: list[Value]
     """Images that they read and do not make."""
     strided: dict[Value, tuple[Value, tuple[int, int]]]
-    """Sources of which only every so many rows and pixels are read: the image that they are taken from,
-    and the strides."""
+    """Sources that are every n-th row and m-th pixel of an image: that image, and (n, m)."""
 
     @staticmethod
     def of(steps: list[Step]) -> Group:
+        """Group of consecutive steps; 1x1 convolutions with strides read only the pixels that they use."""
         made = {step.result for step in steps}
         sources = list(
             dict.fromkeys(v for s in steps for v in s.operands if v is not None and v not in made)
@@ -39,10 +39,10 @@ class Group:
         for n, source in enumerate(sources):
             readers = [s for s in steps if source in s.operands]
             strides = readers[0].op.strides
-            if strides == (1, 1) or not all(
-                s.op.kernel == (1, 1) and s.op.strides == strides and not any(s.op.padding)
-                and source not in s.operands[1:] for s in readers
-            ):  # fmt: skip
+            alike = (
+                s.op.kernel == (1, 1) and s.op.strides == strides and not any(s.op.padding) for s in readers
+            )
+            if strides == (1, 1) or not all(alike) or any(source in s.operands[1:] for s in readers):
                 continue
             op = readers[0].op
             sources[n] = few = Value((1, op.channels, op.out_height, op.out_width))
@@ -56,7 +56,7 @@ class Group:
         return [*self.sources, *(step.result for step in self.steps)]
 
     def bytes(self) -> int:
-        """Bytes of L1 with whole images, at the worst step."""
+        """Bytes of L1 that whole images take at the worst step."""
         worst = 0
         for n, step in enumerate(self.steps):
             later = {v for s in self.steps[n:] for v in s.operands if v is not None}
@@ -67,54 +67,53 @@ class Group:
 
 
 def _reading(step: Step, image: Value) -> Step:
-    """A 1x1 convolution on the pixels that it uses."""
+    """The 1x1 convolution ``step`` on an image of only the pixels that it uses."""
     op = replace(step.op, height=image.shape[2], width=image.shape[3], strides=(1, 1))
     return replace(step, op=op, operands=[image, *step.operands[1:]], recorded=None)
 
 
 @dataclass
 class Strips:
-    """Kernels and copies in order."""
+    """Kernels and copies of a group in order."""
 
     weights: list[Step]
-    """Of the first kernel, and its other constants."""
+    """Copies of the first kernel's weights and bias."""
     images: list[Step]
-    """What else it reads."""
+    """Copies of the image rows that it reads."""
     first: Step
     rest: list[Step]
     input_bytes: int
-    """Of L1, for what one strip reads of the sources."""
-
-    def front(self) -> list[Step]:
-        """The first kernel and what it needs."""
-        return [*self.weights, *self.images, self.first]
+    """Bytes of L1 for the source rows that one strip reads."""
 
     def steps(self) -> list[Step]:
-        return [*self.front(), *self.rest]
+        """All steps in order."""
+        return [*self.weights, *self.images, self.first, *self.rest]
 
 
 @dataclass
 class _Ranges:
-    """Of one value: rows that each strip adds, and rows that each strip's readers need."""
+    """Rows of one value, strip by strip."""
 
     made: list[Rows]
+    """Rows that each strip adds."""
     needed: list[Rows]
+    """Rows that each strip's readers need."""
 
 
 def fetch(step: Step, op: Fetch, source: Value | None, result: Value) -> Step:
-    """A copy to L1 for ``step``."""
+    """Copy step that brings ``source`` to L1 for ``step``."""
     wanted, layout = _FETCH.layouts(op)
     return Step(_FETCH, op, None, [source], wanted, result, layout, f"{step.name} input", [None])
 
 
 def strips_of(group: Group, high: int, machine: NpuMachine) -> Strips | None:
-    """With ``high`` rows of the last result each; None when a window reaches beyond one strip."""
+    """Strips with ``high`` rows of the last result each; None when a window reaches beyond one strip."""
     ranges = _ranges(group, high)
     return None if ranges is None else _Builder(group, ranges, machine).run()
 
 
 def _bias(step: Step) -> int | None:
-    """The operand that is its only bias, a constant."""
+    """Index of the operand that is the step's only bias, a constant; None: it has no such operand."""
     steps = [s for s in step.op.epilogue if s in (BIAS, RESIDUAL)]
     index = 2 + steps.index(BIAS) if steps.count(BIAS) == 1 else None
     return index if index is not None and step.arrays[index] is not None else None
@@ -132,14 +131,15 @@ def _under(op: Any, out: Rows) -> Rows:
 
 
 def _reads(step: Step) -> Iterator[tuple[Value, bool]]:
-    """(image, whether it is the convolution's X and not its residual)."""
+    """Images that a convolution reads, and whether each is its X (not its residual)."""
     for n, value in enumerate(step.operands):
         if value is not None:
             yield value, n == 0
 
 
 def _ranges(group: Group, high: int) -> dict[Value, _Ranges] | None:
-    """From the strips of the last result backwards; None when a window reaches beyond one strip."""
+    """Rows of every value, from the strips of the last result backwards; None when a window reaches beyond
+    one strip."""
     values = group.values
     total = values[-1].shape[2]
     count = -(-total // high)
@@ -174,21 +174,22 @@ def _ranges(group: Group, high: int) -> dict[Value, _Ranges] | None:
 
 
 class _Builder:
-    """Makes the steps of one group."""
+    """Builder of the steps of one group."""
 
     def __init__(self, group: Group, ranges: dict[Value, _Ranges], machine: NpuMachine):
         self.group, self.ranges, self.final = group, ranges, group.values[-1]
         self.machine = machine
         self.count = len(ranges[self.final].made)
         self.segments = {
-            v: [Value((1, v.shape[1], z - a, v.shape[3]), pinned=True) for a, z in ranges[v].needed]
+            v: [Value((1, v.shape[1], z - a, v.shape[3]), resident=True) for a, z in ranges[v].needed]
             for v in group.values[:-1]
         }
-        self.weights = {step.result: Value((self._elements(step),), pinned=True) for step in group.steps}
+        self.weights = {step.result: Value((self._elements(step),), resident=True) for step in group.steps}
         self.biases = {
-            step.result: Value((step.op.filters,), pinned=True, in_ub=True)
-            for step in group.steps if _bias(step) is not None
-        }  # fmt: skip
+            step.result: Value((step.op.filters,), resident=True, in_ub=True)
+            for step in group.steps
+            if _bias(step) is not None
+        }
         self.leaders: dict[Value, Step] = {}
 
     def run(self) -> Strips:
@@ -202,7 +203,7 @@ class _Builder:
         fresh = [[s for s in group.sources if self._first_reader(s) == n] for n in range(len(group.steps))]
 
         def images(n: int) -> list[Step]:
-            """What step ``n`` of the first strip is the first to read."""
+            """Copies of the source rows that step ``n`` of the first strip is the first to read."""
             return [part for source in fresh[n] for part in self._input(source, 0)]
 
         rest: list[Step] = []
@@ -224,15 +225,16 @@ class _Builder:
         return Strips(self._weights_of(group.steps[0]), images(0), kernels[0][0], rest, size)
 
     def _ahead(self) -> int:
-        """The kernel of a strip that the next strip's first one comes before: the last one, whose results
-        queue up for DRAM; or where a window slides over what the kernel right before makes, which would
-        have to be finished first, the last such one."""
+        """Index of the kernel of a strip before which the next strip's first kernel runs: the last one, whose
+        results queue up for DRAM; or the last one whose window slides over the result of the kernel right
+        before, which would have to be finished first."""
         steps = self.group.steps
-        return max(
-            (n for n in range(2, len(steps)) if steps[n].op.kernel[0] > 1
-             and steps[n].operands[0] is steps[n - 1].result),
-            default=len(steps) - 1,
-        )  # fmt: skip
+        sliding = (
+            n
+            for n in range(2, len(steps))
+            if steps[n].op.kernel[0] > 1 and steps[n].operands[0] is steps[n - 1].result
+        )
+        return max(sliding, default=len(steps) - 1)
 
     def _elements(self, step: Step) -> int:
         return step.space.weight_elements(step.op, self.machine)
@@ -241,7 +243,7 @@ class _Builder:
         return next(n for n, step in enumerate(self.group.steps) if source in step.operands)
 
     def _inputs(self, i: int, piece: int = 0, pieces: int = 1) -> list[Step]:
-        """A piece of what strip ``i`` reads of every source."""
+        """Copies of one of several pieces of the source rows that strip ``i`` reads."""
         return [part for s in self.group.sources for part in self._input(s, i, piece, pieces)]
 
     def _input(self, source: Value, i: int, piece: int = 0, pieces: int = 1) -> list[Step]:
@@ -257,7 +259,7 @@ class _Builder:
         return [fetch(self.group.steps[self._first_reader(source)], op, part, target)]
 
     def _weights_of(self, step: Step) -> list[Step]:
-        """Once for all strips: the bias to the unified buffer, the weights to L1."""
+        """Copies for all strips: the bias to the unified buffer, the weights to L1."""
         copies = []
         if step.result in self.biases:
             vector = Fetch(1, 1, step.op.filters, vector=True)
@@ -268,7 +270,7 @@ class _Builder:
         return copies
 
     def _strip(self, step: Step, i: int) -> Step:
-        """One convolution on the rows of strip ``i``."""
+        """The convolution ``step`` on the rows of strip ``i``."""
         ranges, segments = self.ranges, self.segments
         op, out = step.op, ranges[step.result].made[i]
         rows = _under(op, out)
@@ -302,6 +304,7 @@ class _Builder:
 
 
 def _part(segment: Value, has: Rows, rows: Rows) -> Value:
+    """View of some rows of a segment that holds the rows ``has``."""
     if has == rows:
         return segment
     image = (1, segment.shape[1], rows[1] - rows[0], segment.shape[3])

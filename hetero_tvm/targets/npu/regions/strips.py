@@ -1,4 +1,4 @@
-"""Chains of convolutions by strips of rows, when their images do not fit L1 whole.
+"""Strips: chains of convolutions computed by strips of rows, when their images do not fit L1 whole.
 
 A group is a run of convolutions.  Its output is computed strip by strip, and so is everything before
 it: strip by strip the input comes to L1 once for all its readers, intermediate images exist as
@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
 from hetero_tvm.targets.npu.regions.region import Value
@@ -29,16 +30,17 @@ from hetero_tvm.targets.npu.regions.residency import Step
 from hetero_tvm.targets.npu.regions.strip_kernels import Group, Strips, fetch, strips_of
 
 _LEAST_PIXELS = 96
-"""Of a strip: with fewer rows of the product, issuing instructions would cost more than the traffic."""
-_SWITCH = 30
-"""Cycles from one kernel of a strip to the next, at least."""
-_PATIENT = 1.2
-"""Copies of a group whose products take so many times as long as DRAM can wait for its stores, behind which
-stores to L1 wait."""
-_BURST = 1.5
-"""Results of a kernel come in a burst when DRAM takes so many times as long for them as their products."""
-_AHEAD = 4
-"""Kernels that a copy to L1 may be ahead of its place."""
+"""Least pixels of a strip: with fewer, issuing instructions costs more than the traffic."""
+_SWITCH_CYCLES = 30
+"""Least cycles from one kernel of a strip to the next."""
+_SLACK_RATIO = 1.2
+"""Time of a group's products over that of its DRAM traffic, from which on its copies can wait for its stores
+(behind which stores to L1 wait)."""
+_BURST_RATIO = 1.5
+"""Time that DRAM takes for a kernel's results over that of its products, from which on they come in a
+burst."""
+_MOST_AHEAD = 4
+"""Most kernels by which a copy to L1 runs ahead of its reader."""
 
 
 def split(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, share: float) -> list[Step]:
@@ -54,7 +56,7 @@ def split(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine, 
             before = None
         result = _joined(result, before, group.strips, room)
         before, at = group.strips, group.end
-        if group.matrix > group.moved * _PATIENT:
+        if group.matrix > group.moved * _SLACK_RATIO:
             urgent |= _urgent(group.strips, machine)
     return _prefetched([*result, *steps[at:]], room, urgent)
 
@@ -66,13 +68,15 @@ class _Found:
     start: int
     end: int
     strips: Strips | None
-    """None: a single convolution, which is by itself no group."""
+    """None for a single convolution, which is by itself no group."""
     matrix: float
+    """Estimated cycles of the matrix unit."""
     moved: float
-    """Estimated cycles of the matrix unit, and of DRAM."""
+    """Estimated cycles of DRAM."""
 
     @property
     def cycles(self) -> float:
+        """Estimated cycles."""
         return max(self.matrix, self.moved)
 
 
@@ -85,7 +89,7 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
         return None if strips is None else _Found(start, end, strips, *_estimate(strips, machine))
 
     def cover(start: int, end: int) -> list[_Found]:
-        """Groups of a run: all of it, or else the most of its end that fits, and what is before likewise."""
+        """Groups of a run: all of it, or else the longest end that fits, and the steps before likewise."""
         whole = Group.of(steps[start:end])
         if whole.bytes() <= room * 7 // 8:
             return []
@@ -96,9 +100,10 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
         return []
 
     groups = [
-        found for start, end in _runs(steps, last)
-        for found in ([_alone(steps, start, machine)] if end == start + 1 else cover(start, end))
-    ]  # fmt: skip
+        found
+        for start, end in _runs(steps, last)
+        for found in ([_single(steps, start, machine)] if end == start + 1 else cover(start, end))
+    ]
     while True:
         gains: list[tuple[float, int, _Found]] = []
         for n, (a, b) in enumerate(itertools.pairwise(groups)):
@@ -115,25 +120,25 @@ def _groups(steps: list[Step], last: dict[Value, int], machine: NpuMachine, room
         groups[n : n + 2] = [both]
 
 
-def _alone(steps: Sequence[Step], n: int, machine: NpuMachine) -> _Found:
-    """One convolution, which may become part of a group."""
+def _single(steps: Sequence[Step], n: int, machine: NpuMachine) -> _Found:
+    """The single convolution ``steps[n]``, which may become part of a group."""
     step, spec = steps[n], machine.spec
     images = sum(_bytes(value) for value in (*step.operands, step.result) if value is not None)
     moved = images + 2 * step.space.weight_elements(step.op, machine)
-    cycles = step.space.matrix_cycles(step.op, spec) + _SWITCH
+    cycles = step.space.matrix_cycles(step.op, spec) + _SWITCH_CYCLES
     return _Found(n, n + 1, None, cycles, moved / spec.dram_bytes_per_cycle)
 
 
 def _estimate(strips: Strips, machine: NpuMachine) -> tuple[float, float]:
-    """Cycles of the matrix unit and of DRAM."""
+    """Estimated cycles of the matrix unit and of DRAM."""
     spec, matrix, moved = machine.spec, 0, 0
     for step in strips.steps():
         if step.space.name == FetchSpace.name:
             moved += 2 * math.prod(step.op.out) * step.op.channels
         else:
             own = step.space.matrix_cycles(step.op, spec)
-            matrix += own + _SWITCH
-            if not step.result.root.pinned:
+            matrix += own + _SWITCH_CYCLES
+            if not step.result.root.resident:
                 moved += _bytes(step.result)
                 # What comes faster than DRAM takes it waits in the unified buffer, then in the accumulators.
                 waiting = _bytes(step.result) - spec.scratchpad("ub") * 3 // 8
@@ -146,17 +151,21 @@ def _urgent(strips: Strips, machine: NpuMachine) -> dict[Step, set[Value]]:
     spec, steps = machine.spec, strips.steps()
     copied = (step.operands[0] for step in steps if step.space.name == FetchSpace.name)
     images = {value.root for value in copied if value is not None}
+    burst = _BURST_RATIO * spec.dram_bytes_per_cycle
     return {
-        step: images for step in steps
-        if not step.result.root.pinned
-        and _bytes(step.result) > _BURST * spec.dram_bytes_per_cycle * step.space.matrix_cycles(step.op, spec)
-    }  # fmt: skip
+        step: images
+        for step in steps
+        if not step.result.root.resident
+        and _bytes(step.result) > burst * step.space.matrix_cycles(step.op, spec)
+    }
 
 
 def _joined(done: list[Step], before: Strips | None, strips: Strips, room: int) -> list[Step]:
-    """The next group's strips behind those of the group before: its first kernel, and what that needs,
-    come ahead of the last kernel of ``done``, as within a group, if the first input rows are made by
-    then and L1 has room."""
+    """The steps ``done`` with the next group's strips behind them.
+
+    The next group's first kernel, and the copies that it needs, come ahead of the last kernel of ``done``, as
+    within a group, if the first input rows are made by then and L1 has room.
+    """
     plain = [*done, *strips.steps()]
     if before is None:
         return plain
@@ -164,7 +173,7 @@ def _joined(done: list[Step], before: Strips | None, strips: Strips, room: int) 
     if not all(_made(part.operands[0], final) for part in strips.images):
         return plain
     ahead = [*front, *strips.weights, middle, *strips.images, strips.first, final, *strips.rest]
-    return ahead if _pinned(ahead) <= max(room, _pinned(plain)) else plain
+    return ahead if _resident_bytes(ahead) <= max(room, _resident_bytes(plain)) else plain
 
 
 def _made(rows: Value | None, final: Step) -> bool:
@@ -178,11 +187,11 @@ def _bytes(value: Value) -> int:
 
 
 def _live(steps: Sequence[Step]) -> tuple[list[int], dict[Value, int]]:
-    """Bytes of L1 that pinned values take at every step, and the first step of each."""
+    """Bytes of L1 that resident values take at every step; the first step of each value."""
     spans: dict[Value, tuple[int, int]] = {}
     for n, step in enumerate(steps):
         for value in (*step.operands, step.result, step.copy):
-            if value is not None and value.root.pinned and not value.in_ub:
+            if value is not None and value.root.resident and not value.in_ub:
                 spans[value.root] = (spans.get(value.root, (n, n))[0], n)
     live = [0] * (len(steps) + 1)
     for value, (a, z) in spans.items():
@@ -191,42 +200,47 @@ def _live(steps: Sequence[Step]) -> tuple[list[int], dict[Value, int]]:
     return list(itertools.accumulate(live)), {value: a for value, (a, _) in spans.items()}
 
 
-def _pinned(steps: Sequence[Step]) -> int:
-    """Bytes of L1 that pinned values take, at the worst step."""
+def _resident_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of L1 that resident values take at the worst step."""
     return max(_live(steps)[0])
 
 
 def _prefetched(steps: list[Step], room: int, urgent: Mapping[Step, Collection[Value]]) -> list[Step]:
-    """Copies to L1 as early as there is room, in their order: what one block needs arrives while the one
-    before still computes.  ``urgent``: steps whose stores go before copies of some images."""
+    """The steps with copies to L1 as early as there is room, in their order: the inputs of one block arrive
+    while the one before still computes.
+
+    Parameters
+    ----------
+    urgent : steps whose stores go before copies of some images.
+    """
     steps = list(steps)
-    order = [step for step in steps if step.space.name == FetchSpace.name and step.result.root.pinned]
+    order = [step for step in steps if step.space.name == FetchSpace.name and step.result.root.resident]
     barrier = 0
     for copy in order:
         at = steps.index(copy)
         live, first = _live(steps)
         target = copy.result.root
         size, alive = (0, at) if target.in_ub else (_bytes(target), first[target])
-        kernels, place, source = 0, at, copy.operands[0]
-        while place > barrier:
-            above = steps[place - 1]
+        kernels, to, source = 0, at, copy.operands[0]
+        while to > barrier:
+            above = steps[to - 1]
             if source is not None and source.root in urgent.get(above, ()):
                 break
             kernels += above.space.name != FetchSpace.name
-            full = place - 1 < alive and live[place - 1] + size > room
-            if full or kernels > _AHEAD or not _of_strip(above) or _feeds(above, copy):
+            full = to - 1 < alive and live[to - 1] + size > room
+            if full or kernels > _MOST_AHEAD or not _of_strip(above) or _feeds(above, copy):
                 break
-            place -= 1
-        steps.insert(place, steps.pop(at))
-        barrier = place + 1
+            to -= 1
+        steps.insert(to, steps.pop(at))
+        barrier = to + 1
         if source is not None:
-            stores = (step for step in reversed(steps[:place]) if source.root in urgent.get(step, ()))
+            stores = (step for step in reversed(steps[:to]) if source.root in urgent.get(step, ()))
             copy.behind = next(stores, None)
     return steps
 
 
 def _of_strip(step: Step) -> bool:
-    """Whether it leaves the room that it does not need to others."""
+    """Whether a step is a copy or a kernel of a strip, which leaves room in L1 to others."""
     return step.space.name == FetchSpace.name or (len(step.operands) > 1 and step.operands[1] is not None)
 
 
@@ -240,16 +254,14 @@ def _feeds(step: Step, copy: Step) -> bool:
 
 
 def thin(steps: Sequence[Step]) -> list[Step]:
-    """1x1 convolutions with strides, whose image is in DRAM, read only the pixels that they use."""
+    """The steps with a copy before every 1x1 convolution with strides whose image is in DRAM: it then reads
+    only the pixels that are used."""
     result: list[Step] = []
     for step in steps:
         op = step.op
-        if (
-            isinstance(step.space, NpuConv2dSpace) and 0 not in step.held and op.batch == 1
-            and op.kernel == (1, 1) and op.strides != (1, 1) and not any(op.padding)
-        ):  # fmt: skip
+        if isinstance(step.space, NpuConv2dSpace) and 0 not in step.held and _skips_pixels(op):
             copy = Fetch(op.height, op.width, op.channels, op.strides)
-            image = Value((1, op.channels, *copy.out), pinned=True)
+            image = Value((1, op.channels, *copy.out), resident=True)
             result.append(fetch(step, copy, step.operands[0], image))
             op = replace(op, height=copy.out[0], width=copy.out[1], strides=(1, 1))
             step = replace(step, op=op, operands=[image, *step.operands[1:]], recorded=None)
@@ -257,10 +269,16 @@ def thin(steps: Sequence[Step]) -> list[Step]:
     return result
 
 
+def _skips_pixels(op: Conv2d) -> bool:
+    """Whether a convolution of one image is 1x1 with strides."""
+    return op.batch == 1 and op.kernel == (1, 1) and op.strides != (1, 1) and not any(op.padding)
+
+
 # --- groups ----------------------------------------------------------------------------------------
 
 
 def _last_readers(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value, int]:
+    """Index of the last step that reads a value; ``len(steps)`` for values that leave the region."""
     last: dict[Value, int] = {value.root: len(steps) for value in outputs}
     for n, step in enumerate(steps):
         for value in step.operands:
@@ -270,7 +288,7 @@ def _last_readers(steps: Sequence[Step], outputs: Sequence[Value]) -> dict[Value
 
 
 def _runs(steps: Sequence[Step], last: dict[Value, int]) -> Iterator[tuple[int, int]]:
-    """Runs of convolutions that read one image and leave one; the shortest."""
+    """Shortest runs (start, end) of convolutions that read one image and leave one."""
     start = 0
     layouts = {step.result: step.layout for step in steps}
     for n, step in enumerate(steps):
@@ -300,6 +318,7 @@ def _is_chain(run: Sequence[Step], end: int, last: dict[Value, int]) -> bool:
 
 
 def _can_strip(step: Step) -> bool:
+    """Whether a step can compute some rows at a time from images in L1."""
     if not step.space.by_rows or step.op.batch != 1:
         return False
     free = [n for n, value in enumerate(step.operands) if value is not None]
@@ -308,8 +327,8 @@ def _can_strip(step: Step) -> bool:
 
 
 def _strips(group: Group, machine: NpuMachine, room: int) -> Strips | None:
-    """In strips that fit ``room``: the fastest of those that are not too short and leave room for the input
-    of one more strip."""
+    """Strips of a group that fit ``room``: the fastest of those that are not too short and leave room for the
+    input of one more strip; None: there are none."""
     final = group.steps[-1].op
     previous = 0
     found: Strips | None = None
@@ -326,7 +345,7 @@ def _strips(group: Group, machine: NpuMachine, room: int) -> Strips | None:
         strips = strips_of(group, high, machine)
         if strips is None:
             continue
-        need = _pinned(strips.steps())
+        need = _resident_bytes(strips.steps())
         if need <= room:
             found = found or strips
             if need + strips.input_bytes <= room and (cycles := max(_estimate(strips, machine))) < least:

@@ -67,7 +67,7 @@ def slot_key(slot: int) -> int:
 
 
 class Packed:
-    """Instructions as arrays.  Locations are numbered: the scratchpads in their order, then the parameters."""
+    """Instructions as arrays; locations are numbered: scratchpads in their order, then parameters."""
 
     def __init__(self, instrs: Sequence[Instr]):
         accesses: list[tuple[int, ...]] = []

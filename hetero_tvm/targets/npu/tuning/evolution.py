@@ -1,4 +1,4 @@
-"""New combinations from the best ones: crossed, changed, and chosen by a model of what whole models take."""
+"""Evolution: new combinations, crossed and changed from the best ones and chosen by a cost model."""
 
 from __future__ import annotations
 
@@ -12,31 +12,36 @@ from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.combinations import Combination
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.search.cost_model import SpaceModel
-from hetero_tvm.targets.npu.tuning.choices import Choices, placing_of, without_placing
+from hetero_tvm.targets.npu.tuning.choices import Choices, residency_of, without_residency
 
 _PARENTS, _CHILDREN, _BATCH, _AT_RANDOM = 16, 96, 6, 2
-_LARGE, _ALIKE = 3, 5
-"""So many parents may have the same families of so many of the largest kernels."""
-_CROSSED, _PLACED, _IN_PLACE = 0.4, 0.3, 0.4
-"""Shares: of children those of two parents; of changes those of placing, of others those in place."""
+"""Parents and children of a round; children that are timed: by the cost model, and at random."""
+_LARGEST, _MOST_ALIKE = 3, 5
+"""Most parents (5) that have the same families of points for the largest (3) kernels."""
+_CROSSED_SHARE = 0.4
+"""Share of children that have two parents."""
+_RESIDENCY_SHARE = 0.3
+"""Share of changes that change residency knobs."""
+_IN_PLACE_SHARE = 0.4
+"""Share of the other changes that take a point for the kernel's surroundings."""
 
 
 def plain(combination: Combination, kernels: Mapping[str, Choices]) -> dict[str, Point]:
-    """Without what is default anyway, and without tasks that are not there."""
+    """The combination without points that are defaults and without unknown tasks."""
     entries = combination.items()
     return {key: point for key, point in entries if key in kernels and point != kernels[key].default}
 
 
 def text_of(combination: Combination) -> str:
-    """Equal for equal combinations."""
+    """Text that is equal for equal combinations."""
     return point_key(combination)
 
 
 class Evolution:
     """Proposes combinations of points of some kernels.
 
-    The model of costs is gradient-boosted trees over what the spaces say of every kernel's point, how it is
-    placed and what it takes alone; it corrects the sum of the times alone.
+    The cost model is gradient-boosted trees over the features of every kernel's point, its residency knobs
+    and its time alone; it corrects the sum of the times alone.
     """
 
     def __init__(self, kernels: Mapping[str, Choices], seed: int):
@@ -45,7 +50,7 @@ class Evolution:
         self.large = sorted(kernels, key=lambda key: -kernels[key].alone(kernels[key].default))
 
     def learn(self, combination: Combination, cycles: float | None) -> None:
-        """What a whole model took; None: it failed."""
+        """Add the cycles that a whole model took; None: it failed."""
         self.model.add("model", self._features(combination), cycles)
 
     def _features(self, combination: Combination) -> list[float]:
@@ -54,7 +59,7 @@ class Evolution:
         return [*(x for kernel, point in points for x in kernel.features(point)), 1e6 / max(alone, 1.0)]
 
     def next(self, archive: Mapping[str, tuple[Combination, float | None]]) -> list[Combination]:
-        """The next ones to time; [] when hardly anything is new.  ``archive``: what is known, by text."""
+        """Combinations to time next; none when hardly anything is new.  ``archive``: known ones by text."""
         parents = self._parents(archive)
         children: dict[str, Combination] = {}
         for _ in range(4 * _CHILDREN):
@@ -78,15 +83,15 @@ class Evolution:
         parents = []
         for _, text in sorted(known):
             combination = archive[text][0]
-            families = tuple(self.kernels[key].family(combination.get(key)) for key in self.large[:_LARGE])
+            families = tuple(self.kernels[key].family(combination.get(key)) for key in self.large[:_LARGEST])
             seen[families] += 1
-            if seen[families] <= _ALIKE:
+            if seen[families] <= _MOST_ALIKE:
                 parents.append(combination)
         return parents[:_PARENTS]
 
     def _child(self, parents: Sequence[Combination]) -> Combination:
         child = dict(self._parent(parents))
-        if self.dice.random() < _CROSSED:
+        if self.dice.random() < _CROSSED_SHARE:
             other = self._parent(parents)
             for key, kernel in self.kernels.items():
                 if self.dice.random() < 0.5:
@@ -97,22 +102,22 @@ class Evolution:
         return child
 
     def _parent(self, parents: Sequence[Combination]) -> Combination:
-        """The better, the likelier."""
+        """A random parent: the better, the likelier."""
         return parents[min(self.dice.randrange(len(parents)), self.dice.randrange(len(parents)))]
 
     def _kernel(self) -> str:
-        """One to change: large ones are likelier."""
+        """Key of a random kernel: the larger, the likelier."""
         keys = list(self.kernels)
         weights = [self.kernels[key].alone(self.kernels[key].default) ** 0.5 for key in keys]
         return self.dice.choices(keys, weights)[0]
 
     def _mutated(self, key: str, point: Point) -> Point:
         kernel = self.kernels[key]
-        if len(kernel.listed) == 1 or self.dice.random() < _PLACED:
-            changed = {**point, **self.dice.choice(kernel.placings({}))}
-            return changed if changed != point else without_placing(point)
-        if kernel.in_place and self.dice.random() < _IN_PLACE:
-            return {**self.dice.choice(kernel.in_place), **placing_of(point)}
-        # Fast ones alone are likelier.
-        places = [self.dice.randrange(len(kernel.listed)) for _ in range(2)]
-        return {**kernel.listed[min(places)], **placing_of(point)}
+        if len(kernel.listed) == 1 or self.dice.random() < _RESIDENCY_SHARE:
+            changed = {**point, **self.dice.choice(kernel.residency_changes({}))}
+            return changed if changed != point else without_residency(point)
+        if kernel.in_place and self.dice.random() < _IN_PLACE_SHARE:
+            return {**self.dice.choice(kernel.in_place), **residency_of(point)}
+        # Points that are fast alone are likelier.
+        ranks = [self.dice.randrange(len(kernel.listed)) for _ in range(2)]
+        return {**kernel.listed[min(ranks)], **residency_of(point)}

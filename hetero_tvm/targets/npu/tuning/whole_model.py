@@ -22,17 +22,20 @@ from hetero_tvm.records.combinations import Combination, Found, Known
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.targets.npu.device.driver import open_device
-from hetero_tvm.targets.npu.regions.lowering import RegionTimer
-from hetero_tvm.targets.npu.tuning.choices import Choices, placing_of, without_placing
+from hetero_tvm.targets.npu.tuning.choices import Choices, residency_of, without_residency
 from hetero_tvm.targets.npu.tuning.evolution import Evolution, plain, text_of
+from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
 
-_PLACING_HOPE, _FAMILY_HOPE = 0.02, 0.06
-"""What the survey hopes to gain: of the model's time, by placing the kernel with most calls otherwise; of a
-kernel's own time, by the best of a family."""
-_PLACED = 4
-"""Points for the place of a kernel that the survey tries."""
-_NICHES, _BETTER = 4, 0.995
-"""Families from which the survey may begin anew, if the model is so much faster with them."""
+_RESIDENCY_GAIN = 0.02
+"""Share of the model's time that the survey expects to gain by another residency of the kernel with most
+calls."""
+_FAMILY_GAIN = 0.06
+"""Share of a kernel's own time that the survey expects to gain by the best point of a family."""
+_IN_PLACE_POINTS = 4
+"""Points for the surroundings of a kernel that the survey tries."""
+_RESTARTS, _RESTART_RATIO = 4, 0.995
+"""Most families from which the survey begins anew; time of the model with one, relative to without, below
+which it does."""
 _HOPELESS = 1.02
 """Changes that make the model slower by more than that are not tried again in the second round."""
 _IDLE = 400
@@ -81,7 +84,8 @@ class _Search:
         self.archive: dict[str, tuple[Combination, float | None]] = {}
         self.best: tuple[float, Combination] = (float("inf"), {})
         self.idle = 0
-        self.niches: set[tuple[str, Hashable]] = set()
+        self.restarted: set[tuple[str, Hashable]] = set()
+        """Pairs (kernel, family) from which the survey has begun anew."""
         self.total = sum(kernel.alone(kernel.default) for kernel in kernels.values())
         self.large = sorted(kernels, key=lambda key: -kernels[key].alone(kernels[key].default))
 
@@ -147,8 +151,8 @@ class _Search:
         """The best combination without what changes no code."""
         cycles, best = self.best
         for key, point in self.best[1].items():
-            fewer = [{n: c for n, c in point.items() if n != name} for name in placing_of(point)]
-            for change in (self.kernels[key].default, without_placing(point), *fewer):
+            fewer = [{n: c for n, c in point.items() if n != name} for name in residency_of(point)]
+            for change in (self.kernels[key].default, without_residency(point), *fewer):
                 simpler = plain({**best, key: change}, self.kernels)
                 try:
                     same = self.timer.cycles(simpler, None) == cycles
@@ -161,20 +165,20 @@ class _Search:
 
     # the survey ------------------------------------------------------------------------------------
     def _alone(self) -> Combination:
-        """What is best of every kernel alone."""
+        """Combination of the points that are fastest alone."""
         return {key: kernel.listed[0] for key, kernel in self.kernels.items()}
 
     def _survey(self) -> Iterator[Combination]:
         first, more = self._changes(0, 1), self._changes(1, 3)
         yield from self._climb(self.best[1], first)
         # Where another family of a kernel is better than its default, its own best surroundings.
-        for _ in range(_NICHES):
-            if (niche := self._next_niche()) is None:
+        for _ in range(_RESTARTS):
+            if (restart := self._next_restart()) is None:
                 break
-            key, combination = niche
+            key, combination = restart
             yield (without := plain({**combination, key: self.kernels[key].default}, self.kernels))
             before = self._known(without)
-            if before is not None and self._known(combination) < _BETTER * before:
+            if before is not None and self._known(combination) < _RESTART_RATIO * before:
                 yield from self._climb(combination, [change for change in first if change[0] != key])
         yield from self._climb(self.best[1], [*first, *more, *self._in_place()])
 
@@ -198,7 +202,7 @@ class _Search:
             if least == before:
                 return
 
-    def _next_niche(self) -> tuple[str, Combination] | None:
+    def _next_restart(self) -> tuple[str, Combination] | None:
         """A kernel, and the best combination with a family of its points that the best one overall lacks and
         no climb began with."""
         default = self._known({})
@@ -210,38 +214,38 @@ class _Search:
                 family = kernel.family(combination.get(key))
                 if family != kernel.family(self.best[1].get(key)):
                     found[key, family] = min(found.get((key, family), (cycles, text)), (cycles, text))
-        fresh = [(cycles, niche, text) for niche, (cycles, text) in found.items() if niche not in self.niches]
+        fresh = [(cycles, of, text) for of, (cycles, text) in found.items() if of not in self.restarted]
         if not fresh:
             return None
-        _, niche, text = min(fresh, key=lambda entry: entry[0])
-        self.niches.add(niche)
-        return niche[0], self.archive[text][0]
+        _, restart, text = min(fresh, key=lambda entry: entry[0])
+        self.restarted.add(restart)
+        return restart[0], self.archive[text][0]
 
     def _known(self, combination: Combination) -> float | None:
         return self.archive.get(text_of(combination), (None, None))[1]
 
     def _changes(self, begin: int, end: int) -> list[tuple[str, Point]]:
-        """By kernel: so many of the best points of every family, and placings if those from the first on;
-        what promises most of the model's time first."""
+        """Pairs (kernel, change): ranks ``begin`` to ``end`` of every family's points, and residency changes
+        if ``begin`` is 0; the largest expected gain of the model first."""
         found: list[tuple[float, str, Point]] = []
         most = max(kernel.task.count for kernel in self.kernels.values())
         for key, kernel in self.kernels.items():
             share = kernel.alone(kernel.default) / self.total
-            for placing in kernel.placings({}) if begin == 0 else ():
-                found.append((_PLACING_HOPE * kernel.task.count / most, key, placing))
+            for change in kernel.residency_changes({}) if begin == 0 else ():
+                found.append((_RESIDENCY_GAIN * kernel.task.count / most, key, change))
             for family in kernel.families().values():
                 for point in [p for p in family if p != kernel.default][begin:end]:
                     gain = 1 - kernel.alone(point) / kernel.alone(kernel.default)
-                    found.append((share * max(gain, _FAMILY_HOPE), key, point))
+                    found.append((share * max(gain, _FAMILY_GAIN), key, point))
         return [(key, change) for _, key, change in sorted(found, key=lambda entry: -entry[0])]
 
     def _in_place(self) -> list[tuple[str, Point]]:
-        """Points for the places in which the kernels stand now, the largest kernels first."""
+        """Points for the surroundings that the kernels have now, the largest kernels first."""
         self._cycles(self.best[1])
-        for key, places in self.timer.places.items():
+        for key, surroundings in self.timer.surroundings.items():
             if key in self.kernels:
-                self.kernels[key].note_places(places)
-        return [(key, point) for key in self.large for point in self.kernels[key].in_place[:_PLACED]]
+                self.kernels[key].note_surroundings(surroundings)
+        return [(key, point) for key in self.large for point in self.kernels[key].in_place[:_IN_PLACE_POINTS]]
 
 
 def _equal(a: float | None, b: float | None) -> bool:

@@ -15,7 +15,6 @@ from hetero_tvm.schedules.npu.images.global_pool import NpuGlobalPoolSpace
 from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
 from hetero_tvm.targets.npu.device.driver import Run, open_device
 from hetero_tvm.targets.npu.regions.compile_region import RegionCompiler
-from hetero_tvm.targets.npu.regions.features import ALL, Features
 from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.regions.residency import Step
 
@@ -76,11 +75,12 @@ class Chain:
             images.append(op.reference(*(images[o] if isinstance(o, int) else o for o in operands)))
         return images[-1]
 
-    def compile(self, machine: NpuMachine, features: Features = ALL) -> CompiledRegion:
-        return ChainRegion(machine, self, features).compile()
+    def run(self, machine: NpuMachine) -> tuple[np.ndarray, Run]:
+        """The last image as the simulator computes it, and the run's cost."""
+        return self.run_region(machine, ChainRegion(self, KernelCache(machine)).compile())
 
-    def run(self, machine: NpuMachine, features: Features = ALL) -> tuple[np.ndarray, Run]:
-        region = self.compile(machine, features)
+    def run_region(self, machine: NpuMachine, region: CompiledRegion) -> tuple[np.ndarray, Run]:
+        """:meth:`run` of a region that this chain was compiled to."""
         bound = {"constants": np.frombuffer(region.constants, np.uint8), "x": self.x}
         bound["y"] = (self.shapes[-1], np.float32)
         with open_device(machine.spec) as device:
@@ -89,10 +89,10 @@ class Chain:
 
 
 class ChainRegion(RegionCompiler):
-    """Steps from a chain instead of from bindings."""
+    """Region compiler whose steps come from a chain instead of from bindings."""
 
-    def __init__(self, machine: NpuMachine, chain: Chain, features: Features = ALL):
-        super().__init__("chain", machine, KernelCache(machine, features))
+    def __init__(self, chain: Chain, cache: KernelCache):
+        super().__init__("chain", cache)
         self.chain = chain
 
     def prepare(self, builder: Any) -> tuple[list[Step], list[tuple[str, Value]]]:

@@ -12,15 +12,19 @@ from hetero_tvm.targets.npu.isa.stream import Builder, Stream
 from hetero_tvm.targets.npu.regions.sites import Instr
 from hetero_tvm.targets.npu.regions.sync import (
     ONLY_READ,
+    Location,
     Packed,
-    Place,
     Synchronizer,
     scratchpad_key,
     slot_key,
 )
 from tests.schedules.npu.running import compile_kernel, machine, sample
 
-PLACES = [*(Place(scratchpad_key(name)) for name in SCRATCHPADS), Place(ONLY_READ), Place(slot_key(1), 64)]
+LOCATIONS = [
+    *(Location(scratchpad_key(name)) for name in SCRATCHPADS),
+    Location(ONLY_READ),
+    Location(slot_key(1), 64),
+]
 WEIGHTS, RESULT = 0, 1
 """Parameters."""
 
@@ -29,7 +33,7 @@ def synchronized(*instrs):
     """(source, target, after, before) of the flags of instructions: (queue, accesses)."""
     sync = Synchronizer()
     made = [Instr(bytes(8), queue, accesses, None, None) for queue, accesses in instrs]
-    sync.add(Packed(made), PLACES)
+    sync.add(Packed(made), LOCATIONS)
     return [tuple(flag) for flag in sync.flags.tolist()]
 
 
@@ -87,12 +91,12 @@ def test_marks_keep_what_comes_behind_them():
     sync = Synchronizer()
 
     def add(queue, *access):
-        sync.add(Packed([Instr(bytes(8), queue, [access], None, None)]), PLACES)
+        sync.add(Packed([Instr(bytes(8), queue, [access], None, None)]), LOCATIONS)
 
     add(4, "l1", 0, 16, True)
     mark = sync.mark()
     add(4, "l1", 32, 48, True)
-    sync.merge(Place(scratchpad_key("l1")), 64, mark)
+    sync.merge(Location(scratchpad_key("l1")), 64, mark)
     add(1, "l1", 16, 32, False)
     add(1, "l1", 0, 16, False)
     assert sync.flags.tolist() == [(4, 1, 0, 3)]
@@ -102,21 +106,21 @@ def test_what_is_merged_still_conflicts():
     """A merged tensor counts as one access, by its last instruction."""
     tiles = [(0, [("l1", 16 * n, 16 * n + 16, True)]) for n in range(4)]
     sync = Synchronizer()
-    sync.add(Packed([Instr(bytes(8), *tile, None, None) for tile in tiles]), PLACES)
-    sync.merge(Place(scratchpad_key("l1")), 64, sync.mark())
-    sync.add(Packed([Instr(bytes(8), 1, [("l1", 0, 16, False)], None, None)]), PLACES)
+    sync.add(Packed([Instr(bytes(8), *tile, None, None) for tile in tiles]), LOCATIONS)
+    sync.merge(Location(scratchpad_key("l1")), 64, sync.mark())
+    sync.add(Packed([Instr(bytes(8), 1, [("l1", 0, 16, False)], None, None)]), LOCATIONS)
     assert sync.flags.tolist() == [(0, 1, 3, 4)]
 
 
 def test_an_instruction_waits_for_what_it_is_told_to():
     sync = Synchronizer()
     stores = [Instr(bytes(8), 4, [(RESULT, 64 * n, 64 * n + 64, True)], None, None) for n in range(3)]
-    sync.add(Packed(stores), PLACES)
+    sync.add(Packed(stores), LOCATIONS)
     mark = sync.mark()
-    sync.add(Packed(stores[:1]), PLACES)
+    sync.add(Packed(stores[:1]), LOCATIONS)
     for _ in range(2):  # known already the second time
         sync.after("dma_in", "dma_out", mark)
-        sync.add(Packed([Instr(bytes(8), 0, [("l1", 0, 64, True)], None, None)]), PLACES)
+        sync.add(Packed([Instr(bytes(8), 0, [("l1", 0, 64, True)], None, None)]), LOCATIONS)
     assert [tuple(flag) for flag in sync.flags.tolist()] == [(4, 0, 2, 4)]
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from hetero_tvm import api
 from hetero_tvm.targets.npu.device.driver import open_device
-from hetero_tvm.targets.npu.regions.lowering import RegionTimer
+from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from hetero_tvm.records.store import VERIFIED, new_record
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.targets.npu.device.driver import open_device
 from hetero_tvm.targets.npu.isa.stream import Stream
-from hetero_tvm.targets.npu.regions.lowering import RegionTimer, lower_regions
+from hetero_tvm.targets.npu.regions.lowering import lower_regions
+from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
 from hetero_tvm.targets.npu.tuning.whole_model import search
 from tests.targets.npu.isa.programs import at_load
 from tests.targets.npu.regions.flag_mutants import Judge, mutants

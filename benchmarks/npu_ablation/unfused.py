@@ -1,4 +1,7 @@
-"""Products and convolutions without what was fused into them: to measure what that is worth."""
+"""Regions without fusion: every result goes through DRAM, every step behind a product is a kernel of its own.
+
+Products and convolutions keep the tiles that they have with their epilogues.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,9 @@ from hetero_tvm.schedules.npu.fetch import FetchSpace
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.matmul.space import NpuMatmulSpace
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
+from hetero_tvm.targets.npu.regions import residency
+from hetero_tvm.targets.npu.regions.compile_region import RegionCompiler
+from hetero_tvm.targets.npu.regions.graph_region import GraphRegion
 from hetero_tvm.targets.npu.regions.region import Value
 from hetero_tvm.targets.npu.regions.residency import Step
 
@@ -134,3 +140,19 @@ def split(steps: Sequence[Step], machine: NpuMachine) -> list[Step]:
             )  # fmt: skip
             value = made
     return result
+
+
+class Unfused(RegionCompiler):
+    """Region compiler that splits epilogues off and keeps nothing on chip between kernels."""
+
+    def arrange(
+        self, steps: list[Step], leaving: Sequence[Value], strip_share: float, least_free: int
+    ) -> list[Step]:
+        steps = split(steps, self.machine)
+        every = [value for step in steps for value, _ in step.writes()]
+        residency.settle(steps, every, self.machine, least_free)
+        return steps
+
+
+class UnfusedRegion(Unfused, GraphRegion):
+    """Region of a graph without fusion."""
