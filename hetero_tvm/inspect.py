@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _library(path: Path, options: argparse.Namespace) -> int:
-    """What an exported library says about itself."""
+    """Prints what an exported library says about itself."""
     asked = ("memory", "verify", "plot", "dump_ir")
     if wrong := [f"--{name.replace('_', '-')}" for name in asked if getattr(options, name)]:
         raise UsageError(f"{', '.join(wrong)}: {path.name} is a built library", hint="name the model instead")

@@ -28,18 +28,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="columns id,lower,upper,size[,alignment]")
     parser.add_argument(
-        "--capacity", type=cli_common.count, metavar="BYTES",
+        "--capacity",
+        type=cli_common.count,
+        metavar="BYTES",
         help="stop at the first plan within it (default: look for the lowest peak)",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="OUT.csv", help="write the buffers with their offset")
     parser.add_argument(
-        "--seconds", type=float, default=_DEFAULT_SECONDS, metavar="S",
+        "--seconds",
+        type=float,
+        default=_DEFAULT_SECONDS,
+        metavar="S",
         help=f"limit of the search (default: {_DEFAULT_SECONDS:g})",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--alignment", type=cli_common.positive, default=1, metavar="BYTES",
+        "--alignment",
+        type=cli_common.positive,
+        default=1,
+        metavar="BYTES",
         help="of every offset, a power of two (default: 1)",
-    )  # fmt: skip
+    )
     parser.add_argument("--seed", type=cli_common.count, default=0, help="of the search (default: 0)")
     parser.add_argument("--verify", action="store_true", help="run the independent checker on the plan")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the arena over time (PNG, SVG, PDF)")
@@ -91,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _why_impossible(problem: Problem, capacity: int) -> str:
-    """Why no plan can fit."""
+    """Reason why no plan can fit."""
     time, live = problem.fullest()
     needed = sum(b.size for b in live)
     if needed > capacity:

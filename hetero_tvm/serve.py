@@ -24,11 +24,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve this machine's CPU and GPUs to `python -m hetero_tvm.tune --rpc HOST:PORT`. "
         "Whoever reaches the port can run code here: keep it inside a trusted network.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; "
-                        "0.0.0.0 for all)")  # fmt: skip
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; 0.0.0.0 for all)"
+    )
     parser.add_argument("--port", type=cli_common.positive, default=9090, help="default: 9090")
-    parser.add_argument("--tracker", metavar="HOST:PORT", help="announce this machine to a tracker "
-                        "(python -m tvm.exec.rpc_tracker)")  # fmt: skip
+    parser.add_argument(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="announce this machine to a tracker (python -m tvm.exec.rpc_tracker)",
+    )
     parser.add_argument("--key", help="the name under which the tracker knows this kind of machine")
     parser.set_defaults(precision=None, shape=[])  # what every command line is checked for
     return parser
@@ -83,7 +87,7 @@ def _leave() -> None:
 
 
 def _devices() -> list[str]:
-    """One line per kind of device that there is to be served, for the first lines of the log."""
+    """Lines on the devices that there are to be served, one per kind, for the start of the log."""
     from hetero_tvm.targets.registry import kinds, target_class
 
     return [line for kind in kinds() if (line := target_class(kind).devices_served()) is not None]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
 
 _SECONDS_PER_TRIAL = 0.12
-"""For the estimate of --dry-run; the comparison at the end and the start-up come on top."""
+"""Estimate for --dry-run; the comparison at the end and the start-up come on top."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,16 +25,19 @@ def _parser() -> argparse.ArgumentParser:
     text = "Tune a model's kernels for this machine, check the result, export one .so."
     parser = cli_common.parser("tune", text)
     parser.add_argument(
-        "--trials", type=cli_common.count, metavar="N",
+        "--trials",
+        type=cli_common.count,
+        metavar="N",
         help="candidates to measure in all; finished ones count (default: 64, or no limit with --minutes); "
         "for an NPU as many whole models after them",
-    )  # fmt: skip
+    )
     parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
     parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
     parser.add_argument(
-        "--rpc", metavar="HOST:PORT[:KEY]",
+        "--rpc",
+        metavar="HOST:PORT[:KEY]",
         help="measure on another machine: a server (python -m hetero_tvm.serve), or a tracker's device KEY",
-    )  # fmt: skip
+    )
     parser.add_argument("--dry-run", action="store_true", help="only list the tasks and the expected time")
     return parser
 

@@ -1,1 +1,1 @@
-"""What the commands share: options, the exit code of an error, tables and documents on stdout."""
+"""Shared parts of the commands: options, the exit code of an error, tables and documents on stdout."""

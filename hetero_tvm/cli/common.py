@@ -1,4 +1,4 @@
-"""What the command lines share: options, error reporting, JSON output."""
+"""Shared parts of the command lines: options, error reporting, JSON output."""
 
 from __future__ import annotations
 
@@ -85,14 +85,21 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser with the options of every command that optimizes a model."""
     result = _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
     result.add_argument(
-        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL",
+        "model",
+        nargs="?",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
         help=f"an ONNX file, a torch.export program (.pt2), or zoo:NAME (default: {DEFAULT_MODEL})",
-    )  # fmt: skip
+    )
     result.add_argument("--target", default="cpu", help="KIND[:VARIANT] (default: cpu, auto-detected)")
     result.add_argument(
-        "--shape", type=shape, action="append", default=[], metavar="NAME=1x128",
+        "--shape",
+        type=shape,
+        action="append",
+        default=[],
+        metavar="NAME=1x128",
         help="fix the shape of an input; may be repeated",
-    )  # fmt: skip
+    )
     result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
     result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
     result.add_argument(

@@ -1,4 +1,4 @@
-"""What an exported library says about itself: signature, target, kernels, registers, memory.
+"""Report of an exported library: signature, target, kernels, registers, memory.
 
 Only the manifest is read: nothing is loaded, so a library for a GPU or another CPU can be read anywhere.
 """

@@ -1,4 +1,4 @@
-"""What a model's memory plan says, for people and for programs."""
+"""Report of a model's memory plan, for people and for programs."""
 
 from __future__ import annotations
 

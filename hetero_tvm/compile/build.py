@@ -56,7 +56,7 @@ class BuiltModel:
 
     @property
     def unrunnable(self) -> str | None:
-        """Why this model cannot be run, and so not be checked, on this machine; None when it can."""
+        """Reason why this model cannot be run, and so not checked, on this machine; None when it can."""
         return self.optimized.target.unrunnable()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -94,23 +94,27 @@ class BuiltModel:
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
-        """One entry per distinct kernel, in the order of first use (for tables and the manifest)."""
+        """Entries, one per distinct kernel, in the order of first use (for tables and the manifest)."""
         rows = []
         for task in self.optimized.tasks:
             choice = self.choices[task.key]
             rows.append(
                 {
-                    "kernel": task.name, "calls": task.count, "flops": task.flops, "bytes": task.nbytes,
-                    "space": task.space.name if task.space else "generic", "record": choice.origin,
+                    "kernel": task.name,
+                    "calls": task.count,
+                    "flops": task.flops,
+                    "bytes": task.nbytes,
+                    "space": task.space.name if task.space else "generic",
+                    "record": choice.origin,
                     "point": dict(choice.point) if choice.point is not None else None,
                     "seconds": choice.seconds,
                     "nodes": list(task.calls[0]),
                 }
-            )  # fmt: skip
+            )
         return rows
 
     def manifest(self) -> Manifest:
-        """What the exported library will say about itself."""
+        """Manifest of the library that is exported."""
         optimized = self.optimized
         target = optimized.target.describe()
         return Manifest(
@@ -212,7 +216,7 @@ def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> Mem
 def _lowered(
     optimized: OptimizedModel, choices: Mapping[str, Choice], several: bool
 ) -> tuple[IRModule, MemoryPlan]:
-    """One variant with scheduled kernels, and its planned memory."""
+    """Lowered module of one variant, with scheduled kernels, and its memory plan."""
     target = optimized.target
     suffix = target.entry.removeprefix("main") if several else ""
     module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
@@ -220,7 +224,7 @@ def _lowered(
 
 
 def _merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
-    """One module of all variants; each variant's ``main`` becomes its entry."""
+    """Module with the kernels of all variants; each variant's ``main`` becomes its entry."""
     if len(modules) == 1 and entries[0] == "main":
         return modules[0]
     functions, taken = {}, set()

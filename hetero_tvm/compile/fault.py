@@ -10,6 +10,7 @@ import numpy as np
 from hetero_tvm.compile.kernels import apply_choices
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.host.tvm import IRModule, relax, tvm
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import intermediate, tensors_of_nodes
@@ -25,7 +26,7 @@ stay near 1e-6 of the largest value where 1e-5 is allowed, a wrong one is off by
 def first_fault(
     optimized: OptimizedModel, choices: Mapping[str, Choice], inputs: Mapping[str, np.ndarray]
 ) -> str:
-    """One line that names what went wrong first, with its nodes and error.
+    """Line that names what went wrong first, with its nodes and error.
 
     A kernel is at fault when its output is not what its contract makes of its own inputs.  When
     every kernel keeps its contract, the fusion is at fault at whose result the model first leaves
@@ -100,7 +101,7 @@ def _first_departure(
     return None
 
 
-def _as_source(op: Any, value: np.ndarray) -> np.ndarray:
+def _as_source(op: FusedOp, value: np.ndarray) -> np.ndarray:
     """A result as the source model has it, images as plain NCHW."""
     if getattr(op, "y_layout", None) is not None:
         return Layout.parse(op.y_layout).unpack(value, op.out_image[1])

@@ -1,4 +1,4 @@
-"""From tasks to kernels: every call gets its scheduled kernel and constants in the layout it wants."""
+"""Kernels for tasks: every call gets its scheduled kernel and constants in the layout it wants."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class OptimizedModel:
         return folders.store(self.machine, self.target.record_kind, device)
 
     def variants(self) -> tuple[OptimizedModel, ...]:
-        """One model per variant of the target; the model itself when there is only one."""
+        """Models, one per variant of the target; the model itself when there is only one."""
         targets = self.target.variants
         if targets == (self.target,):
             return (self,)

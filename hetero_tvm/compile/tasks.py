@@ -1,4 +1,4 @@
-"""From an optimized module to its tuning tasks."""
+"""Tuning tasks of an optimized module: its distinct kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one candidate is, how it is named on the wire, and how it becomes a kernel.
+"""Candidates: what one is, how it is named on the wire, how it becomes a kernel.
 
 A candidate is a dictionary with exactly one of the keys
 
@@ -13,10 +13,15 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import TuningError
+from hetero_tvm.machines.base import Machine
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Point, thaw
+
+if TYPE_CHECKING:  # see schedules/task.py
+    from hetero_tvm.host.tvm import PrimFunc
 
 Candidate = Mapping[str, Any]
 
@@ -62,14 +67,14 @@ def find_object(reference: str) -> Any:
     return found
 
 
-def emit(space: DesignSpace, op: Any, point: Point, machine: Any) -> Any:
+def emit(space: DesignSpace, op: FusedOp, point: Point, machine: Machine) -> Any:
     """The kernel of a point that may come from a file: it is checked against the space first."""
     point = thaw(point)
     space.check(op, point, machine)
     return space.emit(op, point, machine)
 
 
-def apply_trace(workload: Any, trace: str) -> Any:
+def apply_trace(workload: PrimFunc, trace: str) -> Any:
     """The module that a recorded MetaSchedule trace makes of an unscheduled workload."""
 
     from hetero_tvm.host.tvm import s_tir

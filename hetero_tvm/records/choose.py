@@ -1,4 +1,4 @@
-"""Which candidate each kernel of a model is built with."""
+"""Choice of the candidate that each kernel of a model is built with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.combinations import best_combination
 from hetero_tvm.records.store import RANKED, VERIFIED, Record, RecordStore
 from hetero_tvm.schedules.base import thaw
+from hetero_tvm.schedules.task import Task
 
 DEFAULT = "default"
 
@@ -31,8 +33,8 @@ class Choice:
     seconds: float | None = None
 
 
-def choose(tasks: Iterable[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
-    """For each task (by key) the best record that fits this machine, else the space's default.
+def choose(tasks: Iterable[Task], machine: Machine, store: RecordStore) -> dict[str, Choice]:
+    """Choices by task key: the best record that fits this machine, else the space's default.
 
     Where kernels overlap (``machine.whole_models``), what is best alone may make a model slower: there only
     combinations count that were timed in this very model.
@@ -42,7 +44,7 @@ def choose(tasks: Iterable[Any], machine: Any, store: RecordStore) -> dict[str, 
     return {task.key: choose_one(task, machine, store) for task in tasks}
 
 
-def _together(tasks: Sequence[Any], machine: Any, store: RecordStore) -> dict[str, Choice]:
+def _together(tasks: Sequence[Task], machine: Machine, store: RecordStore) -> dict[str, Choice]:
     """The best combination of the model; none when it has a point that its space no longer knows."""
     chosen = {task.key: _default(task, machine) for task in tasks}
     found = best_combination(tasks, store)
@@ -62,19 +64,19 @@ def _together(tasks: Sequence[Any], machine: Any, store: RecordStore) -> dict[st
     return chosen
 
 
-def _alone(task: Any, point: Mapping[str, Any], machine: Any, store: RecordStore) -> float | None:
+def _alone(task: Task, point: Mapping[str, Any], machine: Machine, store: RecordStore) -> float | None:
     """Seconds of the kernel alone, whatever the point says beyond the space's knobs."""
     names = {knob.name for knob in task.space.knobs(task.op, machine)}
     record = store.measured(task).get(point_key({n: c for n, c in point.items() if n in names}))
     return record.seconds if record is not None and record.ok else None
 
 
-def _default(task: Any, machine: Any) -> Choice:
+def _default(task: Task, machine: Machine) -> Choice:
     point = None if task.space is None else dict(task.space.default(task.op, machine))
     return Choice(point, None, DEFAULT)
 
 
-def choose_one(task: Any, machine: Any, store: RecordStore) -> Choice:
+def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
     """See :func:`choose`.  A record whose point the space no longer knows counts as none."""
     found = store.best(task)
     if found is not None:

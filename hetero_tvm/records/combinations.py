@@ -1,4 +1,4 @@
-"""Points of all kernels of a model together, and the records of what the model took with them.
+"""Combinations: one point per kernel of a model, and the records of what the whole model took.
 
 Where kernels overlap and share memory, what is best alone need not be best beside its neighbours.  The
 records of such a target have one more entry per model, whose candidates are *combinations*.
@@ -14,6 +14,7 @@ from typing import Any
 
 from hetero_tvm.records.store import Record, RecordStore
 from hetero_tvm.schedules.base import Point, thaw
+from hetero_tvm.schedules.task import Task
 
 Combination = Mapping[str, Point]
 """Task key -> point; tasks that are not in it have their default."""
@@ -27,21 +28,21 @@ class _Space:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """What stands for a model where records ask for a task: which kernels it has and how often."""
+    """Stand-in for a model where records ask for a task: its kernels and how often each is called."""
 
     key: str
     name: str = "whole model"
     space: _Space = _Space()
 
     @classmethod
-    def of(cls, tasks: Iterable[Any]) -> WholeModel:
+    def of(cls, tasks: Iterable[Task]) -> WholeModel:
         parts = [(t.key, t.count, t.space.name, t.space.version) for t in tasks if t.space is not None]
         return cls(hashlib.sha256(json.dumps(sorted(parts)).encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True)
 class Known:
-    """What records tell a search for combinations.
+    """Knowledge of earlier runs for a search over combinations.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def combination_of(record: Record) -> dict[str, dict[str, Any]]:
     return {key: thaw(point) for key, point in (record.point or {}).items()}
 
 
-def best_combination(tasks: Iterable[Any], store: RecordStore) -> tuple[Combination, Record, str] | None:
+def best_combination(tasks: Iterable[Task], store: RecordStore) -> tuple[Combination, Record, str] | None:
     """The one to build a model with, its record, and the layer of that; None when there is none."""
     found = store.best(WholeModel.of(tasks))
     return None if found is None else (combination_of(found[0]), *found)

@@ -27,6 +27,7 @@ from typing import Any
 from hetero_tvm.errors import RecordError
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import STOCK, candidate_key
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.version import VERSION
 
 LOGS_VARIABLE = "HETERO_TVM_LOGS"
@@ -44,7 +45,7 @@ UNMEASURED = "unmeasured"
 
 @dataclass(frozen=True)
 class Site:
-    """Where a record is valid: it is never used anywhere else.
+    """Validity of a record: the machine and device outside of which it is never used.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement.
+    """Record of one measurement.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ class Record:
         return candidate_key({"point": self.point, "trace": self.trace})
 
     def to_json(self) -> str:
-        """One line of JSON; fields that say nothing are left out."""
+        """Line of JSON; fields that say nothing are left out."""
         fields = dataclasses.asdict(self)
         return json.dumps({name: value for name, value in fields.items() if value not in (None, "")})
 
@@ -150,12 +151,12 @@ class Record:
         return record
 
 
-def space_identity(task: Any) -> tuple[str, int]:
+def space_identity(task: Task) -> tuple[str, int]:
     """Name and version of the space that a record of ``task`` must have."""
     return (STOCK, 1) if task.space is None else (task.space.name, task.space.version)
 
 
-def new_record(task: Any, site: Site, candidate: Mapping[str, Any], **fields: Any) -> Record:
+def new_record(task: Task, site: Site, candidate: Mapping[str, Any], **fields: Any) -> Record:
     """A record of ``task`` made now by this installation."""
     name, version = space_identity(task)
     return Record(
@@ -202,7 +203,7 @@ def shipped_logs() -> Path | None:
 
 @dataclass(frozen=True)
 class RecordFolders:
-    """Where records are read from and written to.
+    """Folders that records are read from and written to.
 
     Parameters
     ----------
@@ -261,11 +262,11 @@ class RecordStore:
         if record.site.alike(self.site):
             self._user.append(record)
 
-    def trials(self, task: Any) -> list[Record]:
+    def trials(self, task: Task) -> list[Record]:
         """The user's trials of a task with the present version of its space, failures included."""
         return [record for record in self._here(self._user, task) if record.role == TRIAL]
 
-    def measured(self, task: Any) -> dict[str, Record]:
+    def measured(self, task: Task) -> dict[str, Record]:
         """Candidate -> its trial, from both layers; of several trials of one candidate the fastest."""
         found: dict[str, Record] = {}
         for record in [*self._here(self._shipped, task), *self.trials(task)]:
@@ -274,7 +275,7 @@ class RecordStore:
                 found[record.candidate] = record
         return found
 
-    def best(self, task: Any) -> tuple[Record, str] | None:
+    def best(self, task: Task) -> tuple[Record, str] | None:
         """The record to build with, and its layer (``user`` or ``shipped``); None when there is none.
 
         A verified record beats trials, the user's layer beats the shipped one; of several verified
@@ -295,7 +296,7 @@ class RecordStore:
         ranked = [record for record in self._of(self._user, task) if record.role == RANKED]
         return (ranked[-1], "user") if ranked else None
 
-    def verified(self, task: Any) -> Record | None:
+    def verified(self, task: Task) -> Record | None:
         """The user's newest verified record when no trial is newer than it."""
         newest = None
         for record in self._here(self._user, task):  # in the order of the file
@@ -305,13 +306,13 @@ class RecordStore:
                 newest = None
         return newest
 
-    def _here(self, records: list[Record], task: Any) -> list[Record]:
+    def _here(self, records: list[Record], task: Task) -> list[Record]:
         """Records of a task on this device; on any, where the site names none."""
         found = self._of(records, task)
         return found if not self.site.device else [r for r in found if r.device == self.site.device]
 
     @staticmethod
-    def _of(records: list[Record], task: Any) -> list[Record]:
+    def _of(records: list[Record], task: Task) -> list[Record]:
         identity = space_identity(task)
         return [r for r in records if r.key == task.key and (r.space, r.version) == identity]
 
@@ -321,7 +322,7 @@ def _time(record: Record) -> float:
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file, [] when it does not exist.
+    """Records of a file, [] when it does not exist.
 
     Lines that are not records are skipped; one warning tells how many and where the first is.
     :class:`RecordError` when the file cannot be read.

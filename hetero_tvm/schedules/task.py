@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hetero_tvm.host.tvm import PrimFunc, shash2hex, tvm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
+
+if TYPE_CHECKING:  # records are read, and the first process is started, before the compiler is imported
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Task:
 
 def task_key(function: PrimFunc) -> str:
     """Structural hash of a workload, in which its name does not count; hexadecimal."""
+    from hetero_tvm.host.tvm import shash2hex, tvm
+
     return shash2hex(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
 
 

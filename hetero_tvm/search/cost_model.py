@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
+
+from hetero_tvm.machines.base import Machine
 
 _LEAST_SAMPLES = 12
 _FAILED = 4.0
@@ -39,7 +40,7 @@ class SpaceModel:
         return sum(map(len, self._seconds.values()))
 
     def add(self, task: str, features: Sequence[float], seconds: float | None) -> None:
-        """One measurement; ``seconds`` is None for a candidate that failed."""
+        """Adds a measurement; ``seconds`` is None for a candidate that failed."""
         self._features[task].append(features)
         self._seconds[task].append(seconds)
         self._stale = True
@@ -88,7 +89,7 @@ class SpaceModel:
 
 
 def described(
-    features: Sequence[float], decisions: Sequence[int], sizes: Sequence[int], machine: Any
+    features: Sequence[float], decisions: Sequence[int], sizes: Sequence[int], machine: Machine
 ) -> list[float]:
     """Features of a point with an estimate of its speed at their end.
 

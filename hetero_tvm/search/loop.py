@@ -18,8 +18,10 @@ from time import monotonic
 from typing import Any
 
 from hetero_tvm.machines import roofs
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import Candidate, point_key
 from hetero_tvm.records.store import BASELINE, VERIFIED, RecordStore
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import comparison, points, scheduler
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import Ledger, OnEvent
@@ -27,7 +29,7 @@ from hetero_tvm.search.measure.forked_workers import started_workers
 from hetero_tvm.search.measure.service import OK, Job, Result, Workers, contract_spec, generic_spec
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.task_state import TaskState, candidate_of, key_of, together
+from hetero_tvm.search.task_state import TaskState, candidate_of, group_size, key_of
 
 _SLOW = 2.0
 """A candidate this much slower than the best is not timed to the end."""
@@ -39,8 +41,8 @@ _HOPELESS = 16
 
 
 def tune(
-    tasks: Sequence[Any],
-    machine: Any,
+    tasks: Sequence[Task],
+    machine: Machine,
     options: TuneOptions,
     store: RecordStore,
     on_event: OnEvent | None = None,
@@ -66,7 +68,12 @@ def tune(
 
 class _Run:
     def __init__(
-        self, tasks: Sequence[Any], machine: Any, options: TuneOptions, store: RecordStore, on_event: OnEvent
+        self,
+        tasks: Sequence[Task],
+        machine: Machine,
+        options: TuneOptions,
+        store: RecordStore,
+        on_event: OnEvent,
     ):
         self.machine, self.options = machine, options
         self.target = machine.codegen_target()
@@ -285,7 +292,7 @@ class _Run:
         for state, proposed in groups:
             for candidate in proposed:
                 limit = _SLOW * state.best if state.best is not None else None
-                jobs.append(Job(state.task.key, (candidate,), limit=limit, together=together(state.task)))
+                jobs.append(Job(state.task.key, (candidate,), limit=limit, group_size=group_size(state.task)))
                 owners.append((state, candidate))
         for index, (result,) in self.workers.measure(jobs, self._stop_trials):
             state, candidate = owners[index]

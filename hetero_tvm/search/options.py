@@ -1,4 +1,4 @@
-"""How much to search."""
+"""Options of a search: budgets, seed, limits of a candidate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetero_tvm.search.measure.service import Limits
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How much to search.
+    """Options of a search.
 
     Parameters
     ----------

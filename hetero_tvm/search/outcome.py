@@ -1,4 +1,4 @@
-"""What a tuning run reports: values that are plain JSON."""
+"""Report of a tuning run: values that are plain JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class TaskReport:
-    """One kernel of the model after tuning.
+    """Report of one kernel after tuning.
 
     Parameters
     ----------

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
+from hetero_tvm.machines.base import Machine
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.schedules.base import DesignSpace, Point
 
@@ -14,17 +15,17 @@ MOST = 4096
 """Larger spaces are not listed."""
 
 
-def size(space: DesignSpace, op: Any, machine: Any) -> int:
+def size(space: DesignSpace, op: FusedOp, machine: Machine) -> int:
     """Combinations of all choices; several may stand for one kernel."""
     return math.prod(len(knob.choices) for knob in space.knobs(op, machine))
 
 
-def every_kernel(space: DesignSpace, op: Any, machine: Any) -> Iterator[Point] | None:
+def every_kernel(space: DesignSpace, op: FusedOp, machine: Machine) -> Iterator[Point] | None:
     """The canonical points, each once, one by one; None for a space too large to list."""
     return None if size(space, op, machine) > MOST else _every_kernel(space, op, machine)
 
 
-def _every_kernel(space: DesignSpace, op: Any, machine: Any) -> Iterator[Point]:
+def _every_kernel(space: DesignSpace, op: FusedOp, machine: Machine) -> Iterator[Point]:
     knobs = space.knobs(op, machine)
     names = [knob.name for knob in knobs]
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where candidates come from: MetaSchedule's evolutionary search over a task's space.
+"""Proposers of candidates: MetaSchedule's evolutionary search over a task's space.
 
 For a task with a design space, the module that MetaSchedule sees is the unscheduled workload and its
 "schedule" is one ``sample_categorical`` per knob, each annotated on the root block (so that different
@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import PrimFunc, tvm
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import Candidate
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import points
 from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.metaschedule import load_metaschedule
@@ -36,9 +38,11 @@ _FAILED_SECONDS = 1e10
 
 
 class _Proposer:
-    """What both kinds share: the conversation with one TuneContext."""
+    """Base of both proposers: the conversation with one TuneContext."""
 
-    def __init__(self, workload: Any, target: dict[str, Any], name: str, seed: int, space: Any, batch: int):
+    def __init__(
+        self, workload: PrimFunc, target: dict[str, Any], name: str, seed: int, space: Any, batch: int
+    ):
         self._ms = ms = load_metaschedule()
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=POPULATION,
@@ -104,8 +108,8 @@ class PointProposer(_Proposer):
 
     def __init__(
         self,
-        task: Any,
-        machine: Any,
+        task: Task,
+        machine: Machine,
         target: dict[str, Any],
         model: SpaceModel,
         seed: int,
@@ -145,7 +149,7 @@ class PointProposer(_Proposer):
         return {**self._fixed, **chosen}
 
     def _decisions(self, point: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Those of the canonical point with the same kernel; None for a point of another space."""
+        """Decisions of the canonical point with the same kernel; None for a point of another space."""
         try:
             point = self._task.space.canonical(self._task.op, point, self._machine)
             return tuple(knob.choices.index(point[knob.name]) for knob in self._knobs)
@@ -231,7 +235,7 @@ class StockProposer(_Proposer):
 
     size = float("inf")
 
-    def __init__(self, task: Any, target: dict[str, Any], seed: int, batch: int):
+    def __init__(self, task: Task, target: dict[str, Any], seed: int, batch: int):
         from hetero_tvm.search.metaschedule import stock_space
 
         ms = load_metaschedule()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 
 def table(report: TuneReport) -> Any:
@@ -87,6 +87,6 @@ def _percent(fraction: float | None) -> str:
     return "" if fraction is None else f"{fraction:.0%}"
 
 
-def _note(task: Any) -> str:
+def _note(task: TaskReport) -> str:
     failed = ", ".join(f"{count} {kind}" for kind, count in task.failures.items())
     return "; ".join(filter(None, [task.note, failed]))

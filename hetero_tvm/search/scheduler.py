@@ -1,4 +1,4 @@
-"""Which task gets the next trials.
+"""Choice of the task that gets the next trials.
 
 The gradient of Ansor (Zheng et al., 2020) and of MetaSchedule's ``GradientBased``: expected gain in
 the model's time is ``calls * (0.2 * recent improvement per round + 0.8 * optimistic guess)``.  The

@@ -1,4 +1,4 @@
-"""What the tuning loop knows of one task, and how candidates and records name each other."""
+"""State of one task in the tuning loop, and the names that candidates and records share."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 from hetero_tvm.records.candidates import STOCK, Candidate, candidate_key
 from hetero_tvm.records.store import Record
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import scheduler
 from hetero_tvm.search.outcome import TaskReport
 
-_TOGETHER, _TOGETHER_BYTES = 4, 64 << 20
+_SHARED_PROCESS_JOBS, _SHARED_PROCESS_BYTES = 4, 64 << 20
 """Candidates of a task that one process may build, when their operands are no larger than this."""
 
 
 class TaskState:
-    """One task during a run."""
+    """State of one task during a run."""
 
-    def __init__(self, task: Any, report: TaskReport):
+    def __init__(self, task: Task, report: TaskReport):
         self.task = task
         self.report = report
         self.proposer: Any = None
@@ -51,6 +52,6 @@ def key_of(candidate: Candidate) -> str:
     return candidate_key({"point": {}} if "generic" in candidate else candidate)
 
 
-def together(task: Any) -> int:
-    """Stock schedules are less trusted than points of our spaces: each in a process of its own."""
-    return _TOGETHER if task.space is not None and task.nbytes <= _TOGETHER_BYTES else 1
+def group_size(task: Task) -> int:
+    """Jobs of a task that may share a child process: stock schedules are less trusted, and share none."""
+    return _SHARED_PROCESS_JOBS if task.space is not None and task.nbytes <= _SHARED_PROCESS_BYTES else 1

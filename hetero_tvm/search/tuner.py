@@ -1,4 +1,4 @@
-"""What a tuner is: one interface for every way of finding good candidates.
+"""The interface of a tuner: one for every way of finding good candidates.
 
 Each target brings one tuner.  It may time kernels on this machine, on a device, on another machine, rank
 candidates that cannot be run here, or time whole models; what it finds are records.
@@ -36,7 +36,7 @@ class Tunable(Protocol):
     def machine(self) -> Machine: ...
 
     def variants(self) -> Sequence[Tunable]:
-        """One model per device that a library is to serve; the model itself when there is only one."""
+        """Models, one per device that a library is to serve; the model itself when there is only one."""
         ...
 
     def store(self, folders: RecordFolders, device: str = "") -> RecordStore:

@@ -10,6 +10,7 @@ from hetero_tvm.records.choose import choose
 from hetero_tvm.records.combinations import Combination, Found, Known, WholeModel, combination_of
 from hetero_tvm.records.store import VERIFIED, RecordStore, new_record
 from hetero_tvm.schedules.base import thaw
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import OnEvent
 from hetero_tvm.search.options import TuneOptions
@@ -57,10 +58,15 @@ def tune_whole_model(
         store.append(new_record(model, store.site, {"point": combination}, **result))
         on_event(
             {
-                "event": "whole", "task": model.name, "trials": count, "of": left, "total_seconds": best,
-                "elapsed": monotonic() - start, "minutes": options.minutes,
+                "event": "whole",
+                "task": model.name,
+                "trials": count,
+                "of": left,
+                "total_seconds": best,
+                "elapsed": monotonic() - start,
+                "minutes": options.minutes,
             }
-        )  # fmt: skip
+        )
 
     with interrupt_flag() as interrupted:
 
@@ -93,7 +99,7 @@ def _settle(model: WholeModel, found: Found, store: RecordStore) -> None:
         )
 
 
-def _alone(task: Any, store: RecordStore) -> list[tuple[dict[str, Any], float]]:
+def _alone(task: Task, store: RecordStore) -> list[tuple[dict[str, Any], float]]:
     """Points that were measured alone, with their seconds."""
     if task.space is None:
         return []
@@ -102,7 +108,7 @@ def _alone(task: Any, store: RecordStore) -> list[tuple[dict[str, Any], float]]:
 
 
 def _tell(optimized: Tunable, store: RecordStore, report: TuneReport) -> None:
-    """In the report, every kernel with what it will be built from."""
+    """Writes into the report, per kernel, what it will be built from."""
     tasks = {task.name: task for task in optimized.tasks}
     choices = choose(optimized.tasks, optimized.machine, store)
     for row in report.tasks:

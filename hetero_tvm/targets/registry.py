@@ -24,7 +24,7 @@ GROUP = "hetero_tvm.targets"
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of target, by reference.
+    """Kind of target, by reference.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def _find(reference: str) -> Any:
 
 
 def _factory(kind: str) -> Callable[[str], Target] | type[Target]:
-    """What makes targets of a kind: a class, or a function of the variant."""
+    """Maker of targets of a kind: a class, or a function of the variant."""
     if kind in _BUILTIN:
         return _find(_BUILTIN[kind].target)
     found = {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -1,4 +1,4 @@
-"""What a forked candidate process does: build, wait for its turn, check, time, report, exit.
+"""A forked candidate process: build, wait for its turn, check, time, report, exit.
 
 Nothing here returns: the process ends by ``os._exit`` so that no destructor, no atexit handler and
 no thread of a misbehaving kernel can delay it.
@@ -29,7 +29,7 @@ class _Refused(Exception):
 
 
 class _Clock:
-    """Where a child's wall time goes, for the report."""
+    """Wall time of a child by phase, for the report."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}

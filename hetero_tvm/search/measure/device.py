@@ -1,4 +1,4 @@
-"""What a process that measures candidates knows of its device."""
+"""Devices as the process that measures candidates sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kernel = tuple[Callable[..., None], Sequence[Sequence[Any]]]
 
 
 class MeasuredDevice(ABC):
-    """One device of this process.
+    """Device of this process.
 
     A subclass is constructed with the number of the device; errors of the constructor say what is
     missing (:class:`hetero_tvm.errors.HeteroTVMError`).

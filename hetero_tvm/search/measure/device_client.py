@@ -20,7 +20,7 @@ _PREPARE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class DeviceDoor:
-    """What measures candidates in a process that owns a device, each part named for another process.
+    """References to the code that compiles candidates for a device and measures them on it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class DeviceDoor:
 
 
 class DeviceClient(ABC):
-    """One device that measures candidates, one job at a time.
+    """Device that measures candidates, one job at a time.
 
     Requests are ``{"do": "prepare", "task", "spec"}`` and ``{"do": "measure", "task", "spec",
     "candidates", "libraries", "budget", "limit"}``; the answer to the second is ``{"results": [[status,
@@ -43,7 +43,7 @@ class DeviceClient(ABC):
 
     def __init__(self) -> None:
         self.device: dict[str, Any] = {}
-        """What the device says of itself, after :meth:`open`."""
+        """Description of the device, after :meth:`open`."""
         self._known: set[tuple[int, str]] = set()
 
     @abstractmethod
@@ -93,9 +93,14 @@ class DeviceClient(ABC):
                 self._known.add((self._generation(), task))
             shipped = [self._ship(library) for library in libraries]
             message = {
-                "do": "measure", "task": task, "spec": spec, "candidates": list(candidates),
-                "libraries": shipped, "budget": budget, "limit": limit,
-            }  # fmt: skip
+                "do": "measure",
+                "task": task,
+                "spec": spec,
+                "candidates": list(candidates),
+                "libraries": shipped,
+                "budget": budget,
+                "limit": limit,
+            }
             reply = self._ask(message, seconds)
         except PeerLost as lost:
             status = "timeout" if lost.hung else "crash"

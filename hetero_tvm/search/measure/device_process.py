@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from hetero_tvm.records import candidates
 from hetero_tvm.search.measure import timing
 from hetero_tvm.search.measure.compile_process import FUNCTION
 from hetero_tvm.search.measure.peer import serve
+
+if TYPE_CHECKING:
+    from hetero_tvm.search.measure.prepared import Prepared
 
 _MOST_SETS = 32
 _MOST_SET_BYTES = 4 << 30
@@ -86,12 +89,12 @@ class DeviceProcess:
         return results
 
     @staticmethod
-    def _fault(task: Any, results: list[np.ndarray]) -> str | None:
+    def _fault(task: Prepared, results: list[np.ndarray]) -> str | None:
         from hetero_tvm.search.measure.prepared import fault_of, joined
 
         return fault_of(joined(results), task.reference, task.largest, task.tolerance)
 
-    def _kernel(self, task: Any, candidate: Any, path: str) -> tuple[Any, list[Any]]:
+    def _kernel(self, task: Prepared, candidate: Any, path: str) -> tuple[Any, list[Any]]:
         """The candidate with as many sets of operands as overflow the cache, and its results."""
         from hetero_tvm.search.measure.prepared import blank, tvm
 
@@ -117,7 +120,7 @@ def _text(error: Exception) -> str:
 
 
 def open_device(hello: dict[str, Any]) -> tuple[dict[str, Any], DeviceProcess]:
-    """For :func:`hetero_tvm.search.measure.peer.serve`: opens the device; answers with its description."""
+    """Opener for :func:`hetero_tvm.search.measure.peer.serve`: the device's description, and what answers."""
     if "sys_path" in hello:
         sys.path[:] = hello["sys_path"]
     process = DeviceProcess(hello)

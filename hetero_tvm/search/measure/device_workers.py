@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from hetero_tvm import host
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.search.measure.device_client import DeviceClient, DeviceDoor, LocalDevice
 from hetero_tvm.search.measure.peer import Peer, PeerLost
@@ -73,7 +74,7 @@ def open_devices(
 
 
 class DeviceWorkers:
-    """The same service as :class:`hetero_tvm.search.measure.service.Workers`, for devices.
+    """Measuring service for devices (see :class:`hetero_tvm.search.measure.service.Workers`).
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class DeviceWorkers:
     def __init__(
         self,
         devices: Sequence[DeviceClient],
-        machine: Any,
+        machine: Machine,
         compiler: str,
         limits: Limits | None = None,
         slots: int | None = None,
@@ -127,7 +128,7 @@ class DeviceWorkers:
         """Candidates compiled at once."""
         return len(self._compilers)
 
-    def use(self, machine: Any) -> None:
+    def use(self, machine: Machine) -> None:
         """Compile tasks that are added from now on for another variant of the same device."""
         self._machine = machine
 
@@ -243,7 +244,7 @@ class _Timed:
 
 
 class _Run:
-    """One call of :meth:`DeviceWorkers.measure`: its threads, and what goes from one to the next."""
+    """Call of :meth:`DeviceWorkers.measure`: its threads, and the queues between them."""
 
     def __init__(self, workers: DeviceWorkers, jobs: Sequence[Job]):
         self._workers, self._jobs = workers, jobs

@@ -21,6 +21,7 @@ from typing import Any
 
 from hetero_tvm import host
 from hetero_tvm.errors import TuningError
+from hetero_tvm.machines.base import Machine
 from hetero_tvm.search.measure.service import CRASH, Job, Limits, Result, wire_task
 from hetero_tvm.search.measure.wire import Channel
 
@@ -75,7 +76,7 @@ def _spawn(threads: int) -> _Server:
     return _Server(process, Channel(ours), threads)
 
 
-def start_early(machine: Any) -> None:
+def start_early(machine: Machine) -> None:
     """Begin starting the measuring process for ``machine`` in the background.
 
     It takes about a second of another core, which is free while a model is being imported;
@@ -85,7 +86,7 @@ def start_early(machine: Any) -> None:
         _started_early.append(ForkedWorkers(machine))
 
 
-def started_workers(machine: Any, target: dict[str, Any], limits: Limits, seed: int) -> ForkedWorkers:
+def started_workers(machine: Machine, target: dict[str, Any], limits: Limits, seed: int) -> ForkedWorkers:
     """The process that :func:`start_early` began if it fits, else a new one.  The caller closes it."""
     for workers in _started_early:
         if workers.serves(machine, target, limits):
@@ -111,7 +112,7 @@ class ForkedWorkers:
 
     def __init__(
         self,
-        machine: Any,
+        machine: Machine,
         target: dict[str, Any] | None = None,
         limits: Limits | None = None,
         slots: int | None = None,
@@ -122,7 +123,7 @@ class ForkedWorkers:
         self.limits = limits or Limits()
         self._slots = slots or len(host.available_cores())
         self.seed = seed
-        """Of the random inputs of tasks that are added from now on."""
+        """Seed of the random inputs of tasks that are added from now on."""
         self._specs: dict[str, dict[str, Any]] = {}
         self._references: dict[str, Job] = {}
         self.spent: dict[str, float] = {}
@@ -161,7 +162,7 @@ class ForkedWorkers:
                 self._server.process.wait()
             self._server = None
 
-    def serves(self, machine: Any, target: dict[str, Any], limits: Limits) -> bool:
+    def serves(self, machine: Machine, target: dict[str, Any], limits: Limits) -> bool:
         """Whether this process measures for that machine under those limits."""
         return (self._machine, self._target, self.limits) == (machine, target, limits)
 
@@ -269,7 +270,7 @@ class ForkedWorkers:
             alike = list(neighbours)
             size = 1
             if not kind.store_reference and all(len(jobs[index].candidates) == 1 for index in alike):
-                size = max(1, min(kind.together, -(-len(alike) // self._slots)))
+                size = max(1, min(kind.group_size, -(-len(alike) // self._slots)))
             for start in range(0, len(alike), size):
                 yield alike[start : start + size]
 

@@ -32,7 +32,7 @@ class PeerLost(Exception):
 
 
 class Peer:
-    """One such process, started at the first request and again after each loss.
+    """Process that answers requests, started at the first request and again after each loss.
 
     Parameters
     ----------

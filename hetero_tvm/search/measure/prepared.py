@@ -1,4 +1,4 @@
-"""What all candidates of one task share: inputs and the result that they must reproduce.
+"""Data that all candidates of one task share: inputs and the result that they must reproduce.
 
 Made once per task in the fork server, before candidates are forked, so that they inherit it through
 copy-on-write memory instead of computing it again.
@@ -26,7 +26,7 @@ from hetero_tvm.runtime.arrays import numpy_dtype
 TOLERANCE = 1e-4
 """Largest error of a float32 kernel against the float64 reference, relative to its largest value."""
 _TOLERANCES = {"float16": 3 * 2.0**-11, "bfloat16": 3 * 2.0**-8, "tf32": 3 * 2.0**-11}
-"""The same for others: rounding of the factors, of the result, and of what is kept between two products."""
+"""Largest error for other dtypes: rounding of factors, of the result, and of what two products share."""
 _LARGE = 1 << 24
 """Values of a result that are compared by several threads."""
 _HEAVY = 2e10
@@ -55,7 +55,7 @@ def blank(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def joined(results: Sequence[np.ndarray]) -> np.ndarray:
-    """What is compared of a kernel's results: the array, or the values of several behind one another."""
+    """Values of a kernel's results as one array: the result, or several behind one another."""
     if len(results) == 1:
         return np.asarray(results[0])
     return np.concatenate([np.asarray(result).reshape(-1) for result in results])
@@ -64,7 +64,7 @@ def joined(results: Sequence[np.ndarray]) -> np.ndarray:
 def fault_of(
     result: np.ndarray, reference: np.ndarray, largest: float | None, tolerance: float
 ) -> str | None:
-    """What is wrong with a kernel's result; None when it is within the tolerance."""
+    """Fault of a kernel's result in words; None when it is within the tolerance."""
     scale = float(np.abs(reference).max(initial=0.0)) if largest is None else largest
     error = _largest_difference(result, reference)
     if error <= tolerance * max(scale, 1e-30):  # false too when the error is NaN
@@ -107,7 +107,7 @@ def _import_contract(kind: str) -> None:
 
 
 class Described:
-    """One task, rebuilt from its wire description: enough to make candidates' kernels.
+    """Task rebuilt from its wire description: enough to make candidates' kernels.
 
     ``spec`` keys: ``op`` (contract as JSON, or None), ``space`` (``module:Class``, or None),
     ``workload`` and ``generic`` (TVM JSON, and ``module:function`` of its untuned schedule; only for

@@ -21,7 +21,7 @@ from hetero_tvm.search.measure.peer import Peer, PeerLost
 
 _OPEN, _ASK, _RESTART = (f"hetero_tvm.device.{name}" for name in ("open", "ask", "restart"))
 _NETWORK_SECONDS = 60.0
-"""What a message may take on top of the work that it asks for."""
+"""Seconds that a message may take on top of the work that it asks for."""
 INSTALL = "pip install 'hetero-tvm[rpc]'"
 
 
@@ -227,7 +227,7 @@ def _restart(_: Any) -> str:
 
 
 def describe(address: Address, device: str) -> dict[str, Any]:
-    """What the device behind an address is."""
+    """Description of the device behind an address."""
     client = RemoteDevice(address, device)
     try:
         return client.open()

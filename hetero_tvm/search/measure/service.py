@@ -1,4 +1,4 @@
-"""What measures candidates, as the search sees it: jobs in, results out.
+"""The measuring service, as the search sees it: jobs in, results out.
 
 Three services measure: processes forked on this machine (``forked_workers.py``), devices that one process
 owns (``device_workers.py``), and an NPU's simulator (``targets/npu/tuning``).
@@ -27,7 +27,7 @@ CRASH = "crash"
 
 @dataclass(frozen=True)
 class Limits:
-    """What one candidate may use.
+    """Limits of one candidate.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One child process: a candidate to measure, or several to compare side by side.
+    """Work of one child process: a candidate to measure, or several to compare side by side.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Job:
     store_reference : the first candidate is ``plain``: it is run once, and its result is what the
         other candidates of this task, in this job and later, must reproduce.
     run_seconds : deadline of checking and timing; default that of :class:`Limits`.
-    together : neighbouring jobs of one candidate each that may share a child process, as long as none
+    group_size : neighbouring jobs of one candidate each that may share a child process, as long as none
         of them misbehaves: half of what LLVM costs for a small kernel does not depend on it.
     """
 
@@ -61,12 +61,12 @@ class Job:
     budget: float = 0.014
     store_reference: bool = False
     run_seconds: float | None = None
-    together: int = 1
+    group_size: int = 1
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one candidate ended: ``seconds`` per call when ``status`` is ``ok``, else ``text`` says why."""
+    """Outcome of one candidate: ``seconds`` per call when ``status`` is ``ok``, else ``text`` says why."""
 
     status: str
     seconds: float | None = None

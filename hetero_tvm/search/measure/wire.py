@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Channel:
-    """One end of a stream socket that carries JSON documents."""
+    """End of a stream socket that carries JSON documents."""
 
     def __init__(self, sock: socket.socket):
         self._socket = sock

@@ -245,7 +245,7 @@ class Server:
 
 
 def _member(job: dict[str, Any], index: int) -> dict[str, Any]:
-    """One member of a group as a job of its own."""
+    """Job for one member of a group."""
     alone = {name: value for name, value in job.items() if name != "members"}
     return alone | {"job": job["members"][index], "candidates": [job["candidates"][index]]}
 

@@ -1,4 +1,4 @@
-"""What a target is: four small parts, and nothing outside its own folder knows its name.
+"""Targets: four small parts each, and nothing outside a target's own folder knows its name.
 
 A target says how a graph is optimized for it (:class:`OptimizingTarget`), how kernels are compiled
 (:class:`CompilingTarget`), how candidates are measured (:class:`MeasuredTarget`) and what it is
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Target(OptimizingTarget, CompilingTarget, MeasuredTarget, DescribedTarget):
-    """One concrete target: a kind and the variant that it is built for."""
+    """Concrete target: a kind and the variant that it is built for."""
 
     @classmethod
     def from_variant(cls, variant: str) -> Target:

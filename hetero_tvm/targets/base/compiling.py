@@ -14,7 +14,7 @@ from hetero_tvm.schedules.task import Task
 
 @dataclass(frozen=True)
 class Compiled:
-    """What code generation made.
+    """Result of code generation.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Compiled:
 
 
 class CompilingTarget(ABC):
-    """How scheduled kernels become machine code for a target."""
+    """Part of a target that turns scheduled kernels into machine code."""
 
     in_place: bool = True
     """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
@@ -39,7 +39,7 @@ class CompilingTarget(ABC):
 
     @property
     def variants(self) -> tuple[Any, ...]:
-        """One target per device that a library is to serve; each gets kernels and an entry of its own."""
+        """Targets, one per device that a library is to serve; each gets kernels and an entry of its own."""
         return (self,)
 
     @property
@@ -71,4 +71,4 @@ class CompilingTarget(ABC):
 
     @abstractmethod
     def compile(self, module: IRModule) -> Compiled:
-        """From a lowered module (Relax and scheduled kernels) to an executable."""
+        """Executable of a lowered module (Relax and scheduled kernels)."""

@@ -14,7 +14,7 @@ from hetero_tvm.schedules.task import Task
 
 
 class LibraryProfile(Protocol):
-    """What an exported library does in one call, operator by operator."""
+    """Profile of one call of an exported library, operator by operator."""
 
     def to_json(self) -> dict[str, Any]:
         """The whole profile as JSON values."""
@@ -30,7 +30,7 @@ class LibraryProfile(Protocol):
 
 
 class DescribedTarget(ABC):
-    """What a target says of itself."""
+    """Description of a target: for the user, the manifest, and of a library that ran."""
 
     kind: str = ""
 
@@ -44,11 +44,11 @@ class DescribedTarget(ABC):
 
     @classmethod
     def devices_served(cls) -> str | None:
-        """One line on what this machine can measure for others (``serve``); None: nothing of this kind."""
+        """Line on what this machine can measure for others (``serve``); None: nothing of this kind."""
         return None
 
     def placement(self, module: IRModule, tasks: Sequence[Task]) -> str | None:
-        """One line on which operators run where; None when everything runs in one place."""
+        """Line on which operators run where; None when everything runs in one place."""
         return None
 
     @classmethod

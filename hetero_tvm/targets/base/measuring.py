@@ -13,7 +13,7 @@ from hetero_tvm.search.tuner import Tuner
 
 
 class MeasuredTarget(ABC):
-    """How candidates and built models of a target are run, timed and checked."""
+    """Part of a target that runs, times and checks candidates and built models."""
 
     kind: str = ""
 
@@ -24,8 +24,8 @@ class MeasuredTarget(ABC):
     """Least cosine between an output and the reference that a check accepts."""
 
     device_door: DeviceDoor | None = None
-    """What measures candidates in a process that owns a device, here or on another machine; None: the tuner
-    measures by itself, and only here."""
+    """References to code that measures in a process that owns a device, here or on another machine; None:
+    the tuner measures by itself, and only here."""
 
     @property
     def record_kind(self) -> str:
@@ -34,7 +34,7 @@ class MeasuredTarget(ABC):
 
     @abstractmethod
     def tuner(self, rpc: str | None = None) -> Tuner:
-        """What tunes models for this target.
+        """Tuner of models for this target.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class MeasuredTarget(ABC):
         return "main"
 
     def unrunnable(self) -> str | None:
-        """Why what is compiled cannot be run on this machine; None when it can."""
+        """Reason why compiled code cannot be run on this machine; None when it can."""
         return None
 
     def running(self) -> tuple[list[Any], str]:

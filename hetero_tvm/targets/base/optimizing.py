@@ -16,7 +16,7 @@ from hetero_tvm.schedules.base import DesignSpace
 
 
 class OptimizingTarget(ABC):
-    """How a model's graph becomes kernels for a target."""
+    """Part of a target that turns a model's graph into kernels."""
 
     kind: str = ""
 

@@ -25,17 +25,51 @@ from hetero_tvm.targets.cpu.tuner import CpuTuner
 
 # LLVM's spelling -> /proc/cpuinfo's, where they differ; features that code generation may use.
 _CPUINFO_NAME = {
-    "sse4.1": "sse4_1", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
-    "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "amx-tile": "amx_tile", "amx-bf16": "amx_bf16",
-    "amx-int8": "amx_int8", "lzcnt": "abm", "bmi": "bmi1",
-}  # fmt: skip
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512fp16": "avx512_fp16",
+    "avxvnni": "avx_vnni",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
+    "lzcnt": "abm",
+    "bmi": "bmi1",
+}
 _CHECKED = (
-    "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe", "sse4.1", "sse4.2",
-    "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi", "avx512vbmi2",
-    "avx512vnni", "avx512bf16", "avx512bitalg", "avx512vpopcntdq", "avx512fp16", "avxvnni",
-    "amx-tile", "amx-bf16", "amx-int8",
-)  # fmt: skip
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi",
+    "bmi2",
+    "lzcnt",
+    "popcnt",
+    "movbe",
+    "sse4.1",
+    "sse4.2",
+    "avx512f",
+    "avx512bw",
+    "avx512cd",
+    "avx512dq",
+    "avx512vl",
+    "avx512ifma",
+    "avx512vbmi",
+    "avx512vbmi2",
+    "avx512vnni",
+    "avx512bf16",
+    "avx512bitalg",
+    "avx512vpopcntdq",
+    "avx512fp16",
+    "avxvnni",
+    "amx-tile",
+    "amx-bf16",
+    "amx-int8",
+)
 
 
 class CpuTarget(Target):

@@ -1,7 +1,7 @@
 """A target in a package of its own, installed by pip: every command serves it, and no file of ours names it.
 
-It brings its pass, design space, code generation, tuner, profile and library; each is seen at work through the
-command line, in fresh processes.
+It brings its pass, design space, code generation, tuner, profile and library; each is seen at work through
+the command line, in fresh processes.
 """
 
 import json

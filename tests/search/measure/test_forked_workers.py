@@ -68,7 +68,7 @@ def test_a_failing_candidate_costs_only_itself(bad):
 @pytest.mark.parametrize("mode", ["crash", "crash_run", "hang_run", "wrong", "raise"])
 def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
     modes = ("good", mode, "good", "good", "good", "good", mode, "good")
-    jobs = [job(m, together=4, run_seconds=5.0) for m in modes]  # only jobs that are alike share a process
+    jobs = [job(m, group_size=4, run_seconds=5.0) for m in modes]  # only jobs that are alike share a process
     results = [result for (result,) in measure(bad, jobs)]
     status, text = FAILURES[mode]
     for index, result in enumerate(results):
@@ -80,7 +80,7 @@ def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
 
 def test_members_of_a_group_are_reported_one_by_one(bad):
     modes = ["good"] * 7 + ["hang_run"]
-    jobs = [job(mode, together=4, run_seconds=600.0) for mode in modes]
+    jobs = [job(mode, group_size=4, run_seconds=600.0) for mode in modes]
     known = []
     for index, (result,) in bad.measure(jobs, lambda: len(known) == 7):
         assert result.ok
