@@ -2,8 +2,8 @@
 
 >>> import hetero_tvm
 >>> model = hetero_tvm.import_model("bert.onnx")
->>> plan = hetero_tvm.optimize_model(model, target="cpu")
->>> tuned = hetero_tvm.tune_model(plan, trials=64, logs="runs/")
+>>> optimized = hetero_tvm.optimize_model(model, target="cpu")
+>>> tuned = hetero_tvm.tune_model(optimized, trials=64, logs="runs/")
 >>> hetero_tvm.build_model(tuned).export("out/bert.so")
 >>> net = hetero_tvm.load("out/bert.so")
 """
