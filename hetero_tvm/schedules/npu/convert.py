@@ -2,23 +2,27 @@
 different layouts.
 
 Loops: pieces of the tensor that fit the unified buffer pass through it; one vector copy converts
-(and, for layouts, permutes by its strides).  DMA moves long runs only.
+(and, for layouts, permutes by its strides).  DMA moves long runs only::
+
+    for piece:   UB <- DRAM;  copy (vector);  DRAM <- UB
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 _HELD = {"int64": "int32", "uint8": "int8", "bool": "int8"}
 """Types of the host that the machine has no name for: the type of their bytes (int64: of its halves)."""
+_VERSIONS = 4
+"""Versions of the buffers of a permutation: the DRAM's latency passes behind the pieces before."""
 
 
-def cast(elements: int, source: str, target: str, spec: Any) -> Any:
-    """Elementwise conversion of a whole tensor.
+def cast(elements: int, source: str, target: str, spec: NPUSpec) -> PrimFunc:
+    """Kernel that converts a whole tensor element by element.
 
     int64 is read by its lower half and written with its sign in the upper one; uint8 is kept less 128.
     """
@@ -51,12 +55,8 @@ def cast(elements: int, source: str, target: str, spec: Any) -> Any:
     return k.function
 
 
-_VERSIONS = 4
-"""Of the buffers of a permutation: the DRAM's latency passes behind the pieces before."""
-
-
-def permute(outer: int, rows: int, columns: int, source: str, target: str, spec: Any) -> Any:
-    """[outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
+def permute(outer: int, rows: int, columns: int, source: str, target: str, spec: NPUSpec) -> PrimFunc:
+    """Kernel [outer, rows, columns] -> [outer, columns, rows], converted: the swap between channels-first and
     channels-last (rows: channels, columns: pixels, or the other way round)."""
     each = _VERSIONS * (_BYTES[source] + _BYTES[target])
     room = (spec.scratchpad("ub") - 4096) // each - 64
@@ -68,19 +68,18 @@ def permute(outer: int, rows: int, columns: int, source: str, target: str, spec:
     with k:
         x = k.argument("X", (outer, rows, columns), source)
         y = k.argument("Y", (outer, columns, rows), target)
-        with k.loop(outer) as n, k.loop(ceil_div(rows, high)) as r, k.loop(
-            ceil_div(columns, wide), buffers=_VERSIONS
-        ) as t:  # fmt: skip
+        with (
+            k.loop(outer) as n,
+            k.loop(ceil_div(rows, high)) as r,
+            k.loop(ceil_div(columns, wide), buffers=_VERSIONS) as t,
+        ):
+            row, column = r * high, t * wide
             tall, broad = extent_at(rows, high, r), extent_at(columns, wide, t)
             # An odd pitch spreads a column over all banks; the copy runs along the source's rows.
             a, b = k.alloc(UB, (high, wide), source), k.alloc(UB, (wide, high | 1), target)
-            k.load(
-                (tall, broad), At(a, lambda i, j: (i, j)),
-                At(x, lambda i, j: (n, r * high + i, t * wide + j)),
-            )  # fmt: skip
-            k.unary("copy", (tall, broad), At(b, lambda i, j: (j, i)), At(a, lambda i, j: (i, j)))
-            k.store(
-                (broad, tall), At(y, lambda j, i: (n, t * wide + j, r * high + i)),
-                At(b, lambda j, i: (j, i)),
-            )  # fmt: skip
+            piece = At(a, lambda i, j: (i, j))
+            k.load((tall, broad), piece, At(x, lambda i, j: (n, row + i, column + j)))
+            k.unary("copy", (tall, broad), At(b, lambda i, j: (j, i)), piece)
+            swapped = At(b, lambda j, i: (j, i))
+            k.store((broad, tall), At(y, lambda j, i: (n, column + j, row + i)), swapped)
     return k.function

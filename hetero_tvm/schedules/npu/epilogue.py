@@ -6,33 +6,45 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.tiles import Extent
 
 Steps = Sequence[str]
 GATE = "gate"
 """A step that no contract has: multiplies by another tensor of the result's shape (see ``gated_matmul``)."""
 TENSORS = (RESIDUAL, GATE)
+"""Steps whose operand has the shape of the result."""
 
 
 def temporaries(steps: Steps) -> int:
     """Extra tiles of the unified buffer that the steps need beside the result."""
-    return max((_TEMPORARIES.get(step, 0) for step in steps), default=0) + any(t in steps for t in TENSORS)
+    return _spare_tiles(steps) + any(t in steps for t in TENSORS)
+
+
+def _spare_tiles(steps: Steps) -> int:
+    return max((ACTIVATIONS[step].temporaries for step in steps if step in ACTIVATIONS), default=0)
 
 
 def passes(steps: Steps, divisor: int) -> float:
-    """Vector passes over the tile (in elements per lane), for cost estimates."""
-    weights = {"gelu_erf": 2 + divisor, "gelu_tanh": 4 + divisor, "silu": 1 + divisor,
-               "quick_gelu": 1 + divisor, "sigmoid": divisor,
-               "tanh": divisor, "relu": 1.0, "relu6": 2.0, RESIDUAL: 1.0, GATE: 1.0, BIAS: 0.0}  # fmt: skip
-    return sum(weights[step] for step in steps)
+    """Vector passes over the tile (in elements per lane), for cost estimates.
+
+    ``divisor`` is the number of passes that a transcendental function takes as long as.
+    """
+    total = 0.0
+    for step in steps:
+        if step in ACTIVATIONS:
+            total += ACTIVATIONS[step].passes + divisor * ACTIVATIONS[step].transcendental
+        else:
+            total += step in TENSORS
+    return total
 
 
 @dataclass(frozen=True)
 class Split:
-    """What the way out of the accumulators does itself, in this order, and the steps that remain."""
+    """Steps that the way out of the accumulators takes itself, in this order, and those that remain."""
 
     bias: bool
     residual: bool
@@ -41,6 +53,7 @@ class Split:
 
 
 def split(steps: Steps) -> Split:
+    """Split an epilogue at the end of what the way out of the accumulators can do."""
     return _split(tuple(steps))
 
 
@@ -55,47 +68,67 @@ def _split(steps: tuple[str, ...]) -> Split:
 
 
 def supported(steps: Steps) -> str | None:
-    """Why a chain cannot be emitted; None when it can."""
+    """Reason why a chain cannot be emitted; None when it can."""
     unknown = [step for step in steps if step not in (BIAS, *TENSORS) and step not in ACTIVATIONS]
     return f"no vector code for {', '.join(unknown)}" if unknown else None
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Regions of the operands of the remaining steps, in order."""
+    """Operands of the remaining steps.
 
-    residual: Callable[[Any], None]
-    """Loads the residual's tile into a buffer."""
+    ``load_tensor`` loads the tile of the next residual (or gate) into a buffer; ``bias`` is the region of the
+    one bias that may be left.
+    """
+
+    load_tensor: Callable[[Buffer], None]
     bias: At | None = None
 
 
 def apply(
-    k: Kernel, steps: Steps, tile: Any, extents: Sequence[Any], dtype: str, operands: Operands
+    k: Kernel, steps: Steps, tile: Buffer, extents: Sequence[Extent], dtype: str, operands: Operands
 ) -> None:
-    """The remaining steps, in place on ``tile`` in the unified buffer."""
+    """Emit the remaining steps, in place on ``tile`` in the unified buffer."""
     shape = [int(e) for e in tile.shape]
-    count = max((_TEMPORARIES.get(step, 0) for step in steps), default=0)
-    spare = [k.alloc(UB, shape, dtype) for _ in range(count)]
+    spare = [k.alloc(UB, shape, dtype) for _ in range(_spare_tiles(steps))]
     whole = At(tile, lambda *i: i)
     for step in steps:
         if step in TENSORS:
             other = k.alloc(UB, shape, dtype)
-            operands.residual(other)
+            operands.load_tensor(other)
             k.binary("add" if step == RESIDUAL else "mul", extents, whole, whole, At(other, lambda *i: i))
         elif step == BIAS:
             assert operands.bias is not None
             k.binary("add", extents, whole, whole, operands.bias)
         else:
-            ACTIVATIONS[step](k, extents, whole, [At(b, lambda *i: i) for b in spare])
+            ACTIVATIONS[step].emit(k, extents, whole, [At(b, lambda *i: i) for b in spare])
 
 
-def _gelu_erf(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+@dataclass(frozen=True)
+class Activation:
+    """How an activation is computed on a tile ``x``.
+
+    Parameters
+    ----------
+    emit : ``emit(kernel, extents, x, temporaries)`` writes its instructions, in place on ``x``.
+    passes : its instructions but for a transcendental function.
+    transcendental : whether it has one.
+    temporaries : tiles that it needs beside ``x``.
+    """
+
+    emit: Callable[[Kernel, Sequence[Extent], At, Sequence[At]], None]
+    passes: float = 0.0
+    transcendental: bool = True
+    temporaries: int = 0
+
+
+def _gelu_erf(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     k.unary("erf", n, t[0], x, mul=math.sqrt(0.5))
     k.unary("copy", n, x, x, mul=0.5)
     k.ternary("muladd", n, x, x, t[0], x)
 
 
-def _gelu_tanh(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+def _gelu_tanh(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     """x / 2 * (1 + tanh(y)) = x * sigmoid(2 y), where y = c * (x + a x^3) = x * (c a x^2 + c).
 
     The square of a large activation would overflow float16, so it is taken at a quarter: the sigmoid is
@@ -109,29 +142,28 @@ def _gelu_tanh(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
     k.binary("mul", n, x, x, t[0])
 
 
-def _silu(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+def _silu(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     k.unary("sigmoid", n, t[0], x)
     k.binary("mul", n, x, x, t[0])
 
 
-def _quick_gelu(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+def _quick_gelu(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     k.unary("sigmoid", n, t[0], x, mul=1.702)
     k.binary("mul", n, x, x, t[0])
 
 
-def _clip6(k: Kernel, n: Sequence[Any], x: At, t: Sequence[At]) -> None:
+def _relu6(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     k.unary("relu", n, x, x)
     k.binary("min", n, x, x, 6.0)
 
 
-ACTIVATIONS: dict[str, Callable[[Kernel, Sequence[Any], At, Sequence[At]], None]] = {
-    "relu": lambda k, n, x, t: k.unary("relu", n, x, x),
-    "relu6": _clip6,
-    "gelu_erf": _gelu_erf,
-    "gelu_tanh": _gelu_tanh,
-    "silu": _silu,
-    "quick_gelu": _quick_gelu,
-    "sigmoid": lambda k, n, x, t: k.unary("sigmoid", n, x, x),
-    "tanh": lambda k, n, x, t: k.unary("tanh", n, x, x),
+ACTIVATIONS = {
+    "relu": Activation(lambda k, n, x, t: k.unary("relu", n, x, x), passes=1.0, transcendental=False),
+    "relu6": Activation(_relu6, passes=2.0, transcendental=False),
+    "gelu_erf": Activation(_gelu_erf, passes=2.0, temporaries=1),
+    "gelu_tanh": Activation(_gelu_tanh, passes=4.0, temporaries=1),
+    "silu": Activation(_silu, passes=1.0, temporaries=1),
+    "quick_gelu": Activation(_quick_gelu, passes=1.0, temporaries=1),
+    "sigmoid": Activation(lambda k, n, x, t: k.unary("sigmoid", n, x, x)),
+    "tanh": Activation(lambda k, n, x, t: k.unary("tanh", n, x, x)),
 }
-_TEMPORARIES = {"gelu_erf": 1, "gelu_tanh": 1, "silu": 1, "quick_gelu": 1}

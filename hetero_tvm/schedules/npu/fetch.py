@@ -7,16 +7,17 @@ Loops: pieces of some ten kilobytes, so that readers of the first rows need not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
+from hetero_tvm.schedules.base import Knob, Point
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 _PIECE = 1 << 15
-"""Bytes."""
+"""Bytes of a piece."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Fetch:
     channels: int
     strides: tuple[int, int] = (1, 1)
     vector: bool = False
-    """``channels`` float32 that go to the unified buffer."""
+    """Whether it is ``channels`` float32 that go to the unified buffer."""
 
     @property
     def out(self) -> tuple[int, int]:
@@ -38,33 +39,30 @@ class Fetch:
 
 
 class FetchSpace(NpuSpace):
-    """Not for operators of a graph: what chains that stay on chip are fed with."""
+    """The space of copies that feed chains on chip; not for operators of a graph."""
 
     name = "npu.fetch"
 
-    def refuses(self, op: Any, machine: Any) -> str | None:
+    def refuses(self, op: object, machine: NpuMachine) -> str | None:
         return "is for what the region builder adds"
 
-    def knobs(self, op: Any, machine: Any) -> tuple[Any, ...]:
+    def knobs(self, op: Fetch, machine: NpuMachine) -> tuple[Knob, ...]:
         return ()
 
-    def default(self, op: Any, machine: Any) -> Mapping[str, Any]:
+    def default(self, op: Fetch, machine: NpuMachine) -> Point:
         return {}
 
-    def layouts(self, op: Any) -> tuple[tuple[str, ...], str]:
+    def layouts(self, op: object) -> tuple[tuple[str, ...], str]:
         layout = CHANNELS_LAST if isinstance(op, Fetch) and op.height * op.width > 1 else ROW_MAJOR
         return (layout,), layout
 
-    def dtypes(self, op: Any, machine: Any) -> tuple[str, ...]:
+    def dtypes(self, op: Fetch, machine: NpuMachine) -> tuple[str, ...]:
         return ("float32" if op.vector else machine.dtype,)
 
-    def on_chip(self, op: Any) -> frozenset[int]:
+    def on_chip(self, op: Fetch) -> frozenset[int]:
         return frozenset({1})
 
-    def emit(self, op: Any, point: Any, machine: Any) -> Any:
-        return self.emit_held(op, point, machine, frozenset())
-
-    def emit_held(self, op: Fetch, point: Any, machine: Any, held: frozenset[int]) -> Any:
+    def emit_held(self, op: Fetch, point: Point, machine: NpuMachine, held: frozenset[int]) -> PrimFunc:
         k, (rows, columns), c, dtype = Kernel(), op.out, op.channels, machine.dtype
         (sy, sx), scope = op.strides, L1 if 1 in held else DRAM
         if op.vector:
@@ -78,15 +76,12 @@ class FetchSpace(NpuSpace):
             if rows * columns == 1:
                 size = min(c, _PIECE // 2)
                 with k.loop(ceil_div(c, size)) as t:
-                    k.load(
-                        (extent_at(c, size, t),), At(y, lambda i: (0, 0, t * size + i)),
-                        At(x, lambda i: (0, 0, t * size + i)),
-                    )  # fmt: skip
+                    part = At(y, lambda i: (0, 0, t * size + i))
+                    k.load((extent_at(c, size, t),), part, At(x, lambda i: (0, 0, t * size + i)))
             else:
                 high = max(1, min(rows, _PIECE // (2 * columns * c)))
                 with k.loop(ceil_div(rows, high)) as t:
-                    k.load(
-                        (extent_at(rows, high, t), columns, c), At(y, lambda a, b, q: (t * high + a, b, q)),
-                        At(x, lambda a, b, q: ((t * high + a) * sy, b * sx, q)),
-                    )  # fmt: skip
+                    part = At(y, lambda a, b, q: (t * high + a, b, q))
+                    source = At(x, lambda a, b, q: ((t * high + a) * sy, b * sx, q))
+                    k.load((extent_at(rows, high, t), columns, c), part, source)
         return k.function

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 
@@ -16,20 +16,20 @@ class HostSpace(DesignSpace):
         self.name = inner.name
         self.version = inner.version
 
-    def refuses(self, op: FusedOp, machine: Any) -> str | None:
+    def refuses(self, op: FusedOp, machine: NpuMachine) -> str | None:
         return self._inner.refuses(op, machine.host)
 
-    def knobs(self, op: FusedOp, machine: Any) -> tuple[Knob, ...]:
+    def knobs(self, op: FusedOp, machine: NpuMachine) -> tuple[Knob, ...]:
         return self._inner.knobs(op, machine.host)
 
-    def default(self, op: FusedOp, machine: Any) -> Point:
+    def default(self, op: FusedOp, machine: NpuMachine) -> Point:
         return self._inner.default(op, machine.host)
 
-    def emit(self, op: FusedOp, point: Point, machine: Any) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: NpuMachine) -> PrimFunc:
         return self._inner.emit(op, point, machine.host)
 
-    def pack(self, op: FusedOp, point: Point, machine: Any) -> dict[int, Packer]:
+    def pack(self, op: FusedOp, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         return self._inner.pack(op, point, machine.host)
 
-    def features(self, op: FusedOp, point: Point, machine: Any) -> list[float]:
+    def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:
         return self._inner.features(op, point, machine.host)
