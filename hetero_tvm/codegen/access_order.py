@@ -330,6 +330,7 @@ class _Walk:
             elif isinstance(node, TensorLoad) and node.source in self._inputs:
                 self._visit(flat_elements(node.source, node.indices, points), points)
 
+
 def _nodes(exprs: Sequence[Any]) -> list[Any]:
     """Parts of expressions and statements, outer ones first (an error must not pass through TVM's walker)."""
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""A schedule for any kernel: what operators without a space of their own get when untuned.
+"""The generic schedule, for kernels of operators without a space of their own.
 
 Strategy, in order:
 
@@ -16,20 +16,21 @@ Each step that a block's shape does not allow is left out for that block; the ke
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import SBlockRealize, Schedule, ScheduleError, tirx, tvm
+from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
+
+Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
 
 _PARALLEL_WORTH = 8192
 """Loop iterations below which waking the other threads costs more than it saves."""
 
 _ROWS = 4
-"""Rows of a register tile: how many accumulators share one loaded vector."""
+"""Rows of a register tile: accumulators that share one loaded vector."""
 
 
-def schedule(function: Any, machine: CpuModel) -> Any:
-    """Schedule one PrimFunc; returns a PrimFunc with the same signature and attributes."""
+def schedule(function: PrimFunc, machine: CpuModel) -> PrimFunc:
+    """Schedule one PrimFunc; returns one with the same signature and attributes."""
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     try:
         sch = Schedule(module)
@@ -52,6 +53,7 @@ def schedule(function: Any, machine: CpuModel) -> Any:
 
 
 def _inline(sch: Schedule) -> None:
+    """Inline elementwise producers into their consumers."""
     for block in list(sch.get_child_blocks(sch.get_sblock("root"))):
         if _reduction(sch, block):
             continue
@@ -61,7 +63,8 @@ def _inline(sch: Schedule) -> None:
             pass  # an output, or used in a way that cannot be inlined
 
 
-def _schedule_block(sch: Schedule, block: Any, machine: CpuModel) -> None:
+def _schedule_block(sch: Schedule, block: Block, machine: CpuModel) -> None:
+    """Schedule one block by the strategy that its loops allow."""
     loops = sch.get_loops(block)
     kinds = _kinds(sch, block)
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
@@ -77,7 +80,8 @@ def _schedule_block(sch: Schedule, block: Any, machine: CpuModel) -> None:
         _row_reduction(sch, block, spatial, reduced, work, machine)
 
 
-def _spatial(sch: Schedule, loops: list[Any], work: int, machine: CpuModel) -> None:
+def _spatial(sch: Schedule, loops: list[Loop], work: int, machine: CpuModel) -> None:
+    """``parallel(outer) . vector``."""
     width = _width(_extent(sch, loops[-1]), machine)
     *outer, inner = loops
     if width > 1:
@@ -87,11 +91,11 @@ def _spatial(sch: Schedule, loops: list[Any], work: int, machine: CpuModel) -> N
     elif math.prod(_extent(sch, loop) for loop in outer) < machine.threads:
         outer = loops  # one long row of an odd length
     if outer:
-        _parallel(sch, sch.fuse(*outer), work, machine)
+        _parallel(sch, sch.fuse(*outer), work)
 
 
 def _tiled_reduction(
-    sch: Schedule, block: Any, spatial: list[Any], reduced: list[Any], work: int, machine: CpuModel
+    sch: Schedule, block: Block, spatial: list[Loop], reduced: list[Loop], work: int, machine: CpuModel
 ) -> None:
     """``parallel(outer) . reduce . unroll(rows) . vector`` with the tile in registers."""
     width = _width(_extent(sch, spatial[-1]), machine)
@@ -113,13 +117,13 @@ def _tiled_reduction(
     for row in rows:
         sch.unroll(row)
     sch.vectorize(lanes)
-    _parallel(sch, fused, work, machine)  # before the next step, whose blocks are no complete ones
+    _parallel(sch, fused, work)  # before the next step, whose blocks are no complete ones
     start = sch.decompose_reduction(block, reduced[0])
     sch.vectorize(sch.get_loops(start)[-1])
 
 
 def _row_reduction(
-    sch: Schedule, block: Any, spatial: list[Any], reduced: list[Any], work: int, machine: CpuModel
+    sch: Schedule, block: Block, spatial: list[Loop], reduced: list[Loop], work: int, machine: CpuModel
 ) -> None:
     """``parallel(rows) . reduce in vector lanes . fold the lanes``."""
     width = _width(_extent(sch, reduced[-1]), machine)
@@ -129,10 +133,11 @@ def _row_reduction(
         _, lanes = sch.split(reduced[-1], [None, width])
         partial = sch.rfactor(lanes, 0)
         sch.vectorize(sch.get_loops(partial)[-1])
-    _parallel(sch, rows, work, machine)
+    _parallel(sch, rows, work)
 
 
-def _parallel(sch: Schedule, loop: Any, work: int, machine: CpuModel) -> None:
+def _parallel(sch: Schedule, loop: Loop, work: int) -> None:
+    """Share a loop among the threads where that is worth it."""
     if work >= _PARALLEL_WORTH and _extent(sch, loop) > 1:
         sch.parallel(loop)
 
@@ -143,18 +148,20 @@ def _width(extent: int, machine: CpuModel) -> int:
     return best if best >= 4 else 1
 
 
-def _extent(sch: Schedule, loop: Any) -> int:
+def _extent(sch: Schedule, loop: Loop) -> int:
+    """Extent of a loop; 0 when it is not constant."""
     extent = sch.get(loop).extent
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
 
 
-def _reduction(sch: Schedule, block: Any) -> bool:
+def _reduction(sch: Schedule, block: Block) -> bool:
+    """Whether a block has a reduction."""
     return any(int(var.iter_type) != tirx.IterVar.DataPar for var in sch.get(block).iter_vars)
 
 
-def _kinds(sch: Schedule, block: Any) -> list[str]:
+def _kinds(sch: Schedule, block: Block) -> list[str]:
     """S or R for each loop, when each binds one iterator directly; ``?`` otherwise."""
-    kinds: dict[Any, str] = {}
+    kinds: dict[Var, str] = {}
     for var, value in zip(sch.get(block).iter_vars, _iter_values(sch, block), strict=True):
         if isinstance(value, tirx.Var):
             kinds[value] = "S" if int(var.iter_type) == tirx.IterVar.DataPar else "R"
@@ -163,14 +170,15 @@ def _kinds(sch: Schedule, block: Any) -> list[str]:
     ]
 
 
-def _iter_values(sch: Schedule, block: Any) -> list[Any]:
+def _iter_values(sch: Schedule, block: Block) -> list[Expr]:
+    """Values that a block's iterators are bound to."""
     inner = sch.get(sch.get_loops(block)[-1]).body
     while not isinstance(inner, SBlockRealize):
         inner = inner.body
     return list(inner.iter_values)
 
 
-def _contiguous_over(sch: Schedule, block: Any, loop: Any) -> bool:
+def _contiguous_over(sch: Schedule, block: Block, loop: Loop) -> bool:
     """Whether what the block reads is contiguous, or constant, along ``loop``."""
     stmt, values = sch.get(block), _iter_values(sch, block)
     variable = sch.get(loop).loop_var
@@ -186,8 +194,8 @@ def _contiguous_over(sch: Schedule, block: Any, loop: Any) -> bool:
     return True
 
 
-def _step(index: Any, iterator: Any) -> int | None:
-    """By how much a linear index moves per step of ``iterator``; None when it is not linear in it."""
+def _step(index: Expr, iterator: Var) -> int | None:
+    """Distance that a linear index moves per step of ``iterator``; None when it is not linear in it."""
     if iterator not in tirx.analysis.undefined_vars(index):
         return 0
     coefficients = tvm.sym.detect_linear_equation(index, [iterator])

@@ -1,4 +1,4 @@
-"""While a product works on its last weight panel, the first panel of the next product is fetched.
+"""Prefetch across products: on its last weight panel, a product fetches the first panel of the next one.
 
 Inside a product every panel but the first is prefetched while the one before it is used (see
 ``schedules/cpu/products/matmul.py``); the first panel comes cold from memory, for every weight matrix is read
@@ -8,15 +8,25 @@ operand of the kernel, whose last prefetches, which have no panel of their own l
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import relax, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import (
+    Buffer,
+    Call,
+    Expr,
+    GlobalVar,
+    IRModule,
+    PrimFunc,
+    Stmt,
+    relax,
+    tirx,
+    tvm,
+    tvm_ffi,
+)
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.schedules.cpu.products.matmul_kernel import PANEL_ATTR
 from hetero_tvm.schedules.emit import prefetch
 
 
-def prefetch_ahead(module: Any) -> Any:
+def prefetch_ahead(module: IRModule) -> IRModule:
     """Give every prefetching kernel of ``main`` the weight of the next one as an operand."""
     main = module["main"]
     everything = [binding for block in main.body.blocks for binding in block.bindings]
@@ -25,7 +35,7 @@ def prefetch_ahead(module: Any) -> Any:
         return module
     following = {b.var: after.value for b, after in zip(calls, calls[1:], strict=False)}
     builder = relax.BlockBuilder(module)
-    made: dict[Any, Any] = {}
+    made: dict[tuple[GlobalVar, tuple[int, ...]], GlobalVar] = {}
     bindings = []
     for binding in everything:
         if binding.var in following:
@@ -49,20 +59,20 @@ def prefetch_ahead(module: Any) -> Any:
     )
 
 
-def _weight_index(module: Any, call: Any) -> int | None:
-    """Which operand of a kernel is prefetched panel by panel, each thread going through all of them."""
+def _weight_index(module: IRModule, call: Call) -> int | None:
+    """Index of the operand that is prefetched panel by panel, each thread going through all panels."""
     index = module[call.args[0]].attrs.get(PANEL_ATTR)
     return None if index is None else int(index)
 
 
-def _linked(function: Any, index: int, shape: tuple[int, ...]) -> Any:
+def _linked(function: PrimFunc, index: int, shape: tuple[int, ...]) -> PrimFunc:
     """The kernel with one more operand of ``shape``, into which it prefetches past its last panel."""
     weight = function.params[index]
     ahead = tirx.decl_buffer(shape, weight.dtype, name="W_next")
     columns = int(weight.shape[-1])
     last = shape[1] * shape[2] - 1
 
-    def redirect(statement: Any) -> Any:
+    def redirect(statement: tirx.Evaluate) -> Stmt:
         call = statement.value
         if not isinstance(call.op, tvm.ir.Op) or call.op.name != "tirx.call_llvm_intrin":
             return statement
@@ -83,7 +93,7 @@ def _linked(function: Any, index: int, shape: tuple[int, ...]) -> Any:
     return result
 
 
-def _loads(address: Any, buffer: Any) -> bool:
+def _loads(address: Expr, buffer: Buffer) -> bool:
     """Whether ``address`` is that of an element of ``buffer``."""
     return (
         isinstance(address, tvm.ir.Call)

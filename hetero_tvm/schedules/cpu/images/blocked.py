@@ -153,9 +153,7 @@ class BlockedOutput:
         exist = filters < tirx.Broadcast(int32(op.filters), lanes)
         return tirx.Select(exist, value, self.k.splat(0.0, lanes))
 
-    def clear_halo(
-        self, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr
-    ) -> None:
+    def clear_halo(self, plane: Index, first_row: Index, rows: Index, is_first: Expr, is_last: Expr) -> None:
         """See :meth:`Plane.clear_halo`."""
         self.plane.clear_halo(self.y, plane, first_row, rows, is_first, is_last)
 

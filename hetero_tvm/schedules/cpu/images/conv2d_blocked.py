@@ -114,9 +114,7 @@ class BlockedConv2dSpace(DesignSpace):
         pieces = [point["blocks"], point["groups"], work % machine.threads]
         rests = [shape.width % tile.columns, shape.height % tile.rows]
         weights = math.log2(shape.depth * tile.vectors * machine.lanes * 4 / machine.l1)
-        return [
-            *sizes, *method, *registers, *pieces, *rests, weights, ideal / _cost(shape, point, machine)
-        ]
+        return [*sizes, *method, *registers, *pieces, *rests, weights, ideal / _cost(shape, point, machine)]
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors

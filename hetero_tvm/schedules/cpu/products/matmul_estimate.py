@@ -40,9 +40,7 @@ def row_block_choices(op: Matmul, machine: CpuModel) -> list[int]:
     return sorted(b for b in wanted if b <= most)
 
 
-def estimate(
-    op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel, k_blocks: int = 1
-) -> float:
+def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel, k_blocks: int = 1) -> float:
     """Cycles of one call on the busiest thread, from a port model of the register tile.
 
     Per k a tile of r rows costs the larger of FMA issue, load issue and FMA latency; 24 cycles per

@@ -200,9 +200,7 @@ class MatmulKernel:
         )
 
         def put(r: Expr, c: Index, width: int, value: Expr) -> None:
-            others = [
-                k.load(acc, [r, k.ramp(p * self.columns + c, width)]) for p in range(1, self.parts)
-            ]
+            others = [k.load(acc, [r, k.ramp(p * self.columns + c, width)]) for p in range(1, self.parts)]
             row, column = first_row + r, panel * self.columns + c
             at = [row, k.ramp(column, width)]
             if self.cuts > 1:

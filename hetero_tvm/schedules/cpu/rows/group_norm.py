@@ -63,9 +63,7 @@ class GroupNormSpace(RowSpace):
 
                 total = reduce_row(k, op.n, lanes, get, add, 0.0)
                 k.store(stats, total * constant(1.0 / op.n), [0])
-                squares = reduce_row(
-                    k, op.n, lanes, lambda c, w: centered(c, w) * centered(c, w), add, 0.0
-                )
+                squares = reduce_row(k, op.n, lanes, lambda c, w: centered(c, w) * centered(c, w), add, 0.0)
                 deviation = tirx.sqrt(squares * constant(1.0 / op.n) + constant(op.eps))
                 k.store(stats, constant(1.0) / deviation, [1])
 
