@@ -32,9 +32,15 @@ def reduce_in_warp(k: Kernel, sums: Buffer, at: list[Expr | int], lanes: int, co
 
 
 def reduce_in_row(
-    k: Kernel, sums: Buffer, at: list[Expr | int], threads: int, thread: Expr, combine: Combine,
-    shared: Buffer | None, row: Expr | int,
-) -> None:  # fmt: skip
+    k: Kernel,
+    sums: Buffer,
+    at: list[Expr | int],
+    threads: int,
+    thread: Expr,
+    combine: Combine,
+    shared: Buffer | None,
+    row: Expr | int,
+) -> None:
     """``sums[at]`` combined over the ``threads`` threads of a row, in every one of them.
 
     Parameters

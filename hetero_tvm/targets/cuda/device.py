@@ -19,7 +19,7 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.search.measure.compile_process import Refused
 from hetero_tvm.search.measure.device import Kernel, MeasuredDevice
 from hetero_tvm.search.measure.timing import settle
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.cuda import codegen, kernel_facts
 
 _SAMPLE = 1e-3
 """Seconds of one sample: a thousand times the resolution of an event."""
@@ -48,7 +48,7 @@ def compile_candidate(function: Any, machine: GpuModel, path: str) -> dict[str, 
         library = codegen.compile_kernels(
             tvm.IRModule({str(function.attrs["global_symbol"]): kernel}), target
         )
-    found = {name: known for module in made for name, known in facts.of_module(module).items()}
+    found = {name: known for module in made for name, known in kernel_facts.of_module(module).items()}
     for name, known in found.items():
         if known["stack"]:
             raise Refused(f"{name} spills: {known['stack']} bytes of stack, {known['registers']} registers")

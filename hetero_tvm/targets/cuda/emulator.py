@@ -27,6 +27,12 @@ _COLLECTIVE = re.compile(
 )
 # A vector access of the schedules' device functions: its pointer type, its address.
 _PACK = re.compile(r"\*\(((?:const )?Htvm\w+<[^>]*>\*)\)(\((?:[^()]|\([^()]*\))*\))")
+# fmt: off
+_SIZES = {
+    "half": 2, "nv_bfloat16": 2, "float": 4, "int": 4, "uchar": 1, "signed char": 1, "double": 8,
+    "int64_t": 8, "uint": 4, "short": 2, "bool": 1,
+}
+# fmt: on
 _ELEMENT = {"f16": "half", "bf16": "nv_bfloat16", "s8": "signed char", "u8": "uchar", "tf32": "tf32"}
 
 
@@ -109,15 +115,13 @@ def _split(parameters: str) -> list[str]:
 
 def _static_shared(body: str) -> str:
     """Static shared arrays become places in the block's shared memory."""
-    sizes = {"half": 2, "nv_bfloat16": 2, "float": 4, "int": 4, "uchar": 1, "signed char": 1, "double": 8,
-             "int64_t": 8, "uint": 4, "short": 2, "bool": 1}  # fmt: skip
     at = 0
 
     def place(match: re.Match) -> str:
         nonlocal at
         kind, name, count = match.groups()
         start = at
-        at = (at + sizes.get(kind.strip(), 8) * int(count) + 127) // 128 * 128
+        at = (at + _SIZES.get(kind.strip(), 8) * int(count) + 127) // 128 * 128
         # The marker stays: it says that threads of a block meet.
         return f"{kind}* {name} = ({kind}*)(shared_memory + {start}); /* __shared__ */"
 
@@ -207,8 +211,7 @@ def _async_copy(text: str, inputs: list[str]) -> str:
 def _mma(found: re.Match, outputs: list[str], inputs: list[str]) -> str:
     depth, element = int(found.group(1)), _ELEMENT[found.group(3)]
     result = {"f32": "float", "s32": "int", "f16": "half"}[found.group(2)]
-    per_a = {"half": depth // 4, "nv_bfloat16": depth // 4, "signed char": depth // 8, "uchar": depth // 8,
-             "tf32": depth // 2}[element]  # fmt: skip
+    per_a = depth * {"tf32": 4, "half": 2, "nv_bfloat16": 2, "signed char": 1, "uchar": 1}[element] // 8
     a, b, c = inputs[:per_a], inputs[per_a : per_a + per_a // 2], inputs[per_a + per_a // 2 :][:4]
     targets = ", ".join(f"({result}*)&({name})" for name in outputs)
     registers = [", ".join(f"(unsigned)({name})" for name in group) for group in (a, b)]

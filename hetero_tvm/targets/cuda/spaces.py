@@ -18,7 +18,7 @@ from hetero_tvm.schedules.cuda.rows.group_norm import CudaGroupNormSpace
 from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizeSpace
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from hetero_tvm.schedules.cuda.tensor_program.arg_reduce import CudaArgReduceSpace
-from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace
+from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaElementwiseSpace
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.tensor_program.transpose import CudaTransposeSpace
 
@@ -38,7 +38,7 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaEmbeddingNormSpace(),
     CudaPool2dSpace(),
     CudaTransposeSpace(),  # before the pointwise kernels, which could do it, slowly
-    CudaPointwiseSpace(),
+    CudaElementwiseSpace(),
     CudaReduceSpace(),
     CudaArgReduceSpace(),
 )

@@ -29,7 +29,7 @@ from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.scan import scan
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
-from hetero_tvm.targets.cuda import codegen, compilers, device, facts, generic
+from hetero_tvm.targets.cuda import codegen, compilers, cuda_graphs, device, generic_schedule, kernel_facts
 from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 from hetero_tvm.targets.cuda.tuner import CudaTuner
 
@@ -212,7 +212,7 @@ class CudaTarget(Target):
         return None if isinstance(nests, str) or len(nests.results) != 1 else op
 
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
-        return generic.schedule(with_c_names(function), self.tvm_target, self.machine)
+        return generic_schedule.schedule(with_c_names(function), self.tvm_target, self.machine)
 
     def unrunnable(self) -> str | None:
         try:
@@ -230,7 +230,7 @@ class CudaTarget(Target):
 
     @property
     def device_passes(self) -> Sequence[Any]:
-        return (codegen.use_cuda_graph,)
+        return (cuda_graphs.use_cuda_graph,)
 
     def scope(self) -> AbstractContextManager[Any]:
         return self.tvm_target
@@ -242,7 +242,7 @@ class CudaTarget(Target):
         compilers.find()  # says what is missing before the long part
         with codegen.collect() as made:
             executable = codegen.compile_executable(module, self.tvm_target)
-        return Compiled(executable, {one.arch: facts.of_module(one) for one in made})
+        return Compiled(executable, {one.arch: kernel_facts.of_module(one) for one in made})
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "cuda", "cpu": "", "isa": [], "threads": 1, "archs": [m.arch for m in self.models]}

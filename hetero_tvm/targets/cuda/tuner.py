@@ -15,7 +15,7 @@ from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.tuner import Tunable
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import compilers
-from hetero_tvm.targets.cuda.rank import rank
+from hetero_tvm.targets.cuda.ranking import rank
 
 
 class CudaTuner:

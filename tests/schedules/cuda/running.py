@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero_tvm.host.tvm import tvm
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.cuda import codegen, kernel_facts
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
 
@@ -80,7 +80,7 @@ def compiled_facts(space, cases, machine, tools, spills=0) -> str:
     with codegen.collect() as made:
         compiled([space.emit(op, point, machine) for op, point in cases], target)
     (module,) = made
-    for name, kernel in facts.of_module(module).items():
+    for name, kernel in kernel_facts.of_module(module).items():
         assert kernel["stack"] <= spills, f"registers of {name} spill: {kernel} at {cases}"
         assert kernel["registers"] * kernel["threads"] <= 65536 and kernel["threads"] <= 1024
         assert kernel["shared"] <= machine.shared_per_block and kernel["occupancy"] > 0

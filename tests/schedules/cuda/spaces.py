@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.cuda import codegen, kernel_facts
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, compiled
 
@@ -111,7 +111,7 @@ def check_all_machine_code(cases, arch="sm_80"):
     with codegen.collect() as made:
         compiled(functions, target)
     (module,) = made
-    found = facts.of_module(module)
+    found = kernel_facts.of_module(module)
     assert found
     for name, kernel in found.items():
         assert kernel["stack"] == 0, f"registers of {name} spill: {cases}"

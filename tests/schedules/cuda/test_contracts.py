@@ -10,13 +10,13 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.rope import Rope
-from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
+from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaElementwiseSpace, width_of
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from tests.schedules.cuda.running import MACHINE
 from tests.schedules.cuda.spaces import HALF, check_numbers
 
-POINTWISE, REDUCE = CudaPointwiseSpace(), CudaReduceSpace()
+POINTWISE, REDUCE = CudaElementwiseSpace(), CudaReduceSpace()
 LLAMA = Rope((1, 4, 12, 16), 16, False, (1, 1, 12, 16), (1, 12, 128), (0, 1536, 16, 128))
 PARTIAL = Rope((1, 4, 12, 64), 32, False, (1, 1, 12, 16), (1, 12, 256), (0, 3072, 64, 256))
 ROPES = [

@@ -9,7 +9,7 @@ from hetero_tvm.compile.tasks import tasks_of
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.relax_passes.pipeline import optimize
-from hetero_tvm.targets.cuda import codegen
+from hetero_tvm.targets.cuda import codegen, thread_binding
 from tests.schedules.cuda.relax_operators import FORMS, NO_KERNEL, OPERATORS, POINTWISE, REFUSED, module_of
 from tests.schedules.cuda.running import MACHINE, TARGET
 
@@ -46,7 +46,7 @@ def test_every_operator_is_scheduled(scheduled):
     for operator in every.keys() - served:  # passes of TVM that rewrite it have lost its name
         assert tasks({operator: every[operator]})[1], operator
     for task, kernel in scheduled:
-        assert codegen.is_bound(kernel), task
+        assert thread_binding.is_bound(kernel), task
 
 
 @pytest.mark.parametrize("operator", REFUSED)

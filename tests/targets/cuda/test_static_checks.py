@@ -5,8 +5,9 @@ import types
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.targets.cuda import codegen, facts, static_checks
+from hetero_tvm.targets.cuda import codegen, kernel_facts
 from hetero_tvm.zoo import llama
+from tests.targets.cuda import static_checks
 
 # One layer of llama-160m at its real width; four of its words.
 ONE_LAYER = llama.LlamaConfig(1, 768, 12, 4, 2048, 4)
@@ -32,9 +33,9 @@ def test_a_model_at_its_real_width(compiler, built):
 def test_what_is_wrong_is_named(compiler, built, monkeypatch):
     model, modules = built
     name = next(name for name in modules[0].launches if name.startswith("attention"))
-    known = facts.of_module(modules[0])
+    known = kernel_facts.of_module(modules[0])
     worse = {**known[name], "stack": 16, "threads": 512, "registers": 200, "shared": 1 << 20}
-    monkeypatch.setattr(facts, "of_module", lambda module: {**known, name: worse})
+    monkeypatch.setattr(kernel_facts, "of_module", lambda module: {**known, name: worse})
     ptx = compiler.ptx(modules[0].source, "sm_80").replace("mma.sync", "nothing")
     tools = types.SimpleNamespace(ptx=lambda source, arch: ptx)
     found = static_checks.problems(model, modules[:1], tools)

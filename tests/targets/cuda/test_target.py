@@ -10,8 +10,8 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.machines.gpu import MODELS, GpuModel
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
-from hetero_tvm.targets.cuda import codegen, compilers, facts, toolchain
-from hetero_tvm.targets.cuda.facts import occupancy
+from hetero_tvm.targets.cuda import codegen, compilers, kernel_facts, thread_binding, toolchain
+from hetero_tvm.targets.cuda.kernel_facts import occupancy
 from hetero_tvm.targets.registry import parse_target
 
 
@@ -142,7 +142,7 @@ def test_what_the_driver_takes_is_not_the_kernels(arch, compiler):
       s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[127 - threadIdx.x]; }"""
     launch = codegen.Launch((1, 1, 1), (128, 1, 1), None, 112 << 10)
     module = codegen.DeviceModule(arch, source, compiler.cubin(source, arch), {"turned": launch})
-    found = facts.of_module(module)
+    found = kernel_facts.of_module(module)
     assert found["plain"]["shared"] == 0 and found["turned"]["shared"] == (112 << 10) + 512
     assert found["turned"]["occupancy"] == (1 if arch == "sm_80" else 2) * 128 / 2048
 
@@ -166,11 +166,11 @@ def test_an_unscheduled_kernel_is_refused():
 
     a = te.placeholder((64,), "float32", "a")
     function = te.create_prim_func([a, te.compute((64,), lambda i: a[i] + 1, "b")])
-    assert not codegen.is_bound(function)
+    assert not thread_binding.is_bound(function)
     with pytest.raises(BuildError, match="without a schedule") as caught:
-        codegen.check_bound(tvm.IRModule({"forgotten": function}))
+        thread_binding.check_bound(tvm.IRModule({"forgotten": function}))
     assert caught.value.problems == ("forgotten",)
-    assert codegen.is_bound(parse_target("cuda:sm_80").schedule_generic(function))
+    assert thread_binding.is_bound(parse_target("cuda:sm_80").schedule_generic(function))
 
 
 def test_no_driver_is_a_library_error():

@@ -12,7 +12,7 @@ from hetero_tvm.search.measure.device_client import LocalDevice
 from hetero_tvm.search.measure.device_workers import DeviceWorkers
 from hetero_tvm.search.measure.service import Job, Limits, contract_spec
 from hetero_tvm.targets.cuda import device as bench
-from hetero_tvm.targets.cuda import facts
+from hetero_tvm.targets.cuda import kernel_facts
 from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import Scale
 from tests.targets.cuda.gpu_spaces import BadGpuSpace
@@ -41,7 +41,7 @@ def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):
 def test_spilling_candidates_are_not_measured(emulated, monkeypatch, tmp_path):
     kernel = BadGpuSpace().emit(Scale(2, 64), {"mode": "good"}, None).with_attr("global_symbol", "candidate")
     known = {"registers": 255, "stack": 16, "shared": 0, "occupancy": 0.1}
-    monkeypatch.setattr(facts, "of_module", lambda module: {"candidate_kernel": known})
+    monkeypatch.setattr(kernel_facts, "of_module", lambda module: {"candidate_kernel": known})
     with pytest.raises(Refused, match="spills: 16 bytes of stack, 255 registers"):
         bench.compile_candidate(kernel, model_named("sm_80"), str(tmp_path / "x.so"))
     known.update(stack=0, occupancy=0, shared=1 << 20)

@@ -77,10 +77,13 @@ class CudaDepthwiseSpace(DesignSpace):
 
     def features(self, op: Conv2d, point: Point, machine: GpuModel) -> list[float]:
         return [
-            float(point["pixels"]), math.log2(point["threads"]), float(_vector(op)),
+            float(point["pixels"]),
+            math.log2(point["threads"]),
+            float(_vector(op)),
             _threads(op, point["pixels"]) / (machine.sms * machine.threads_per_sm),
-            float(op.kernel[0] * op.kernel[1]), float(op.strides[1]),
-        ]  # fmt: skip
+            float(op.kernel[0] * op.kernel[1]),
+            float(op.strides[1]),
+        ]
 
 
 def _vector(op: Conv2d) -> int:

@@ -72,9 +72,12 @@ class CudaPool2dSpace(DesignSpace):
     def features(self, op: Pool2d, point: Point, machine: GpuModel) -> list[float]:
         lanes, places = point["lanes"], math.prod(op.kernel)
         return [
-            math.log2(lanes), float(_vector(op)), -(-places // lanes), math.log2(lanes * _results(op)),
+            math.log2(lanes),
+            float(_vector(op)),
+            -(-places // lanes),
+            math.log2(lanes * _results(op)),
             lanes * _results(op) / (machine.sms * machine.threads_per_sm),
-        ]  # fmt: skip
+        ]
 
 
 def _vector(op: Pool2d) -> int:

@@ -81,9 +81,13 @@ class CudaGemvSpace(DesignSpace):
     def features(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> list[float]:
         blocks = -(-op.n // (point["columns"] * point["across"]))
         return [
-            math.log2(point["columns"]), math.log2(point["split"]), math.log2(point["across"]),
-            blocks / machine.sms, op.m, op.k / (32 * _vector(op) * point["split"]),
-        ]  # fmt: skip
+            math.log2(point["columns"]),
+            math.log2(point["split"]),
+            math.log2(point["across"]),
+            blocks / machine.sms,
+            op.m,
+            op.k / (32 * _vector(op) * point["split"]),
+        ]
 
 
 def _vector(op: Matmul | GatedMatmul) -> int:

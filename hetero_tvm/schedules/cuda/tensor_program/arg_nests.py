@@ -1,23 +1,27 @@
-"""Places of largest and smallest values, as TVM writes them: a pair that is reduced together."""
+"""Nests that find the place of the largest or smallest value: TVM reduces a pair of place and value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.host.tvm import TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, Expr, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.cuda.tensor_program.nests import Nest, loads_of
 
 
 @dataclass(frozen=True)
 class ArgNest(Nest):
-    """``buffer[indices]`` = the first place (``position``, an expression of the reduced axes) at which
-    ``value`` is largest, or smallest; ``extreme`` is the buffer that TVM keeps that value in."""
+    """``buffer[indices]`` = the first place at which ``value`` is largest, or smallest.
 
-    position: Any = None
-    extreme: Any = None
+    Parameters
+    ----------
+    position : the place, an expression of the reduced axes.
+    extreme : the buffer that TVM keeps the largest (smallest) value in.
+    """
+
+    position: Expr | None = None
+    extreme: Buffer | None = None
     largest: bool = True
-    init: Any = None
 
 
 def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
@@ -41,7 +45,7 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
         return None
 
     def given(now: int, at: int, new: int, here: int) -> tuple[int, int] | None:
-        """Place and value that ``value new at here`` makes of ``value now at at``."""
+        """Place and value after ``value new at here`` meets ``value now at at``."""
 
         def number(expression: Any) -> Any:
             if tvm_ffi.structural_equal(expression, term):
@@ -63,7 +67,7 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
             found.append(int(made.value))
         return found[0], found[1]
 
-    # By what it does, not by how it is written: better, worse, the same before and behind.
+    # Recognised by what it computes, not by how it is written: better, worse, the same before and behind.
     cases = ((1, 5, 2, 9), (2, 5, 1, 9), (1, 5, 1, 9), (1, 9, 1, 5))
     found = [given(*case) for case in cases]
     if found == [(9, 2), (5, 2), (5, 1), (5, 1)]:
@@ -73,20 +77,26 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
     else:
         return None
     return ArgNest(
-        tuple(axes), tuple(reduced), place.buffer, tuple(place.indices), term, position=position,
-        extreme=best.buffer, largest=largest,
-    )  # fmt: skip
+        tuple(axes),
+        tuple(reduced),
+        place.buffer,
+        tuple(place.indices),
+        term,
+        position=position,
+        extreme=best.buffer,
+        largest=largest,
+    )
 
 
 def _other(select: Any, own: Any) -> Any | None:
-    """The side of a choice that is not what the buffer has already."""
+    """The side of a choice that is not the old value of ``own``; None when there is no such pair of sides."""
     sides = [_plain(side) for side in (select.true_value, select.false_value)]
     mine = [isinstance(side, TensorLoad) and side.source.same_as(own) for side in sides]
     return sides[mine.index(False)] if sum(mine) == 1 else None
 
 
 def _plain(expression: Any) -> Any:
-    """Without a change of the type of a place."""
+    """The expression below the casts of a place to other integer types."""
     while isinstance(expression, tirx.Cast) and "int" in str(expression.ty.dtype):
         expression = expression.value
     return expression

@@ -57,7 +57,7 @@ class CudaArgReduceSpace(DesignSpace):
         return (Knob("threads", tuple(n for n in every if n == 1 or n < 2 * nest.length)),)
 
     def default(self, op: FusedOp, machine: GpuModel) -> Point:
-        """As many as fill the GPU, each with a few values to compare at least."""
+        """The most threads that fill the GPU and have a few values each to compare."""
         nest = program_nests(op).nests[0]
         known = self.knobs(op, machine)[0].choices
         wanted = [
@@ -71,13 +71,15 @@ class CudaArgReduceSpace(DesignSpace):
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         nest = program_nests(op).nests[0]
         return [
-            math.log2(point["threads"]), math.log2(nest.length), math.log2(nest.size),
+            math.log2(point["threads"]),
+            math.log2(nest.length),
+            math.log2(nest.size),
             point["threads"] * nest.size / (machine.sms * machine.threads_per_sm),
-        ]  # fmt: skip
+        ]
 
 
 def refuses(nests: Nests) -> str | None:
-    """Why these nests are not one place of an extreme; None when they are."""
+    """Reason why these nests are not one place of an extreme; None when they are."""
     first, *more = nests.nests
     if not isinstance(first, ArgNest) or len(more) != 1 or more[0].reduced:
         return "it is not one argmax or argmin with an elementwise step behind it"

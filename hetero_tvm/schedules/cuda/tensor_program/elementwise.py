@@ -44,10 +44,10 @@ from hetero_tvm.schedules.emit import int32
 
 THREADS = (256, 128, 512)
 _MOST_SIDES = 8
-"""Conditions that may be chosen once for a vector."""
+"""Most conditions that are chosen once for a vector."""
 
 
-class CudaPointwiseSpace(DesignSpace):
+class CudaElementwiseSpace(DesignSpace):
     """Operators without reductions: generic kernels, activations, rotary embeddings, layouts.
 
     Knobs: ``width``, elements of a vector at most; ``threads``.
@@ -86,7 +86,7 @@ def default(nests: Nests, machine: GpuModel) -> Point:
 
 
 def refuses(nests: Nests) -> str | None:
-    """Why these nests are no pointwise kernel; None when they are."""
+    """Reason why these nests are no elementwise kernel; None when they are."""
     if nests.temporary:
         return "a step cannot be written into the next"
     if any(nest.reduced for nest in nests.nests):
@@ -95,7 +95,7 @@ def refuses(nests: Nests) -> str | None:
 
 
 def emit(nests: Nests, width: int, threads: int) -> Any:
-    """A kernel a nest.
+    """The function, with a kernel for each nest.
 
     Parameters
     ----------
@@ -164,13 +164,13 @@ def _side(node: Any, side: int) -> Any:
 
 
 def _holds(nest: Nest, node: Any, side: int, near: Neighbours) -> Any:
-    """What is known of a vector that takes a side."""
+    """The condition that holds for a vector that takes a side."""
     condition = _at(nest)(_condition(node), near.at(0))
     return condition if side == 1 else tirx.Not(condition)
 
 
 def _uniform_condition(nest: Nest, expression: Any, near: Neighbours, depth: int) -> Any:
-    """A conditional value that is the same side for a whole vector; None when there is none."""
+    """A conditional value that takes the same side for a whole vector; None when there is none."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:

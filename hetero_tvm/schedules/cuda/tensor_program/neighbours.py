@@ -1,4 +1,4 @@
-"""What is known of neighbouring elements of a flat index: contiguity, alignment, uniform conditions."""
+"""Proofs about neighbouring elements of a flat index: contiguity, alignment, uniform conditions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hetero_tvm.host.tvm import TensorLoad, tirx, tvm
+from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm
 from hetero_tvm.schedules.cuda.tensor_program.nests import loads_of
 
 
 class Neighbours:
-    """What is known of ``width`` neighbours in an index: ``base * width + e`` for e below ``width``."""
+    """Neighbours of a flat index, ``base * width + e`` for e below ``width``, and proofs about them."""
 
     def __init__(self, groups: int, width: int, dtype: str):
         self.width, self.dtype = width, dtype
@@ -25,7 +25,8 @@ class Neighbours:
         self._analyzer.bind(variable, tvm.ir.Range(0, max(1, extent)))
         return variable
 
-    def at(self, e: int) -> Any:
+    def at(self, e: int) -> Expr:
+        """Index of neighbour ``e``."""
         return self.base * self.width + e
 
     def step(self, place: Callable[[Any], Any]) -> int | None:
@@ -80,7 +81,8 @@ class Neighbours:
         with self._analyzer.constraint_scope(condition):
             yield
 
-    def equals(self, value: Any, number: int) -> bool:
+    def equals(self, value: Expr, number: int) -> bool:
+        """Whether ``value`` is proved to be ``number``."""
         value = self._analyzer.simplify(value)
         return isinstance(value, tirx.IntImm) and int(value) == number
 
@@ -89,8 +91,8 @@ class Neighbours:
 
 
 def _motion(place: Any, index: Any, width: int) -> tuple[int | None, bool]:
-    """By how much a place moves from neighbour to neighbour (None: unknown), and whether it is a multiple
-    of ``width`` where ``index`` is.
+    """Step of a place from neighbour to neighbour (None: unknown), and whether it is a multiple of ``width``
+    where ``index`` is.
 
     Carries whole vectors through quotients and remainders by multiples of the width, which they never
     straddle; what this misses is left to the analyzer.

@@ -97,7 +97,7 @@ def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 
 
 def loads_of(expression: Expr) -> list[tuple[TensorLoad, bool]]:
-    """Every load of an expression, and whether only a condition leads to it."""
+    """The loads of an expression, each with whether only a condition leads to it."""
     found: list[tuple[TensorLoad, bool]] = []
 
     def visit(node: Any, guarded: bool) -> None:

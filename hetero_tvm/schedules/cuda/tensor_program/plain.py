@@ -1,4 +1,4 @@
-"""Kernels that are emitted from nests: buffers as flat memory, expressions with loads replaced."""
+"""Emission of kernels from nests: buffers as flat memory, expressions with loads replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hetero_tvm.host.tvm import T, TensorLoad, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Buffer, T, TensorLoad, tirx, tvm_ffi
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
 from hetero_tvm.schedules.cuda.tensor_program.nests import (
     Nest,
@@ -49,12 +49,9 @@ class PlainKernel:
                 made = made.with_attr(str(name), old[name])
         return made
 
-    def flat(self, buffer: Any) -> Any:
+    def flat(self, buffer: Buffer) -> Buffer:
+        """The memory of a buffer of the nests, as one row of elements."""
         return self._flat[buffer]
-
-    def keep(self, buffer: Any, made: Any) -> None:
-        """``made`` holds what ``buffer`` stands for, as flat memory."""
-        self._flat[buffer] = made
 
     def value(self, nest: Nest, expression: Any, index: Any, known: list[tuple[Any, Any]] = ()) -> Any:
         """An expression of the nest's axes at a flat index; ``known`` loads have values already."""
@@ -76,7 +73,7 @@ class PlainKernel:
         return launch(blocks, threads, dtype)
 
     def place(self, nest: Nest, index: Any) -> Any:
-        """Flat place of the nest's result at a flat index."""
+        """Offset in memory of the nest's result at a flat index."""
         return substitute(self.with_loads(offset(nest.buffer, nest.indices)), unflatten(nest.axes, index))
 
 
@@ -91,13 +88,14 @@ def launch(blocks: int, threads: int, dtype: str) -> Iterator[tuple[Any, Any]]:
 
 
 def step_of(near: Neighbours, nest: Nest, load: Any) -> int | None:
-    """How a load moves from neighbour to neighbour of the nest's flat index (:meth:`Neighbours.step`)."""
+    """Step of a load from neighbour to neighbour of the nest's flat index (see :meth:`Neighbours.step`)."""
     place = offset(load.source, load.indices)
     return near.step(lambda index: substitute(place, unflatten(nest.axes, index)))
 
 
-def distinct(loads: list[Any]) -> list[Any]:
-    found: list[Any] = []
+def distinct(loads: list[TensorLoad]) -> list[TensorLoad]:
+    """The loads, structurally equal ones once."""
+    found: list[TensorLoad] = []
     for load in loads:
         if not any(tvm_ffi.structural_equal(load, other) for other in found):
             found.append(load)
@@ -105,7 +103,7 @@ def distinct(loads: list[Any]) -> list[Any]:
 
 
 def widest(nest: Nest) -> int:
-    """Elements of 16 bytes of the narrowest operand; 1 where one has no vectors."""
+    """Elements of 16 bytes of the narrowest operand; 1 where an operand has a type without vectors."""
     kinds = {str(nest.buffer.dtype), *(str(load.source.dtype) for load, _ in loads_of(nest.value))}
     if "bool" in kinds or any(bytes_of(kind) > 8 for kind in kinds):
         return 1

@@ -57,7 +57,7 @@ def nests_of(function: PrimFunc) -> Nests | None:
 
 
 def without_empty(nests: Nests) -> Nests:
-    """The same function without reductions over nothing, which give their first value."""
+    """``nests`` without reductions over nothing, which give their first value."""
     firsts: dict[Buffer, Expr] = {}
     kept = []
     for nest in nests.nests:

@@ -60,10 +60,13 @@ class CudaReduceSpace(DesignSpace):
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         found = reduction_of(program_nests(op))
         return [
-            *(math.log2(value) for value in point["block"]), math.log2(found.nest.length),
-            math.log2(found.nest.size), float(found.rows), float(found.width),
+            *(math.log2(value) for value in point["block"]),
+            math.log2(found.nest.length),
+            math.log2(found.nest.size),
+            float(found.rows),
+            float(found.width),
             _cost(found, point["block"], machine),
-        ]  # fmt: skip
+        ]
 
 
 def choices(found: Reduction, machine: GpuModel) -> list[tuple[int, int, int]]:

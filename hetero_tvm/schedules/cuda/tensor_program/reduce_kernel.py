@@ -46,7 +46,7 @@ class _Emitter:
             self._merge()
 
     def _neutral(self) -> Any:
-        """What the reduction starts from: combining it twice must change nothing.
+        """First value of the reduction: combining it twice must change nothing.
 
         A largest (smallest) value of nothing is minus (plus) infinity: TVM's finite one would win over it.
         """
@@ -81,7 +81,7 @@ class _Emitter:
                 self._put(split, known, k.load(sums, [int32(0)]))
 
     def _along(self, split: Any, lane: Any, result: Any, slot: Callable[[int], Any], sums: Any) -> None:
-        """One thread's part of the reduction: every ``threads``-th step of its split."""
+        """Emit one thread's part of the reduction: every ``threads``-th step of its split."""
         k = self.k
         with k.serial(tirx.const(self.steps, self.nest.index_dtype)) as step:
             inner = step * self.threads + lane

@@ -1,14 +1,15 @@
-"""Which nests are one reduction, and how memory is best read for it."""
+"""Recognition of nests that are one reduction, and the order in which it reads memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tvm.host.tvm import TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
 from hetero_tvm.schedules.cuda.tensor_program.nests import (
@@ -20,40 +21,52 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     unflatten,
 )
 from hetero_tvm.schedules.cuda.tensor_program.plain import widest
+from hetero_tvm.schedules.cuda.threads import Combine
 from hetero_tvm.schedules.cuda.values import bytes_of
 
-_COMBINE: dict[Any, Callable[[Any, Any], Any]] = {
-    tirx.Add: lambda x, y: x + y, tirx.Mul: lambda x, y: x * y, tirx.Max: tirx.max, tirx.Min: tirx.min,
-}  # fmt: skip
+_COMBINE: dict[type[Expr], Combine] = {
+    tirx.Add: operator.add,
+    tirx.Mul: operator.mul,
+    tirx.Max: tirx.max,
+    tirx.Min: tirx.min,
+}
 LANES = 32
 """Threads side by side where lanes go along the results."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """One reduced nest, its combination, and the elementwise nest behind it when there is one."""
+    """One reduced nest and the way it is computed.
+
+    Parameters
+    ----------
+    combine, term : the combination, and the terms that it takes in.
+    after : the elementwise nest behind the reduction; None when there is none.
+    rows : whether vectors lie along the reduction, not along the results.
+    width : elements of a vector.
+    """
 
     nest: Nest
-    combine: Callable[[Any, Any], Any]
-    term: Any
+    combine: Combine
+    term: Expr
     after: Nest | None
     rows: bool
     width: int
 
     @property
     def dtype(self) -> str:
-        """In which partial results are kept."""
+        """Dtype of partial results."""
         kind = str(self.nest.buffer.dtype)
         return "float32" if kind in ("float16", "bfloat16") else kind
 
     @property
     def groups(self) -> int:
-        """Blocks of one split at the narrowest: results, or vectors of them."""
+        """Number of blocks of one split at the narrowest: results, or vectors of them."""
         return self.nest.size if self.rows else -(-self.nest.size // (LANES * self.width))
 
 
 def reduction_of(nests: Nests) -> Reduction | str:
-    """The reduction that the nests are, or why they are none."""
+    """The reduction that the nests are, or the reason why they are none."""
     first, *more = nests.nests
     if isinstance(first, ArgNest):
         return "it reduces pairs of place and value"
@@ -84,8 +97,8 @@ def reduction_of(nests: Nests) -> Reduction | str:
     return Reduction(first, combine, term, after, rows, width)
 
 
-def _combination(nest: Nest) -> tuple[Any, Any]:
-    """How the nest combines, and its terms."""
+def _combination(nest: Nest) -> tuple[Combine, Expr] | tuple[None, None]:
+    """Combination of the nest and its terms; a pair of None where it is none that we know."""
     kind = next((kind for kind in _COMBINE if isinstance(nest.value, kind)), None)
     if kind is not None:
         for own, term in ((nest.value.a, nest.value.b), (nest.value.b, nest.value.a)):
@@ -95,7 +108,7 @@ def _combination(nest: Nest) -> tuple[Any, Any]:
     return None, None
 
 
-def _is_product(nest: Nest, term: Any) -> bool:
+def _is_product(nest: Nest, term: Expr) -> bool:
     """Whether two operands are smaller than the terms: each is used for many results."""
     sizes = {load.source: math.prod(map(int, load.source.shape)) for load, _ in loads_of(term)}
     return len(sizes) > 1 and max(sizes.values()) * 2 <= nest.size * nest.length and nest.size > 1
@@ -155,8 +168,8 @@ def _in_the_order_of(first: Nest, after: Nest) -> tuple[Nest, Nest] | None:
     )
 
 
-def _shape(nest: Nest, term: Any) -> tuple[bool, int]:
-    """Whether to read along the reduction, and vectors of how many elements."""
+def _shape(nest: Nest, term: Expr) -> tuple[bool, int]:
+    """Whether to read along the reduction, and the elements of a vector."""
     most = widest(Nest(nest.axes, nest.reduced, nest.buffer, nest.indices, term))
     for rows in (True, False):
         width = most
@@ -167,7 +180,7 @@ def _shape(nest: Nest, term: Any) -> tuple[bool, int]:
     return moves_along(nest, term), 1
 
 
-def _fits(nest: Nest, term: Any, rows: bool, width: int) -> bool:
+def _fits(nest: Nest, term: Expr, rows: bool, width: int) -> bool:
     near, place = neighbours(nest, rows, width)
     return all(
         not guarded
@@ -191,7 +204,7 @@ def neighbours(nest: Nest, rows: bool, width: int) -> tuple[Neighbours, Callable
     return near, place
 
 
-def moves_along(nest: Nest, term: Any) -> bool:
+def moves_along(nest: Nest, term: Expr) -> bool:
     """Whether the largest operand moves less along the last reduced axis than along the last other one."""
     loads = [load for load, _ in loads_of(term)]
     if not nest.axes or not loads:

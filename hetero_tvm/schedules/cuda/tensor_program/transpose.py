@@ -34,9 +34,9 @@ from hetero_tvm.schedules.cuda.threads import barrier
 
 TILE = 32
 DOWN = (8, 16, 4)
-"""Threads of a tile's column."""
+"""Numbers of threads of a tile's column."""
 _LEAST = 8
-"""Extents below this leave most of a tile empty."""
+"""Least extent of an axis that is turned: smaller ones leave most of a tile empty."""
 
 
 class CudaTransposeSpace(DesignSpace):
@@ -62,7 +62,7 @@ class CudaTransposeSpace(DesignSpace):
 
 
 def refuses(nests: Nests) -> str | None:
-    """Why these nests are no transpose; None when they are."""
+    """Reason why these nests are no transpose; None when they are."""
     if nests.temporary or len(nests.nests) != 1 or nests.nests[0].reduced:
         return "it is not one expression of its operands"
     return None if _turned(nests.nests[0]) else "no operand is contiguous along another axis than the result"

@@ -13,6 +13,7 @@ from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.attention.cases import attention, forms
 from tests.schedules.cuda.running import MACHINE, TARGET, compiled
 from tests.schedules.cuda.spaces import body_of, check_machine_code, check_numbers, points, random_arrays
+from tests.selection import exhaustive
 
 HALF, SINGLE = CudaAttentionSpace(), CudaFloatAttentionSpace()
 SPACES = {"float16": HALF, "bfloat16": HALF, "float32": SINGLE}
@@ -31,12 +32,12 @@ def check(dtype, cases):
     check_numbers(SPACES[dtype], cases, TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("dtype", SPACES)
+@pytest.mark.parametrize("dtype", ["float16", *exhaustive(["bfloat16", "float32"])])
 def test_forms(dtype, emulated):
     check(dtype, [(op, None, None) for op in forms(dtype)[PORTION[dtype]]])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", *exhaustive(["float16"])])
 def test_choices(dtype, emulated):
     op = attention(70, 150, 20, dtype=dtype, causal=True)  # rows, keys and columns that fill no tile
     every = points(SPACES[dtype], op)
@@ -153,8 +154,11 @@ def test_compiled_float32(compiler):
 
 @pytest.mark.parametrize(
     ("dtype", "dim"),
-    [("float16", 64), ("bfloat16", 128), ("float16", 256), ("float32", 64), ("float32", 256)],
-)
+    [
+        ("float16", 64), ("float32", 256),
+        *exhaustive([("bfloat16", 128), ("float16", 256), ("float32", 64)]),
+    ],
+)  # fmt: skip
 def test_no_choice_spills(dtype, dim, compiler):
     op = attention(300, 300, dim, 8, dtype=dtype, causal=True, kv_heads=4)
     every = [point for point in points(SPACES[dtype], op) if 1 in point["tile"][2:4]]

@@ -10,6 +10,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cuda.images.conv2d import CudaConv2dSpace
 from hetero_tvm.schedules.cuda.products.tiles import tiles
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
+from tests.selection import exhaustive
 
 SPACE = CudaConv2dSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -43,7 +44,7 @@ def forms(dtype, **layouts):
     return [Conv2d(*row, **layouts, dtype=dtype) for row in rows]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", *exhaustive(["float32"])])
 def test_blocked_images(dtype, emulated):
     check(forms(dtype, **BLOCKED))
 
@@ -80,7 +81,7 @@ def test_refusals():
     assert "float64" in SPACE.refuses(dataclasses.replace(op, dtype="float64"), MACHINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = Conv2d(

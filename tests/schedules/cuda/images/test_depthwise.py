@@ -9,6 +9,7 @@ from hetero_tvm.machines.gpu import MODELS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.cuda.images.depthwise import CudaDepthwiseSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
+from tests.selection import exhaustive
 
 SPACE = CudaDepthwiseSpace()
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21}
@@ -62,7 +63,7 @@ def test_refusals():
     assert "taps" in SPACE.refuses(depthwise(8, 20, 20, (9, 9)), MACHINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = depthwise(96, 56, 56, padding=(1, 1, 1, 1), epilogue=("bias", "relu6"), dtype="float16", **BLOCKED)

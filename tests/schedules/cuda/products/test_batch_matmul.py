@@ -13,6 +13,7 @@ from hetero_tvm.schedules.cuda.products import product as tiled_product
 from hetero_tvm.schedules.cuda.products.batch_matmul import CudaBatchMatmulSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
+from tests.selection import exhaustive
 
 SPACE = CudaBatchMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -53,7 +54,7 @@ def forms(dtype):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "int8", *exhaustive(["bfloat16", "float32"])])
 def test_forms(dtype, emulated):
     check([default(op) for op in forms(dtype)])
 
@@ -76,7 +77,7 @@ def test_operands_where_they_lie(emulated):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
+    ("dtype", "machine"), [("float16", MACHINE), *exhaustive([("float32", MACHINE), ("float32", TF32)])]
 )
 def test_tiles_of_every_kind_across_the_reduction(dtype, machine, emulated):
     op = product((2,), 40, 72, 72, dtype=dtype)
@@ -107,7 +108,7 @@ def test_refusals():
     assert "float64" in SPACE.refuses(product((2,), 8, 8, 8, dtype="float64"), MACHINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = dataclasses.replace(MODELS[arch], features=("tf32",))
     kinds = [("int8", True), ("float16", False), ("float32", False)]

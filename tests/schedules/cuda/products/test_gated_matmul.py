@@ -10,6 +10,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.cuda.products.gated_matmul import CudaGatedMatmulSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
+from tests.selection import exhaustive
 
 SPACE = CudaGatedMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -51,7 +52,7 @@ def test_refusals():
     assert "float64" in SPACE.refuses(GatedMatmul((8,), 8, 8, "silu", dtype="float64"), MACHINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = GatedMatmul((512,), 2048, 768, "silu", True, "float16")

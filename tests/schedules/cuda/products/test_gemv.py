@@ -9,6 +9,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda.products.gemv import CudaGemvSpace
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
+from tests.selection import exhaustive
 
 SPACE = CudaGemvSpace()
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}
@@ -58,7 +59,7 @@ def test_refusals():
     assert "int8" in SPACE.refuses(Matmul((1,), 8, 32, (), "int8"), MACHINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     ops = [Matmul((1,), 4096, 4096, ("bias",), "float16"), Matmul((8,), 768, 3072, ("bias",)),

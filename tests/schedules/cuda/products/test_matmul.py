@@ -18,6 +18,7 @@ from hetero_tvm.schedules.cuda.products.tiles import Problem, estimate, fits, ti
 from hetero_tvm.targets.registry import parse_target
 from tests.schedules.cuda.running import MACHINE, check_points, compiled_facts
 from tests.schedules.cuda.spaces import representative
+from tests.selection import exhaustive
 
 SPACE = CudaMatmulSpace()
 TF32 = dataclasses.replace(MACHINE, features=("tf32",))
@@ -50,7 +51,7 @@ def small(op, machine=MACHINE):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "machine"), [("float16", MACHINE), ("float32", MACHINE), ("float32", TF32)]
+    ("dtype", "machine"), [("float16", MACHINE), ("float32", TF32), *exhaustive([("float32", MACHINE)])]
 )
 def test_tiles_of_every_kind(dtype, machine, emulated):
     op = Matmul((70,), 72, 256, (), dtype)  # rows and columns that fill no tile
@@ -78,7 +79,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", ["float16", *exhaustive(["bfloat16"])])
 def test_odd_shapes(dtype, emulated):
     check([default(Matmul(lead, n, k, ("bias",), dtype)) for lead, n, k in ODD])
 
@@ -170,7 +171,7 @@ def test_tiles_stay_within_every_machine():
             assert estimate(problem, best, machine) == min(known) and not best.group
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     large = [Matmul((1024,), 1024, 1024, ("bias", "gelu_erf"), dtype) for dtype in HALVES]
@@ -206,7 +207,7 @@ def group_points(op, machine):
     return [{"tile": choice, "splits": 1} for choice in knobs[0].choices if len(choice) == 7]
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", *exhaustive(["bfloat16"])])
 def test_warp_groups(dtype, emulated, monkeypatch):
     """wgmma, by an emulation of its descriptors and its permutation of shared memory."""
     monkeypatch.setenv("HETERO_TVM_CUDA_EMULATE_ARCH", "90")

@@ -26,6 +26,7 @@ from tests.schedules.cuda.spaces import (
     random_arrays,
     sample,
 )
+from tests.selection import exhaustive
 
 SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizeSpace()
 GROUP, EMBEDDING, SKIP = CudaGroupNormSpace(), CudaEmbeddingNormSpace(), CudaAddNormSpace()
@@ -155,7 +156,7 @@ def test_bfloat16(emulated):
     check_all(cases)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_one_read_and_one_write_in_full_vectors(arch, compiler):
     rows_, n = 4096, 768
     cases = {

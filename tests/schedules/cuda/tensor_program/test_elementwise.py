@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import te, tirx, topi
-from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaPointwiseSpace, width_of
+from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaElementwiseSpace, width_of
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
 from tests.schedules.cuda.running import MACHINE
 from tests.schedules.cuda.spaces import body_of
 
-SPACE = CudaPointwiseSpace()
+SPACE = CudaElementwiseSpace()
 
 X, BIAS, MORE = tensor("x", 5, 36), tensor("b", 36), tensor("y", 3, 36)
 SIDE, TABLE, INDEX = tensor("z", 5, 4), tensor("t", 50, 64), tensor("i", 4, 7, dtype="int64")

@@ -5,7 +5,7 @@ import numpy as np
 from hetero_tvm.compile.optimize import optimize_model
 from hetero_tvm.frontend import import_onnx
 from hetero_tvm.schedules.cuda.tensor_program.scan import scan
-from hetero_tvm.targets.cuda.codegen import is_bound
+from hetero_tvm.targets.cuda.thread_binding import is_bound
 from tests.frontend.onnx.helpers import text_model
 from tests.schedules.cuda.running import TARGET, compiled
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import te, topi
-from hetero_tvm.targets.cuda import generic
-from hetero_tvm.targets.cuda.codegen import is_bound
+from hetero_tvm.targets.cuda import generic_schedule
+from hetero_tvm.targets.cuda.thread_binding import is_bound
 from tests.schedules.cuda.running import TARGET, compiled
 
 
@@ -68,7 +68,7 @@ def test_every_kind_of_kernel_gets_a_schedule_and_keeps_its_numbers(emulated):
 
 def test_the_last_resort(emulated):
     names = [name for name in CASES if name != "cumulative sum"]  # binds its own threads
-    functions = [scheduled(name, generic.bind_blocks) for name in names]
+    functions = [scheduled(name, generic_schedule.bind_blocks) for name in names]
     assert all(map(is_bound, functions))
     check(names, functions)
 
@@ -78,7 +78,7 @@ def test_a_rule_that_throws_leaves_the_kernel_to_the_next(emulated, monkeypatch)
         def apply(self, *_):
             raise RuntimeError("block_realize == old_block_realize_")
 
-    monkeypatch.setattr(generic, "_rules", lambda function: [Bad()])
+    monkeypatch.setattr(generic_schedule, "_rules", lambda function: [Bad()])
     function = scheduled("row sums", TARGET.schedule_generic)
     assert is_bound(function)
     check(["row sums"], [function])

@@ -16,7 +16,8 @@ from hetero_tvm.host.tvm import dlight, s_tir, tirx, tvm
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.schedules.cuda.tensor_program import elementwise as pointwise
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import nests_of, without_empty
-from hetero_tvm.targets.cuda.codegen import is_bound, rejects
+from hetero_tvm.targets.cuda.codegen import rejects
+from hetero_tvm.targets.cuda.thread_binding import is_bound
 
 THREADS = 256
 _HOST = "TVM computes it by a function of the host's library"

@@ -11,8 +11,8 @@ from hetero_tvm.schedules.cuda.attention.tensor_cores import CudaAttentionSpace
 from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.products.tiles import Tile
 from hetero_tvm.targets.cuda import codegen
-from hetero_tvm.targets.cuda.accesses import sectors, sites, wavefronts
 from hetero_tvm.targets.registry import parse_target
+from tests.targets.cuda.memory_accesses import sectors, sites, wavefronts
 
 TARGET = parse_target("cuda:sm_80")
 MACHINE = TARGET.machine

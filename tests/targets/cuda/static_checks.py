@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero_tvm.machines.gpu import GpuModel, model_named
 from hetero_tvm.schedules.task import symbol
-from hetero_tvm.targets.cuda import facts
+from hetero_tvm.targets.cuda import kernel_facts
 from hetero_tvm.targets.cuda.codegen import DeviceModule
 from hetero_tvm.targets.cuda.toolchain import Toolchain
 
@@ -34,7 +34,7 @@ def problems(built: Any, modules: Sequence[DeviceModule], tools: Toolchain) -> l
     found = []
     for module in modules:
         model = model_named(module.arch)
-        known = facts.of_module(module)
+        known = kernel_facts.of_module(module)
         found += [f"{module.arch} {name}: {text}" for name, text in _beyond(known, model)]
         ptx = bodies(tools.ptx(module.source, module.arch))
         for task in built.optimized.tasks:

@@ -24,7 +24,7 @@ from hetero_tvm.schedules.base import Knob, Point, thaw
 from hetero_tvm.search.cost_model import SpaceModel, described
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cuda import codegen, facts
+from hetero_tvm.targets.cuda import codegen, kernel_facts
 
 WARNING = (
     "NOTHING WAS MEASURED: there is no GPU here that runs this; candidates were ranked by the cost model "
@@ -141,7 +141,7 @@ def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
         kernel = target.stamp(task.space.emit(task.op, point, target.machine))
         with codegen.collect() as made:
             codegen.compile_kernels(kernel, target.tvm_target)
-        return facts.worst(facts.of_module(made[0]).values())
+        return kernel_facts.worst(kernel_facts.of_module(made[0]).values())
     except HeteroTVMError as error:
         return error.message
     except Exception as error:  # TVM raises many kinds; one bad candidate must not end the ranking
