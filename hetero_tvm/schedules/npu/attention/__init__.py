@@ -1,2 +1,2 @@
-"""The design space of attention: ``space`` (the door), ``tiles`` (what fits, what it costs), ``walk`` (which
-tile comes when), ``masks``, ``kernel`` (the loops)."""
+"""The design space of attention: ``space`` (the door), ``tiles`` (candidates and their cost), ``walk`` (the
+order of tiles), ``masks``, ``kernel`` (the loops)."""

@@ -29,37 +29,48 @@ Masks are added on the way out of the accumulators: as a bias when they are the 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
+from hetero_tvm.host.tvm import Buffer, PrimFunc
+from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.attention import Attention, Heads
 from hetero_tvm.schedules.npu.attention.masks import MASKED, Masks
 from hetero_tvm.schedules.npu.attention.tiles import Tiles, sums_at
-from hetero_tvm.schedules.npu.attention.walk import Step, Walk, piece, pieces
+from hetero_tvm.schedules.npu.attention.walk import Step, Walk
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.tiles import ceil_div, round_up
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at, round_up, tile_count
 
 _NO_WEIGHT = 1e-30
-"""Below any sum of weights."""
+"""A number below any sum of weights."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The operand that holds queries, keys or values, and where its heads lie in it."""
+
+    buffer: Buffer
+    at: Heads
 
 
 class AttentionEmitter:
     """Writes the loops."""
 
-    def __init__(self, op: Attention, tiles: Tiles, machine: Any, held: frozenset[int] = frozenset()):
+    def __init__(self, op: Attention, tiles: Tiles, machine: NpuMachine, held: frozenset[int] = frozenset()):
         self.op, self.t, self.dtype, self.held = op, tiles, machine.dtype, held
         self.q_held, self.key_held, self.value_held = (at.operand in held for at in op.heads_at)
         self.walk = Walk(op, tiles)
         self.sums_at = sums_at(op, machine.spec)
         self.k = Kernel()
 
-    def run(self) -> Any:
+    def run(self) -> PrimFunc:
+        """The finished kernel."""
         op, k, dtype, walk = self.op, self.k, self.dtype, self.walk
         with k:
             operands = [
                 k.argument(f"held{n}", (math.prod(shape),), dtype, L1 if n in self.held else DRAM)
                 for n, shape in enumerate(op.shapes)
             ]
-            self.q, self.key, self.value = ((operands[at.operand], at) for at in op.heads_at)
+            self.q, self.key, self.value = (_Place(operands[at.operand], at) for at in op.heads_at)
             mask = k.argument("mask", op.mask, dtype) if op.mask else None
             out_scope = L1 if len(op.inputs) in self.held else DRAM
             self.out = k.argument("O", (op.batch, op.q_len, op.heads * op.values), dtype, out_scope)
@@ -82,8 +93,11 @@ class AttentionEmitter:
         return k.function
 
     def _buffers(self) -> None:
-        """What lives as long as the kernel.  In the order of the loops one version of most is enough: whoever
-        fills it again would be busy anyway until it is free."""
+        """Allocate what lives as long as the kernel.
+
+        In the order of the loops one version of most is enough: whoever fills it again would be busy anyway
+        until it is free.
+        """
         op, t, k, dtype = self.op, self.t, self.k, self.dtype
         d, dv, rows, turns = op.head_dim, op.values, t.rows, self.walk.turns
         column = round_up(rows, 16)
@@ -107,8 +121,8 @@ class AttentionEmitter:
             self.shrink = k.alloc(UB, (turns, column), "float32")
 
     def _own_keys(self) -> None:
-        """Where keys and values pass through L1: a place for a block of keys, which this step reads, and one
-        of values, which the next step fills and reads."""
+        """Allocate places for a block of keys, which this step reads, and of values, which the next step fills
+        and reads, where both pass through L1."""
         op, t, k = self.op, self.t, self.k
         if not t.resident:
             if not self.key_held:
@@ -116,14 +130,15 @@ class AttentionEmitter:
             if not self.value_held:
                 self.value_l1 = k.alloc(L1, (t.block, op.values), self.dtype)
 
-    def _rows(self, step: Step) -> Any:
+    def _rows(self, step: Step) -> Extent:
+        """Rows of the score matrix in this step."""
         return step.high if self.t.heads == 1 else self.t.rows
 
     def _load_queries(self, step: Step) -> None:
         op, t, k = self.op, self.t, self.k
         d = op.head_dim
         box = (t.heads, step.high, d)
-        buffer, at = self.q
+        buffer, at = self.q.buffer, self.q.at
         first = at.offset + step.batch * at.batch + step.head * at.head + step.row * at.row
         source = At(buffer, lambda h, i, j: (first + h * at.head + i * at.row + j,))
         if not self.q_held:
@@ -133,27 +148,27 @@ class AttentionEmitter:
             source = own
         k.move(box, At(self.queries, lambda h, i, j: (h * t.tq + i, j)), source)
 
-    def _load(self, it: Any, n: Any, step: Step, place: tuple[Any, Heads], own: Any, width: int) -> None:
-        """A block of keys or values to L1."""
+    def _load(self, it: Extent, n: Extent, step: Step, place: _Place, own: Buffer, width: int) -> None:
+        """Load a block of keys or values to L1."""
         k, t = self.k, self.t
         source = _head(place, step.batch, step.kv_head, step.first)
         if not t.resident:
             k.load((step.wide, width), At(own, lambda i, j: (i, j)), source)
             return
-        whole = piece(self.op.kv_len, t.block, step.first // t.block) if self.walk.online else self.op.kv_len
+        whole = extent_at(self.op.kv_len, t.block, step.first // t.block)
         with k.when(self.walk.loads(it, n)):
             k.load((whole, width), At(own, lambda i, j: (step.kv_turn, step.first + i, j)), source)
 
-    def _in_l1(self, step: Step, place: tuple[Any, Heads], own: Any, row: Any) -> At:
-        """Keys or values of a block, from ``row`` on."""
+    def _in_l1(self, step: Step, place: _Place, own: Buffer | None, row: Extent) -> At:
+        """Region in L1 of the keys or values of a block, from ``row`` on."""
         if own is None:
             return _head(place, step.batch, step.kv_head, step.first + row)
         if not self.t.resident:
             return At(own, lambda i, j: (row + i, j))
         return At(own, lambda i, j: (step.kv_turn, step.first + row + i, j))
 
-    def _score(self, it: Any, n: Any) -> None:
-        """Scores into the accumulators."""
+    def _score(self, it: Extent, n: Extent) -> None:
+        """Compute scores into the accumulators."""
         op, t, k = self.op, self.t, self.k
         d = op.head_dim
         step = self.walk.step(it, n)
@@ -162,19 +177,17 @@ class AttentionEmitter:
             self._load(it, n, step, self.key, self.key_l1, d)
         if t.resident and self.value_l1 is not None:
             self._load(it, n, step, self.value, self.value_l1, op.values)
-        with k.loop(pieces(wide, t.tn), buffers=2) as p:
-            some = piece(wide, t.tn, p)
+        with k.loop(tile_count(wide, t.tn), buffers=2) as p:
+            some = extent_at(wide, t.tn, p)
             b0 = k.alloc(L0B, (t.tn, d), self.dtype)
-            k.move(
-                (some, d), At(b0, lambda i, j: (i, j)),
-                self._in_l1(step, self.key, self.key_l1, p * t.tn),
-            )  # fmt: skip
+            keys = self._in_l1(step, self.key, self.key_l1, p * t.tn)
+            k.move((some, d), At(b0, lambda i, j: (i, j)), keys)
             into = At(self.scores_l0c, lambda i, j, r: (i, p * t.tn + j))
             queries = At(self.queries, lambda i, j, r: (i, r))
             k.mmad((rows, some, d), into, queries, At(b0, lambda i, j, r: (j, r)), True)
 
-    def _softmax(self, it: Any, n: Any) -> None:
-        """From the scores in the accumulators to weights in L1, still to be divided by their sum."""
+    def _softmax(self, it: Extent, n: Extent) -> None:
+        """Turn the scores in the accumulators into weights in L1, still to be divided by their sum."""
         op, t, k = self.op, self.t, self.k
         step = self.walk.step(it, n)
         box = rows, wide = self._rows(step), step.wide
@@ -188,14 +201,8 @@ class AttentionEmitter:
             k.unary("tanh", box, weights, weights)
             k.unary("copy", box, scores, weights, mul=op.softcap)
         else:
-            k.move_out(
-                box,
-                scores,
-                product,
-                scale=op.scale,
-                bias=self.masks.by_column,
-                residual=self.masks.by_element,
-            )
+            bias, residual = self.masks.by_column, self.masks.by_element
+            k.move_out(box, scores, product, scale=op.scale, bias=bias, residual=residual)
         self.masks.add(scores, step)
         peak = At(self.peak, lambda i, *_: (i,))
         if self.walk.online:
@@ -212,39 +219,33 @@ class AttentionEmitter:
                 k.unary("exp", box[:1], shrink, shrink)
         k.binary("sub", box, weights, scores, peak)
         k.unary("exp", box, weights, weights)
-        with k.loop(pieces(wide, t.tk)) as p:
-            k.store(
-                (rows, piece(wide, t.tk, p)), At(self.weights_l1, lambda i, j: (p, i, j)),
-                At(self.weights, lambda i, j: (i, p * t.tk + j)),
-            )  # fmt: skip
+        with k.loop(tile_count(wide, t.tk)) as p:
+            part = At(self.weights, lambda i, j: (i, p * t.tk + j))
+            k.store((rows, extent_at(wide, t.tk, p)), At(self.weights_l1, lambda i, j: (p, i, j)), part)
 
-    def _weigh(self, it: Any, n: Any) -> None:
-        """Products with the values, and sums of the weights, into the accumulators."""
+    def _weigh(self, it: Extent, n: Extent) -> None:
+        """Compute products with the values, and sums of the weights, into the accumulators."""
         t, k, dv, dtype = self.t, self.k, self.op.values, self.dtype
         step = self.walk.step(it, n)
         rows, wide = self._rows(step), step.wide
         if not t.resident and self.value_l1 is not None:
             self._load(it, n, step, self.value, self.value_l1, dv)
-        with k.loop(pieces(wide, t.tk), buffers=2) as p:
-            depth = piece(wide, t.tk, p)
+        with k.loop(tile_count(wide, t.tk), buffers=2) as p:
+            depth = extent_at(wide, t.tk, p)
             a0 = k.alloc(L0A, (t.rows, t.tk), dtype)
             b0 = k.alloc(L0B, (t.tk, dv), dtype)
-            k.move(
-                (rows, depth), At(a0, lambda i, j: (i, j)),
-                At(self.weights_l1, lambda i, j: (p, i, j)),
-            )  # fmt: skip
-            k.move(
-                (depth, dv), At(b0, lambda i, j: (i, j)),
-                self._in_l1(step, self.value, self.value_l1, p * t.tk),
-            )  # fmt: skip
+            part = At(self.weights_l1, lambda i, j: (p, i, j))
+            k.move((rows, depth), At(a0, lambda i, j: (i, j)), part)
+            values = self._in_l1(step, self.value, self.value_l1, p * t.tk)
+            k.move((depth, dv), At(b0, lambda i, j: (i, j)), values)
             weights = At(a0, lambda i, j, q: (i, q))
             products = At(self.out_l0c, lambda i, j, q: (i, j))
             k.mmad((rows, dv, depth), products, weights, At(b0, lambda i, j, q: (q, j)), p == 0)
             sums = At(self.out_l0c, lambda i, j, q: (i, self.sums_at + j))
             k.mmad((rows, 1, depth), sums, weights, At(self.ones, lambda i, j, q: (q + j,)), p == 0)
 
-    def _leave(self, it: Any, n: Any) -> None:
-        """What :meth:`_weigh` computed out of the accumulators, onto what the round has summed up so far."""
+    def _leave(self, it: Extent, n: Extent) -> None:
+        """Take what :meth:`_weigh` computed out of the accumulators, onto the sums of the round so far."""
         k, dv = self.k, self.op.values
         step = self.walk.step(it, n)
         rows = self._rows(step)
@@ -260,8 +261,9 @@ class AttentionEmitter:
         with k.when(self.walk.is_last(it, n)):
             self._finish(step, rows)
 
-    def _move_out(self, rows: Any, onto: bool = False) -> None:
-        """Products with the values, and in the last column the sums, as float32; ``onto`` what is there."""
+    def _move_out(self, rows: Extent, onto: bool = False) -> None:
+        """Take out products with the values, and in the last column the sums, as float32; ``onto`` adds them
+        to what is there."""
         k, dv = self.k, self.op.values
         parts = ((0, 0, dv + 1),) if self.sums_at == dv else ((0, 0, dv), (dv, self.sums_at, 1))
         for column, at, wide in parts:
@@ -269,8 +271,8 @@ class AttentionEmitter:
             product = At(self.out_l0c, lambda i, j, at=at: (i, at + j))
             k.move_out((rows, wide), out, product, residual=out if onto else None)
 
-    def _finish(self, step: Step, rows: Any) -> None:
-        """The result of a round."""
+    def _finish(self, step: Step, rows: Extent) -> None:
+        """Divide and store the result of a round."""
         op, t, k, dv = self.op, self.t, self.k, self.op.values
         sums = At(self.wide_out, lambda i, *_: (i, dv))
         if op.zero_masked:
@@ -285,11 +287,11 @@ class AttentionEmitter:
                 (t.heads, step.high, dv),
                 At(self.out, lambda h, i, j: (step.batch, step.row + i, (step.head + h) * dv + j)),
                 At(out, lambda h, i, j: (h * t.tq + i, j)),
-            )  # fmt: skip
+            )
 
 
-def _head(place: tuple[Any, Heads], b: Any, h: Any, row: Any) -> At:
+def _head(place: _Place, b: Extent, h: Extent, row: Extent) -> At:
     """Rows of one head from ``row``, by (row, element), in the flat operand that holds them."""
-    buffer, at = place
+    buffer, at = place.buffer, place.at
     base = at.offset + b * at.batch + h * at.head + row * at.row
     return At(buffer, lambda i, j: (base + i * at.row + j,))

@@ -1,4 +1,4 @@
-"""Masks of scores: given ones, by keys or whole, and the causal one with its window.
+"""Masks of attention scores: given ones, by keys or whole, and the causal one with its window.
 
 A hidden score is -1e30: far below any product of 2-byte operands, and sums of several masks stay finite.  So
 where all keys of a query are hidden its weights are equal, not NaN, unless the contract asks for zero.
@@ -6,23 +6,26 @@ where all keys of a query are hidden its weights are equal, not NaN, unless the 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+from hetero_tvm.host.tvm import Buffer, Expr
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.npu.attention.tiles import Tiles
-from hetero_tvm.schedules.npu.attention.walk import Step, Walk, least, most
+from hetero_tvm.schedules.npu.attention.walk import Step, Walk
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
+from hetero_tvm.schedules.npu.tiles import Extent, greatest, least
 
 MASKED = -1e30
+"""Score of a key that a mask hides."""
 
 
 class Masks:
     """Adds an operator's masks to tiles of float32 scores.
 
-    ``by_column``, ``by_element``: what the way out of the accumulators adds, if anything.
+    ``by_column``, ``by_element``: regions that the way out of the accumulators adds, if any.
     """
 
-    def __init__(self, op: Attention, tiles: Tiles, walk: Walk, k: Kernel, dtype: str, mask: Any):
+    def __init__(self, op: Attention, tiles: Tiles, walk: Walk, k: Kernel, dtype: str, mask: Buffer | None):
         self.op, self.t, self.walk, self.k, self.dtype, self.mask = op, tiles, walk, k, dtype, mask
         self.bias = self.by_column = self.tile = self.by_element = None
         if op.mask and op.mask[2] == 1 and not op.softcap:
@@ -41,8 +44,9 @@ class Masks:
             k.fill((tiles.tq,), At(self.edge, lambda j: (j,)), 0.0)
             k.fill((edge_length(tiles) - tiles.tq,), At(self.edge, lambda j: (tiles.tq + j,)), MASKED)
 
-    def load_bias(self, it: Any, step: Step) -> None:
-        """What the way out of the accumulators adds by column; once per sequence where that is the same."""
+    def load_bias(self, it: Extent, step: Step) -> None:
+        """Load what the way out of the accumulators adds by column; once per sequence where that is the
+        same."""
         if self.bias is None:
             return
         op, k = self.op, self.k
@@ -60,7 +64,7 @@ class Masks:
             k.binary("max", (count,), At(self.bias, lambda j: (j,)), short, MASKED)
 
     def load_tile(self, step: Step) -> None:
-        """A mask that differs by queries, to where it is added from."""
+        """Load a mask that differs by queries to where it is added from."""
         op = self.op
         if self.tile is None:
             return
@@ -72,7 +76,7 @@ class Masks:
         self.k.load(extents, At(self.tile, lambda i, j: (i, j)), source)
 
     def add(self, scores: At, step: Step) -> None:
-        """What is left to add to ``scores`` by (query, key), of which heads that share keys lie one after the
+        """Add what is left to ``scores`` by (query, key), of which heads that share keys lie one after the
         other."""
         op, k = self.op, self.k
         box = (step.high if self.t.heads == 1 else self.t.rows, step.wide)
@@ -87,27 +91,29 @@ class Masks:
         if self.edge is not None:
             self._add_causal(scores, step)
 
-    def _sequence(self, step: Step) -> tuple[Any, Any]:
+    def _sequence(self, step: Step) -> tuple[Extent, Extent]:
+        """Indices of the mask's batch and head."""
         mask = self.op.mask
         return step.batch % mask[0] if mask[0] > 1 else 0, step.head if mask[1] > 1 else 0
 
     def _add_causal(self, tile: At, step: Step) -> None:
-        """Only where the edge of what is visible passes through the tile."""
+        """Add the causal mask where the edge of what is visible passes through the tile."""
         k, t = self.k, self.t
         # Key j of the block is base + j - i places behind the last one that query i sees.
         base = step.first - step.row - self.walk.before
 
-        def add(first: Any, count: Any, entry: Any) -> None:
+        def add(first: Extent, count: Extent, entry: Callable[..., tuple[Expr]]) -> None:
             part = At(tile.buffer, lambda h, i, j: tile.index(h * t.tq + i, first + j))
             with k.when(count > 0):
                 k.binary("add", (t.heads, step.high, count), part, part, At(self.edge, entry))
 
-        seen = most(0, 1 - base)
-        add(seen, step.wide - seen, lambda h, i, j: (most(base, 1) + j - i + t.tq - 1,))
+        seen = greatest(0, 1 - base)
+        add(seen, step.wide - seen, lambda h, i, j: (greatest(base, 1) + j - i + t.tq - 1,))
         if self.op.window:
             too_old = least(step.wide, step.high - self.op.window - base)
             add(0, too_old, lambda h, i, j: (t.tq - self.op.window - base - j + i,))
 
 
 def edge_length(t: Tiles) -> int:
+    """Elements of the row from which tiles read the causal mask."""
     return 2 * t.tq + max(t.block, t.tq)

@@ -1,14 +1,14 @@
-"""Tiles of attention: which fit the scratchpads, and what they cost, estimated."""
+"""Tiles of attention: those that fit the scratchpads, and their estimated cycles."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.tiles import ceil_div, even, round_up
@@ -20,14 +20,22 @@ _PIECE = 6
 _CHAIN = 200
 """Cycles of issue and latency between a step's weights and their products."""
 _WIDE = 2
-"""A vector instruction with an operand of 4 bytes takes so many times as long."""
+"""Factor by which a vector instruction with an operand of 4 bytes takes longer."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Queries of a head per tile; heads (that share keys) per tile; keys per block; of a block, keys per
-    product of the scores and per product with the values; how many versions of a head's keys and values
-    L1 holds (0: they pass through it block by block, again for every tile of queries)."""
+    """Tile sizes of attention.
+
+    Parameters
+    ----------
+    tq : queries of a head per tile.
+    heads : heads per tile; they share keys.
+    block : keys per step.
+    tn, tk : keys of a block per product of the scores, and per product with the values.
+    resident : versions of a head's keys and values that L1 holds; 0: they pass through it block by block,
+        again for every tile of queries.
+    """
 
     tq: int
     heads: int
@@ -38,6 +46,7 @@ class Tiles:
 
     @property
     def rows(self) -> int:
+        """Rows of the score matrix: queries of all heads of a tile."""
         return self.tq * self.heads
 
     @classmethod
@@ -51,12 +60,12 @@ class Tiles:
 
 
 @functools.lru_cache(maxsize=256)
-def ranked(op: Attention, spec: Any) -> tuple[Tiles, ...]:
+def ranked(op: Attention, spec: NPUSpec) -> tuple[Tiles, ...]:
     """All tiles, the likely ones first."""
     return tuple(sorted(dict.fromkeys(_candidates(op, spec)), key=lambda t: estimate(op, t, spec)))
 
 
-def _candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
+def _candidates(op: Attention, spec: NPUSpec) -> Iterator[Tiles]:
     step = max(8, spec.alignment // 4)  # products lie side by side in the accumulators
     sizes = (2048, 1024, 512, 256, 128, 64, 32, 16, 8)
     blocks = {op.kv_len, *(even(op.kv_len, most, step) for most in sizes[:-1] if most < op.kv_len)}
@@ -71,33 +80,31 @@ def _candidates(op: Attention, spec: Any) -> Iterator[Tiles]:
                         tk = even(block, tk // 2, step)
                     # What holds a head's keys and values is better than what loads them again.
                     again = ceil_div(op.q_len, tq) * (op.heads // op.kv_heads) // heads > 1
-                    options = (Tiles(tq, heads, block, tn, tk, n) for n in ((2, 1, 0) if again else (0,)))
+                    versions = (2, 1, 0) if again else (0,)
+                    options = (Tiles(tq, heads, block, tn, tk, resident) for resident in versions)
                     found = next((t for t in options if fits(op, t, spec)), None)
                     if found is not None:
                         yield found
-                        if found.resident:
-                            yield from (t for t in (_streamed(found),) if fits(op, t, spec))
-
-
-def _streamed(t: Tiles) -> Tiles:
-    return Tiles(t.tq, t.heads, t.block, t.tn, t.tk, 0)
+                        streamed = replace(found, resident=0)
+                        if found.resident and fits(op, streamed, spec):
+                            yield streamed
 
 
 def _shared_heads(op: Attention) -> list[int]:
-    """How many heads a tile can take: those that share keys, when their masks are the same."""
+    """Numbers of heads that a tile can take: those that share keys, when their masks are the same."""
     group = op.heads // op.kv_heads
     if op.mask and max(op.mask[1:3]) > 1:
         return [1]
     return [n for n in range(1, group + 1) if group % n == 0 and (n == 1 or n * op.q_len <= 256)]
 
 
-def sums_at(op: Attention, spec: Any) -> int:
+def sums_at(op: Attention, spec: NPUSpec) -> int:
     """Column of the accumulators where sums of weights begin, behind products with the values."""
     return round_up(op.values, spec.alignment // 4)
 
 
 def fits(
-    op: Attention, t: Tiles, spec: Any, held: frozenset[int] = frozenset(), l1: int | None = None
+    op: Attention, t: Tiles, spec: NPUSpec, held: frozenset[int] = frozenset(), l1: int | None = None
 ) -> bool:
     """Whether the tiles fit every scratchpad, and ``l1`` bytes of L1 beside the operands ``held`` there."""
     d, dv, s, rows = op.head_dim, op.values, op.kv_len, t.rows
@@ -138,7 +145,7 @@ def _areas(op: Attention, t: Tiles) -> tuple[float, float]:
     return float(steps.sum()), float((high * (last - first * t.block)).sum() * t.heads)
 
 
-def estimate(op: Attention, t: Tiles, spec: Any, held: frozenset[int] = frozenset()) -> float:
+def estimate(op: Attention, t: Tiles, spec: NPUSpec, held: frozenset[int] = frozenset()) -> float:
     """Cycles: the vector unit's passes, the matrix unit, moves and DMA, whichever is most."""
     d, dv, s, rows, lanes = op.head_dim, op.values, op.kv_len, t.rows, spec.vector_lanes
     rounds, online = ceil_div(op.q_len, t.tq), t.block < s

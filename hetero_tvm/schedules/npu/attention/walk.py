@@ -1,4 +1,4 @@
-"""In which order tiles of queries meet blocks of keys.
+"""The order in which tiles of queries meet blocks of keys.
 
 A *round* is a tile of queries of one head (or of several heads that share keys); a *step* is a round's
 block of keys.  Expressions of loops and plain numbers are treated alike: what does not change from tile
@@ -8,52 +8,35 @@ to tile stays a number.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.npu.attention.tiles import Tiles
-from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
-
-
-def least(a: Any, b: Any) -> Any:
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
-
-
-def most(a: Any, b: Any) -> Any:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(a, b)
-
-
-def pieces(total: Any, size: int) -> Any:
-    """How many pieces of ``size`` cover ``total``."""
-    return (total + size - 1) // size
-
-
-def piece(total: Any, size: int, index: Any) -> Any:
-    """Extent of a piece: less in the last."""
-    return extent_at(total, size, index) if isinstance(total, int) else tirx.min(size, total - index * size)
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at, tile_count
 
 
 @dataclass(frozen=True)
 class Step:
-    """A tile of queries and a block of keys."""
+    """A tile of queries and a block of keys.
 
-    batch: Any
-    head: Any
-    """The first one."""
-    kv_head: Any
-    row: Any
-    """The first query."""
-    high: Any
-    """Queries of each head."""
-    first: Any
-    """The first key."""
-    wide: Any
-    """Keys, as many as any of the queries sees."""
-    turn: Any
-    """Which version of what one step leaves to the next."""
-    kv_turn: Any
-    """Which version of a head's keys and values."""
+    Parameters
+    ----------
+    batch, head, kv_head : the sequence, its first head, and the head of its keys.
+    row, high : the first query, and the number of queries of each head.
+    first, wide : the first key, and the number of keys that any of the queries sees.
+    turn : version of the buffers that one step leaves to the next.
+    kv_turn : version of a head's keys and values.
+    """
+
+    batch: Extent
+    head: Extent
+    kv_head: Extent
+    row: Extent
+    high: Extent
+    first: Extent
+    wide: Extent
+    turn: Extent
+    kv_turn: Extent
 
 
 class Walk:
@@ -67,15 +50,15 @@ class Walk:
         self.online = self.blocks > 1
         self.causal = op.causal and (op.q_len > 1 or op.window > 0)
         self.before = op.kv_len - op.q_len
-        """A causal query sees so many keys more than its own number says."""
+        """Keys that a causal query sees beyond its own number."""
         self.varies = self.online and self.causal
         """Whether rounds have different numbers of steps."""
         self.turns = 4 if self.varies else 2
         self.per_kv = self.q_tiles * (op.heads // op.kv_heads) // tiles.heads
         """Rounds that share keys and values."""
 
-    def steps(self, it: Any) -> Any:
-        """How many steps a round has; one behind the last round, where only its end is left."""
+    def steps(self, it: Extent) -> Extent:
+        """Number of steps of a round; one behind the last round, where only its end is left."""
         if not self.online:
             return 1
         count = self.blocks
@@ -84,7 +67,8 @@ class Walk:
             count = self._end(tile) - self._start(tile)
         return tirx.Select(it < self.rounds, count, 1)
 
-    def step(self, it: Any, n: Any) -> Step:
+    def step(self, it: Extent, n: Extent) -> Step:
+        """Step ``n`` of round ``it``."""
         op, t = self.op, self.t
         group, tile = it // self.q_tiles, it % self.q_tiles
         per_batch = op.heads // t.heads
@@ -94,7 +78,7 @@ class Walk:
         if not self.online:
             block = 0
         first = block * t.block
-        wide = piece(op.kv_len, t.block, block)
+        wide = extent_at(op.kv_len, t.block, block)
         if self.causal:
             visible = self._visible(tile)
             wide = tirx.min(t.block, visible - first) if self.online else visible
@@ -112,9 +96,9 @@ class Walk:
             wide=wide,
             turn=turn,
             kv_turn=it // self.per_kv % t.resident if t.resident else 0,
-        )  # fmt: skip
+        )
 
-    def previous(self, it: Any, n: Any) -> tuple[Any, Any]:
+    def previous(self, it: Extent, n: Extent) -> tuple[Extent, Extent]:
         """The step before, across rounds."""
         if not self.online:
             return it - 1, 0
@@ -122,7 +106,7 @@ class Walk:
         before = it - fresh
         return before, n - 1 + fresh * self.steps(before)
 
-    def loads(self, it: Any, n: Any) -> Any:
+    def loads(self, it: Extent, n: Extent) -> Expr | bool:
         """Whether a step is the first one that sees its block of keys, of all those that share them."""
         if self.per_kv == 1:
             return True
@@ -133,21 +117,22 @@ class Walk:
         fresh = n + self._start(tile) >= self._end(tile - 1)
         return tirx.all(inside < self.q_tiles, tirx.any(tile == 0, fresh))
 
-    def is_last(self, it: Any, n: Any) -> Any:
+    def is_last(self, it: Extent, n: Extent) -> Expr | bool:
         """Whether a step is the last one of its round."""
         return n == self.steps(it) - 1 if self.online else True
 
-    def _visible(self, tile: Any) -> Any:
-        """How many keys, from the first on, some query of a tile sees; at least one."""
+    def _visible(self, tile: Extent) -> Extent:
+        """Number of keys, from the first on, that some query of a tile sees; at least one."""
         op, t = self.op, self.t
         last = tile * t.tq + extent_at(op.q_len, t.tq, tile) + self.before
         return tirx.max(1, tirx.min(op.kv_len, last))
 
-    def _start(self, tile: Any) -> Any:
+    def _start(self, tile: Extent) -> Extent:
         """The first block of which some query sees a key."""
         if not (self.varies and self.op.window):
             return 0
         return tirx.max(0, tile * self.t.tq + self.before - self.op.window + 1) // self.t.block
 
-    def _end(self, tile: Any) -> Any:
-        return pieces(self._visible(tile), self.t.block)
+    def _end(self, tile: Extent) -> Extent:
+        """One past the last block of which some query sees a key."""
+        return tile_count(self._visible(tile), self.t.block)
