@@ -110,9 +110,8 @@ def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, 
     assert bench.main([*arguments, "--vs", "openvino,onnxruntime"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["runtimes"]}
     assert rows["onnxruntime"]["status"] == "ok"
-    assert rows["openvino"] == {
-        "name": "openvino", "status": "not installed", "reason": "pip install 'openvino'",
-    }  # fmt: skip
+    missing = {"name": "openvino", "status": "not installed", "reason": "pip install 'openvino'"}
+    assert rows["openvino"] == missing
     assert bench.main([*arguments, "--vs", "openvino"]) == 2
     assert "pip install 'openvino'" in capsys.readouterr().err
 

@@ -1,0 +1,86 @@
+"""What the commands share: argument types, the exit code of each kind of error, JSON values."""
+
+import argparse
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hetero_tvm.cli import common
+from hetero_tvm.errors import AccuracyError, BuildError, ModelError, TuningError, UsageError
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
+def test_positive_takes_whole_numbers_from_one(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="positive whole number"):
+        common.positive(text)
+    assert common.positive("7") == 7 and common.count("0") == 0
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "nan", "inf", "soon"])
+def test_minutes_are_positive_and_finite(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="positive number of minutes"):
+        common.minutes(text)
+    assert common.minutes("0.5") == 0.5
+
+
+def test_shapes_by_name():
+    assert common.shape("ids=1x128") == ("ids", (1, 128))
+    with pytest.raises(argparse.ArgumentTypeError):
+        common.shape("ids=1xq")
+
+
+def run(raised, options=(), capsys=None):
+    def command(parsed):
+        if raised is not None:
+            raise raised
+        return 0
+
+    return common.run(command, common.parser("build", "text"), list(options))
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (None, 0),
+        (UsageError("wrong option"), 2),
+        (ModelError("broken file"), 2),
+        (TuningError("no process"), 1),
+        (BuildError("no code"), 1),
+        (AccuracyError("wrong numbers"), 1),
+        (KeyboardInterrupt(), 130),
+        (ValueError("a defect"), 1),
+    ],
+)
+def test_exit_codes(error, code, capsys):
+    assert run(error) == code
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    if isinstance(error, ValueError):
+        assert "a defect of hetero_tvm" in said and "HETERO_TVM_DEBUG=1" in said
+
+
+def test_options_that_cannot_be_are_all_named(capsys):
+    options = ["--precision", "f7", "--shape", "x=1", "--shape", "x=2", "--target", "tpu"]
+    assert run(None, options) == 2
+    said = capsys.readouterr().err
+    assert "--precision f7 is unknown" in said
+    assert "--shape gives x twice" in said
+    assert "there is no target 'tpu'" in said
+
+
+def test_options_may_not_be_abbreviated(capsys):
+    with pytest.raises(SystemExit):
+        run(None, ["--prec", "f32"])
+
+
+@dataclasses.dataclass
+class Point:
+    at: tuple[int, ...]
+    value: np.float32
+
+
+def test_results_become_json_values():
+    made = common.plain({"p": Point((1, 2), np.float32(0.5)), 3: [np.int64(4), None, True]})
+    assert json.loads(json.dumps(made)) == {"p": {"at": [1, 2], "value": 0.5}, "3": [4, None, True]}

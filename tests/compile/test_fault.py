@@ -1,0 +1,72 @@
+"""The fault finder names the step that is wrong: a kernel, or what the passes made of the graph."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.fault import first_fault
+from hetero_tvm.errors import AccuracyError
+from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
+from hetero_tvm.reference import sample_inputs
+
+
+@pytest.fixture(scope="module")
+def optimized():
+    return optimize_model(import_model("zoo:minilm-l6-tiny"), "cpu")
+
+
+class Spoiled:
+    """A design space whose weights are packed wrong."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def pack(self, op, point, machine):
+        packers = self._inner.pack(op, point, machine)
+        return {index: lambda w, pack=pack: pack(w) * 1.5 for index, pack in packers.items()}
+
+
+def test_a_kernel_that_computes_something_else_is_named(optimized):
+    task = next(task for task in optimized.tasks if task.name.startswith("matmul") and "gelu" in task.name)
+    tasks = tuple(
+        dataclasses.replace(one, space=Spoiled(one.space)) if one is task else one for one in optimized.tasks
+    )
+    built = build_model(dataclasses.replace(optimized, tasks=tasks), use_shipped=False)
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    (line,) = [problem for problem in caught.value.problems if "first wrong kernel" in problem]
+    assert task.name in line and task.calls[0][0] in line
+    assert "nothing was exported" in caught.value.hint
+
+
+def test_a_graph_that_is_not_the_models_is_named(optimized):
+    """Every kernel keeps its contract, and one of them has another constant than the file."""
+    spoiled = []
+
+    def other(constant):
+        array = constant.value.numpy()
+        if array.ndim == 2 and not spoiled:
+            spoiled.append(array.shape)
+            return relax.const(array * np.float32(1.25))
+        return constant
+
+    module = optimized.module
+    main = tvm_ffi.structural_map(module["main"], (type(relax.const(np.float32(0))), other))
+    changed = tvm.IRModule({**{v: f for v, f in module.functions.items() if v.name_hint != "main"}})
+    changed.update_func(module.get_global_var("main"), main)
+    built = build_model(dataclasses.replace(optimized, module=changed), use_shipped=False)
+    assert spoiled
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert any("first wrong result" in problem for problem in caught.value.problems), caught.value.problems
+
+
+def test_a_right_model_has_no_fault(optimized):
+    built = build_model(optimized, use_shipped=False)
+    message = first_fault(optimized, built.choices, sample_inputs(optimized.model, 3))
+    assert message.startswith("no single kernel deviates")

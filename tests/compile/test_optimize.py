@@ -1,0 +1,49 @@
+"""``optimize_model``: options are refused by name, and the IR of each pass can be written."""
+
+import pytest
+
+from hetero_tvm.api import import_model, optimize_model
+from hetero_tvm.errors import TargetError, UsageError
+
+
+@pytest.fixture(scope="module")
+def model():
+    return import_model("zoo:minilm-l6-tiny")
+
+
+def test_unknown_fusions_are_all_named(model):
+    with pytest.raises(UsageError, match="no fusions called nonsense, other") as caught:
+        optimize_model(model, disable=["other", "nonsense", "attention"])
+    assert "attention" in caught.value.hint
+
+
+def test_a_fusion_that_is_switched_off_does_not_fire(model):
+    assert "attention" in optimize_model(model).report.fusions
+    assert "attention" not in optimize_model(model, disable=["attention"]).report.fusions
+
+
+def test_unknown_targets_and_precisions_are_refused(model):
+    with pytest.raises(TargetError, match="there is no target 'tpu'"):
+        optimize_model(model, "tpu")
+    with pytest.raises(UsageError, match="--precision f16 is not available for target cpu"):
+        optimize_model(model, "cpu", precision="f16")
+
+
+def test_the_ir_after_each_pass_is_written_in_order(model, tmp_path):
+    optimize_model(model, dump_ir=tmp_path / "ir")
+    names = sorted(path.name for path in (tmp_path / "ir").iterdir())
+    assert [name[:2] for name in names] == [f"{index:02}" for index in range(len(names))]
+    assert any("attention" in name for name in names)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write") as caught:
+        optimize_model(model, dump_ir=tmp_path / "file")
+    assert "--dump-ir" in caught.value.hint
+
+
+def test_a_target_of_several_devices_has_one_model_for_each(model):
+    optimized = optimize_model(model, "cuda:sm_80,sm_90")
+    variants = optimized.variants()
+    assert [variant.machine.mcpu for variant in variants] == ["sm_80", "sm_90"]
+    assert all(variant.module is optimized.module for variant in variants)
+    single = optimize_model(model, "cuda:sm_80")
+    assert single.variants() == (single,)
