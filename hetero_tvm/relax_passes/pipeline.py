@@ -34,15 +34,15 @@ from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
 
 
 def fusions(claims: Claims) -> tuple[GraphPass, ...]:
-    """The rules, in order, for a target that ``claims`` such forms."""
+    """The rules, in order, for a target that has the kernels that it ``claims``."""
     return (
         *CANONICAL,  # one spelling for what exporters write in many
         FuseGelu(),  # early: an activation as one operator is what the matmul epilogue looks for
-        FuseSilu(),
-        FuseQuickGelu(),
+        FuseSilu(),  # likewise, and what the gate of an MLP is
+        FuseQuickGelu(),  # likewise
         FuseGroupNorm(),  # before the layer norm, which a group between two reshapes looks like
-        FuseLayerNorm(claims),
-        FuseRmsNorm(claims),
+        FuseLayerNorm(claims),  # before what looks for norms: embeddings, projections, additions
+        FuseRmsNorm(claims),  # likewise; neither matches the statistics of the other
         NormAxis(claims),  # right after the norms, before anything else reads the transposed image
         FuseEmbeddingNorm(),  # after the norms, which it looks for
         FuseRope(),  # before attention, which reads queries and keys where their last operator leaves them
@@ -51,9 +51,9 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
-        FuseConv2d(),
+        FuseConv2d(),  # after both: weights, bias and padding are final now
         FoldOutputScales(),  # after attention, which has taken its scales for free
-        FoldInputScales(),
+        FoldInputScales(),  # then: a factor between two products goes to the first
         FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once
         FuseMatmul(),  # after everything that forms activations and takes products away
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
@@ -131,7 +131,7 @@ def lower(
     in_place: bool = True,
     device_passes: Sequence[tvm.transform.Pass] = (),
 ) -> tuple[IRModule, MemoryPlan]:
-    """From scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
+    """Lower scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
 
     ``in_place`` lets kernels overwrite an input where that is safe for threads of a CPU;
     ``device_passes`` come after memory planning, while allocations are still explicit.

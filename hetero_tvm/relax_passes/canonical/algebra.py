@@ -40,8 +40,12 @@ class ExpandPowers(Rule):
             graph.replace(var, relax.op.multiply(square, x))
             return
         one = relax.const(np.ones((), dtype_of(var)), dtype_of(var))
-        forms = {2.0: lambda: relax.op.multiply(x, x), 0.5: lambda: relax.op.sqrt(x),
-                 -1.0: lambda: relax.op.divide(one, x), -0.5: lambda: relax.op.rsqrt(x)}  # fmt: skip
+        forms = {
+            2.0: lambda: relax.op.multiply(x, x),
+            0.5: lambda: relax.op.sqrt(x),
+            -1.0: lambda: relax.op.divide(one, x),
+            -0.5: lambda: relax.op.rsqrt(x),
+        }
         graph.replace(var, forms[exponent]())
 
 

@@ -16,11 +16,13 @@ class DropBroadcasts(Rule):
 
     name = "drop_broadcasts"
     counted = False
+    # fmt: off
     anchors = (
         "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.power", "relax.maximum",
         "relax.minimum", "relax.where", "relax.less", "relax.less_equal", "relax.greater",
         "relax.greater_equal", "relax.equal", "relax.not_equal", "relax.logical_and", "relax.logical_or",
-    )  # fmt: skip
+    )
+    # fmt: on
 
     def match(self, graph: Graph, var: Var) -> list[Any] | None:
         args = list(graph.value(var).args)

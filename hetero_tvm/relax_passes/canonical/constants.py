@@ -18,7 +18,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, i
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _GROWTH = 1 << 16
-"""A folded constant may have this many elements more than its operands together."""
+"""Elements that a folded constant may have more than its operands together."""
 
 
 class FoldConstants(Rule):

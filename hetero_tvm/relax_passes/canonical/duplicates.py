@@ -1,4 +1,4 @@
-"""Common subexpressions: of bindings that compute the same from the same, the first serves all."""
+"""Common subexpressions: bindings that compute the same from the same are merged into the first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _COMPARED = 1 << 12
-"""Constants of more elements are the same only when they are one object: comparing weights takes long."""
+"""Most elements of constants that are compared by value; larger ones only by identity, which is quick."""
 
 
 class MergeDuplicates(Rule):
@@ -18,6 +18,7 @@ class MergeDuplicates(Rule):
 
     name = "merge_duplicates"
     counted = False
+    # fmt: off
     anchors = (
         "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.negative", "relax.rsqrt",
         "relax.sqrt", "relax.astype", "relax.reshape", "relax.expand_dims", "relax.permute_dims",
@@ -25,7 +26,8 @@ class MergeDuplicates(Rule):
         "relax.mean", "relax.sum", "relax.max", "relax.cumsum", "relax.cos", "relax.sin", "relax.exp",
         "relax.less", "relax.less_equal", "relax.greater", "relax.greater_equal", "relax.equal",
         "relax.not_equal", "relax.logical_and", "relax.logical_or", "relax.logical_not", "relax.einsum",
-    )  # fmt: skip
+    )
+    # fmt: on
     # Products, norms and activations are left alone: whoever writes one twice means two.
 
     def match(self, graph: Graph, var: Var) -> Any | None:

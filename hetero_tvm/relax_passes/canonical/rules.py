@@ -1,4 +1,4 @@
-"""The rules that bring every exporter's graph into one form before any fusion looks at it.
+"""The canonical rules, which bring every exporter's graph into one form before any fusion looks at it.
 
 They run in this order, each once over the bindings in order, so that an operand is in its final form
 before its user is looked at.  None of them is counted as a fusion.
@@ -23,14 +23,14 @@ CANONICAL: tuple[Rule, ...] = (
     FoldConstants(),  # early: what it leaves constant is neutral, a mask, a scale to the others
     SliceOfTake(),  # after that: its places are constant now
     MultiplyByReciprocal(),  # divisions by 1 become products by 1, which go next
-    DropIdentities(),
-    MergeCasts(),
+    DropIdentities(),  # before chains are merged: an identity would cut them
+    MergeCasts(),  # chains of one kind of operator, in any order among the three
     CancelReshapes(),
     MergeTransposes(),
     SinkMoves(),  # where a chain was cut by one elementwise step
-    DropBroadcasts(),
-    ExpandPowers(),
-    EqualityOfTruth(),
-    ExpandHyperbolic(),
+    DropBroadcasts(),  # after constants are folded, which takes the small ones
+    ExpandPowers(),  # before duplicates are merged: squares are also written as products
+    EqualityOfTruth(),  # anywhere: no other rule looks at it
+    ExpandHyperbolic(),  # before duplicates are merged: cosh and sinh share their exponentials
     MergeDuplicates(),  # last: duplicates written in two ways are equal only now
 )

@@ -10,13 +10,15 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
+# fmt: off
 _UNARY = frozenset(
     f"relax.{name}"
     for name in (
         "abs", "astype", "ceil", "erf", "exp", "floor", "log", "negative", "nn.gelu", "nn.gelu_tanh",
         "nn.relu", "nn.silu", "round", "rsqrt", "sigmoid", "sqrt", "square", "tanh",
     )
-)  # fmt: skip
+)
+# fmt: on
 _BINARY = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 )

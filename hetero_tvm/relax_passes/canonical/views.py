@@ -89,14 +89,16 @@ class MergeCasts(Rule):
             graph.replace(var, relax.op.astype(found, dtype_of(var)))
 
 
+# fmt: off
 _LOSSLESS = {
     ("bool", "int32"), ("bool", "int64"), ("bool", "float32"), ("bool", "float64"), ("int32", "int64"),
     ("int32", "float64"), ("float16", "float32"), ("bfloat16", "float32"), ("float16", "float64"),
     ("float32", "float64"), ("bool", "uint8"), ("uint8", "int32"), ("uint8", "int64"), ("int8", "int32"),
     ("int8", "int64"),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def composed(first: list[int], second: list[int]) -> list[int]:
-    """The axes of the two permutations one after the other."""
+    """Axes of two permutations, one after the other, as one."""
     return [first[axis] for axis in second]

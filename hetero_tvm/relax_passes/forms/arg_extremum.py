@@ -12,7 +12,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _ELEMENTS = 1 << 31
-"""Positions are int32."""
+"""Elements of a tensor whose positions int32 still counts."""
 
 
 class ArgAsExtremum(Rule):

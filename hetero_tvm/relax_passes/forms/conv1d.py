@@ -53,11 +53,15 @@ class Conv1dAsConv2d(Rule):
         image = bind(relax.op.reshape(call.args[0], (batch, channels, 1, width)), "image")
         y = bind(
             relax.op.nn.conv2d(
-                image, relax.const(np.ascontiguousarray(weight[:, :, None, :])),
-                strides=(1, *integers(attrs.strides)), padding=(0, before[0], 0, before[1]),
-                dilation=(1, *integers(attrs.dilation)), groups=int(attrs.groups),
-            ), "conv2d",
-        )  # fmt: skip
+                image,
+                relax.const(np.ascontiguousarray(weight[:, :, None, :])),
+                strides=(1, *integers(attrs.strides)),
+                padding=(0, before[0], 0, before[1]),
+                dilation=(1, *integers(attrs.dilation)),
+                groups=int(attrs.groups),
+            ),
+            "conv2d",
+        )
         if bias is not None:
             y = bind(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1))), "bias")
         graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])

@@ -17,7 +17,7 @@ _LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_tran
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis of a transposed convolution.
+    """An axis of a transposed convolution.
 
     With stride ``s``, results ``q * s + r`` (counted from the first place that the filter reaches) see taps
     ``r, r + s, ...`` of the filter alone: each of the ``s`` phases is a convolution of ``taps`` taps.
@@ -91,10 +91,13 @@ class ConvTransposeAsPhases(Rule):
         groups, each = int(attrs.groups), weight.shape[1]
         y = bind(
             relax.op.nn.conv2d(
-                x, relax.const(_phases(weight, down, across, groups)), groups=groups,
+                x,
+                relax.const(_phases(weight, down, across, groups)),
+                groups=groups,
                 padding=(down.before, across.before, down.after, across.after),
-            ), "phases",
-        )  # fmt: skip
+            ),
+            "phases",
+        )
         rows, columns = shape_of(y)[2:]
         if bias is not None:
             per_phase = np.broadcast_to(
@@ -116,7 +119,7 @@ class ConvTransposeAsPhases(Rule):
 
 
 def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:
-    """The filter with its zeros between taps."""
+    """Filter with its zeros between taps."""
     if set(dilation) == {1}:
         return weight
     shape = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]

@@ -13,7 +13,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _ELEMENTS = 1 << 31
-"""Positions are int32."""
+"""Elements of a tensor whose positions int32 still counts."""
 
 
 class GatherAsTake(Rule):

@@ -12,7 +12,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _PIXELS = 1 << 24
-"""Positions are computed in float32, which counts so far."""
+"""Pixels of an image whose positions float32 still tells apart."""
 _SIDE = 48
 """Longest side of an image whose positions are an input: those become float16 on their way, which moves them
 by up to side / 8192 pixels."""
@@ -55,6 +55,7 @@ class GridSampleAsTake(Rule):
         taps = 2 if method == "bilinear" else 1
         places = (taps, taps, batch, *shape_of(grid)[2:])
         bind = graph.binder(var, [var])
+
         def kernel(
             function: PrimFunc, name: str, args: list[Expr], shape: tuple[int, ...], dtype: str
         ) -> Var:
@@ -85,7 +86,7 @@ class _Positions:
         self.grid = te.placeholder((places[2], 2, *places[3:]), "float32", "grid")
 
     def _position(self, axis: int, *at: Expr) -> Expr:
-        """In pixels, along the rows (0) or the columns (1): the grid has them the other way round."""
+        """Position in pixels along the rows (0) or columns (1), which the grid has the other way round."""
         extent, value = self.size[axis], self.grid[at[0], 1 - axis, at[1], at[2]]
         if self.aligned:
             x = (value + 1.0) * ((extent - 1) / 2)
@@ -115,6 +116,8 @@ class _Positions:
         return _function([self.grid, origin, y])
 
     def weights(self) -> PrimFunc:
+        """Weights of the pixels around each position."""
+
         def along(axis: int, tap: Expr, *at: Expr) -> Expr:
             x, pixel = self._position(axis, *at), self._pixel(axis, tap, *at)
             weight = tirx.const(1.0, "float32")
@@ -126,12 +129,12 @@ class _Positions:
             inside = tirx.all(pixel >= 0.0, pixel <= float(self.size[axis] - 1))
             return tirx.Select(inside, weight, tirx.const(0.0, "float32"))
 
-        y = te.compute(
-            self.places, lambda j, i, *at: along(0, j, *at) * along(1, i, *at), name="weights"
-        )  # fmt: skip
+        y = te.compute(self.places, lambda j, i, *at: along(0, j, *at) * along(1, i, *at), name="weights")
         return _function([self.grid, y])
 
     def mixture(self, channels: int) -> PrimFunc:
+        """Weighted sum of the pixels around each position, with channels last."""
+
         taken = te.placeholder((*self.places, channels), "float32", "taken")
         weight = te.placeholder(self.places, "float32", "weight")
         taps = [(j, i) for j in range(self.places[0]) for i in range(self.places[1])]

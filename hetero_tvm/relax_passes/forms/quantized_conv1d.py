@@ -1,4 +1,4 @@
-"""Convolutions of rows of 8-bit numbers as those of images with one row, which ``quantized.py`` reads."""
+"""Convolutions of rows of 8-bit numbers as those of images with one row, for ``fusions/quantized.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, i
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _STEPS = ("relax.add", "relax.nn.relu", "relax.quantize")
-"""What may follow, in this order, before the result gets its own shape back."""
+"""Operators that may follow, in this order, before the result gets its own shape back."""
 
 
 class QuantConv1dAsConv2d(Rule):
@@ -69,11 +69,15 @@ class QuantConv1dAsConv2d(Rule):
 
         y = bind(
             relax.op.nn.conv2d(
-                row(call.args[0]), row(call.args[1]), strides=(1, *(int(s) for s in attrs.strides)),
-                padding=(0, padding[0], 0, padding[1]), dilation=(1, *(int(d) for d in attrs.dilation)),
-                groups=int(attrs.groups), out_dtype=attrs.out_dtype,
+                row(call.args[0]),
+                row(call.args[1]),
+                strides=(1, *(int(s) for s in attrs.strides)),
+                padding=(0, padding[0], 0, padding[1]),
+                dilation=(1, *(int(d) for d in attrs.dilation)),
+                groups=int(attrs.groups),
+                out_dtype=attrs.out_dtype,
             )
-        )  # fmt: skip
+        )
         for last, step in zip(chain, chain[1:], strict=False):
             value = graph.value(step)
             if value.op.name == "relax.add":

@@ -40,9 +40,12 @@ class ResizeAsProducts(Rule):
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
             return None
         key = (
-            str(attrs.method), mode, str(attrs.rounding_method), float(attrs.cubic_alpha),
+            str(attrs.method),
+            mode,
+            str(attrs.rounding_method),
+            float(attrs.cubic_alpha),
             int(attrs.cubic_exclude),
-        )  # fmt: skip
+        )
         weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
         return (call.args[0], nearest, *weights)
 

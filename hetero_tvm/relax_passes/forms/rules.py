@@ -21,9 +21,10 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 # All before the canonical forms, which make slices of lookups at constant places, and before the fusions,
 # which take the convolutions and products that these leave.
 FORMS: tuple[Rule, ...] = (
-    Conv1dAsConv2d(),
     ConvTransposeAsConv2d(),  # first: it takes the cases in which zeros between pixels cost little
-    ConvTransposeAsPhases(),
+    ConvTransposeAsPhases(),  # the others
+    # From here on each has operators of its own, and leaves none of another's: any order will do.
+    Conv1dAsConv2d(),
     ScanAsShifts(),
     ArgAsExtremum(),
     GatherAsTake(),

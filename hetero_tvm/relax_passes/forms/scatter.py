@@ -17,10 +17,10 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _FEW = 4
-"""Places that are compared with every position, one after another."""
+"""Most places that are compared with every position, one after another."""
 _PRODUCT = 1 << 18
-"""Elements of the matrix of ones and zeros that adds rows to rows; a larger one costs more than the way to
-the host."""
+"""Most elements of the matrix of ones and zeros that adds rows to rows; a larger one costs more than the way
+to the host."""
 
 
 Bind = Callable[[Expr, str], Var]
@@ -28,7 +28,7 @@ Bind = Callable[[Expr, str], Var]
 
 @dataclass
 class _Write:
-    """What goes where: slices of ``updates`` along ``axis`` to slices of ``data``.
+    """A write of slices of ``updates`` along ``axis`` to slices of ``data``.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def _same_everywhere(indices: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _known(write: _Write, bind: Bind) -> Expr:
-    """At known places, each of which occurs once."""
+    """Result of a write to known places, each of which occurs once."""
     places, data, updates, axis = write.places, write.data, write.updates, write.axis
     assert places is not None
     begin, end = int(places[0]), int(places[0]) + write.count
@@ -156,7 +156,7 @@ def _known(write: _Write, bind: Bind) -> Expr:
 
 
 def _compared(write: _Write, bind: Bind) -> Expr:
-    """Every position is compared with each of the places."""
+    """Result of comparing every position with each of the places."""
     axis, rank, result = write.axis, len(shape_of(write.data)), write.data
     positions = write.along(np.arange(write.extent, dtype=np.int32))
     places = _positive(write, bind)
@@ -177,7 +177,7 @@ def _compared(write: _Write, bind: Bind) -> Expr:
 
 
 def _product(write: _Write, bind: Bind) -> Expr:
-    """Rows are added by a product with ones where a place is a position."""
+    """Result of a product with ones where a place is a position."""
     shape = shape_of(write.data)
     places = bind(relax.op.reshape(_positive(write, bind), (1, write.count)), "places")
     positions = relax.const(np.arange(write.extent, dtype=np.int32).reshape(-1, 1))

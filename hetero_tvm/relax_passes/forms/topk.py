@@ -12,7 +12,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _FEW = 8
-"""Values that are found one by one; each takes four passes over the tensor."""
+"""Most values that are found one by one; each takes four passes over the tensor."""
 
 
 class TopkAsExtrema(Rule):

@@ -58,9 +58,7 @@ class FuseAddNorm(Rule):
             if shape_of(x) != shape_of(total) or added is None or array_of(graph.value(x)) is not None:
                 continue
             kept = any(graph.only_user(v) is None for v in (total, *passed))
-            op = AddNorm(
-                shape_of(total)[:-1], norm.n, added, norm.eps, norm.centered, norm.shifted, kept
-            )
+            op = AddNorm(shape_of(total)[:-1], norm.n, added, norm.eps, norm.centered, norm.shifted, kept)
             if self._claims(op):
                 return _Found(op, [x, residual, *vectors], total, passed)
         return None

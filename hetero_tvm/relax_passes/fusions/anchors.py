@@ -1,4 +1,4 @@
-"""The account of anchors: what every fusable construct of the imported graph became.
+"""The account of anchors: every fusable construct of the imported graph, fused or with a reason.
 
 An anchor is the operator by which a construct is recognised: a softmax (attention), an erf or the
 tanh of a cubic (GELU), the mean of a square (norms), a concatenation with a negated half (rotary
@@ -25,18 +25,20 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """Kind of anchor -> the rules that may take it in."""
 
+# fmt: off
 _MOVES = (
     "relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze", "relax.astype",
     "relax.broadcast_to", "relax.where", "relax.multiply", "relax.divide", "relax.add", "relax.subtract",
     "relax.nn.dropout", "relax.maximum", "relax.minimum", "relax.clip", "relax.tanh", "relax.strided_slice",
     "relax.concat", "relax.nn.pad", "relax.isnan", "relax.flatten",
-)  # fmt: skip
-"""What may stand between a softmax and the products of its attention."""
+)
+# fmt: on
+"""Operators that may stand between a softmax and the products of its attention."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """One construct: its kind, its node, the nodes by which a miss may name it, and what it is if unfused."""
+    """A construct: its kind, its node, the nodes by which a miss may name it, the reason if it is unfused."""
 
     kind: str
     node: str
@@ -45,7 +47,7 @@ class Anchor:
 
 
 def anchors_of(graph: Graph) -> list[Anchor]:
-    """All anchors of an imported graph, in its order."""
+    """Anchors of an imported graph, in its order."""
     found = []
     for var in graph.bindings():
         for kind, look in _LOOKS.items():

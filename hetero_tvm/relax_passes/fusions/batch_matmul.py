@@ -52,9 +52,16 @@ class FuseBatchMatmul(Rule):
                 top, order = user, moved
                 absorbed.append(var)
         op = BatchMatmul(
-            lead, shape[-2], shape[-1], depth, shape_of(left[0].base), left[1],
-            shape_of(right[0].base), right[1], tuple(order),
-        )  # fmt: skip
+            lead,
+            m=shape[-2],
+            n=shape[-1],
+            k=depth,
+            left=shape_of(left[0].base),
+            left_at=left[1],
+            right=shape_of(right[0].base),
+            right_at=right[1],
+            order=tuple(order),
+        )
         return _Found(op, [left[0].base, right[0].base], top, absorbed) if self._claims(op) else None
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:

@@ -90,9 +90,16 @@ class FoldPad(Rule):
         attrs = conv.attrs
         padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]
         call = relax.op.nn.conv2d(
-            x, conv.args[1], list(attrs.strides), padding, list(attrs.dilation), int(attrs.groups),
-            str(attrs.data_layout), str(attrs.kernel_layout), out_dtype=attrs.out_dtype,
-        )  # fmt: skip
+            x,
+            conv.args[1],
+            strides=list(attrs.strides),
+            padding=padding,
+            dilation=list(attrs.dilation),
+            groups=int(attrs.groups),
+            data_layout=str(attrs.data_layout),
+            kernel_layout=str(attrs.kernel_layout),
+            out_dtype=attrs.out_dtype,
+        )
         graph.replace(var, call)
 
 
@@ -113,7 +120,6 @@ class FuseConv2d(Rule):
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             raise Miss(f"layouts are {attrs.data_layout} and {attrs.kernel_layout}, expected NCHW and OIHW")
         x = call.args[0]
-        batch, channels, height, width = shape_of(x)
         steps, operands, absorbed, top = [], [x, relax.const(weight)], [], var
         while (user := graph.only_user(top)) is not None:
             step, operand, last = _step(graph, user, top)
@@ -130,9 +136,13 @@ class FuseConv2d(Rule):
             name: tuple(int(v) for v in getattr(attrs, name)) for name in ("strides", "padding", "dilation")
         }
         op = Conv2d(
-            batch, channels, height, width, weight.shape[0], tuple(weight.shape[2:]),
-            groups=int(attrs.groups), epilogue=tuple(steps), **integers,
-        )  # fmt: skip
+            *shape_of(x),
+            filters=weight.shape[0],
+            kernel=tuple(weight.shape[2:]),
+            groups=int(attrs.groups),
+            epilogue=tuple(steps),
+            **integers,
+        )
         return Found(op, operands, top, absorbed)
 
     def rewrite(self, graph: Graph, var: Var, found: Found) -> None:

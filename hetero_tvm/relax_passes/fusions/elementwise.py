@@ -1,4 +1,4 @@
-"""What the rules of activations share: the call that they leave, and how others recognise it."""
+"""Activations: the call that their rules leave, and how other rules recognise it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPERATORS = {
 
 
 def activation_of(graph: Graph, var: Var) -> str | None:
-    """The name in ``ops.activations.ACTIVATIONS`` of what ``var`` computes; None for anything else."""
+    """Name of the activation that ``var`` computes (in ``ops.activations``); None for anything else."""
     name = _OPERATORS.get(graph.op_name(var) or "")
     if name is None and graph.op_name(var) == "relax.call_tir":
         op = contract(graph.functions(), graph.value(var))
@@ -28,7 +28,7 @@ def activation_of(graph: Graph, var: Var) -> str | None:
 
 
 def activation_input(graph: Graph, var: Var) -> Expr:
-    """What the activation ``var`` is computed from."""
+    """Operand of the activation ``var``."""
     args = graph.value(var).args
     return args[1].fields[0] if graph.op_name(var) == "relax.call_tir" else args[0]
 
@@ -40,5 +40,6 @@ def replace_by_activation(graph: Graph, top: Var, function: str, x: Expr, absorb
 
 
 def check_dtype(x: Expr) -> None:
+    """Raise Miss unless ``x`` is float32."""
     if dtype_of(x) != "float32":
         raise Miss(f"dtype is {dtype_of(x)}, expected float32")

@@ -21,12 +21,12 @@ from hetero_tvm.relax_passes.rewriting.polynomial import scalings
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _MOST = 16
-"""Lookups in one kernel: each holds an index in a register."""
+"""Most lookups in one kernel: each holds an index in a register."""
 
 
 @dataclass
 class _Terms:
-    """What is added: (factor, table, indices) of the lookups, constants, and the bindings seen."""
+    """Terms of the sum: (factor, table, indices) of lookups, constants, others; the bindings seen."""
 
     lookups: list[tuple[float, Expr, Expr]] = field(default_factory=list)
     constants: list[np.ndarray] = field(default_factory=list)

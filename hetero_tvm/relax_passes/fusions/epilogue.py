@@ -1,4 +1,4 @@
-"""What the epilogue rules of products and convolutions share."""
+"""Shared parts of the epilogue rules of products and convolutions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def other_operand(graph: Graph, user: Var, top: Var) -> Expr:
 
 
 def residual(graph: Graph, user: Var, top: Var) -> Expr | None:
-    """What the addition ``user`` adds to ``top``: a float32 tensor of its shape, no constant; else None."""
+    """Residual that the addition ``user`` adds to ``top``: float32, computed, of its shape; else None."""
     other = other_operand(graph, user, top)
     if other.same_as(top) or array_of(graph.value(other)) is not None:
         return None

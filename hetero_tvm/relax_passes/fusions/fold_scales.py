@@ -56,10 +56,11 @@ class FoldOutputScales(Rule):
         graph.replace(found.product, relax.op.matmul(call.args[0], scaled))
         if found.bias is not None:
             args = [
-                arg if (array := array_of(graph.value(arg))) is None
+                arg
+                if (array := array_of(graph.value(arg))) is None
                 else relax.const((array.astype("float64") * found.factor.reshape(-1)).astype("float32"))
                 for arg in graph.value(found.bias).args
-            ]  # fmt: skip
+            ]
             graph.replace(found.bias, relax.op.add(*args))
         graph.forward(var, found.scaled)
 

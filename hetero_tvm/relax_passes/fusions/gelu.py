@@ -66,7 +66,7 @@ class FuseGelu(Rule):
 
 
 def _factor(graph: Graph, user: Var, top: Var) -> tuple[float | None, Expr | None]:
-    """By what the binding ``user`` multiplies ``top``: a number, or 1 and a tensor; None when it does not."""
+    """Factor by which the binding ``user`` multiplies ``top``: a number, or 1 and a tensor; else None."""
     if user is None or graph.op_name(user) not in ("relax.multiply", "relax.divide"):
         return None, None
     left, right = graph.value(user).args
@@ -81,7 +81,7 @@ def _factor(graph: Graph, user: Var, top: Var) -> tuple[float | None, Expr | Non
 
 
 def _argument(graph: Graph, var: Var, tensor: Expr) -> tuple[Expr, float]:
-    """The x of which ``var`` takes the right polynomial, and the factor with which ``tensor`` has it."""
+    """The x of which ``var`` takes the right polynomial, and the factor of ``tensor`` on it."""
     _, wanted, words = _ARGUMENTS[graph.op_name(var)]
     inner = graph.value(var).args[0]
     related = None

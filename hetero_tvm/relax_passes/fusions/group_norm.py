@@ -65,8 +65,10 @@ def _operator(graph: Graph, var: Var) -> _Found:
     rank, channels = len(shape_of(x)), shape_of(x)[1]
     axes = [int(axis) % rank for axis in call.attrs.axes]
     if int(call.attrs.channel_axis) % rank != 1 or sorted(set(axes) | {1}) != list(range(1, rank)):
-        raise Miss(f"channels are axis {int(call.attrs.channel_axis)} and statistics over {axes}, expected 1 "
-                   "and all that follow")  # fmt: skip
+        raise Miss(
+            f"channels are axis {int(call.attrs.channel_axis)} and statistics over {axes}, expected 1 "
+            "and all that follow"
+        )
     arrays = [array_of(graph.value(weight)) for weight in weights]
     if any(array is None for array in arrays):
         raise Miss("scale or shift is not constant")
@@ -89,9 +91,12 @@ def _parts(graph: Graph, var: Var) -> _Found | None:
     top, absorbed, _ = divided(graph, var, base, rows)
     scale, shift, top, chain = _affine(graph, top, np.ones(shape[1]), np.zeros(shape[1]))
     back = graph.only_user(top)
-    if back is not None and graph.op_name(back) == "relax.reshape" and len(whole) >= 2 and (
-        shape_of(back) == whole and whole[0] == shape[0] and whole[1] % shape[1] == 0
-    ):  # fmt: skip
+    if (
+        back is not None
+        and graph.op_name(back) == "relax.reshape"
+        and len(whole) >= 2
+        and (shape_of(back) == whole and whole[0] == shape[0] and whole[1] % shape[1] == 0)
+    ):
         scale, shift = (np.repeat(v, whole[1] // shape[1]) for v in (scale, shift))
         return _Found(view.args[0], shape[1], eps, scale, shift, back, [var, *absorbed, *chain, rows])
     # [N, C, L] without a constant per channel is as well a layer norm over L.

@@ -1,4 +1,4 @@
-"""Products with a constant weight and their bias, as rules that merge several of them see them."""
+"""Products with a constant weight and their bias, for rules that merge several of them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def constant_matrix(graph: Graph, expr: Expr) -> np.ndarray | None:
 
 
 def _rows(graph: Graph, expr: Expr) -> list[Expr]:
-    """What ``expr`` is a reshape of, and that in turn, as long as the last axis stays."""
+    """Tensors of which ``expr`` is a reshape, nearest first, as long as the last axis stays."""
     found: list[Expr] = []
     while (call := graph.call(expr, "relax.reshape")) is not None:
         if not shape_of(expr) or shape_of(call.args[0])[-1:] != shape_of(expr)[-1:]:

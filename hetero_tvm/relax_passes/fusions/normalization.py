@@ -36,6 +36,8 @@ class _Found:
 
 
 class _Norm(Rule):
+    """A norm as an operator, or written out around a root of the variance."""
+
     centered = True
     operator = ""
 
@@ -92,7 +94,7 @@ class _Norm(Rule):
 
 
 class FuseLayerNorm(_Norm):
-    """Mean subtracted."""
+    """Layer normalisation: the mean is subtracted."""
 
     name = "layer_norm"
     operator = "relax.nn.layer_norm"
@@ -100,7 +102,7 @@ class FuseLayerNorm(_Norm):
 
 
 class FuseRmsNorm(_Norm):
-    """No mean subtracted."""
+    """RMS normalisation: no mean is subtracted."""
 
     name = "rms_norm"
     centered = False

@@ -10,6 +10,7 @@ Two rules, both only where the target has such a kernel:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from hetero_tvm.host.tvm import Expr, Var, relax
@@ -31,6 +32,8 @@ class _Found:
 
 
 class _NormLayout(Rule):
+    """A norm that takes in the moves before and behind it."""
+
     counted = False
     anchors = ("relax.call_tir",)
 
@@ -44,8 +47,9 @@ class _NormLayout(Rule):
         found = self._found(graph, var, op)
         return found if found is not None and self._claims(found.op) else None
 
+    @abstractmethod
     def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
-        raise NotImplementedError
+        """The norm ``op`` at ``var`` with its moves; None when there are none."""
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         _, *vectors = graph.value(var).args[1].fields

@@ -28,7 +28,7 @@ class FusePool2d(Rule):
 
 
 def pool_of(graph: Graph, var: Var) -> tuple[Pool2d, Expr] | None:
-    """The pooling that ``var`` computes, and the image; None for anything else."""
+    """Pooling that ``var`` computes, and its image; None for anything else."""
     call = graph.call(
         var, "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.nn.adaptive_avg_pool2d", "relax.mean"
     )

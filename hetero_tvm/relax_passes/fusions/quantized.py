@@ -38,14 +38,14 @@ class _Found:
     top: Var
     """The binding that the operator replaces."""
     zero: Expr | None = None
-    """A zero point that is known at run time only."""
+    """Zero point of x, where it is known at run time only."""
     absorbs: list[Var] = field(default_factory=list)
     parts: int = 1
-    """The weights stand so many times side by side, as terms of a sum, and x beside itself as often."""
+    """Number of int8 terms whose sum the weights are; they stand side by side, as x beside itself."""
 
 
 class FuseQuantized(Rule):
-    """See the module."""
+    """A product or convolution of 8-bit tensors with what scales, shifts, bounds and rounds its result."""
 
     name = "quantized"
     anchors = ("relax.matmul", "relax.nn.conv2d")
@@ -109,8 +109,10 @@ class FuseQuantized(Rule):
             offset += int(zero.reshape(()))
             zero = None
         else:
-            _need(graph.op_name(var) == "relax.matmul" or not any(_paddings(call)),
-                  "padding with a zero point that is known at run time only")  # fmt: skip
+            _need(
+                graph.op_name(var) == "relax.matmul" or not any(_paddings(call)),
+                "padding with a zero point that is known at run time only",
+            )
         op = self._operator(graph, call, source, w, parts, out="int32", y_zero=0, relu=False, fill=offset)
         totals = (-offset * _column_sums(w)).astype(np.int32)
         return _Found(source, op, w, totals, None, var, zero, parts=parts)
@@ -127,11 +129,20 @@ class FuseQuantized(Rule):
         _need(str(attrs.data_layout) == "NCHW" and str(attrs.kernel_layout) == "OIHW", "not NCHW")
         _need(-128 <= fill <= 127, "the zero point is not of the input's type")
         return QuantConv2d(
-            x_dtype=dtype_of(x), batch=shape[0], channels=parts * shape[1], height=shape[2], width=shape[3],
-            filters=w.shape[0], kernel=tuple(w.shape[2:]), strides=tuple(int(s) for s in attrs.strides),
-            padding=_paddings(call), dilation=tuple(int(d) for d in attrs.dilation), fill=fill,
-            groups=int(attrs.groups), **more,
-        )  # fmt: skip
+            x_dtype=dtype_of(x),
+            batch=shape[0],
+            channels=parts * shape[1],
+            height=shape[2],
+            width=shape[3],
+            filters=w.shape[0],
+            kernel=tuple(w.shape[2:]),
+            strides=tuple(int(s) for s in attrs.strides),
+            padding=_paddings(call),
+            dilation=tuple(int(d) for d in attrs.dilation),
+            fill=fill,
+            groups=int(attrs.groups),
+            **more,
+        )
 
     @staticmethod
     def _columns_last(call: Call, w: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,8 +197,10 @@ def _paddings(call: Call) -> tuple[int, int, int, int]:
 
 
 def _narrow(call: Call, w: np.ndarray) -> tuple[np.ndarray, int]:
-    """Weights as int8, and how many of them stand side by side: what their zero point makes longer than
-    8 bits is a sum of several."""
+    """Weights as int8 terms side by side, whose sum they are, and the number of terms.
+
+    One term, unless the zero point makes them longer than 8 bits.
+    """
     terms: list[np.ndarray] = []
     while not terms or w.any():
         _need(len(terms) < 3, "the weights less their zero point take more than 9 bits")
@@ -250,7 +263,7 @@ def _dequantizer(graph: Graph, call: Call) -> tuple[np.ndarray, np.ndarray, int]
 
 
 def _along(vector: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """A scale or zero point as it is broadcast to the tensor."""
+    """Scale or zero point in the shape that broadcasts to the tensor."""
     if vector.size == 1:
         return vector.reshape(())
     shape = [1] * rank

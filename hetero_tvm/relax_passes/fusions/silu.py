@@ -63,7 +63,7 @@ class FuseQuickGelu(_Gated):
 
 
 def _sigmoid_argument(graph: Graph, gate: Expr) -> tuple[Expr, list[Var]] | None:
-    """What ``gate`` is the sigmoid of, and its bindings."""
+    """Argument of the sigmoid that ``gate`` is, and the sigmoid's bindings; None when it is none."""
     call = graph.call(gate, "relax.sigmoid")
     if call is not None:
         return call.args[0], [gate]
@@ -75,7 +75,7 @@ def _sigmoid_argument(graph: Graph, gate: Expr) -> tuple[Expr, list[Var]] | None
 
 
 def _denominator_argument(graph: Graph, expr: Expr) -> tuple[Expr, list[Var]] | None:
-    """y of ``1 + exp(-y)``, and its bindings."""
+    """y of ``1 + exp(-y)``, and its bindings; None for anything else."""
     total = graph.call(expr, "relax.add")
     if total is None:
         return None

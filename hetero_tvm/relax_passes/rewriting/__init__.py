@@ -1,1 +1,1 @@
-"""What rules are written with: the graph, the rule and its report, views, constants."""
+"""Tools of rules: the graph, the rule and its report, strided views, values of constants."""

@@ -1,4 +1,4 @@
-"""What Relax operators compute, in NumPy, for folding: values and shape arithmetic of constants.
+"""Relax operators in NumPy, for folding: values and shape arithmetic of constants.
 
 A function takes the call, its result's shape and the operands' arrays (a list for a tuple, an int64
 vector for a shape, plain integers for a tuple of numbers) and returns the array, or None for a form
@@ -75,6 +75,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
 
 
+# fmt: off
 VALUES: dict[str, Function] = {
     "add": _plain(np.add), "subtract": _plain(np.subtract), "multiply": _plain(np.multiply),
     "divide": _divide, "power": _power, "maximum": _plain(np.maximum), "minimum": _plain(np.minimum),
@@ -99,5 +100,6 @@ VALUES: dict[str, Function] = {
     "take": _take, "gather_elements": _gather_elements, "strided_slice": _strided_slice, "cumsum": _cumsum,
     "sum": _reduction(np.sum), "mean": _reduction(np.mean), "max": _reduction(np.max),
     "min": _reduction(np.min),
-}  # fmt: skip
-"""Relax operator, without its prefix -> function."""
+}
+# fmt: on
+"""Relax operator, without its prefix -> its function in NumPy."""

@@ -19,6 +19,7 @@ def contract_of(function: PrimFunc) -> FusedOp | None:
 
 
 def is_call_tir(value: Expr) -> bool:
+    """Whether it calls a PrimFunc."""
     return (
         isinstance(value, tvm.ir.Call)
         and isinstance(value.op, tvm.ir.Op)

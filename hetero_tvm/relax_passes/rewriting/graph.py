@@ -58,7 +58,7 @@ class Graph:
     # to date, and nothing is computed again for the whole graph.
 
     def _known(self, var: Var) -> Var:
-        """One Python object for each variable: comparing two that stand for the same one is slow."""
+        """The one Python object of a variable: comparing two objects of the same variable is slow."""
         return self._itself.setdefault(var, var)
 
     def _add(self, place: int, var: Var, value: Expr, names: tuple[str, ...]) -> None:
@@ -81,7 +81,7 @@ class Graph:
             self._leave(used, var)
 
     def _leave(self, used: Var, user: Var) -> None:
-        """One use less."""
+        """Count one use of ``used`` less."""
         users = self._users[used]
         del users[next(n for n, known in enumerate(users) if known is user)]
         if not users:
@@ -94,7 +94,7 @@ class Graph:
         self._sources[var] = names
 
     def _sweep(self) -> list[Var]:
-        """Drop the bindings that the result does not need; those that went, in order."""
+        """Drop the bindings that the result does not need; returns them in order."""
         gone: set[int] = set()
         while self._unused:
             var = self._unused.pop()
@@ -118,11 +118,12 @@ class Graph:
         return list(self._order)
 
     def is_live(self, var: Var) -> bool:
+        """Whether the function's result needs ``var``."""
         self._sweep()
         return bool(self._users.get(var))
 
     def value(self, expr: Expr) -> Expr:
-        """What a variable is bound to, through aliases; constants and parameters are themselves."""
+        """Value of a variable, through aliases; constants and parameters are their own values."""
         while isinstance(expr, relax.Var) and expr in self._value:
             value = self._value[expr]
             if not isinstance(value, relax.Var):
@@ -131,13 +132,14 @@ class Graph:
         return expr
 
     def call(self, expr: Expr, *names: str) -> Call | None:
-        """The call that ``expr`` is bound to when its operator is one of ``names`` (``"relax.add"``)."""
+        """Call that ``expr`` is bound to, if its operator is one of ``names`` (``"relax.add"``), or None."""
         value = self.value(expr)
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op) and value.op.name in names:
             return value
         return None
 
     def op_name(self, expr: Expr) -> str | None:
+        """Name of the operator that ``expr`` calls (``"relax.add"``); None for anything else."""
         value = self.value(expr)
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
             return value.op.name
@@ -149,13 +151,14 @@ class Graph:
         return list(self._users.get(var, ()))
 
     def only_user(self, var: Var) -> Var | None:
-        """The one binding that uses ``var``; None when there are several, or it is a result or an alias."""
+        """The one binding that uses ``var``; None when several do, or a result or an alias does."""
         users = self.users(var)
         if len(users) != 1 or isinstance(self._value.get(users[0]), relax.Var):
             return None
         return users[0]
 
     def sources(self, var: Var) -> tuple[str, ...]:
+        """Names of the source nodes that ``var`` stands for."""
         return self._sources.get(var, (var.name,))
 
     def node(self, var: Var) -> str:
@@ -168,7 +171,7 @@ class Graph:
 
     # writing -----------------------------------------------------------------------------------
     def rewrite(self, step: Callable[..., None], var: Var, found: Any) -> list[Any]:
-        """Run ``step(self, var, found)``; the variables that it wrote, ``var`` when it wrote none."""
+        """Run ``step(self, var, found)``; returns the variables that it wrote, ``var`` if there are none."""
         self._written = []
         step(self, var, found)
         return [v for v in dict.fromkeys(self._written) if self.is_live(v)] or [var]
@@ -225,7 +228,7 @@ class Graph:
         return lambda value, step: self.insert_before(anchor, value, f"{anchor.name}#{step}", absorbs)
 
     def rename(self, var: Var, name: str) -> None:
-        """From now on ``var`` stands for no source node, but for a step of its own called ``name``."""
+        """Let ``var`` stand for no source node any more, but for a step of its own called ``name``."""
         self._stand_for(self._known(var), (name,))
 
     def add_function(self, function: PrimFunc, name: str) -> GlobalVar:
@@ -286,11 +289,12 @@ def shape_of(expr: Expr) -> tuple[int, ...]:
 
 
 def dtype_of(expr: Expr) -> str:
+    """Dtype of a Relax tensor expression."""
     return str(expr.ty.dtype)
 
 
 def array_of(expr: Expr) -> np.ndarray | None:
-    """The value of a constant; None for anything else."""
+    """Array of a constant; None for anything else."""
     return expr.value.numpy() if is_constant(expr) else None
 
 
@@ -300,12 +304,13 @@ def is_constant(expr: Expr) -> bool:
 
 
 def scalar_of(expr: Expr) -> float | None:
-    """The value of a constant with one element; None for anything else."""
+    """Value of a constant with one element; None for anything else."""
     array = array_of(expr)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def is_tensor(expr: Expr) -> bool:
+    """Whether it is one tensor, not a tuple or a shape."""
     return isinstance(expr.ty, relax.TensorType)
 
 

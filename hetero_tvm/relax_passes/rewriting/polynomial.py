@@ -1,4 +1,4 @@
-"""Scalar arithmetic around one tensor, read as a polynomial: what it says, however it is spelled."""
+"""Scalar arithmetic around one tensor, read as a polynomial, however it is spelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fusion rule is, and how rules are run.
+"""Fusion rules, how they are run, and their report.
 
 A rule has an *anchor* (the operator at which it looks), a *match* that either returns what it found
 or raises :class:`Miss` with a reason, and a *rewrite*.  A binding that has the anchor but is plainly
@@ -17,7 +17,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph
 
 
 class Miss(Exception):
-    """A near miss: why a binding that looks like the pattern was not fused."""
+    """A near miss, with the reason why a binding that looks like the pattern is not fused."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Fused:
 
 @dataclass
 class Report:
-    """What the rules did: fusions by name, near misses with node and reason."""
+    """Results of the rules: fusions by name, near misses with node and reason."""
 
     fusions: dict[str, int] = field(default_factory=dict)
     misses: list[dict[str, str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """Time by pass."""
     fused: list[Fused] = field(default_factory=list)
-    """Every single fusion, with the source nodes that it stands for."""
+    """Single fusions, each with the source nodes that it stands for."""
     anchors: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Kind of anchor -> how many are inside fused operators, how many there are (see ``anchors.py``)."""
+    """Kind of anchor -> number inside fused operators, number in all (see ``anchors.py``)."""
     conversions: list[dict[str, str]] = field(default_factory=list)
     """Changes of an image's layout at run time: node, from, to, reason (see ``layout.py``)."""
 
@@ -58,32 +58,37 @@ class GraphPass(ABC):
     """One entry of the optimize pipeline."""
 
     name: str = ""
-    """Under which what it does is counted and can be switched off."""
+    """Name under which its rewrites are counted, and by which it is switched off."""
 
     @abstractmethod
     def run(self, graph: Graph, report: Report) -> None:
-        """Rewrite the graph, and say in the report what was done."""
+        """Rewrite the graph, and report what was done."""
 
 
 class Rule(GraphPass):
     """One fusion: pattern (anchors), check (match) and rewrite."""
 
     counted: bool = True
-    """Whether its fusions are counted; canonicalisation and claims of single operators are not."""
+    """Whether its rewrites count as fusions; those of canonical forms and of single operators do not."""
 
     anchors: tuple[str, ...] = ()
     """Relax operators at which :meth:`match` is tried."""
 
     @abstractmethod
     def match(self, graph: Graph, var: Var) -> Any | None:
-        """What the rewrite needs; None when this is something else; raises Miss with a reason."""
+        """Parts of the pattern at ``var``, for the rewrite; None when ``var`` is something else.
+
+        Raises
+        ------
+        Miss : it looks like the pattern, but cannot be fused.
+        """
 
     @abstractmethod
     def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
-        """Apply to the graph what :meth:`match` found."""
+        """Replace what :meth:`match` found."""
 
     def run(self, graph: Graph, report: Report) -> None:
-        """Once over all bindings, in order; counts and misses go to ``report``."""
+        """Visit all bindings once, in order; counts and misses go to ``report``."""
         for var in graph.bindings():
             if not graph.is_live(var) or graph.op_name(var) not in self.anchors:
                 continue

@@ -1,4 +1,4 @@
-"""Which source nodes a binding stands for, carried through TVM's own passes."""
+"""Source nodes that bindings stand for, carried through TVM's own passes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def after_fusion(
 
 
 def _signature(value: Expr, name_of: Callable[[Var], Any]) -> Any:
-    """What a binding calls, on which variables."""
+    """The callee of a binding and the variables that it uses, for comparing bindings of two modules."""
     head = type(value).__name__
     if isinstance(value, tvm.ir.Call):
         callee = value.args[0] if isinstance(value.args[0], tvm.ir.GlobalVar) else value.op

@@ -1,4 +1,4 @@
-"""Strided views: what a chain of reshapes, transposes, slices and broadcasts reads of its base tensor.
+"""Strided views: chains of reshapes, transposes, slices and broadcasts as positions in their base tensor.
 
 A view maps the indices of a tensor to positions in the flat memory of another.  Each dimension is a
 list of *factors* ``(extent, stride)``, outermost first, so a dimension that was merged from two keeps
@@ -60,6 +60,7 @@ def refine(lists: Sequence[Sequence[Factor]]) -> list[list[Factor]] | None:
 
 
 def extent_of(factors: Sequence[Factor]) -> int:
+    """Extent of the dimension that ``factors`` make up."""
     return math.prod(extent for extent, _ in factors)
 
 
@@ -91,15 +92,15 @@ class View:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it runs through memory from the start, without gaps, in order."""
+        """Whether the view runs through memory from the start, without gaps, in order."""
         return self == View.whole(self.shape)
 
     def stride(self, axis: int) -> int | None:
-        """The one stride of a dimension (0 for extent 1); None when it has several."""
+        """Stride of a dimension (0 for extent 1); None when it has several."""
         factors = self.dims[axis]
         return None if len(factors) > 1 else factors[0][1] if factors else 0
 
-    # each of these is what the operator of that name does to the indices ------------------------
+    # Each method below applies the operator of that name to the indices.
     def permute(self, axes: Sequence[int]) -> View:
         return View(tuple(self.dims[axis] for axis in axes), self.offset)
 
@@ -136,7 +137,7 @@ class View:
         )
 
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> View | None:
-        """``count`` indices of one dimension from ``start``, ``step`` apart."""
+        """View of ``count`` indices of one dimension from ``start``, ``step`` apart."""
         if step != 1:
             return self._strided(axis, start, count, step)
         found = _slice(self.dims[axis], start, count)
@@ -149,12 +150,12 @@ class View:
         return self._with(axis, merge([(count, stride * step)]), start * stride)
 
     def index(self, axis: int, position: int) -> View | None:
-        """One index of a dimension, which disappears."""
+        """View at one index of a dimension, which disappears."""
         found = self.slice(axis, position, 1)
         return None if found is None else View((*found.dims[:axis], *found.dims[axis + 1 :]), found.offset)
 
     def repeat(self, axis: int, times: int) -> View:
-        """Every index of a dimension ``times`` times in a row."""
+        """View in which every index of a dimension stands ``times`` times in a row."""
         return self._with(axis, merge([*self.dims[axis], (times, 0)]), 0)
 
     def _with(self, axis: int, factors: Factors, further: int) -> View:
@@ -178,8 +179,10 @@ def _slice(factors: Factors, start: int, count: int) -> tuple[Factors, int] | No
 
 
 def below(graph: Graph, expr: Expr) -> tuple[Expr, list[Var]] | None:
-    """The operand of which ``expr`` is a view, and the bindings between (``expr`` first); None for other
-    operators."""
+    """The operand of which ``expr`` is a view, and the bindings between, ``expr`` first.
+
+    None for operators that are no views.
+    """
     value = graph.value(expr)
     if isinstance(value, relax.TupleGetItem):
         split = graph.call(value.tuple_value, "relax.split")
@@ -191,7 +194,7 @@ def below(graph: Graph, expr: Expr) -> tuple[Expr, list[Var]] | None:
 
 
 def through(graph: Graph, expr: Expr, view: View) -> View | None:
-    """``view`` of the operand of ``expr`` (see :func:`below`) -> view of ``expr``."""
+    """View of ``expr`` from ``view``, that of its operand (see :func:`below`)."""
     value = graph.value(expr)
     if isinstance(value, relax.TupleGetItem):
         split = graph.call(value.tuple_value, "relax.split")
@@ -203,6 +206,7 @@ def through(graph: Graph, expr: Expr, view: View) -> View | None:
 
 
 def shape_of_field(split: Call, index: int) -> tuple[int, ...]:
+    """Shape of one part of a ``split``."""
     return tuple(int(extent) for extent in split.ty.fields[index].shape)
 
 
@@ -259,7 +263,7 @@ _VIEWS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies: ``factor`` times its view of ``base``, and the bindings that this skips."""
+    """A reading of a tensor: ``factor`` times a view of ``base``, past the bindings ``skipped``."""
 
     base: Expr
     view: View
@@ -268,7 +272,7 @@ class Place:
 
 
 def places(graph: Graph, expr: Expr, *, scaled: bool = False) -> list[Place]:
-    """``expr`` as a view of what it is made from, nearest first (itself).
+    """Readings of ``expr`` as a view of what it is made from, nearest first (itself).
 
     With ``scaled``, products with a constant number are passed through as well.  Tensors with an extent
     of 0 are views of themselves only.
@@ -315,12 +319,12 @@ def times_number(graph: Graph, expr: Expr) -> tuple[Expr, float] | None:
 
 
 def furthest(graph: Graph, expr: Expr) -> Place:
-    """``expr`` as a view of the first tensor in its chain."""
+    """Reading of ``expr`` as a view of the first tensor in its chain."""
     return places(graph, expr)[-1]
 
 
 def broadcast_array(array: np.ndarray) -> np.ndarray:
-    """The same values with every axis along which they are all equal cut to extent 1."""
+    """Array with extent 1 in every axis along which the values are all equal."""
     for axis, extent in enumerate(array.shape):
         if extent > 1:
             first = array.take([0], axis)

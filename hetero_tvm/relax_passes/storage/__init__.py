@@ -1,1 +1,1 @@
-"""Where tensors lie: image layouts, precision, live ranges, the arena, in-place results."""
+"""Storage of tensors: image layouts, precision, live ranges, the arena, results in place."""

@@ -39,7 +39,7 @@ class Image:
 
 
 class ImageNode(ABC):
-    """One binding whose result is an image [N, C, H, W].
+    """A binding whose result is an image [N, C, H, W].
 
     Attributes
     ----------
@@ -62,10 +62,12 @@ class ImageNode(ABC):
 
     @abstractmethod
     def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
-        """The expression that computes the result in layout ``y``."""
+        """Expression that computes the result in layout ``y``."""
 
 
 class ConvNode(ImageNode):
+    """A convolution with its epilogue."""
+
     gains = True
 
     def __init__(self, graph: Graph, var: Var, op: Conv2d):
@@ -95,6 +97,8 @@ class ConvNode(ImageNode):
 
 
 class PoolNode(ImageNode):
+    """A pooling."""
+
     def __init__(self, graph: Graph, var: Var, op: Pool2d, x: Expr):
         self.op = op
         super().__init__(graph, var, [x])
@@ -140,6 +144,8 @@ class ActivationNode(ImageNode):
 
 
 class ConcatNode(ImageNode):
+    """A concatenation of whole blocks of channels."""
+
     def __init__(self, graph: Graph, var: Var):
         super().__init__(graph, var, graph.value(graph.value(var).args[0]).fields)
 
@@ -172,7 +178,7 @@ def with_halo(var: Var, layout: Layout) -> Expr:
 
 
 def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode | None:
-    """How ``var`` would work on blocks of ``block`` channels; None when it cannot."""
+    """Node that lets ``var`` work on blocks of ``block`` channels; None when it cannot."""
     if not is_image(graph, var):
         return None
     op = contract(module, graph.value(var))
@@ -194,6 +200,7 @@ def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode |
 
 
 # elementwise ---------------------------------------------------------------------------------------
+# fmt: off
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.nn.relu": activations.relu, "relax.nn.silu": activations.silu, "relax.tanh": np.tanh,
     "relax.nn.gelu": activations.gelu_erf, "relax.nn.gelu_tanh": activations.gelu_tanh,
@@ -202,7 +209,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "relax.erf": activations.erf, "relax.clip": np.clip, "relax.add": np.add,
     "relax.subtract": np.subtract, "relax.multiply": np.multiply, "relax.divide": np.divide,
     "relax.maximum": np.maximum, "relax.minimum": np.minimum,
-}  # fmt: skip
+}
+# fmt: on
 """Operators that work value by value, with their meaning in NumPy."""
 
 

@@ -19,7 +19,7 @@ from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, KernelCall, L
 
 @dataclass(frozen=True)
 class InPlace:
-    """One call that works in place: its ``inputs`` (parameter numbers) lie in ``output``."""
+    """A call that works in place: its ``inputs`` (parameter numbers) lie in ``output``."""
 
     call: KernelCall
     inputs: tuple[int, ...]
@@ -28,7 +28,7 @@ class InPlace:
 
 @dataclass
 class Sharing:
-    """Which storages are one piece of memory, and the calls that rely on it."""
+    """Storages that are one piece of memory, and the calls that rely on it."""
 
     owner: dict[int, int] = field(default_factory=dict)
     calls: list[InPlace] = field(default_factory=list)
@@ -128,9 +128,16 @@ def variant(function: PrimFunc, views: Mapping[int, int]) -> PrimFunc:
         root = body.block
         inner = tirx.SeqStmt([*declared, root.body])
         block = SBlock(
-            root.iter_vars, root.reads, root.writes, root.name_hint, inner, root.init,
-            root.alloc_buffers, root.match_buffers, root.annotations,
-        )  # fmt: skip
+            root.iter_vars,
+            root.reads,
+            root.writes,
+            root.name_hint,
+            inner,
+            root.init,
+            root.alloc_buffers,
+            root.match_buffers,
+            root.annotations,
+        )
         body = SBlockRealize(body.iter_values, body.predicate, block)
     else:
         body = tirx.SeqStmt([*declared, body])

@@ -77,13 +77,13 @@ class BlockImages(GraphPass):
         return {var: node for var, node in blocked.items() if not self._alone(graph, node, blocked)}
 
     def _alone(self, graph: Graph, node: ImageNode, blocked: dict[Var, ImageNode]) -> bool:
-        """A convolution among plain neighbours: it would be converted for itself only."""
+        """Whether it is a convolution among plain neighbours, which would be converted for itself only."""
         if not isinstance(node, ConvNode) or not self.serves(node.op):
             return False
         return not any(x in blocked for x in (*node.images, *graph.users(node.var)))
 
     def _bytes(self, var: Var) -> int:
-        """What a conversion moves."""
+        """Bytes that a conversion moves."""
         shape = shape_of(var)
         return 0 if _same_in_both(shape, self.block) else 4 * int(np.prod(shape))
 
@@ -171,7 +171,7 @@ class _Rewriting:
 
 
 def _conversions(graph: Graph) -> list[dict[str, str]]:
-    """Every conversion that is left, with its reason; each gets a name of its own."""
+    """Conversions that are left, with their reasons; each gets a name of its own."""
     module, found = graph.functions(), []
 
     def what(var: Var) -> str:

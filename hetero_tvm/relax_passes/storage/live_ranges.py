@@ -1,4 +1,4 @@
-"""When each piece of memory of a lowered Relax function is in use, and which variables share it.
+"""Live ranges of the memory of a lowered Relax function, and the variables that share it.
 
 The function is as ``CallTIRRewrite`` leaves it: tensors are allocated (``relax.builtin.alloc_tensor``)
 and kernels write to their last arguments.  Steps are positions of bindings in program order; the
@@ -28,12 +28,12 @@ Alias: TypeAlias = "frozenset[int] | tuple[Alias, ...]"
 """The storages, by number, that a variable may lie in; for a tuple those of each field."""
 NOTHING: frozenset[int] = frozenset()
 ELSEWHERE = -1
-"""In an alias: the variable may lie in none of the storages, or in a part of one."""
+"""Number in an alias that says: the variable may lie in none of the storages, or in a part of one."""
 
 
 @dataclass
 class Storage:
-    """One piece of memory: an input, or what one allocation made."""
+    """A piece of memory: an input, or what one allocation made."""
 
     number: int
     var: Var
@@ -54,7 +54,7 @@ class Storage:
 
     @property
     def plannable(self) -> bool:
-        """Lives within a call only, so that it may share memory with others."""
+        """Whether it lives within a call only, so that it may share memory with others."""
         return not self.is_input and not self.escapes and self.lower >= 0
 
 
@@ -75,7 +75,7 @@ class KernelCall:
 
 @dataclass
 class LiveRanges:
-    """What :func:`analyse` finds."""
+    """Storages of a function, its calls, and the storages of each variable, as :func:`analyse` finds them."""
 
     storages: list[Storage] = field(default_factory=list)
     calls: list[KernelCall] = field(default_factory=list)
@@ -108,7 +108,7 @@ def analyse(function: RelaxFunction) -> LiveRanges:
 
 
 def bindings_of(body: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """All bindings in program order, those inside of branches before the ``If`` that they belong to."""
+    """Bindings in program order, those inside of branches before the ``If`` that they belong to."""
     for block in body.blocks:
         for binding in block.bindings:
             if isinstance(binding.value, relax.If):
@@ -165,9 +165,10 @@ class _Analysis:
         found.steps = max(found.steps, 1)
         if self._problems:
             raise BuildError(
-                "memory cannot be planned", problems=self._problems,
+                "memory cannot be planned",
+                problems=self._problems,
                 hint=f"give symbolic dimensions an upper bound (attribute {UPPER_BOUND}), or static shapes",
-            )  # fmt: skip
+            )
         return found
 
     def _body(self, body: relax.SeqExpr) -> Alias:

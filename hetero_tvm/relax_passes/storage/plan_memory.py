@@ -1,4 +1,4 @@
-"""One arena per device for everything that lives within a call.
+"""Arenas, one per device, for everything that lives within a call.
 
 Live ranges (``live_ranges``) of the lowered function, calls that may work in place (``in_place``) and
 workspaces (``workspaces``) make a planning problem; the planner (``hetero_tvm.memory``) gives each
@@ -22,9 +22,9 @@ from hetero_tvm.relax_passes.storage import in_place, workspaces
 from hetero_tvm.relax_passes.storage.live_ranges import LiveRanges, Storage, analyse, bindings_of, is_op_call
 
 ALIGNMENT = 64
-"""Of every tensor, in bytes: one cache line, which is also what TVM's kernels require."""
+"""Alignment of every tensor, in bytes: one cache line, which is also what TVM's kernels require."""
 PLANNING_SECONDS = 10.0
-"""Limit of the search for a better plan; graphs of models take milliseconds."""
+"""Time limit of the search for a better plan, in seconds; graphs of models take milliseconds."""
 
 Sources = Mapping[str, tuple[str, ...]]
 

@@ -48,7 +48,7 @@ def convert(
 def _fused(
     module: IRModule, names: dict[str, tuple[str, ...]]
 ) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
-    """Casts as parts of the elementwise kernels before and behind them."""
+    """Module in which casts are parts of the elementwise kernels before and behind them."""
     for variable, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc) and contract_of(function) is None:
             module[variable] = _inlined(
@@ -63,17 +63,17 @@ def _fused(
 
 
 def _inlined(function: PrimFunc) -> PrimFunc:
-    plan = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     try:
-        blocks = plan.get_child_blocks(plan.get_sblock("root"))
+        blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     except (ValueError, RuntimeError):
         return function  # bound to threads already
     if len(blocks) == 1:
         return function
     for block in blocks:
         with contextlib.suppress(s_tir.ScheduleError):  # a result, a reduction, or used in other ways
-            plan.compute_inline(block)
-    return plan.mod["main"].without_attr("global_symbol")
+            schedule.compute_inline(block)
+    return schedule.mod["main"].without_attr("global_symbol")
 
 
 class _Conversion:
@@ -100,7 +100,7 @@ class _Conversion:
         return graph.rebuild()
 
     def _widen_here(self, var: Var) -> None:
-        """A generic kernel has casts of its own, which it can take in."""
+        """Give a generic kernel casts of its own, which it can take in."""
         graph, call = self._graph, self._graph.value(var)
         args = list(call.args[1].fields)
         for index, arg in enumerate(args):
@@ -129,7 +129,7 @@ class _Conversion:
         self._widened.add(var)
 
     def _as(self, value: Expr, dtype: str, before: Var) -> Expr:
-        """``value`` in a narrow dtype: rounded now when it is constant, as it was made, or cast."""
+        """``value`` in a narrow dtype: rounded now when it is constant, else as it was made, or cast."""
         array = array_of(self._graph.value(value))
         if array is not None:
             return relax.const(np.asarray(array).astype(dtype))

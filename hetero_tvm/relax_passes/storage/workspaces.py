@@ -106,7 +106,7 @@ def _replaced(stmt: Stmt, views: dict[Buffer, Buffer]) -> Stmt:
 
 
 def _allocations(stmt: Stmt, in_loop: bool) -> Iterator[tuple[Buffer, bool]]:
-    """All buffers that ``stmt`` allocates, and whether inside of a loop.
+    """Buffers that ``stmt`` allocates, each with whether it does so inside of a loop.
 
     Buffers of blocks count as inside: compilation moves and shrinks them to where they are used.
     """

@@ -1,9 +1,9 @@
 """Attention written as matmul, softmax, matmul -> one fused operator.
 
 Nothing depends on how an exporter spells it.  The scores are followed from the softmax back to the
-product of queries and keys through whatever scales, masks and reshapes them (``attention_scores.py``);
+product of queries and keys through whatever scales, masks and reshapes them (``scores.py``);
 queries, keys and values through any views to tensors that the kernel can read where they lie
-(``attention_operands.py``); the result forward to where it lies in memory as the kernel writes it.
+(``operands.py``); the result forward to where it lies in memory as the kernel writes it.
 An operand that no kernel can read gets a transposition before, a result that is wanted otherwise one
 behind: that costs less than scores in memory.
 """
@@ -35,7 +35,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import below
 
 _MASK = "#mask"
-"""In the names of bindings that compute masks, by which equal ones are found again."""
+"""Mark in the names of bindings that compute masks, by which equal ones are found again."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -108,9 +108,12 @@ class FuseAttention(Rule):
         op = replace(op, zero_masked=guard is not None and not guard.idle, softcap=scores.softcap)
         op, constant_mask = _with_masks(graph, op, scores, shapes)
         absorbed = [
-            *(v for c in layout.chosen for v in c.place.skipped), *reversed(scores.absorbed),
-            *between, product, *layout.output.passed,
-        ]  # fmt: skip
+            *(v for c in layout.chosen for v in c.place.skipped),
+            *reversed(scores.absorbed),
+            *between,
+            product,
+            *layout.output.passed,
+        ]
         return _Found(standard(op), layout, scores, shapes, constant_mask, absorbed)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
@@ -140,10 +143,13 @@ def _repeats_to(factor: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 @dataclass
 class _Guard:
-    """What makes the weights of a query that sees no key zero: its bindings, the weights last.
+    """A guard that makes the weights of a query that sees no key zero.
 
-    ``mask`` is that by which it knows such queries, where it does not look for NaN.  ``idle`` says that
-    there are none.
+    Parameters
+    ----------
+    bindings : of the guard, the guarded weights last.
+    mask : the mask by which the guard knows such queries; None where it looks for NaN.
+    idle : whether there are no such queries.
     """
 
     bindings: list[Var]
@@ -151,10 +157,8 @@ class _Guard:
     idle: bool = False
 
 
-def _second_product(
-    graph: Graph, softmax: Var
-) -> Miss | tuple[_Guard | None, Var, list[Var], Var] | None:
-    """(guard, weights, bindings from the softmax to them, product of weights and values).
+def _second_product(graph: Graph, softmax: Var) -> Miss | tuple[_Guard | None, Var, list[Var], Var] | None:
+    """Guard, weights, bindings from the softmax to them, product of weights and values.
 
     None when no product follows at all; a miss when the weights are used in another way as well.
     """
@@ -262,7 +266,7 @@ def _steps(mask: Mask, scores: Scores, shapes: list[tuple[int, ...]]) -> list[tu
 
 
 def _values(array: np.ndarray, mask: Mask) -> np.ndarray:
-    """What a constant mask adds to the scores, float32."""
+    """Addends to the scores that a constant mask stands for, float32."""
     if mask.hidden is None:
         with np.errstate(over="ignore"):
             return array.astype(np.float32) * np.float32(mask.factor)
@@ -271,6 +275,7 @@ def _values(array: np.ndarray, mask: Mask) -> np.ndarray:
 
 
 def _hidden(mask: Mask) -> float:
+    """Addend for scores that a mask hides."""
     # The lowest number swallows the score, as replacing it does: a query that sees nothing gets the same.
     return mask.hidden if mask.hidden == -np.inf else _LOWEST
 
@@ -300,7 +305,7 @@ def _extents(
 
 
 def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Var]) -> Expr:
-    """The one mask operand: all masks that are computed at run time, and the constant, as one sum.
+    """The mask operand: all masks that are computed at run time, and the constant, as one sum.
 
     ``earlier`` are such bindings of attentions before this one, which are used again.
     """

@@ -1,4 +1,4 @@
-"""Where the operands of an attention lie, and which axes are its batch and its heads.
+"""Places of the operands of an attention, and the axes that are its batch and its heads.
 
 Exporters write the same attention with heads as an axis of their own, folded into the batch, grouped
 in five axes, or repeated by broadcasts.  Here every operand is a strided view of the tensor that it is
@@ -35,7 +35,7 @@ from hetero_tvm.relax_passes.rewriting.views import (
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to read Q, K or V: lead axes, then rows, then the elements of one row.
+    """A way to read Q, K or V: lead axes, then rows, then the elements of one row.
 
     ``cost`` counts the tensors that must be written for it to be read so.  ``transposed`` says that the
     operand itself is (its elements lie apart).
@@ -62,7 +62,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one attention reads and writes: extents, and per operand the candidate and its strides."""
+    """Extents of one attention, and for each operand the candidate and its strides."""
 
     batch: int
     heads: int
@@ -85,8 +85,7 @@ def lifted(view: View, shapes: Sequence[tuple[int, ...]]) -> View | None:
         if leads.shape == lead:
             continue
         one_more = len(leads.dims) <= len(lead) and all(
-            a in (1, b)
-            for a, b in zip(leads.shape, lead[len(lead) - len(leads.dims) :], strict=True)
+            a in (1, b) for a, b in zip(leads.shape, lead[len(lead) - len(leads.dims) :], strict=True)
         )
         moved = leads.broadcast(lead) if one_more else leads.reshape(lead)
         current = None if moved is None else View((*moved.dims, *current.dims[-2:]), moved.offset)
@@ -155,7 +154,12 @@ def _cost(chosen: Sequence[Candidate]) -> int:
 
 
 def _parted(
-    graph: Graph, chosen: Sequence[Candidate], lead: tuple[int, ...], product: Var, q_len: int, values: int,
+    graph: Graph,
+    chosen: Sequence[Candidate],
+    lead: tuple[int, ...],
+    product: Var,
+    q_len: int,
+    values: int,
     whole: bool,
 ) -> Layout | None:
     refined = refine([candidate.leads for candidate in chosen])
@@ -186,7 +190,7 @@ def _parted(
 
 
 def _position(factors: Sequence[Factor], inner: int) -> int | None:
-    """Where factors part so that those behind have ``inner`` as their product."""
+    """Position from which on the product of the factors is ``inner``."""
     for position in range(len(factors) + 1):
         if extent_of(factors[position:]) == inner:
             return position
@@ -232,7 +236,7 @@ def _output(
 def mask_extents(
     shape: tuple[int, ...], shapes: Sequence[tuple[int, ...]], full: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int] | None:
-    """What a mask of ``shape`` is as a contract's mask; None when it must be broadcast first.
+    """Extents of a mask of ``shape`` in the contract; None when it must be broadcast first.
 
     ``shapes`` starts with that to which the mask is added, and goes on to the last one whose leading axes
     are the batch and heads of ``full`` [B, H, Sq, Sk].
@@ -272,8 +276,11 @@ def shortened(mask: np.ndarray) -> np.ndarray:
 
 
 def causal_window(mask: np.ndarray, hides: float) -> int | None:
-    """0 when a constant mask lets query i see exactly the keys ``j <= i + Sk - Sq``, w when it lets it see
-    the last w of these alone; None for any other mask.  Values must be 0, or at or below ``hides``."""
+    """Window of a causal mask: the number of last keys that a query sees, 0 for all.
+
+    Causal is a mask that lets query i see the keys ``j <= i + Sk - Sq``, or the last w of these alone; others
+    give None.  Its values must be 0, or at or below ``hides``.
+    """
     if mask.shape[:2] != (1, 1):
         return None
     q_len, kv_len = mask.shape[2:]
@@ -304,13 +311,21 @@ def attention_of(layout: Layout, q_len: int, kv_len: int, dim: int, values: int,
         if not candidate.transposed:
             scale *= candidate.place.factor
     return Attention(
-        layout.batch, layout.heads, q_len, kv_len, dim, scale, layout.kv_heads,
-        value_dim=0 if values == dim else values, tensors=shapes, places=spots,
-    )  # fmt: skip
+        layout.batch,
+        layout.heads,
+        q_len,
+        kv_len,
+        dim,
+        scale,
+        layout.kv_heads,
+        value_dim=0 if values == dim else values,
+        tensors=shapes,
+        places=spots,
+    )
 
 
 def distinct(layout: Layout) -> list[Candidate]:
-    """One candidate for each tensor that the layout reads, in the order of the contract's operands."""
+    """Candidates for the tensors that the layout reads, one each, in the order of the contract's operands."""
     found: list[Candidate] = []
     for candidate in layout.chosen:
         if not any(same_base(c, candidate) for c in found):

@@ -86,7 +86,7 @@ class FuseRope(Rule):
 
 
 def _rotations(graph: Graph, var: Var) -> Iterator[_Rotation]:
-    """What a concatenation may be the heart of.
+    """Rotary patterns that may contain the concatenation ``var``.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def _rotations(graph: Graph, var: Var) -> Iterator[_Rotation]:
 
 
 def _joined(graph: Graph, var: Var) -> tuple[Var, list[Var]]:
-    """The reshape that makes pairs of a stacked axis one axis, and what it passes."""
+    """The reshape that joins a stacked axis of pairs, and the bindings before it."""
     user = graph.only_user(var)
     if shape_of(var)[-1] == 2 and user is not None and graph.op_name(user) == "relax.reshape":
         shape = shape_of(var)
@@ -131,7 +131,7 @@ def _joined(graph: Graph, var: Var) -> tuple[Var, list[Var]]:
 def _added_products(
     graph: Graph, rotated: Var
 ) -> tuple[Expr, list[tuple[Expr, Expr]], Var, list[Var]] | None:
-    """``x * cos + rotated * sin``: sin, the two readings of (x, cos), the sum, and what lies between."""
+    """Parts of ``x * cos + rotated * sin``: sin, the two readings of (x, cos), the sum, bindings between."""
     turned = graph.only_user(rotated)
     if turned is None or graph.op_name(turned) != "relax.multiply":
         return None
@@ -150,7 +150,7 @@ def _added_products(
 def _by_parts(
     graph: Graph, parts: list[Expr], interleaved: bool, top: Var, absorbed: list[Var]
 ) -> Iterator[_Rotation]:
-    """``concat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)``."""
+    """Readings of ``concat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)`` as a rotation."""
     bases = [_through_views(graph, part) for part in parts]
     low, high = graph.call(bases[0], "relax.subtract"), graph.call(bases[1], "relax.add")
     if low is None or high is None:
@@ -188,7 +188,7 @@ def _through_views(graph: Graph, expr: Expr) -> Expr:
 
 
 def _located(graph: Graph, rotation: _Rotation) -> _Found | None:
-    """The operator, when the parts of ``rotation`` are the pairs of one tensor of rows."""
+    """The operator with the place of x; None when the parts are not the pairs of one tensor of rows."""
     first, second, shape = rotation.first.view, rotation.second.view, shape_of(rotation.top)
     rotary = shape[-1]
     if rotation.interleaved:
@@ -209,9 +209,7 @@ def _located(graph: Graph, rotation: _Rotation) -> _Found | None:
     table = _table(graph, rotation, shape)
     if table is None:
         return None
-    op = Rope(
-        shape, rotary, rotation.interleaved, table, shape_of(rotation.first.base), (x.offset, *strides)
-    )
+    op = Rope(shape, rotary, rotation.interleaved, table, shape_of(rotation.first.base), (x.offset, *strides))
     found = _Found(op, rotation.first.base, (rotation.cos, rotation.sin), rotation.top, rotation.absorbed)
     return _with_rest(graph, found, x)
 
@@ -256,7 +254,7 @@ def _table(graph: Graph, rotation: _Rotation, shape: tuple[int, ...]) -> tuple[i
 
 
 def _with_rest(graph: Graph, found: _Found, x: View) -> _Found:
-    """The elements behind the rotated ones taken in, when they are appended as they are."""
+    """Operator that also copies the elements behind the rotated ones, where they are appended as they are."""
     user = graph.only_user(found.top)
     join = graph.call(user, "relax.concat") if user is not None else None
     if join is None or not isinstance(join.args[0], relax.Tuple) or len(join.args[0].fields) != 2:
@@ -273,4 +271,3 @@ def _with_rest(graph: Graph, found: _Found, x: View) -> _Found:
             op = replace(found.op, shape=shape)
             return replace(found, op=op, top=user, absorbed=[*found.absorbed, *place.skipped, found.top])
     return found
-

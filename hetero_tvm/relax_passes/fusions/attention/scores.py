@@ -10,15 +10,15 @@ from hetero_tvm.relax_passes.rewriting.rule import Miss
 from hetero_tvm.relax_passes.rewriting.views import below, times_number
 
 MASKED = -1e4
-"""A constant mask value at or below this hides a key: its weight is 0 in float32."""
+"""Mask value at or below which a key is hidden: its weight is 0 in float32."""
 
 _WIDE = 1e30
-"""A bound on scores beyond this is there to keep float16 from overflowing; it changes no float32 score."""
+"""Bound on scores from which on it changes no float32 score: it keeps float16 from overflowing."""
 
 
 @dataclass
 class Mask:
-    """What is added to the scores, or where they are replaced.
+    """One mask: addends to the scores, or the places in which they are replaced.
 
     ``expr`` is added after multiplication with ``factor``; when ``hidden`` is a number, scores are that
     number where the boolean ``expr`` is ``hides`` (and ``factor`` is in it already).  ``step`` is the
@@ -34,7 +34,7 @@ class Mask:
 
 @dataclass
 class Scores:
-    """What lies between the softmax and the first product.
+    """Everything between the softmax and the first product.
 
     ``shapes`` are those of the softmax's input, of what it is computed from, and so on to the product.
     """
@@ -125,7 +125,7 @@ def _replacement(graph: Graph, call: Call, found: Scores, factor: float) -> Expr
 
 
 def _row_factor(graph: Graph, call: Call, found: Scores) -> Expr:
-    """A tensor of factors that are equal along the keys can multiply the queries instead."""
+    """The scores of a product with a tensor that is equal along the keys: it can multiply the queries."""
     scores, factors = call.args
     if distance(graph, scores) is None:
         scores, factors = factors, scores
@@ -144,7 +144,7 @@ def _result_shape(call: Call) -> tuple[int, ...]:
 
 
 def uniform(graph: Graph, expr: Expr) -> float | None:
-    """The one value of a constant tensor; None when it has several or is not constant."""
+    """Value that all elements of a constant tensor have; None when they differ, or it is not constant."""
     array = array_of(graph.value(expr))
     if array is None or not array.size:
         return None
@@ -153,7 +153,7 @@ def uniform(graph: Graph, expr: Expr) -> float | None:
 
 
 def distance(graph: Graph, expr: Expr, depth: int = 16) -> int | None:
-    """Operators between ``expr`` and a product of queries and keys that it is a score of."""
+    """Number of operators between ``expr`` and the product of queries and keys that it is a score of."""
     if not depth:
         return None
     name, call = graph.op_name(expr), graph.value(expr)
@@ -178,8 +178,11 @@ def distance(graph: Graph, expr: Expr, depth: int = 16) -> int | None:
 
 
 def _is_score(graph: Graph, product: Call) -> bool:
-    """Whether a product is one of queries and keys.  Keys are computed; queries may be learned (DETR, the
-    pooling head of SigLIP), which then have a batch or heads: a constant matrix is a projection's weight."""
+    """Whether a product is one of queries and keys.
+
+    Keys are computed; queries may be learned (DETR, the pooling head of SigLIP), and then have a batch or
+    heads: a constant matrix is a projection's weight.
+    """
     queries, keys = (array_of(graph.value(arg)) for arg in product.args)
     return keys is None and (queries is None or queries.ndim > 2)
 
