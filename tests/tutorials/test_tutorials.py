@@ -17,7 +17,17 @@ def test_there_are_tutorials():
     assert NOTEBOOKS
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+#: Half a minute each, nearly all of it a whole model on the NPU's simulator.
+LONG = {"02_npu"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.exhaustive if path.stem in LONG else ())
+        for path in NOTEBOOKS
+    ],
+)
 def test_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
     notebook = nbformat.read(path, as_version=4)

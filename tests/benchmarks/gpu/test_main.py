@@ -45,6 +45,7 @@ def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
     assert f"  {rows[0]['task']}: ok" in told and f"  cuda.group_norm {rows[0]['task']}: " in told
 
 
+@pytest.mark.exhaustive
 def test_a_killed_command_loses_nothing(tmp_path, emulated):  # noqa: F811
     """Killed after its first entry; the next command begins in an empty folder, as on a lent machine."""
     pytest.importorskip("torch")
