@@ -48,11 +48,11 @@ def test_constants_are_packed_as_the_point_says(optimized):
             return {index: lambda w: asked.append(w.shape) or np.zeros((3, 5), np.float32)}
 
     tasks = [dataclasses.replace(t, space=Counting()) if t is task else t for t in optimized.tasks]
-    module = apply_schedules(optimized.module, tasks, {}, {}, optimized.target)
+    module = apply_schedules(optimized.module, tasks, {}, {}, optimized.target, "_x")
     assert asked == [tuple(task.op.inputs[index].shape)] * task.count
     bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
     calls = [binding.value for binding in bindings if is_call_tir(binding.value)]
-    calls = [call for call in calls if call.args[0].name_hint == symbol(task.name)]
+    calls = [call for call in calls if call.args[0].name_hint == symbol(task.name) + "_x"]
     assert len(calls) == task.count
     assert all(call.args[1].fields[index].value.numpy().shape == (3, 5) for call in calls)
 
