@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from hetero_tvm import zoo
 from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.compile.build import BuiltModel
 from hetero_tvm.targets.cuda import codegen, compilers, static_checks, toolchain
 
 TARGET = "cuda:sm_80,sm_90"
@@ -65,9 +66,9 @@ def measure(name: str, precision: str, target: str) -> dict[str, Any]:
     try:
         model = import_model(f"zoo:{name}")
         clock.lap("import")
-        plan = optimize_model(model, target, precision=precision)
+        optimized = optimize_model(model, target, precision=precision)
         with codegen.collect() as modules:
-            built = build_model(plan, use_shipped=False)
+            built = build_model(optimized, use_shipped=False)
         clock.lap("build")
         with tempfile.TemporaryDirectory() as folder:
             path = built.export(folder)
@@ -109,7 +110,7 @@ class Clock:
         return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def sources(built: Any) -> dict[str, int]:
+def sources(built: BuiltModel) -> dict[str, int]:
     """Distinct kernels of the first architecture by where their schedule comes from."""
     target = built.optimized.variants()[0].target
     found: Counter[str] = Counter()
@@ -130,8 +131,9 @@ def line(row: dict[str, Any]) -> str:
         return f"| {row['model']} | {row['precision']} | {row['error']} | | | | | |"
     by = ", ".join(f"{count} {name}" for name, count in sorted(row["sources"].items(), key=lambda x: -x[1]))
     spills = sum(map(len, row["spills"].values()))
-    cells = [row["model"], row["precision"], round(sum(row["processor_seconds"].values())), row["megabytes"],
-             max(row["kernels"].values(), default=0), spills, len(row["problems"]), by]  # fmt: skip
+    seconds, kernels = round(sum(row["processor_seconds"].values())), max(row["kernels"].values(), default=0)
+    facts = [seconds, row["megabytes"], kernels, spills, len(row["problems"])]
+    cells = [row["model"], row["precision"], *facts, by]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

@@ -15,8 +15,10 @@ import sys
 import tempfile
 
 from hetero_tvm import host
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.records.store import RecordStore, Site
+from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.search.loop import TuneOptions, tune
@@ -28,7 +30,7 @@ SHAPES = ("128x384x1536", "1024x1024x1024", "197x768x3072", "7x768x2048", "128x7
 
 
 def task_of(shape: str) -> Task:
-    """A task for ``MxKxN``, a plain product of float32 matrices."""
+    """Task of ``MxKxN``, a plain product of float32 matrices."""
     m, k, n = (int(extent) for extent in shape.split("x"))
     op = Matmul((m,), n, k)
     workload = op.workload()
@@ -36,8 +38,8 @@ def task_of(shape: str) -> Task:
     return Task(task_key(workload), op.label, op, workload, MatmulSpace(), calls, op.flops, op.nbytes)
 
 
-def measure(task: Task, point: dict, machine, rounds: int = 5) -> tuple[float, float]:
-    """(best seconds of the kernel, best peak in GFLOP/s), asked in turn."""
+def measure(task: Task, point: Point, machine: CpuModel, rounds: int = 5) -> tuple[float, float]:
+    """Best seconds of the kernel and best peak in GFLOP/s, asked in turn."""
     best, peak = float("inf"), 0.0
     with ForkedWorkers(machine) as workers:
         workers.add_task(task.name, contract_spec(task.op, task.space))
@@ -70,7 +72,7 @@ def main() -> int:
         seconds, peak = measure(task, point, machine)
         gflops = task.flops / seconds / 1e9
         row = {"shape": shape, "gflops": gflops, "peak": peak, "share": gflops / peak, "trials_per_s": rate}
-        rows.append({**row, "point": {name: value for name, value in point.items()}})
+        rows.append({**row, "point": dict(point)})
         speed = f"{rate:5.1f} trials/s" if rate else "no search"
         share = f"{gflops / peak:6.1%} of {peak:.1f}"
         print(f"{shape:16} {gflops:6.1f} GFLOP/s  {share}  {speed}  {point}", flush=True)

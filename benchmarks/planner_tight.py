@@ -1,4 +1,4 @@
-"""How many tight problems the memory planner solves: files and changed forms of them, each with a known plan.
+"""Tight problems that the memory planner solves: files and changed forms of them, each with a known plan.
 
     python benchmarks/planner_tight.py FILE.csv ... --capacity BYTES [--seconds S] [--forms NAME ...]
 
@@ -36,7 +36,7 @@ def window(boxes: Sequence[Box], rng: random.Random) -> list[Box]:
 
 
 def halves(boxes: Sequence[Box], rng: random.Random) -> list[Box]:
-    """Three in ten are cut in two, across time or across memory."""
+    """Boxes of which three in ten are cut in two, across time or across memory."""
     found = []
     for a, b, o, s in boxes:
         if rng.random() >= 0.3 or min(b - a, s) < 2:
@@ -51,7 +51,7 @@ def halves(boxes: Sequence[Box], rng: random.Random) -> list[Box]:
 
 
 def shrunk(boxes: Sequence[Box], rng: random.Random) -> list[Box]:
-    """Three in ten lose up to a fifth of their size or life."""
+    """Boxes of which three in ten lose up to a fifth of their size or life."""
     found = []
     for a, b, o, s in boxes:
         share = 0.2 * rng.random()
@@ -62,7 +62,7 @@ def shrunk(boxes: Sequence[Box], rng: random.Random) -> list[Box]:
 
 
 def grown(boxes: Sequence[Box], rng: random.Random, capacity: int) -> list[Box]:
-    """Three in ten take all free memory under and over them."""
+    """Boxes of which three in ten take all free memory under and over them."""
     found = list(boxes)
     for i in rng.sample(range(len(found)), 3 * len(found) // 10):
         a, b, o, s = found[i]
@@ -74,7 +74,7 @@ def grown(boxes: Sequence[Box], rng: random.Random, capacity: int) -> list[Box]:
 
 
 def joined(first: Sequence[Box], second: Sequence[Box]) -> list[Box]:
-    """The first half of the time of one, then the second half of the other."""
+    """Boxes of the first half of the time of one problem, then of the second half of the other."""
     middle = max(b[1] for b in first) // 2
     left = [(a, min(b, middle), o, s) for a, b, o, s in first if a < middle]
     return left + [(max(a, middle), b, o, s) for a, b, o, s in second if b > middle]

@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _device_lines(ours: Result, cost: DeviceCost) -> str:
-    """What a device does in a call: its own time, in place of the wall time of its simulator."""
+    """Text on the time of a call on its device, in place of the wall time of a simulator."""
     latency = float(ours.compared[0])
     return (
         f"{cost.summary}\n"
@@ -133,8 +133,8 @@ def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
     """Build an imported model with the records there are, and export it to ``--out``."""
     import hetero_tvm
 
-    plan = cli_common.load_optimized(options, model)
-    built = hetero_tvm.build_model(plan, logs=options.logs, use_shipped=not options.no_shipped_records)
+    optimized = cli_common.load_optimized(options, model)
+    built = hetero_tvm.build_model(optimized, logs=options.logs, use_shipped=not options.no_shipped_records)
     return Path(cli_common.export(built, options)["library"]).absolute()
 
 
@@ -176,12 +176,10 @@ def _print_table(subject: Subject, settings: Options, results: list[Result]) -> 
         if row["status"] != "ok":
             table.add_row(result.name, row["status"], *[""] * 6)
             continue
-        cells = [f"{row[key]:.3f}" for key in ("median_ms", "p10_ms", "min_ms")]
-        ratio, absolute, relative = result.ratio, result.max_abs_difference, result.max_rel_difference
-        table.add_row(
-            f"{result.name} {row['version']}", *cells, f"{row['spread']:.0%}", f"{ratio:.3f}",
-            f"{absolute:.1e}", f"{relative:.1e}",
-        )  # fmt: skip
+        times = [f"{row[key]:.3f}" for key in ("median_ms", "p10_ms", "min_ms")]
+        differences = [f"{result.max_abs_difference:.1e}", f"{result.max_rel_difference:.1e}"]
+        name = f"{result.name} {row['version']}"
+        table.add_row(name, *times, f"{row['spread']:.0%}", f"{result.ratio:.3f}", *differences)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     for result in results:

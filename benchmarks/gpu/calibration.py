@@ -1,4 +1,4 @@
-"""What results say about the spaces' defaults and their estimates: where the analytic model is wrong."""
+"""Report on the spaces' defaults and their estimates: where results say that the analytic model is wrong."""
 
 from __future__ import annotations
 
@@ -28,24 +28,28 @@ _TOLD = 6
 
 
 def report(document: dict[str, Any], logs: Path) -> list[str]:
-    """Lines: the device, every row, then how the defaults did."""
+    """Lines on the device, every entry, and how the defaults did."""
     device = document["device"]
     lines = [f"{device['name']}, {document['arch']}, torch {device.get('torch')}, {device.get('compiler')}"]
-    for name, rows in document.get("sections", {}).items():
-        told = [row for row in rows if name != "smoke" or row["status"] not in FINAL]
-        lines += [f"{name}: {len(rows)} rows", *(f"  {row['task']}: {summary(row)}" for row in told)]
+    for name, entries in document.get("sections", {}).items():
+        told = [entry for entry in entries if name != "smoke" or entry["status"] not in FINAL]
+        lines += [f"{name}: {len(entries)} entries"]
+        lines += [f"  {entry['task']}: {summary(entry)}" for entry in told]
     records = [record for path in sorted(logs.glob("cuda*.jsonl")) for record in read_records(path)]
     return [*lines, *defaults(document, records)]
 
 
 def defaults(document: dict[str, Any], records: Iterable[Record]) -> list[str]:
-    """How far the default of each kernel is from the best, and how well the order of choices predicts.
+    """Lines on how far each kernel's default is from the best, and how well the order of choices predicts.
 
     The order is judged by Spearman's rank correlation between the prior that the search starts with and
     measured speed: 1 is the right order, 0 a useless one, -1 the reverse.
     """
     known = {
-        row["task"]: row for rows in document.get("sections", {}).values() for row in rows if "op" in row
+        entry["task"]: entry
+        for entries in document.get("sections", {}).values()
+        for entry in entries
+        if "op" in entry
     }
     trials: dict[tuple[str, str], list[Record]] = defaultdict(list)
     verified: dict[tuple[str, str], Record] = {}
@@ -60,25 +64,25 @@ def defaults(document: dict[str, Any], records: Iterable[Record]) -> list[str]:
         winner = verified.get((space, task))
         ratio = winner.default_seconds / winner.seconds if winner and winner.default_seconds else None
         line = f"  {space} {task}: " + (f"{ratio:.2f}" if ratio else "not compared")
-        row = known.get(task)
-        if row is not None:
-            line += _placed(row, found, document["arch"])
-        if ratio and ratio > _FAR and row is not None:
-            line += f"; {_difference(row['points']['default']['point'], winner.point)}"
+        entry = known.get(task)
+        if entry is not None:
+            line += _placed(entry, found, document["arch"])
+        if ratio and ratio > _FAR and entry is not None:
+            line += f"; {_difference(entry['points']['default']['point'], winner.point)}"
         lines += [line, *(f"    {text}" for text in _orders(found))]
     return lines
 
 
-def _placed(row: dict[str, Any], trials: Sequence[Record], arch: str) -> str:
-    """Where the default stands among the trials, and the correlation of the prior."""
+def _placed(entry: dict[str, Any], trials: Sequence[Record], arch: str) -> str:
+    """Place of the default among the trials, and the correlation of the prior."""
     fastest = sorted(trials, key=lambda record: record.seconds)
-    default = point_key(row["points"]["default"]["point"])
+    default = point_key(entry["points"]["default"]["point"])
     place = next((i for i, record in enumerate(fastest, 1) if point_key(record.point) == default), None)
     text = f", place {place} of {len(trials)}" if place else ""
     if len(trials) < _LEAST:
         return text
-    machine = parse_target(f"cuda:{arch}").with_precision(row["precision"]).machine
-    space, op = _SPACES[row["space"]], from_json(row["op"])
+    machine = parse_target(f"cuda:{arch}").with_precision(entry["precision"]).machine
+    space, op = _SPACES[entry["space"]], from_json(entry["op"])
     knobs = [knob for knob in space.knobs(op, machine) if len(knob.choices) > 1]
     prior, speed = [], []
     for record in trials:
@@ -104,7 +108,7 @@ def list_of(value: Any) -> Any:
 
 
 def _orders(trials: Sequence[Record]) -> list[str]:
-    """Per knob its choices with the best time of each over the best of all, fastest first."""
+    """Lines per knob: its choices with the best time of each over the best of all, fastest first."""
     if len(trials) < _LEAST:
         return []
     lines = []

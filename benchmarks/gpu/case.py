@@ -1,4 +1,4 @@
-"""What is measured: an operator, what PyTorch computes for it, and whom it is compared with."""
+"""Cases: an operator, the same in PyTorch, and the peers that it is compared with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MakePeer = Callable[..., Callable[[], Any]]
 """``(op, *tensors) -> call``: what it prepares (a layout, a transpose) is not timed, ``call()`` is."""
 
 COPY = "copy"
-"""The name of a plain device-to-device copy of as many bytes, as a peer."""
+"""Name of a plain device-to-device copy of as many bytes, as a peer."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the results.
+    """One entry of the results.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Case:
     goals : peer -> least speed relative to it.  ``copy`` is the bandwidth of a copy.
     trials : share of ``--trials`` that the search gets.
     first : measured before everything else, whole models included.
-    most : exclusive upper bound of integer operands, by their index.
+    bounds : exclusive upper bound of integer operands, by their index.
     families : names for subsets of the space that are to be told apart, with a predicate over points.
     """
 
@@ -43,7 +43,7 @@ class Case:
     goals: Mapping[str, float] = field(default_factory=dict)
     trials: float = 0.125
     first: bool = False
-    most: Mapping[int, int] = field(default_factory=dict)
+    bounds: Mapping[int, int] = field(default_factory=dict)
     families: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
 
     @property
@@ -51,18 +51,18 @@ class Case:
         return f"{self.op.label}_tf32" if self.precision == "tf32" else self.op.label
 
     def target(self, base: Target) -> Target:
-        """The target that serves it: ``base`` at its precision."""
+        """Target that serves it: ``base`` at its precision."""
         return base.with_precision(self.precision)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that belong together.
+    """Cases that belong together.
 
     Parameters
     ----------
     name : of the section in the results.
-    cases : the rows that are tuned and timed.
+    cases : what is tuned and timed.
     small : the same kinds of operator at sizes that take no time: with these the kernels of the section
         are checked before anything is timed.
     """

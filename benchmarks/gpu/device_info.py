@@ -1,4 +1,4 @@
-"""The GPU and the machine around it, as the results name them."""
+"""Facts on the GPU and the machine around it, as the results name them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import platform
 import subprocess
 from typing import Any
 
+# fmt: off
 FIELDS = (
     "name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.limit",
     "power.draw", "temperature.gpu", "memory.total", "clocks_throttle_reasons.active",
-)  # fmt: skip
+)
+# fmt: on
 
 
 def smi(fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
-    """What ``nvidia-smi`` says of the first GPU; {} where there is no such program or it knows none."""
+    """Answer of ``nvidia-smi`` on the first GPU; {} where there is no such program or it knows none."""
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", "0"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
@@ -25,7 +27,7 @@ def smi(fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
 
 
 def facts() -> dict[str, Any]:
-    """Of this machine: GPU, clocks, driver, versions, cores.  Works without a GPU too (emulation)."""
+    """Facts on this machine: GPU, clocks, driver, versions, cores.  Works without a GPU too (emulation)."""
     import torch
 
     from hetero_tvm.runtime.cuda import devices as cuda_runtime
@@ -62,7 +64,7 @@ def _properties(torch: Any) -> dict[str, Any]:
 
 
 class Sensor:
-    """Clocks and power while something runs; says nothing where NVML cannot be had."""
+    """Reader of clocks and power while something runs; says nothing where NVML cannot be had."""
 
     def __init__(self) -> None:
         self._nvml: Any = None

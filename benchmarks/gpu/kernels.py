@@ -15,7 +15,7 @@ from hetero_tvm.schedules.base import thaw
 from hetero_tvm.search.measure.compile_process import FUNCTION
 from hetero_tvm.search.measure.prepared import tolerance_of
 from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cuda import codegen, driver, facts
+from hetero_tvm.targets.cuda import codegen, cuda_module, kernel_facts
 
 _RUNS = 3
 
@@ -38,7 +38,7 @@ class Kernel:
         self._space, self._point = space, thaw(point)
         space.check(case.op, self._point, self._machine)
         if library is not None:
-            driver.enable_module()
+            cuda_module.enable_module()
             self.function, self.facts = tvm.runtime.load_module(library)[FUNCTION], {}
             return
         # The very module that the search compiles: its machine code is in the cache by now.
@@ -46,7 +46,7 @@ class Kernel:
         with codegen.collect() as made:
             module = tvm.IRModule({FUNCTION: target.stamp(function)})
             self.function = codegen.compile_kernels(module, target.tvm_target)[FUNCTION]
-        self.facts = facts.of_module(made[0])
+        self.facts = kernel_facts.of_module(made[0])
 
     def packed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
         """A set of operands, constant ones packed as the point wants them."""

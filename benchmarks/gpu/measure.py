@@ -23,7 +23,7 @@ from hetero_tvm.search.measure.device_workers import DeviceWorkers, batch_size
 from hetero_tvm.search.measure.service import Limits
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.targets.base import Target
-from hetero_tvm.targets.cuda import facts
+from hetero_tvm.targets.cuda import kernel_facts
 
 LIMITS = Limits(build_seconds=90.0, run_seconds=8.0, memory=1 << 40)
 """A candidate that hangs costs no more than this; nothing here runs for a second.  Address space is not
@@ -40,7 +40,7 @@ _TOLD_FAILURES = 3
 
 @dataclass
 class Setup:
-    """What cases are measured with.
+    """Everything that cases are measured with.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Setup:
     left: Callable[[], float] = lambda: float("inf")
 
     def ask(self, what: str, section: str, case: Case, **more: Any) -> dict[str, Any]:
-        """The worker's answer to a request about a case."""
+        """Ask the worker about a case; its answer."""
         request = {"do": what, "section": section, "label": case.label, "small": self.small, **more}
         return self.worker.ask(request, self.seconds(_ASK_SECONDS))
 
@@ -72,7 +72,7 @@ class Setup:
 
 
 def task_of(case: Case, space: DesignSpace) -> Task:
-    """The kernel as a task: its key is that of the same kernel in a model, and so are its records."""
+    """Kernel as a task: its key is that of the same kernel in a model, and so are its records."""
     op, workload, calls = case.op, case.op.workload(), (("benchmark",),)
     return Task(task_key(workload), op.label, op, workload, space, calls, max(1, op.flops), op.nbytes)
 
@@ -83,7 +83,7 @@ def store_of(target: Target, logs: Path) -> RecordStore:
 
 
 def measure_case(section: str, case: Case, setup: Setup) -> dict[str, Any]:
-    """The entry of a case, plain JSON: points and their times, the search, peers, goals."""
+    """Measure a case; its entry, plain JSON: points and their times, the search, peers, goals."""
     target = case.target(setup.target)
     space, reasons = target.space_for(case.op)
     if space is None:
@@ -119,7 +119,7 @@ def measure_case(section: str, case: Case, setup: Setup) -> dict[str, Any]:
 def verdict(
     points: dict[str, Any], timed: dict[str, Any], task: Task, machine: Machine, store: RecordStore
 ) -> dict[str, Any]:
-    """The best of those points that are right; the entry is not ``ok`` when any is wrong.
+    """Best of those points that are right; the entry is not ``ok`` when any is wrong.
 
     Where that is not the one that builds would take, a record makes it so: these checks are stricter and
     these times longer than the search's.
@@ -147,7 +147,7 @@ def verdict(
 def families_of(
     case: Case, points: dict[str, Any], timed: dict[str, Any], peers: dict[str, Any]
 ) -> dict[str, Any]:
-    """For each family of the space its best time, relative to the fastest peer."""
+    """Best time of each family of the space, relative to the fastest peer."""
     theirs = [one["seconds"] for one in peers.values() if isinstance(one, dict) and one.get("seconds")]
     found = {}
     for family, belongs in case.families.items():
@@ -158,7 +158,7 @@ def families_of(
 
 
 def _points(case: Case, task: Task, target: Target, store: RecordStore) -> dict[str, Any]:
-    """The tuned point, the default, and the fastest of each family; each point once."""
+    """Points to time: the tuned one, the default, and the fastest of each family; each once."""
     tuned = dict(choose_one(task, target.machine, store).point)
     default = dict(task.space.default(task.op, target.machine))
     points = {"default": default}
@@ -203,14 +203,14 @@ def _rates(case: Case, timed: dict[str, Any]) -> dict[str, Any]:
         result["tflops"] = case.op.flops / seconds / 1e12
         result["bytes_per_second"] = case.op.nbytes / seconds
     if timed.get("facts"):
-        worst = facts.worst(timed["facts"].values())
+        worst = kernel_facts.worst(timed["facts"].values())
         names = ("registers", "stack", "shared", "threads", "grid", "occupancy")
         result |= {name: worst[name] for name in names}
     return result
 
 
 def _compared(section: str, case: Case, setup: Setup, seconds: float | None) -> dict[str, Any]:
-    """The peers' times, our speed relative to theirs, and which goals are met."""
+    """Times of the peers, our speed relative to theirs, and which goals are met."""
     answer = setup.ask("peers", section, case)
     found: dict[str, Any] = {"peers": answer.get("peers", answer)}
     theirs = {name: one.get("seconds") for name, one in answer.get("peers", {}).items()}

@@ -17,12 +17,15 @@ import torch
 from benchmarks.gpu import tensors, timing
 
 _SECONDS = 1.5
-"""Of samples; models are slower than kernels and their times scatter more."""
+"""Seconds of samples; models are slower than kernels and their times scatter more."""
 
 
 def run(request: dict[str, Any], sensor: Any) -> dict[str, Any]:
-    """``what``: ``ours`` (times and errors of ``library``), ``features`` (every way to call it), or the mode
-    of ``torch.compile`` to time, ``eager`` for none."""
+    """Answer a request.
+
+    Its ``what`` is ``ours`` (times and errors of ``library``), ``features`` (every way to call it), or the
+    mode of ``torch.compile`` to time, ``eager`` for none.
+    """
     what = request["what"]
     # On PyTorch's default stream, where users call models.
     clock = None if tensors.EMULATED else timing.Clock(torch.cuda.default_stream())
@@ -39,7 +42,7 @@ def _inputs(request: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _placed(inputs: dict[str, np.ndarray], names: Iterable[str]) -> list[torch.Tensor]:
-    """The inputs of those names, on the GPU."""
+    """Inputs of those names, on the GPU."""
     return [torch.from_numpy(inputs[name]).to(tensors.DEVICE) for name in names]
 
 
@@ -50,7 +53,7 @@ def _module(request: dict[str, Any], half: bool = False) -> torch.nn.Module:
 
 
 def _truth(request: dict[str, Any], inputs: dict[str, np.ndarray]) -> list[torch.Tensor]:
-    """In float32 with nothing rounded on the way."""
+    """Outputs in float32, with nothing rounded on the way."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     module = _module(request)
     with torch.inference_mode():
@@ -110,7 +113,7 @@ def _theirs(request: dict[str, Any], clock: timing.Clock | None, sensor: Any) ->
 
 
 def _features(request: dict[str, Any]) -> dict[str, Any]:
-    """Every way to call a library gives the same numbers: NumPy, PyTorch, submitted twice, without graphs."""
+    """Compare ways to call a library, bit by bit: NumPy, PyTorch, submitted twice, without graphs."""
     from hetero_tvm.runtime import load
 
     inputs, net = _inputs(request), load(request["library"])

@@ -12,6 +12,7 @@ from benchmarks.gpu.measure import Setup
 from benchmarks.gpu.results_file import ResultsFile
 from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
 from hetero_tvm.benchmarking.subject import save
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.reference import sample_inputs
 
 SIZES = {"batch": 8, "sequence": 512}
@@ -77,22 +78,22 @@ class Model:
         self._setup, self._name, self._sizes, self._folder = setup, name, sizes, folder
 
     @functools.cached_property
-    def plan(self) -> Any:
+    def optimized(self) -> OptimizedModel:
+        """The model, ready for this GPU."""
         model = import_model(f"zoo:{self._name}", **self._sizes)
         return optimize_model(model, f"cuda:{self._setup.target.machine.arch}", precision="f16")
 
     def tuned(self, seconds: float) -> dict[str, Any]:
         """Search its kernels for so long; what is known of them already counts."""
         trials, logs = _TRIALS * self._setup.trials, self._setup.logs
-        report = tune_model(
-            self.plan, trials=trials, minutes=seconds / 60, logs=logs, use_shipped=False
-        ).report
+        limits = {"trials": trials, "minutes": seconds / 60}
+        report = tune_model(self.optimized, **limits, logs=logs, use_shipped=False).report
         status = "ok" if report.trials or report.reused else "failed"
         return {"status": status, **{key: value for key, value in report.to_dict().items() if key != "curve"}}
 
     def ours(self, what: str) -> dict[str, Any]:
         """Build it from the records that there are, and run it."""
-        built = build_model(self.plan, logs=self._setup.logs, use_shipped=False)
+        built = build_model(self.optimized, logs=self._setup.logs, use_shipped=False)
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._ask(what, 180.0, library=str(built.export(self._folder / self._name)))
 
@@ -108,11 +109,11 @@ class Model:
         return self._setup.worker.ask(request, self._setup.seconds(seconds))
 
     def _files(self) -> dict[str, str]:
-        """The cleaned model and inputs for it, as files."""
+        """Write the cleaned model and inputs for it; their paths."""
         model, inputs = self._folder / f"{self._name}.onnx", self._folder / f"{self._name}.npz"
         if not inputs.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            cleaned = self.plan.model.onnx_model
+            cleaned = self.optimized.model.onnx_model
             save(cleaned, model)
             np.savez(inputs, **sample_inputs(cleaned, 0))
         return {"model": str(model), "inputs": str(inputs)}

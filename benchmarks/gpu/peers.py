@@ -1,4 +1,4 @@
-"""What else this GPU can do: PyTorch's kernels for a row, copies, large products."""
+"""Peers on the same GPU: PyTorch's kernels for a case, copies, large products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGE = 1 << 30
 
 
 def time_all(case: Case, clock: timing.Clock | None, l2: int) -> dict[str, Any]:
-    """Each peer's times, or why it has none; under emulation whether it computes the same."""
+    """Times of each peer, or why it has none; under emulation it is only called."""
     torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
     sets = tensors.input_sets(case, l2)

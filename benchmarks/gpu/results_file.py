@@ -13,7 +13,7 @@ from typing import Any
 from hetero_tvm.errors import UsageError
 
 Entry = dict[str, Any]
-"""One line of the results: ``task``, ``status``, ``tries``, ``took`` (seconds), and what was measured."""
+"""Line of the results: ``task``, ``status``, ``tries``, ``took`` (seconds), and what was measured."""
 
 FINAL = ("ok", "refused")
 """Entries with such a status are not measured again; others once more."""
@@ -98,7 +98,7 @@ class ResultsFile:
         return fresh
 
     def write(self) -> None:
-        """On disk, whole, when this returns; a crash leaves the old document or the new one."""
+        """Write the document: on disk, whole, when this returns; a crash leaves the old or the new one."""
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ class ResultsFile:
 
 
 def summary(entry: Entry) -> str:
-    """One line on an entry, for people."""
+    """Line on an entry, for people."""
     parts = [entry["status"]]
     if entry["status"] != "ok" and entry.get("why"):
         parts.append(str(entry["why"])[:160])

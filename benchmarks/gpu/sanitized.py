@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def launch(kernel: Kernel) -> None:
-    """One launch on random operands, waited for."""
+    """Launch a kernel once on random operands, and wait for it."""
     operands = map(_on_gpu, kernel.packed(tensors.random_inputs(kernel.case, 0)))
     kernel.function(*operands, *map(_on_gpu, kernel.blanks()))
     tvm.cuda(0).sync()

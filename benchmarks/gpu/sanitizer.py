@@ -26,7 +26,7 @@ Kernel = dict[str, Any]
 
 TOOLS = ("memcheck", "racecheck")
 MARK = "hetero_tvm kernel "
-"""What :mod:`.sanitized` prints before the name of each kernel that it launches."""
+"""Text that :mod:`.sanitized` prints before the name of each kernel that it launches."""
 _PREFIX = "========= "
 _SECONDS, _PATIENCE = 40.0, 30.0
 """No kernel is launched after the first, and a process that has not ended after both is killed."""
@@ -42,7 +42,7 @@ def find() -> str | None:
 
 
 def smoke(compiled: Callable[[], Sequence[Kernel]], arch: str, results: ResultsFile) -> None:
-    """One entry per tool; says so where the program is not installed.
+    """Add one entry per tool; it says so where the program is not installed.
 
     ``compiled`` gives the kernels to run, the most telling first, and is called when they are needed.
     """
@@ -118,12 +118,11 @@ def _run(
         request = Path(folder) / "kernels.json"
         request.write_text(json.dumps({"arch": arch, "kernels": list(kernels), "seconds": seconds}))
         paths = os.pathsep.join(path for path in sys.path if path)
+        program = [*command, sys.executable, "-m", "benchmarks.gpu.sanitized", str(request)]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        environment = {**os.environ, "PYTHONPATH": paths}
         try:
-            done = subprocess.run(
-                [*command, sys.executable, "-m", "benchmarks.gpu.sanitized", str(request)],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": paths}, timeout=seconds + _PATIENCE,
-            )  # fmt: skip
+            done = subprocess.run(program, **streams, env=environment, timeout=seconds + _PATIENCE)
         except subprocess.TimeoutExpired as error:
             return None, (error.stdout or b"").decode(errors="replace")
         return done.returncode, done.stdout.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Measured records become shipped ones: the best of each kernel, for each architecture that runs it."""
+"""Measured records as shipped ones: the best of each kernel, for each architecture that runs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ship(logs: Path, shipped: Path) -> list[str]:
         kinds = {record.mcpu for record in records}
         found = best_of(records)
         for arch in sorted(kinds & set(BASE)):
-            found += best_of(plain(records, arch))
+            found += best_of(for_base(records, arch))
         for name, fresh in _by_file(found).items():
             known = {_identity(record): record for record in read_records(shipped / name)}
             better = [record for record in fresh if _better(record, known.get(_identity(record)))]
@@ -41,7 +41,7 @@ def ship(logs: Path, shipped: Path) -> list[str]:
 
 
 def best_of(records: Iterable[Record]) -> list[Record]:
-    """For each kernel the newest record that won a comparison, else the fastest trial."""
+    """Best record of each kernel: the newest that won a comparison, else the fastest trial."""
     kernels: dict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
         if record.ok and record.point and _SPACES[record.space].version == record.version:
@@ -57,8 +57,8 @@ def best_of(records: Iterable[Record]) -> list[Record]:
     return found
 
 
-def plain(records: Iterable[Record], arch: str) -> list[Record]:
-    """The records of ``arch`` whose points its base has as well, as records of the base.
+def for_base(records: Iterable[Record], arch: str) -> list[Record]:
+    """Records of ``arch`` whose points its base has as well, as records of the base.
 
     They are trials: what they were compared with may not be there.  A point is taken for one of ``arch``
     alone when it holds warp groups (see :class:`hetero_tvm.schedules.cuda.products.tiles.Tile`).

@@ -23,7 +23,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def random_inputs(case: Case, seed: int) -> list[torch.Tensor]:
-    """One set of operands: normal numbers, int8 over its range, other integers below their bounds."""
+    """Random operands: normal numbers, int8 over its range, other integers below their bounds."""
     generator = torch.Generator(device=DEVICE).manual_seed(seed)
     found = []
     for index, operand in enumerate(case.op.inputs):
@@ -32,7 +32,7 @@ def random_inputs(case: Case, seed: int) -> list[torch.Tensor]:
             tensor = torch.randn(operand.shape, generator=generator, device=DEVICE).to(dtype)
         else:
             least = -128 if dtype == torch.int8 else 0
-            most = 128 if dtype == torch.int8 else case.most.get(index, 2)
+            most = 128 if dtype == torch.int8 else case.bounds.get(index, 2)
             tensor = torch.randint(
                 least, most, operand.shape, generator=generator, device=DEVICE, dtype=torch.int64
             ).to(dtype)
@@ -48,7 +48,7 @@ def input_sets(case: Case, l2: int) -> list[list[torch.Tensor]]:
 
 
 def exact(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The operands in float64; integers, but for int8 factors, stay what they are."""
+    """Operands in float64; integers, but for int8 factors, stay what they are."""
     wide = [t.dtype.is_floating_point or t.dtype == torch.int8 for t in tensors]
     return [tensor.double() if w else tensor for tensor, w in zip(tensors, wide, strict=True)]
 
@@ -68,7 +68,7 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
 
 
 def to_tvm(tensor: torch.Tensor) -> Any:
-    """The same memory as a TVM tensor; under emulation a copy."""
+    """TVM tensor of the same memory; under emulation a copy."""
     if EMULATED:
         return tvm.runtime.tensor(to_numpy(tensor), tvm.cuda(0))
     return tvm_ffi.from_dlpack(tensor.contiguous())
@@ -89,7 +89,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def largest_error(result: torch.Tensor, truth: torch.Tensor) -> float:
-    """Relative to the largest value; infinite when anything is missing, or not a number."""
+    """Largest error relative to the largest value; infinite when anything is missing, or not a number."""
     if tuple(result.shape) != tuple(truth.shape):
         return float("inf")
     if not result.numel():

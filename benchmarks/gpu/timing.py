@@ -1,11 +1,11 @@
-"""Seconds of a call on the GPU, the same way for our kernels and for everybody else's."""
+"""Timing of calls on the GPU, the same way for our kernels and for everybody else's."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -29,10 +29,8 @@ class Timing:
     graph: bool
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds, "low": self.low, "high": self.high, "samples": self.samples,
-            "graph": self.graph,
-        }  # fmt: skip
+        """JSON object with one field per attribute."""
+        return asdict(self)
 
 
 def calls_per_sample(once: float, sets: int) -> int:
@@ -42,7 +40,7 @@ def calls_per_sample(once: float, sets: int) -> int:
 
 
 class Clock:
-    """What :func:`measure` needs of a GPU: a stream, events, graphs.
+    """Stream, events and graphs of a GPU, as far as :func:`measure` needs them.
 
     ``stream`` is PyTorch's; by default one of its own, which graphs can be captured on.
     """

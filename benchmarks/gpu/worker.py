@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.search.measure.peer import Peer, PeerLost, serve
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.case import Case
+    from benchmarks.gpu.kernels import Kernel
 
 _MODULE = "benchmarks.gpu.worker"
 _L2 = 64 << 20
@@ -20,7 +24,7 @@ _L2 = 64 << 20
 
 
 class Worker:
-    """The starter's end of the process: every request is answered, whatever it does to the process.
+    """Starter's end of the process: every request is answered, whatever it does to the process.
 
     Parameters
     ----------
@@ -58,7 +62,7 @@ class Worker:
 
 
 class Service:
-    """The process's end: one method ``_do_NAME`` per request."""
+    """Process's end: one method ``_do_NAME`` per request."""
 
     def __init__(self, hello: dict[str, Any]):
         import torch
@@ -95,12 +99,12 @@ class Service:
             return True
         return False
 
-    def _case(self, request: Mapping[str, Any]) -> Any:
+    def _case(self, request: Mapping[str, Any]) -> Case:
         from benchmarks.gpu.sections import case_named
 
         return case_named(request["section"], request["label"], bool(request.get("small")))
 
-    def _kernel(self, request: Mapping[str, Any]) -> Any:
+    def _kernel(self, request: Mapping[str, Any]) -> Kernel:
         from benchmarks.gpu.kernels import Kernel
 
         case = self._case(request)

@@ -34,7 +34,7 @@ _ROUNDS, _COUNTED_ROUNDS = 10, 3
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure.
+    """Settings of a comparison.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _difference(reference: list[np.ndarray], outputs: list[np.ndarray]) -> tuple
 
 
 class _Worker:
-    """The parent's side of one worker process."""
+    """Parent's side of one worker process."""
 
     def __init__(self, name: str, folder: Path, files: dict[str, Path | None], options: Options):
         self.result = Result(name)

@@ -84,12 +84,12 @@ def to_torch(model: onnx.ModelProto, half: bool = False) -> torch.fx.GraphModule
         function = _OPERATORS[node.op_type]
         static = _STATIC.get(node.op_type, ())
         scalars = node.op_type in _TAKES_NUMBERS
-        args = [
-            None if not name
-            else arrays[name].tolist() if index in static or (scalars and _is_number(arrays.get(name)))
-            else tensor(name)
-            for index, name in enumerate(node.input)
-        ]  # fmt: skip
+        args: list[Any] = []
+        for index, name in enumerate(node.input):
+            if name and (index in static or (scalars and _is_number(arrays.get(name)))):
+                args.append(arrays[name].tolist())
+            else:
+                args.append(tensor(name) if name else None)
         known = _parameters(function)
         if "opset" in known:
             attributes["opset"] = opset

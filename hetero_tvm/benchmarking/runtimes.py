@@ -120,7 +120,7 @@ def _openvino(job: Job) -> Prepared:
 
 
 def _torch_module(job: Job) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The model in PyTorch, and its inputs."""
+    """Model in PyTorch, and its inputs."""
     import onnx
     import torch
 
@@ -215,7 +215,7 @@ _DISTRIBUTIONS = {OURS: "hetero-tvm", "torch.compile": "torch", "tvm": "apache-t
 
 
 def version(name: str) -> str:
-    """The installed version behind a runtime, or an empty string."""
+    """Installed version behind a runtime, or an empty string."""
     import importlib.metadata
 
     try:

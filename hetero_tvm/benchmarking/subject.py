@@ -55,7 +55,7 @@ def from_library(library: Path, model: ImportedModel | None, source: str | None,
 
 
 def _original(source: str | None, model: ImportedModel) -> onnx.ModelProto:
-    """The model before our import: other runtimes look for patterns as exporters write them."""
+    """Model before our import: other runtimes look for patterns as exporters write them."""
     import onnx
 
     if model.original is not None:

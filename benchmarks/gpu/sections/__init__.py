@@ -8,13 +8,13 @@ from benchmarks.gpu.sections.attention import ATTENTION
 from benchmarks.gpu.sections.batch_matmul import BATCH_MATMUL
 from benchmarks.gpu.sections.conv2d import CONV2D
 from benchmarks.gpu.sections.depthwise import DEPTHWISE
+from benchmarks.gpu.sections.elementwise import ELEMENTWISE
 from benchmarks.gpu.sections.embedding_norm import EMBEDDING_NORM
 from benchmarks.gpu.sections.gated_matmul import GATED_MATMUL
 from benchmarks.gpu.sections.gemv import GEMV
 from benchmarks.gpu.sections.group_norm import GROUP_NORM
 from benchmarks.gpu.sections.matmul import MATMUL, PRODUCTS
 from benchmarks.gpu.sections.norms import NORMS
-from benchmarks.gpu.sections.pointwise import POINTWISE
 from benchmarks.gpu.sections.pool2d import POOL2D
 from benchmarks.gpu.sections.reduce import REDUCE
 from benchmarks.gpu.sections.softmax import SOFTMAX
@@ -32,7 +32,7 @@ SECTIONS: tuple[Section, ...] = (
     BATCH_MATMUL,
     DEPTHWISE,
     TRANSPOSE,
-    POINTWISE,
+    ELEMENTWISE,
     REDUCE,
     ARG_REDUCE,
     POOL2D,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.gpu.case import Case, Section
-from benchmarks.gpu.sections.programs import program_case, topi
+from benchmarks.gpu.sections.programs import program_case
+from hetero_tvm.host.tvm import topi
 
 
 def _argmax(shape: tuple[int, ...], axis: int, dtype: str = "float32") -> Case:

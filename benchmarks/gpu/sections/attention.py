@@ -36,7 +36,7 @@ def compute(op: Attention, *tensors: torch.Tensor) -> torch.Tensor:
 
 
 def flash(op: Attention, *tensors: torch.Tensor) -> Callable[[], Any]:
-    """The flash backend, and no other."""
+    """Call of PyTorch's flash backend, and no other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     query, key, value = _heads(op, *tensors)
@@ -49,7 +49,7 @@ def flash(op: Attention, *tensors: torch.Tensor) -> Callable[[], Any]:
 
 
 def cudnn(op: Attention, *tensors: torch.Tensor) -> Callable[[], Any]:
-    """cuDNN's kernels, the fastest on Hopper as a rule."""
+    """Call of cuDNN's kernels, the fastest on Hopper as a rule."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     query, key, value = _heads(op, *tensors)
@@ -62,18 +62,25 @@ def cudnn(op: Attention, *tensors: torch.Tensor) -> Callable[[], Any]:
 
 
 def sdpa(op: Attention, *tensors: torch.Tensor) -> Callable[[], Any]:
-    """Whatever backend PyTorch chooses."""
+    """Call of the backend that PyTorch chooses."""
     return lambda: compute(op, *tensors)
 
 
 def _case(
-    batch: int, heads: int, length: int, dim: int, *, keys: int = 0, kv_heads: int = 0, causal: bool = True,
-    mask: tuple[int, ...] = (), dtype: str = "float16", **more: Any,
-) -> Case:  # fmt: skip
-    op = Attention(
-        batch, heads, length, keys or length, dim, dim**-0.5, kv_heads or heads, mask=mask, causal=causal,
-        dtype=dtype,
-    )  # fmt: skip
+    batch: int,
+    heads: int,
+    length: int,
+    dim: int,
+    *,
+    keys: int = 0,
+    kv_heads: int = 0,
+    causal: bool = True,
+    mask: tuple[int, ...] = (),
+    dtype: str = "float16",
+    **more: Any,
+) -> Case:
+    sizes = (batch, heads, length, keys or length, dim, dim**-0.5, kv_heads or heads)
+    op = Attention(*sizes, mask=mask, causal=causal, dtype=dtype)
     half = dtype != "float32"
     peers = {"flash": flash, "cudnn": cudnn} if half and not mask else {"sdpa": sdpa}
     precision = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}[dtype]

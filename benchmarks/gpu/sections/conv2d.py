@@ -14,14 +14,22 @@ _PRECISIONS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 
 
 def _case(
-    batch: int, channels: int, size: int, filters: int, kernel: int, stride: int, *epilogue: str,
-    dtype: str = "float16", x_layout: str = _BLOCKED, layout: str = _BLOCKED, groups: int = 1,
-) -> Case:  # fmt: skip
-    pad = (kernel // 2,) * 4
-    op = Conv2d(
-        batch, channels, size, size, filters, (kernel, kernel), (stride, stride), pad, groups=groups,
-        epilogue=epilogue, x_layout=x_layout, y_layout=layout, residual_layout=layout, dtype=dtype,
-    )  # fmt: skip
+    batch: int,
+    channels: int,
+    size: int,
+    filters: int,
+    kernel: int,
+    stride: int,
+    *epilogue: str,
+    dtype: str = "float16",
+    x_layout: str = _BLOCKED,
+    layout: str = _BLOCKED,
+    groups: int = 1,
+) -> Case:
+    window = ((kernel, kernel), (stride, stride), (kernel // 2,) * 4)
+    layouts = {"x_layout": x_layout, "y_layout": layout, "residual_layout": layout}
+    more = {"groups": groups, "epilogue": epilogue, "dtype": dtype}
+    op = Conv2d(batch, channels, size, size, filters, *window, **more, **layouts)
     families = FAMILIES if dtype != "float32" else {}
     return Case(op, compute, {"cudnn": cudnn}, _PRECISIONS[dtype], families=families)
 

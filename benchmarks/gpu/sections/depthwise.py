@@ -10,14 +10,18 @@ from hetero_tvm.ops.matmul import BIAS
 
 
 def _case(
-    batch: int, channels: int, size: int, kernel: int, stride: int, dtype: str = "float16",
+    batch: int,
+    channels: int,
+    size: int,
+    kernel: int,
+    stride: int,
+    dtype: str = "float16",
     layout: str = "NCHW8c",
-) -> Case:  # fmt: skip
-    op = Conv2d(
-        batch, channels, size, size, channels, (kernel, kernel), (stride, stride), (kernel // 2,) * 4,
-        groups=channels, epilogue=(BIAS, "relu6"), x_layout=layout, y_layout=layout, residual_layout=layout,
-        dtype=dtype,
-    )  # fmt: skip
+) -> Case:
+    window = ((kernel, kernel), (stride, stride), (kernel // 2,) * 4)
+    layouts = {"x_layout": layout, "y_layout": layout, "residual_layout": layout}
+    more = {"groups": channels, "epilogue": (BIAS, "relu6"), "dtype": dtype}
+    op = Conv2d(batch, channels, size, size, channels, *window, **more, **layouts)
     return Case(op, compute, {"cudnn": cudnn}, "f32" if dtype == "float32" else "f16")
 
 

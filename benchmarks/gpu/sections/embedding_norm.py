@@ -29,8 +29,8 @@ def _case(lead: tuple[int, int], n: int, tables: tuple[int, ...], dtype: str = "
     lookups = tuple(Lookup(rows, lead) for rows in tables)
     op = EmbeddingNorm(lead, n, lookups, (1, lead[1], n), 1e-5, dtype=dtype)
     precision = "f32" if dtype == "float32" else "f16"
-    most = {2 * index: rows for index, rows in enumerate(tables)}
-    return Case(op, compute, {"torch": eager}, precision, goals={COPY: 0.5}, most=most)
+    bounds = {2 * index: rows for index, rows in enumerate(tables)}
+    return Case(op, compute, {"torch": eager}, precision, goals={COPY: 0.5}, bounds=bounds)
 
 
 EMBEDDING_NORM = Section(

@@ -1,4 +1,4 @@
-"""What the sections of convolutions share: layouts and PyTorch's convolution."""
+"""Shared parts of the sections of images: layouts and PyTorch's convolution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero_tvm.ops.matmul import RESIDUAL
 
 
 def plain(image: torch.Tensor, layout: str, channels: int) -> torch.Tensor:
-    """An image of a layout without halo as [N, C, H, W]."""
+    """Image of a layout without halo as [N, C, H, W]."""
     if not Layout.parse(layout).blocked:
         return image
     n, blocks, height, width, lanes = image.shape
@@ -23,7 +23,7 @@ def plain(image: torch.Tensor, layout: str, channels: int) -> torch.Tensor:
 
 
 def in_layout(image: torch.Tensor, layout: str) -> torch.Tensor:
-    """The inverse of :func:`plain`, with zeros in lanes past the channels."""
+    """Image [N, C, H, W] in a layout, the inverse of :func:`plain`; zeros in lanes past the channels."""
     parsed = Layout.parse(layout)
     if not parsed.blocked:
         return image

@@ -15,7 +15,7 @@ from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 
 
 def _pooled(op: Pool2d, x: torch.Tensor) -> torch.Tensor:
-    """Of padding that is alike on opposite sides and counts in no mean."""
+    """Pool with padding that is alike on opposite sides and counts in no mean."""
     if op.mode == MAX:
         return F.max_pool2d(x, op.kernel, op.strides, op.padding[:2])
     return F.avg_pool2d(x, op.kernel, op.strides, op.padding[:2], count_include_pad=False)
@@ -31,15 +31,20 @@ def eager(op: Pool2d, x: torch.Tensor) -> Callable[[], Any]:
 
 
 def _case(
-    batch: int, channels: int, size: int, kernel: int, stride: int, mode: str, dtype: str = "float16",
+    batch: int,
+    channels: int,
+    size: int,
+    kernel: int,
+    stride: int,
+    mode: str,
+    dtype: str = "float16",
     layout: str = "NCHW8c",
-) -> Case:  # fmt: skip
+) -> Case:
     pad = 0 if kernel == size else kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
-    op = Pool2d(
-        batch, channels, size, size, (kernel, kernel), (stride, stride), (pad,) * 4, (out, out), mode,
-        x_layout=layout, y_layout=layout, dtype=dtype,
-    )  # fmt: skip
+    window = ((kernel, kernel), (stride, stride), (pad,) * 4, (out, out))
+    layouts = {"x_layout": layout, "y_layout": layout}
+    op = Pool2d(batch, channels, size, size, *window, mode, dtype=dtype, **layouts)
     precision = "f32" if dtype == "float32" else "f16"
     return Case(op, compute, {"torch": eager}, precision, goals={COPY: 0.7})
 

@@ -1,4 +1,4 @@
-"""What the sections of products share: epilogues in PyTorch, and kinds of tiles."""
+"""Shared parts of the sections of products: epilogues in PyTorch, and kinds of tiles."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def warp_group(point: Mapping[str, Any]) -> bool:
 
 
 FAMILIES = {"wgmma": warp_group, "mma": lambda point: not warp_group(point)}
-"""The two ways to the tensor cores of sm_90a."""
+"""Predicates that tell the two ways to the tensor cores of sm_90a apart."""
 
 
 def after(
     y: torch.Tensor, epilogue: tuple[str, ...], extra: Iterator[torch.Tensor], channel: tuple[int, ...] = ()
 ) -> torch.Tensor:
-    """The steps of an epilogue; ``channel`` is what a bias is reshaped to."""
+    """Apply the steps of an epilogue; ``channel`` is the shape that a bias is given."""
     for step in epilogue:
         if step == BIAS:
             bias = next(extra).to(y.dtype)

@@ -1,4 +1,4 @@
-"""What the sections of generic kernels share: a tensor expression beside the same in PyTorch."""
+"""Shared part of the sections of generic kernels: a tensor expression beside the same in PyTorch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.gpu.case import COPY, Case
+from hetero_tvm.host.tvm import te
 from hetero_tvm.ops.tensor_program import TensorProgram
-
-__all__ = ["program_case", "te", "topi"]
-
-from hetero_tvm.host.tvm import te, topi
 
 
 def program_case(
@@ -19,9 +16,9 @@ def program_case(
     expression: Callable[..., Any],
     in_torch: Callable[..., Any],
     goal: float = 0.85,
-    most: dict[int, int] | None = None,
+    bounds: dict[int, int] | None = None,
 ) -> Case:
-    """A kernel as generic fusion makes them, of one expression.
+    """Case of a kernel as generic fusion makes them, of one expression.
 
     Parameters
     ----------
@@ -29,7 +26,7 @@ def program_case(
     operands : shapes and dtypes.
     expression, in_torch : from placeholders to the result, and the same for tensors.
     goal : least share of the bandwidth of a copy.
-    most : see :class:`Case`.
+    bounds : see :class:`Case`.
     """
     placeholders = [te.placeholder(shape, dtype, f"x{i}") for i, (shape, dtype) in enumerate(operands)]
     function = te.create_prim_func([*placeholders, expression(*placeholders)], "int64")
@@ -43,4 +40,4 @@ def program_case(
     def eager(op: Any, *tensors: Any) -> Callable[[], Any]:
         return lambda: in_torch(*tensors)
 
-    return Case(op, compute, {"torch": eager}, precision, goals={COPY: goal}, most=most or {})
+    return Case(op, compute, {"torch": eager}, precision, goals={COPY: goal}, bounds=bounds or {})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from benchmarks.gpu.case import Case, Section
-from benchmarks.gpu.sections.programs import program_case, topi
+from benchmarks.gpu.sections.programs import program_case
+from hetero_tvm.host.tvm import TETensor, topi
 
 
 def _sum(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32") -> Case:
-    """Of squares: nothing cancels, so that errors relative to the result mean something."""
-    return program_case(
-        "squares_over_" + "_".join(map(str, axes)), [(shape, dtype)],
-        lambda x: topi.sum(topi.multiply(x, x), axis=list(axes)), lambda x: (x * x).sum(axes),
-    )  # fmt: skip
+    """Sum of squares: nothing cancels, so that errors relative to the result mean something."""
+    name = "squares_over_" + "_".join(map(str, axes))
+
+    def expression(x: TETensor) -> TETensor:
+        return topi.sum(topi.multiply(x, x), axis=list(axes))
+
+    return program_case(name, [(shape, dtype)], expression, lambda x: (x * x).sum(axes))
 
 
 def _max(shape: tuple[int, ...], axis: int, dtype: str = "float16") -> Case:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
 from benchmarks.gpu.case import Case, Section
-from benchmarks.gpu.sections.programs import program_case, topi
+from benchmarks.gpu.sections.programs import program_case
+from hetero_tvm.host.tvm import topi
 
 
 def _case(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float16") -> Case:
-    def in_torch(x):
+    def in_torch(x: torch.Tensor) -> torch.Tensor:
         return x.permute(axes).contiguous()
 
     return program_case("transpose", [(shape, dtype)], lambda x: topi.transpose(x, axes), in_torch)

@@ -22,8 +22,7 @@ def record(tile, seconds, role=TRIAL, **fields):
 
 
 def document(tile):
-    row = {
-        "task": OP.label, "status": "ok", "space": SPACE.name, "precision": "f16", "op": OP.to_json(),
-        "points": {"default": {"point": {"tile": list(tile), "splits": 1}}},
-    }  # fmt: skip
-    return {"device": {"name": "NVIDIA H200"}, "arch": "sm_90a", "sections": {"matmul": [row]}}
+    points = {"default": {"point": {"tile": list(tile), "splits": 1}}}
+    named = {"task": OP.label, "space": SPACE.name, "precision": "f16", "op": OP.to_json()}
+    entry = {**named, "status": "ok", "points": points}
+    return {"device": {"name": "NVIDIA H200"}, "arch": "sm_90a", "sections": {"matmul": [entry]}}

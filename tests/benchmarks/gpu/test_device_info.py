@@ -31,7 +31,7 @@ def test_the_sensor_tells_what_it_can(monkeypatch):
         nvmlDeviceGetClockInfo=lambda gpu, kind: {1: 1980, 2: 3201}[kind],
         nvmlDeviceGetPowerUsage=lambda gpu: 512_000, nvmlDeviceGetTemperature=refused,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda gpu: 4,
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert device_info.Sensor().read() == {"sm_mhz": 1980, "mem_mhz": 3201, "watts": 512.0, "throttled": 4}
     nvml.nvmlInit = refused

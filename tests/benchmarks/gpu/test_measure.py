@@ -94,7 +94,7 @@ def test_without_times_nothing_is_recorded(store):
 def test_records_are_those_of_the_kernel_in_a_model():
     from hetero_tvm.api import import_model, optimize_model
 
-    plan = optimize_model(import_model("zoo:minilm-l6-tiny"), target="cuda:sm_90a", precision="f16")
-    for task in plan.tasks:
+    optimized = optimize_model(import_model("zoo:minilm-l6-tiny"), target="cuda:sm_90a", precision="f16")
+    for task in optimized.tasks:
         again = task_of(Case(task.op, matmul), task.space)
         assert (again.key, again.name) == (task.key, task.op.label)

@@ -80,5 +80,5 @@ def test_summaries_tell_goals():
     row = {
         "status": "ok", "seconds": 2e-4, "tflops": 687.2, "took": 3,
         "speed_of": {"cublas": 0.7}, "goals": {"cublas": False},
-    }  # fmt: skip
+    }
     assert summary(row) == "ok, 200.0 us, 687.2 TFLOP/s, 0.70 x cublas, GOAL MISSED: cublas, 3 s"
