@@ -101,5 +101,9 @@ class DesignSpace(ABC):
 
 
 def thaw(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point read from JSON: lists become the tuples that knobs use."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in point.items()}
+    """A point read from JSON: lists, nested ones too, become the tuples that knobs use."""
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+    return {name: frozen(value) for name, value in point.items()}

@@ -164,13 +164,24 @@ class _Run:
                 self.workers.add_task(task.key, contract_spec(task.op, task.space))
                 model = self.models.setdefault(task.space.name, SpaceModel(self.options.seed))
                 state.proposer = PointProposer(task, self.machine, self.target, model, seed, self.batch)
-                for record in state.known.values():
-                    state.proposer.learn(candidate_of(record), record.seconds if record.ok else None)
+                self._teach(state)
         before = monotonic()
         self.workers.wait_ready()
         self.report.start_up = monotonic() - before
         self._measure_roofs()
         self.ledger.tell("start", tasks=len(self.states))
+
+    def _teach(self, state: TaskState) -> None:
+        """Let a task's proposer learn from the records there are; those that it cannot use are told."""
+        learnt = [
+            state.proposer.learn(candidate_of(record), record.seconds if record.ok else None)
+            for record in state.known.values()
+        ]
+        if useless := learnt.count(False):
+            self.report.warnings.append(
+                f"{state.name}: {useless} of {len(learnt)} records are of no use to the search "
+                "(made by another version of its space)"
+            )
 
     def _measure_roofs(self) -> None:
         known = self.machine.roofs() if self.workers is None else self.workers.roofs()
@@ -248,8 +259,7 @@ class _Run:
                     state.report.note = f"not tuned: {share:.1%} of the time"
                 else:
                     state.proposer = state.make()
-                    for record in state.known.values():
-                        state.proposer.learn(candidate_of(record), record.seconds if record.ok else None)
+                    self._teach(state)
             state.progress.exhausted = not state.tunable
 
     def _search(self) -> None:

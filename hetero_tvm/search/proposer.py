@@ -152,7 +152,7 @@ class PointProposer(_Proposer):
         """Decisions of the canonical point with the same kernel; None for a point of another space."""
         try:
             point = self._task.space.canonical(self._task.op, point, self._machine)
-            return tuple(knob.choices.index(point[knob.name]) for knob in self._knobs)
+            return tuple(knob.choices.index(point.get(knob.name, knob.absent)) for knob in self._knobs)
         except (ValueError, KeyError):
             return None
 
@@ -191,15 +191,21 @@ class PointProposer(_Proposer):
         """The point that is measured first."""
         return {"point": dict(self._task.space.default(self._task.op, self._machine))}
 
-    def learn(self, candidate: Candidate, seconds: float | None) -> None:
-        """A measurement, fresh or from a record: trains the model, seeds the population."""
+    def learn(self, candidate: Candidate, seconds: float | None) -> bool:
+        """Takes in a measurement, fresh or from a record: it trains the model and seeds the population.
+
+        Returns whether it could: a point that is not of this space teaches nothing.
+        """
         decisions = self._decisions(candidate["point"])
-        if decisions is None or decisions in self._known:
-            return
+        if decisions is None:
+            return False
+        if decisions in self._known:
+            return True
         self._known[decisions] = seconds
         self._model.add(self._task.key, self._features_of(decisions), seconds)
         if seconds is not None and self._knobs:
             self._commit(self._trace(decisions), seconds)
+        return True
 
     def propose(self, most: int) -> list[Candidate]:
         """Up to ``most`` points that have not been measured; [] when the space is exhausted."""
@@ -251,17 +257,21 @@ class StockProposer(_Proposer):
     def _text(trace: Any) -> str:
         return json.dumps(trace.as_json(), default=_plain)
 
-    def learn(self, candidate: Candidate, seconds: float | None) -> None:
+    def learn(self, candidate: Candidate, seconds: float | None) -> bool:
+        """Takes in a measurement; returns whether it could: some traces no longer apply to the workload."""
         text = candidate.get("trace")
         if text is None or text in self._seconds:
-            return
+            return True
         self._seconds[text] = seconds
-        if text in self._proposed:
-            return  # answered together with its batch, by finish()
-        if seconds is not None:
-            schedule = tvm.s_tir.Schedule(self._context.mod)
-            tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(text), schedule)
+        # One that was proposed is answered with its batch, by finish().
+        if text not in self._proposed and seconds is not None:
+            try:
+                schedule = tvm.s_tir.Schedule(self._context.mod)
+                tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(text), schedule)
+            except Exception:  # TVM raises many kinds: the trace was made by another version
+                return False
             self._commit(schedule.trace, seconds)
+        return True
 
     def propose(self, most: int) -> list[Candidate]:
         self._finish()

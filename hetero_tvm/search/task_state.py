@@ -6,6 +6,7 @@ from typing import Any
 
 from hetero_tvm.records.candidates import STOCK, Candidate, candidate_key
 from hetero_tvm.records.store import Record
+from hetero_tvm.schedules.base import thaw
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import scheduler
 from hetero_tvm.search.outcome import TaskReport
@@ -43,9 +44,10 @@ class TaskState:
 
 
 def candidate_of(record: Record) -> Candidate:
+    """Candidate of a record, its point as the space's knobs have it."""
     if record.trace is not None:
         return {"trace": record.trace}
-    return {"generic": True} if record.space == STOCK else {"point": dict(record.point)}
+    return {"generic": True} if record.space == STOCK else {"point": thaw(record.point or {})}
 
 
 def key_of(candidate: Candidate) -> str:

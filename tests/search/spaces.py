@@ -101,6 +101,26 @@ class ScaleSpace(DesignSpace):
         return x * w
 
 
+class TupleSpace(ScaleSpace):
+    """Twelve points of pairs, as tiles are: JSON gives them back as lists."""
+
+    name = "test.tuple"
+
+    def knobs(self, op, machine):
+        pairs = tuple((repeat, pieces) for repeat in (4, 1, 2, 8) for pieces in (1, 2, 4))
+        return (Knob("tile", pairs),)
+
+    def default(self, op, machine):
+        return {"tile": (8, 1)}
+
+    def features(self, op, point, machine):
+        return [float(point["tile"][0]), float(point["tile"][1]), 1.0 / point["tile"][0]]
+
+    def emit(self, op, point, machine):
+        repeat, pieces = point["tile"]
+        return super().emit(op, {"repeat": repeat, "pieces": pieces}, machine)
+
+
 class TinySpace(ScaleSpace):
     """Three points."""
 
@@ -196,9 +216,7 @@ class ForgetsTheSum(AddNormSpace):
     def emit(self, op, point, machine):
         k = Kernel()
         with k:
-            x, r, scale, shift, total, y = (
-                k.argument(o.name, o.shape) for o in (*op.inputs, *op.outputs)
-            )
+            x, r, scale, shift, total, y = (k.argument(o.name, o.shape) for o in (*op.inputs, *op.outputs))
 
             def one(i):
                 def first(c, width):

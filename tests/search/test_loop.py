@@ -26,6 +26,7 @@ from tests.search.spaces import (
     ScaleSpace,
     SinglePoint,
     TinySpace,
+    TupleSpace,
     generic_matmul,
     generic_task,
     task,
@@ -124,12 +125,33 @@ def test_kernels_with_two_results(tmp_path, workers):
     assert len(trials) == report.trials > 1 and {line["status"] for line in trials} == {"ok"}
 
 
-
 def test_a_wrong_first_result_is_seen(tmp_path, workers):
     op, space = AddNorm((8,), 16, (8, 16), 1e-5), ForgetsTheSum()
     tuned = Task("add_norm", "add_norm", op, op.workload(), space, (("node",),), op.flops, op.nbytes)
     _, store = run([tuned], tmp_path, workers, 1)
     assert [line["status"] for line in lines(store) if line["role"] == "trial"] == ["wrong_result"]
+
+
+def test_a_resumed_search_knows_what_it_measured(tmp_path, workers):
+    """Records come back from JSON with lists for tuples; they teach all the same, and none is timed again."""
+    tuned = task(TupleSpace(), rows=64, n=512)
+    run([tuned], tmp_path, workers, 5)
+    report, store = run([tuned], tmp_path, workers, 11)
+    points = [json.dumps(line["point"]) for line in lines(store) if line["role"] == "trial"]
+    assert len(points) == len(set(points)) == 11 and report.reused >= 5
+    assert not [text for text in report.warnings if "of no use" in text]
+    again, _ = run([tuned], tmp_path, workers, 30)
+    assert again.trials == 1  # the twelfth and last point
+
+
+def test_records_of_another_space_are_told(tmp_path, workers):
+    tuned = task(TupleSpace(), rows=64, n=512)
+    _, store = run([tuned], tmp_path, workers, 2)
+    foreign = [{**line, "point": {"tile": [7, 7]}} for line in lines(store)[:1]]
+    with store.path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in foreign)
+    report, _ = run([tuned], tmp_path, workers, 5)
+    assert [text for text in report.warnings if "1 of 3 records are of no use" in text]
 
 
 def test_generic_kernels(tmp_path, workers):
