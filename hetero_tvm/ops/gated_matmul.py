@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
-from hetero_tvm.ops.base import FusedOp, Operand, suffix
+from hetero_tvm.ops.base import Operand, suffix
+from hetero_tvm.ops.matmul import ConstantProduct
+
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc
 
 
 @dataclass(frozen=True)
-class GatedMatmul(FusedOp):
+class GatedMatmul(ConstantProduct):
     """``Y = activation(X @ G + bias_g) * (X @ U + bias_u)``, G and U constant.
 
     With SiLU it is SwiGLU, with GELU GeGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
@@ -24,7 +27,7 @@ class GatedMatmul(FusedOp):
     n, k : columns of the result; reduction length.
     activation : a name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
     biased : whether there is a bias operand.
-    dtype : of X, W and Y; the bias is float32, and so is all arithmetic.
+    dtype : type of X, W and Y; the bias is float32, and so is all arithmetic.
 
     Operands: X [*lead, k], W [k, 2 * n] with the columns of G, then those of U (constant), and bias
     [2 * n] in the same order (constant) when ``biased``.
@@ -32,30 +35,16 @@ class GatedMatmul(FusedOp):
 
     kind: ClassVar[str] = "gated_matmul"
 
-    lead: tuple[int, ...]
-    n: int
-    k: int
     activation: str
     biased: bool = False
     dtype: str = "float32"
 
     @property
-    def m(self) -> int:
-        return math.prod(self.lead)
-
-    @property
     def inputs(self) -> tuple[Operand, ...]:
-        operands = [
-            Operand("X", (*self.lead, self.k), self.dtype),
-            Operand("W", (self.k, 2 * self.n), self.dtype, constant=True),
-        ]
+        operands = self._operands(2 * self.n)
         if self.biased:
             operands.append(Operand("bias", (2 * self.n,), constant=True))
         return tuple(operands)
-
-    @property
-    def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -72,17 +61,12 @@ class GatedMatmul(FusedOp):
         both = x @ w + (bias[0] if bias else 0)
         return ACTIVATIONS[self.activation](both[..., : self.n]) * both[..., self.n :]
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
-        from hetero_tvm.ops.te_workload import activation, prim_func, wide
+        from hetero_tvm.ops.te_workload import activation, prim_func
 
         def compute(x, w, *bias):
-            axis = te.reduce_axis((0, self.k), name="k")
-            both = te.compute(
-                (*self.lead, 2 * self.n),
-                lambda *i: te.sum(wide(x[(*i[:-1], axis)]) * wide(w[axis, i[-1]]), axis=axis),
-                name="product",
-            )
+            both = self._product(x, w)
 
             def value(lead, column):
                 y = both(*lead, column)

@@ -1,22 +1,63 @@
-"""Matrix multiplication with its epilogue."""
+"""Matrix product with its epilogue."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 
+if TYPE_CHECKING:
+    from hetero_tvm.host.tvm import PrimFunc, TETensor
+
 BIAS = "bias"
 RESIDUAL = "residual"
 
 
 @dataclass(frozen=True)
-class Matmul(FusedOp):
+class ConstantProduct(FusedOp):
+    """Base of products ``X[*lead, k] @ W`` with a constant W and a result [*lead, n]."""
+
+    lead: tuple[int, ...]
+    n: int
+    k: int
+
+    if TYPE_CHECKING:
+        dtype: str
+
+    @property
+    def m(self) -> int:
+        """Rows of the product."""
+        return math.prod(self.lead)
+
+    @property
+    def output(self) -> Operand:
+        return Operand("Y", (*self.lead, self.n), self.dtype)
+
+    def _operands(self, columns: int) -> list[Operand]:
+        """X, and W of so many columns."""
+        w = Operand("W", (self.k, columns), self.dtype, constant=True)
+        return [Operand("X", (*self.lead, self.k), self.dtype), w]
+
+    def _product(self, x: TETensor, w: TETensor) -> TETensor:
+        """``X @ W`` in float32 as a tensor expression."""
+        from hetero_tvm.host.tvm import te
+        from hetero_tvm.ops.te_workload import wide
+
+        axis = te.reduce_axis((0, self.k), name="k")
+        return te.compute(
+            (*self.lead, w.shape[1]),
+            lambda *i: te.sum(wide(x[(*i[:-1], axis)]) * wide(w[axis, i[-1]]), axis=axis),
+            name="product",
+        )
+
+
+@dataclass(frozen=True)
+class Matmul(ConstantProduct):
     """``Y[..., n] = epilogue(X[..., k] @ W[k, n])`` in float32, W constant.
 
     Parameters
@@ -26,8 +67,7 @@ class Matmul(FusedOp):
     epilogue : steps applied in order to each value of the product: ``bias`` adds a vector [n]
         (constant), ``residual`` adds a tensor of Y's shape, any other name is an activation of
         :data:`hetero_tvm.ops.activations.ACTIVATIONS`.
-
-    dtype : of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+    dtype : type of X, W, residual and Y; the bias is float32, and so is all arithmetic.
 
     Operands: X [*lead, k], W [k, n] (constant), then one per ``bias`` / ``residual`` in the order of
     the epilogue.
@@ -35,30 +75,18 @@ class Matmul(FusedOp):
 
     kind: ClassVar[str] = "matmul"
 
-    lead: tuple[int, ...]
-    n: int
-    k: int
     epilogue: tuple[str, ...] = ()
     dtype: str = "float32"
 
     @property
-    def m(self) -> int:
-        return math.prod(self.lead)
-
-    @property
     def inputs(self) -> tuple[Operand, ...]:
-        operands = [Operand("X", (*self.lead, self.k), self.dtype)]
-        operands.append(Operand("W", (self.k, self.n), self.dtype, constant=True))
+        operands = self._operands(self.n)
         for step in self.epilogue:
             if step == BIAS:
                 operands.append(Operand("bias", (self.n,), constant=True))
             elif step == RESIDUAL:
                 operands.append(Operand("residual", (*self.lead, self.n), self.dtype))
         return tuple(operands)
-
-    @property
-    def output(self) -> Operand:
-        return Operand("Y", (*self.lead, self.n), self.dtype)
 
     @property
     def flops(self) -> int:
@@ -76,7 +104,7 @@ class Matmul(FusedOp):
             y = y + next(rest) if step in (BIAS, RESIDUAL) else ACTIVATIONS[step](y)
         return y
 
-    def workload(self):
+    def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import activation, prim_func, wide
 
@@ -88,12 +116,7 @@ class Matmul(FusedOp):
             return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
 
         def compute(x, w, *extra):
-            axis = te.reduce_axis((0, self.k), name="k")
-            y = te.compute(
-                self.output.shape,
-                lambda *i: te.sum(wide(x[(*i[:-1], axis)]) * wide(w[axis, i[-1]]), axis=axis),
-                name="product",
-            )
+            y = self._product(x, w)
             rest = iter(extra)
             for step in self.epilogue:
                 y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
