@@ -82,7 +82,7 @@ class Kernel(FunctionBuilder):
         return T.alloc_buffer(tuple(shape), dtype, scope="local")
 
     def view(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
-        """The same memory under another shape (both compact)."""
+        """``buffer`` under another shape (both compact): the same memory."""
         if tuple(int(extent) for extent in buffer.shape) == tuple(shape):
             return buffer
         return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data)

@@ -26,7 +26,7 @@ class ActivationCode:
         return (avx512.gelu_erf_ir(),) if self._table else ()
 
     def apply(self, step: str, value: Expr, width: int) -> Expr:
-        """One activation on a vector of ``width`` lanes."""
+        """Apply one activation to a vector of ``width`` lanes."""
         if step == "gelu_erf" and self._table and width == 16:
             return tirx.call_extern("float32x16", avx512.GELU_ERF, value)
         return vector_math.ACTIVATIONS[step](value)

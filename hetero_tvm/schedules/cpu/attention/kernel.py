@@ -58,7 +58,7 @@ class AttentionKernel:
         return k.function
 
     def _work_item(self, work: Expr, last_work: Expr) -> None:
-        """One piece of one head's query rows."""
+        """Emit one piece of one head's query rows."""
         op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
         piece = tirx.floormod(work, pieces) if pieces > 1 else int32(0)
         self.head = tirx.floormod(tirx.floordiv(work, pieces), op.heads)
@@ -118,7 +118,7 @@ class AttentionKernel:
                     k.prefetch(buffer, [base + (first_row + r) * place.row + start])
 
     def _query_tile(self, first_row: Expr, height: int) -> None:
-        """Scores, softmax and values of ``height`` query rows."""
+        """Emit scores, softmax and values of ``height`` query rows."""
         op, k, columns = self.op, self.k, self.key_columns
         self._fetch_ahead(first_row, height)
         panels: Index = self.key_panels
@@ -139,7 +139,7 @@ class AttentionKernel:
             self._value_panel(first_row, height, panel, start, depth - start)
 
     def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
-        """Scores of ``height`` queries and one panel of keys: scaled, capped, masked."""
+        """Emit the scores of ``height`` queries and one panel of keys: scaled, capped, masked."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
         acc = k.scratch((height, columns))
         row_base = self.query_base
@@ -231,7 +231,7 @@ class AttentionKernel:
         k.store(self.factors, factor, [r])
 
     def _value_panel(self, first_row: Expr, height: int, panel: Expr, start: Index, depth: Index) -> None:
-        """One panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""
+        """Emit one panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.value_columns
         acc = k.scratch((height, columns))
         register_tile.accumulate(

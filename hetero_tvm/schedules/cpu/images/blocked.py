@@ -43,7 +43,7 @@ class PixelTile:
 
     @property
     def registers(self) -> RegisterTile:
-        """The same tile with its pixels as rows."""
+        """This tile with its pixels as rows."""
         return RegisterTile(rows=self.pixels, vectors=self.vectors)
 
 

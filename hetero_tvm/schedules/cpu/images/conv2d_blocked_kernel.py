@@ -197,7 +197,7 @@ class BlockedConvKernel:
 
     # the work ------------------------------------------------------------------------------------
     def _item(self, item: Expr) -> None:
-        """One block of rows for one group of filter panels."""
+        """Emit one block of rows for one group of filter panels."""
         k, shape = self.k, self.shape
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)
@@ -228,7 +228,7 @@ class BlockedConvKernel:
         self._tile(panel, int32(0), pixel, 1, count)
 
     def _tile_row(self, panel: Expr, y: Index, rows: int) -> None:
-        """All tiles of ``rows`` rows from ``y``."""
+        """Emit all tiles of ``rows`` rows from ``y``."""
 
         def tile(x: Index, columns: int) -> None:
             self._tile(panel, y, x, rows, columns)
@@ -284,7 +284,7 @@ class BlockedConvKernel:
         kw = op.kernel[1]
 
         def products(channel_block: Expr, i: Expr, j: Expr, lanes_in: int) -> None:
-            """One tap, ``lanes_in`` channels of one block."""
+            """Emit one tap for ``lanes_in`` channels of one block."""
             top, left = shape.taps[0]
             base = (first + (top + i * op.dilation[0]) * shape.pitch + left + j * op.dilation[1]) * block
             depth = ((channel_block * op.kernel[0] + i) * kw + j) * block

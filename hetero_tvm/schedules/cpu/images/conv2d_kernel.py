@@ -115,7 +115,7 @@ class ConvKernel:
 
     # the products --------------------------------------------------------------------------------
     def _item(self, item: Expr) -> None:
-        """One block of pixels for one group of filter tiles."""
+        """Emit one block of pixels for one group of filter tiles."""
         k, count = self.k, self.blocks.count
         group = tirx.floormod(item, self.groups)
         self.block = tirx.floormod(tirx.floordiv(item, self.groups), count)
@@ -132,7 +132,7 @@ class ConvKernel:
                 self._store_strip(tile)
 
     def _panel(self, tile: Expr, panel: Expr) -> None:
-        """One register tile: to Y, or to the strip where rows have gaps."""
+        """Emit one register tile: to Y, or to the strip where rows have gaps."""
         k = self.k
         acc = k.scratch((self.rows, self.columns))
         pixel = self.block * self.blocks.step + panel * self.columns
@@ -238,6 +238,6 @@ class ConvKernel:
 
 
 def _valid(extent: int, step: int, offset: int, limit: int) -> tuple[int, int]:
-    """All a in [0, extent) with 0 <= a * step + offset < limit, as [first, last)."""
+    """Range [first, last) of the a in [0, extent) with 0 <= a * step + offset < limit."""
     first = max(0, -(offset // step))
     return first, max(first, min(extent, (limit - 1 - offset) // step + 1))

@@ -151,7 +151,7 @@ class WinogradKernel:
         return index if furthest <= extent else self.k.let(tirx.min(index, int32(extent - 1)))
 
     def _item(self, item: Expr) -> None:
-        """One block of tiles for one group of filter panels."""
+        """Emit one block of tiles for one group of filter panels."""
         k, points = self.k, self.tiles.points
         group = tirx.floormod(item, self.groups)
         block = tirx.floormod(tirx.floordiv(item, self.groups), self.blocks)

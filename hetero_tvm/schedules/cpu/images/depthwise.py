@@ -176,7 +176,7 @@ class _DepthwiseKernel:
         return k.function
 
     def _item(self, item: Expr) -> None:
-        """One block of rows of one channel block."""
+        """Emit one block of rows of one channel block."""
         k, op = self.k, self.op
         block = tirx.floormod(item, self.blocks)
         plane = tirx.floordiv(item, self.blocks)

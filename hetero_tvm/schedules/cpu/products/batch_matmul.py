@@ -97,7 +97,7 @@ class BatchMatmulSpace(DesignSpace):
                 packed = k.scratch((1, op.k, columns))
 
                 def of_width(width: int) -> None:
-                    """Tiles of a panel with ``width`` columns."""
+                    """Emit the tiles of a panel with ``width`` columns."""
                     if b_column == 1 or width == 1:
                         b_rows = pack.Rows(right, b_base, b_row, op.k, width)
                         pack.rows_as_they_are(k, packed, b_rows, columns, lanes)
@@ -118,7 +118,7 @@ class BatchMatmulSpace(DesignSpace):
                         of_height(int32(full * rows), rest, width)
 
                 def of_height(first: Expr, height: int, width: int) -> None:
-                    """One register tile of ``height`` rows."""
+                    """Emit one register tile of ``height`` rows."""
                     acc = k.scratch((height, columns))
                     register_tile.accumulate(
                         k,

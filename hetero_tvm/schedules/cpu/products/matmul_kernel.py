@@ -16,7 +16,7 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32, vector_loop
 
 PANEL_ATTR = "hetero.panels"
-"""On a kernel in which each thread goes through all weight panels in turn: the weight's operand index."""
+"""Attribute of kernels whose threads each go through all weight panels in turn: index of the weight."""
 
 _ALL_STEPS = slice(None)
 
@@ -125,7 +125,7 @@ class MatmulKernel:
 
     # rows ----------------------------------------------------------------------------------------
     def _block_of_rows(self, block: Expr, slab: Expr) -> None:
-        """All register tiles of one block of rows on one slab of W."""
+        """Emit all register tiles of one block of rows on one slab of W."""
         k, rows, full, blocks = self.k, self.tile.rows, self.full, self.blocks
         if blocks == 1:
             if full:
@@ -144,7 +144,7 @@ class MatmulKernel:
                 self._row_tile(full * rows, self.rest, slab, int32(0), max(1, full // blocks))
 
     def _cut_block(self, block: Expr) -> None:
-        """One block of rows whose reduction is cut: partial sums lie in Y."""
+        """Emit one block of rows whose reduction is cut: partial sums lie in Y."""
         k, op = self.k, self.op
         early, late = split_epilogue(op.epilogue)
         self._whole_rows(block, lambda *at: self.finish([k.splat(0.0, at[2])], *at, early))
@@ -169,7 +169,7 @@ class MatmulKernel:
 
     # one register tile -----------------------------------------------------------------------------
     def _row_tile(self, first_row: Index, height: int, slab: Expr, tile_index: Index, tiles: int) -> None:
-        """``height`` rows of one panel; ``tile_index`` of ``tiles`` says which lines it fetches ahead."""
+        """Emit ``height`` rows of one panel; tile ``tile_index`` of ``tiles`` fetches its share of lines ahead."""
         k, op, depth, width = self.k, self.op, self.depth, self.tile.columns(self.lanes)
         unroll = self.decisions.unroll
         panel, first_k = slab, int32(0)
