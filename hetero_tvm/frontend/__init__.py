@@ -81,9 +81,8 @@ def import_model(
 
 
 def _import_torch(source: Any, **options: Any) -> ImportedModel:
-    from hetero_tvm.frontend.torch.importer import (
-        import_torch,  # PyTorch is slow to import, and optional
-    )
+    # PyTorch is slow to import, and optional.
+    from hetero_tvm.frontend.torch.importer import import_torch
 
     return import_torch(source, **options)
 
@@ -91,7 +90,7 @@ def _import_torch(source: Any, **options: Any) -> ImportedModel:
 def _import_zoo(
     name: str, shapes: Mapping[str, Sequence[int]], batch: int | None, sequence: int | None, seed: int
 ) -> ImportedModel:
-    """Zoo models are built for the asked sizes; ``shapes`` of their inputs set batch and sequence."""
+    """Build a zoo model for the asked sizes; ``shapes`` of its inputs set batch and sequence."""
     for given in shapes.values():
         if len(given) in (2, 4):
             batch = given[0] if batch is None else batch

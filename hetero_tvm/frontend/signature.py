@@ -1,4 +1,4 @@
-"""What every front end hands on: the imported model and the names, shapes and dtypes of its ends."""
+"""Result of every front end: the imported model and the names, shapes and dtypes of its ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import UsageError
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 __all__ = ["ImportedModel", "Original", "Signature", "TensorSpec", "parse_shape_option"]
@@ -23,10 +23,10 @@ class Original(Protocol):
     """Name and version of the framework."""
 
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
-        """All outputs in signature order, computed in float32 or (``double``) float64."""
+        """Compute all outputs in signature order, in float32 or (``double``) float64."""
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The model as its framework exports it, for other runtimes."""
+        """Export the model as its framework does, for other runtimes."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class ImportedModel:
     the model in the framework that it comes from, where that is not ONNX: the judge of its numbers.
     """
 
-    module: tvm.IRModule
+    module: IRModule
     signature: Signature
     onnx_model: onnx.ModelProto
     name: str
     weight_bytes: int
     original: Original | None = None
     stored: str = "float32"
-    """The type of the model's weights where it comes from; in ``module`` they are float32."""
+    """Type of the weights in the source; in ``module`` they are float32."""
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:

@@ -1,26 +1,27 @@
-"""One time step of ONNX's RNN, GRU and LSTM in plain ONNX, and their activations."""
+"""Time steps of ONNX's RNN, GRU and LSTM in plain ONNX, and their activations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.contrib_body import Body
+from hetero_tvm.frontend.onnx.body import Body, as_text
 
 Activation = Callable[[str], str]
 
 
 class Step:
-    """Writes the nodes of one time step.
+    """Writer of the nodes of one time step.
 
     Parameters
     ----------
     body : collects the nodes.
-    hidden : H.
-    activations : of this direction, in ONNX's order.
-    clip : bound of what goes into an activation; None for none.
+    dtype : type of states and weights.
+    hidden : H, values of a state.
+    activations : writers of this direction's activations, in ONNX's order.
+    clip : bound of an activation's input; None for none.
     """
 
     def __init__(
@@ -36,53 +37,59 @@ class Step:
         return self.body.const(value, self.dtype)
 
     def activate(self, which: int, x: str) -> str:
-        """An activation of a gate, behind the clip."""
+        """Activation number ``which`` of a clipped gate."""
         if self.clip is not None:
             x = self.op("Clip", x, self.const(-self.clip), self.const(self.clip))
         return self.activations[which](x)
 
     def part(self, x: str, gate: int, count: int = 1) -> str:
-        """The columns of ``count`` gates."""
+        """Columns of ``count`` gates of ``x``, from ``gate`` on."""
         start = gate * self.hidden
         return self.body.cut(x, 1, start, start + count * self.hidden)
 
     def sum(self, x: str, state: str | None, weight: str) -> str:
-        """x + state @ weight; None is a state of zeros."""
+        """``x + state @ weight``; None is a state of zeros."""
         return x if state is None else self.op("Add", self.op("MatMul", state, weight), x)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a kind of cell needs, and how it goes one step on.
+    """A kind of cell: its weights, and its step from one state to the next.
 
     Attributes
     ----------
-    gates : blocks of H rows in its weights.
-    activations : names of its defaults.
+    gates : number of blocks of H rows in its weights.
+    activations : names of its default activations.
     """
 
     gates: ClassVar[int]
     activations: ClassVar[tuple[str, ...]]
 
     recurrent: list[str]
-    """R transposed, [H, gates * H], or the parts of it that the cell asks for."""
+    """Weights of the state: R transposed, [H, gates * H], or the parts of it that the cell asks for."""
     bias: str | None = None
-    """Of the recurrent product, where that is not the same as one of the input's: [1, gates * H]."""
+    """Bias of the recurrent product, where it cannot be added to the input's: [1, gates * H]."""
     peephole: tuple[str, str, str] | None = None
     """Weights [1, H] by which the input, output and forget gates of an LSTM see the cell."""
     coupled: bool = False
+    """Whether the forget gate is 1 less the input gate."""
 
     @staticmethod
     def parts(linear_before_reset: bool) -> list[tuple[int, int]]:
-        """(first gate, gates) of the products with the state that one step has."""
+        """Products with the state that one step has: (first gate, number of gates) of each."""
         raise NotImplementedError
 
     def step(self, s: Step, x: list[str], h: str | None, c: str | None) -> tuple[str, str | None]:
-        """The next states from the input's part of the gates (as :meth:`parts`, [B, gates * H] each)."""
+        """Write one step: the next states (h, c).
+
+        ``x`` is the input's part of the gates, as :meth:`parts` divides them, [B, gates * H] each.
+        """
         raise NotImplementedError
 
 
 class Rnn(Cell):
+    """One gate."""
+
     gates, activations = 1, ("Tanh",)
 
     @staticmethod
@@ -149,17 +156,20 @@ class Lstm(Cell):
 
 CELLS: dict[str, type[Cell]] = {"RNN": Rnn, "GRU": Gru, "LSTM": Lstm}
 
-#: Attributes of operators of the same name, with what of `activation_alpha` and `activation_beta` sets them.
+#: Activations that are operators of that name, with their attributes that `activation_alpha` and
+#: `activation_beta` set.
+# fmt: off
 _PLAIN: dict[str, dict[str, float]] = {
     "Relu": {}, "Tanh": {}, "Sigmoid": {}, "Softsign": {}, "Softplus": {}, "LeakyRelu": {"alpha": 0.01},
     "ThresholdedRelu": {"alpha": 1.0}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}, "Elu": {"alpha": 1.0},
-}  # fmt: skip
+}
+# fmt: on
 _SCALED = {"Affine": {"alpha": 1.0, "beta": 0.0}, "ScaledTanh": {"alpha": 1.0, "beta": 1.0}}
 _NAMES = {name.lower(): name for name in (*_PLAIN, *_SCALED)}
 
 
-def activations(body: Body, names: list[Any], dtype: str) -> Iterator[Activation]:
-    """A writer for each name; numbers go to those that take some, in order.
+def activations(body: Body, names: list[str | bytes], dtype: str) -> Iterator[Activation]:
+    """Writers of the activations ``names``; numbers go to those that take some, in order.
 
     Raises
     ------
@@ -167,7 +177,7 @@ def activations(body: Body, names: list[Any], dtype: str) -> Iterator[Activation
     """
     numbers = {key: list(body.attributes.get(f"activation_{key}", ())) for key in ("alpha", "beta")}
     for name in names:
-        name = name.decode() if isinstance(name, bytes) else name
+        name = as_text(name)
         kind = _NAMES.get(name.lower())
         if kind is None:
             raise UnsupportedOperatorError(
@@ -180,6 +190,7 @@ def activations(body: Body, names: list[Any], dtype: str) -> Iterator[Activation
 
 
 def _writer(body: Body, kind: str, given: dict[str, float], dtype: str) -> Activation:
+    """Writer of one activation with its numbers ``given``."""
     if kind in _PLAIN:
         return lambda x: body.op(kind, x, **given)
     alpha, beta = (body.const(given[key], dtype) for key in ("alpha", "beta"))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.constants import ConstantPool, node_inputs
-
-_ONNX_DOMAINS = ("", "ai.onnx")
+from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, node_inputs, shortened, subgraphs
 
 
 def opset_of(model: onnx.ModelProto) -> int:
     """Version of the default operator set (1 when the file names none)."""
-    return next((o.version for o in model.opset_import if o.domain in _ONNX_DOMAINS), 1)
+    return next((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), 1)
 
 
 def check_versions(model: onnx.ModelProto) -> None:
@@ -46,8 +44,8 @@ def check_text(graph: onnx.GraphProto) -> None:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
         names += [attribute.name for attribute in node.attribute]
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                check_text(attribute.g)
+            for inner in subgraphs(attribute):
+                check_text(inner)
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong:
         raise ModelError(f"The model holds names that are not text: {', '.join(map(repr, wrong[:5]))}.")
@@ -85,7 +83,7 @@ def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:
         if value.name not in known and value.name not in makers:
             problems.append(f"nothing makes the graph output {value.name!r}")
     if problems:
-        raise ModelError("The model's graph is broken.", problems=_short(problems))
+        raise ModelError("The model's graph is broken.", problems=shortened(problems))
 
     waiting = [len({makers[n] for n in names if n in makers}) for names in reads]
     readers: dict[int, list[int]] = defaultdict(list)
@@ -106,7 +104,9 @@ def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:
         stuck = [graph.node[i] for i, count in enumerate(waiting) if count]
         raise ModelError(
             "The model's graph has a cycle.",
-            problems=_short(f"node {n.name!r} ({n.op_type}) is in the cycle or behind it" for n in stuck),
+            problems=shortened(
+                [f"node {n.name!r} ({n.op_type}) is in the cycle or behind it" for n in stuck]
+            ),
         )
     if order != sorted(order):
         nodes = [graph.node[i] for i in order]
@@ -131,7 +131,7 @@ def remove_dead_nodes(graph: onnx.GraphProto) -> None:
 
 def has_body(node: onnx.NodeProto, opset: int) -> bool:
     """Whether ONNX defines the operator by other operators."""
-    if node.domain not in _ONNX_DOMAINS:
+    if node.domain not in ONNX_DOMAINS:
         return False
     try:
         schema = defs.get_schema(node.op_type, opset, "")
@@ -159,27 +159,30 @@ def refuse_unsupported(graph: onnx.GraphProto, opset: int, supported: Collection
     ------
     UnsupportedOperatorError : with counts and some node names for each operator.
     """
-    _refuse([n for n in _walk(graph) if n.domain not in _ONNX_DOMAINS or n.op_type not in supported], opset)
+    _refuse([n for n in _walk(graph) if n.domain not in ONNX_DOMAINS or n.op_type not in supported], opset)
 
 
 def _in_onnx(node: onnx.NodeProto, opset: int) -> bool:
-    return node.domain in _ONNX_DOMAINS and defs.has(node.op_type, opset, "")
+    """Whether ONNX itself has the operator."""
+    return node.domain in ONNX_DOMAINS and defs.has(node.op_type, opset, "")
 
 
 def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of a graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _walk(attribute.g)
+            for inner in subgraphs(attribute):
+                yield from _walk(inner)
 
 
 def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
+    """Raise :class:`UnsupportedOperatorError` that lists the operators of ``nodes``, if there are any."""
     if not nodes:
         return
     found: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        domain = "" if node.domain in _ONNX_DOMAINS else f"{node.domain}::"
+        domain = "" if node.domain in ONNX_DOMAINS else f"{node.domain}::"
         found[f"{domain}{node.op_type}"].append(node.name or f"{node.op_type}_{''.join(node.output[:1])}")
     problems = []
     for operator, names in sorted(found.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -191,8 +194,3 @@ def _refuse(nodes: list[onnx.NodeProto], opset: int) -> None:
         problems=problems,
         hint="Export the model without them, in plain ONNX operators (no contrib or custom ones).",
     )
-
-
-def _short(problems: Iterable[str], most: int = 12) -> list[str]:
-    problems = list(problems)
-    return problems[:most] + ([f"and {len(problems) - most} more"] if len(problems) > most else [])

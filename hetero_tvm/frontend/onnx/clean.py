@@ -1,10 +1,9 @@
-"""ONNX -> ONNX clean-up: one opset range, no functions, static shapes, float32 inside, folded constants, no
-dead nodes."""
+"""Clean-up of an ONNX model: one opset range, no functions, static shapes, float32, nothing left to fold."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
@@ -21,7 +20,7 @@ from hetero_tvm.frontend.onnx.check import (
     remove_dead_nodes,
     sort_nodes,
 )
-from hetero_tvm.frontend.onnx.constants import ConstantPool, names_used, tensor_problem
+from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, names_used, shortened, tensor_problem
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
@@ -35,6 +34,8 @@ _CONVERT_TO = (17, 13)
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
 _MOST_ROUNDS = 64
 
+_Inliner = Callable[[onnx.ModelProto], onnx.ModelProto]
+
 
 def clean(
     source: onnx.ModelProto,
@@ -44,7 +45,9 @@ def clean(
     batch: int | None = None,
     sequence: int | None = None,
 ) -> onnx.ModelProto:
-    """A new model with fixed shapes that uses ``supported`` operators only; ``source`` stays as it is.
+    """Make a new model with fixed shapes that uses ``supported`` operators only; ``source`` stays as it is.
+
+    ``shapes``, ``batch`` and ``sequence`` fix the inputs (see :func:`shapes.fix_input_shapes`).
 
     Raises
     ------
@@ -80,7 +83,7 @@ def clean(
 
 
 def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
-    """A copy of the model without initializers, and the initializers (not copied)."""
+    """Copy the model without its initializers; gives the copy and the initializers (not copied)."""
     pool = ConstantPool()
     if source.graph.sparse_initializer:
         raise ModelError(
@@ -96,8 +99,7 @@ def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
         else:
             pool.add_tensor(tensor)
     if problems:
-        more = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
-        raise ModelError("The model's weights are damaged.", problems=problems[:10] + more)
+        raise ModelError("The model's weights are damaged.", problems=shortened(problems))
     model = onnx.ModelProto(ir_version=min(max(source.ir_version, 8), onnx.IR_VERSION))
     model.opset_import.extend(source.opset_import)
     model.functions.extend(source.functions)
@@ -118,7 +120,7 @@ def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
 
 
 def _with_constants(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
-    """A light copy that ONNX's own tools can read (see :meth:`ConstantPool.attach`)."""
+    """Make a light copy that ONNX's own tools can read (see :meth:`ConstantPool.attach`)."""
     light = onnx.ModelProto()
     light.CopyFrom(model)
     pool.attach(light.graph)
@@ -140,6 +142,7 @@ def _without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: Cons
 
 
 def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto) -> onnx.ModelProto:
+    """Put the constants that are used, and the inferred types, into the model."""
     graph = model.graph
     remaining = {name for node in graph.node for name in node.output}
     graph.value_info.extend(v for v in inferred.value_info if v.name in remaining)
@@ -155,6 +158,7 @@ def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto)
 
 
 def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Refuse what ONNX's checker finds wrong."""
     try:
         checker.check_model(_with_constants(model, pool))
     except Exception as error:  # the checker raises its own type and, for bad text, others
@@ -171,6 +175,7 @@ def _inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelP
 
 
 def _convert_opset(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """Convert an old model to the first opset of ``_CONVERT_TO`` that ONNX's converter manages."""
     inputs = [value.name for value in model.graph.input]
     reasons = []
     for target in _CONVERT_TO:
@@ -226,7 +231,8 @@ def _infer(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
         ) from error
 
 
-def _types(graph: onnx.GraphProto) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
+def _types(graph: onnx.GraphProto) -> Types:
+    """Types of a graph's tensors, as inference wrote them."""
     types = {}
     for value in (*graph.value_info, *graph.input, *graph.output):
         if not value.type.HasField("tensor_type"):
@@ -283,12 +289,15 @@ def _write_defaults(node: onnx.NodeProto, opset: int) -> None:
 
 
 def _wants_body(node: onnx.NodeProto, supported: Collection[str]) -> bool:
+    """Whether a node is to be replaced by its operator's definition in ONNX."""
     if node.op_type == "LayerNormalization":
         return sum(bool(name) for name in node.output) > 1  # TVM's has one output
     return node.op_type not in supported or node.op_type in _ALWAYS_INLINE
 
 
-def _traced(model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], inline) -> onnx.ModelProto:
+def _traced(
+    model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], inline: _Inliner
+) -> onnx.ModelProto:
     """Run an inliner; nodes that it makes are called by the node that they replace, then their own name."""
     names = [node.name for node in model.graph.node]
     light = _with_constants(model, pool)
@@ -317,5 +326,6 @@ def _traced(model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], i
 
 
 def _first_lines(error: Exception, most: int = 3) -> str:
+    """The start of an error's text, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:most])[:600] or type(error).__name__

@@ -1,9 +1,11 @@
-"""Constants of a model, kept apart from its graph: large weights are neither copied nor serialized
-while the graph is checked, converted and folded."""
+"""Constants of a model, kept apart from its graph.
+
+Large weights are neither copied nor serialized while the graph is checked, converted and folded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -11,11 +13,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
 
-#: Larger constants take part in shape inference as inputs: their values decide no shapes.
-_VALUE_BYTES = 8192
+#: Names of the default operator set.
+ONNX_DOMAINS = ("", "ai.onnx")
 
-#: Types by tensor name, as shape inference found them: (element type, dimensions or None).
-Types = dict[str, "tuple[int, tuple[int | None, ...] | None]"]
+#: Larger constants take part in shape inference as inputs: their values decide no shapes.
+VALUE_BYTES = 8192
+
+#: Element type and dimensions of a tensor; None for dimensions, or all of them, that are not known.
+Type = tuple[int, "tuple[int | None, ...] | None"]
+
+#: Types by tensor name, as shape inference found them.
+Types = dict[str, Type]
 
 
 class ConstantPool:
@@ -33,36 +41,41 @@ class ConstantPool:
         yield from (name for name in self._arrays if name not in self._tensors)
 
     def add_tensor(self, tensor: TensorProto) -> None:
+        """Add or replace a constant as protobuf."""
         self._arrays.pop(tensor.name, None)
         self._tensors[tensor.name] = tensor
 
     def add_array(self, name: str, array: np.ndarray) -> None:
+        """Add or replace a constant as an array."""
         self._tensors.pop(name, None)
         self._arrays[name] = np.asarray(array)
 
     def array(self, name: str) -> np.ndarray:
+        """Values of a constant."""
         if name not in self._arrays:
             self._arrays[name] = to_array(self._tensors[name])
         return self._arrays[name]
 
     def tensor(self, name: str) -> TensorProto:
+        """A constant as protobuf."""
         if name in self._tensors:
             return self._tensors[name]
         return numpy_helper.from_array(np.array(self._arrays[name], order="C"), name)
 
     def type_of(self, name: str) -> tuple[int, tuple[int, ...]]:
-        """ONNX element type and dimensions."""
+        """ONNX element type and dimensions of a constant."""
         if name in self._tensors:
             return self._tensors[name].data_type, tuple(self._tensors[name].dims)
         array = self._arrays[name]
         return helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
 
     def nbytes(self, name: str) -> int:
+        """Size of a constant in bytes."""
         element, dims = self.type_of(name)
         return int(np.prod(dims, dtype=np.float64) * _item_bytes(element))
 
     def shape(self, name: str, types: Types) -> tuple[int, ...] | None:
-        """The shape of a constant or of a tensor that ``types`` has; None when an extent is unknown."""
+        """Shape of a constant or of a tensor that ``types`` has; None when an extent is unknown."""
         known = self.type_of(name) if name in self else types.get(name)
         if known is None or known[1] is None:
             return None
@@ -70,7 +83,7 @@ class ConstantPool:
         return shape if len(shape) == len(known[1]) else None
 
     def dtype(self, name: str, types: Types) -> str:
-        """The name in NumPy of the element type of a tensor whose type is known."""
+        """NumPy's name of the element type of a tensor whose type is known."""
         known = self.type_of(name) if name in self else types[name]
         return helper.tensor_dtype_to_np_dtype(known[0]).name
 
@@ -81,14 +94,20 @@ class ConstantPool:
             if name not in used:
                 continue
             element, dims = self.type_of(name)
-            if self.nbytes(name) <= _VALUE_BYTES:
+            if self.nbytes(name) <= VALUE_BYTES:
                 graph.initializer.append(self.tensor(name))
             else:
                 graph.input.append(helper.make_tensor_value_info(name, element, dims))
 
 
+def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
+    """The first problems, and how many more there are."""
+    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+    return [*problems[:most], *more]
+
+
 def names_used(graph: onnx.GraphProto) -> set[str]:
-    """All tensor names that nodes read or the graph returns, subgraphs included."""
+    """Names of tensors that nodes read or the graph returns, subgraphs included."""
     used = {value.name for value in graph.output}
     for node in graph.node:
         used.update(node_inputs(node))
@@ -96,7 +115,7 @@ def names_used(graph: onnx.GraphProto) -> set[str]:
 
 
 def subgraphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
-    """Those that an attribute holds."""
+    """Subgraphs stored in an attribute."""
     return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
 
 
@@ -112,7 +131,7 @@ def node_inputs(node: onnx.NodeProto) -> set[str]:
 
 
 def to_array(tensor: TensorProto) -> np.ndarray:
-    """The values of a tensor; raises ModelError when its bytes do not fit its type and shape."""
+    """Values of a tensor; raises :class:`ModelError` when its bytes do not fit its type and shape."""
     problem = tensor_problem(tensor)
     if problem:
         raise ModelError(f"Tensor {tensor.name!r} is damaged: {problem}.")
@@ -123,7 +142,7 @@ def to_array(tensor: TensorProto) -> np.ndarray:
 
 
 def tensor_problem(tensor: TensorProto) -> str | None:
-    """Why a tensor cannot be read, or None.  Never allocates what the dimensions claim."""
+    """Reason why a tensor cannot be read, or None.  Never allocates what the dimensions claim."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return "its data is in an external file (give the path of the model, not the loaded model)"
     if tensor.data_type not in TensorProto.DataType.values() or tensor.data_type == TensorProto.UNDEFINED:
@@ -153,6 +172,7 @@ def tensor_problem(tensor: TensorProto) -> str | None:
 
 
 def _item_bytes(element: int) -> float:
+    """Bytes of one element; less than 1 where a byte holds several."""
     if element == TensorProto.STRING:
         return 1.0
     name = TensorProto.DataType.Name(element)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's fused operators, and two of ONNX's, written out in plain ONNX.
+"""ONNX Runtime's fused operators, and two norms of ONNX's, written out in plain ONNX.
 
 Files that ONNX Runtime optimised hold norms and activations as ``com.microsoft`` operators.  They are
 expanded here into the form that exporters write, so that one set of fusion rules serves both, in our
@@ -18,13 +18,14 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_attention as attention
-from hetero_tvm.frontend.onnx.contrib_body import Body
+from hetero_tvm.frontend.onnx.body import Body
 from hetero_tvm.frontend.onnx.fold import tensor_type
 
 DOMAIN = "com.microsoft"
 
 
 def _skip_norm(b: Body, *, centered: bool) -> None:
+    """SkipLayerNormalization, or its RMS form."""
     # input, skip, gamma, [beta,] bias -> output, mean, 1 / deviation, sum
     _refuse_statistics(b, 1, 2)
     total = b.op("Add", b.input(0), b.input(1))
@@ -36,6 +37,7 @@ def _skip_norm(b: Body, *, centered: bool) -> None:
 
 
 def _simplified_norm(b: Body) -> None:
+    """RMS norm over the last axis."""
     if int(b.attributes.get("axis", -1)) != -1:
         raise UnsupportedOperatorError(
             f"Node {b.node.name!r} (SimplifiedLayerNormalization) normalises from axis "
@@ -47,7 +49,7 @@ def _simplified_norm(b: Body) -> None:
 
 
 def _refuse_statistics(b: Body, *outputs: int) -> None:
-    """Mean and deviation are for training, and ONNX Runtime's CPU kernels do not give them either."""
+    """Refuse to give mean and deviation: they are for training, ONNX Runtime on a CPU lacks them too."""
     for index in outputs:
         if b.wants(index):
             raise UnsupportedOperatorError(
@@ -57,6 +59,7 @@ def _refuse_statistics(b: Body, *outputs: int) -> None:
 
 
 def _embed_norm(b: Body) -> None:
+    """EmbedLayerNormalization: up to three lookups, added and normalised."""
     # ids, segments, word, position, segment table, gamma, beta, mask, position ids
     # -> output, mask index, sum
     ids, places = b.input(0), b.input(8)
@@ -80,12 +83,14 @@ def _embed_norm(b: Body) -> None:
 
 
 def _gelu(b: Body) -> None:
+    """Gelu and BiasGelu, by the error function."""
     x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
     curve = b.op("Erf", b.op("Mul", x, b.const(math.sqrt(0.5))))
     b.end(0, b.op("Mul", b.op("Mul", x, b.const(0.5)), b.op("Add", curve, b.const(1.0))))
 
 
 def _fast_gelu(b: Body) -> None:
+    """FastGelu, by tanh, with or without a bias."""
     x = b.op("Add", b.input(0), b.input(1)) if b.input(1) else b.input(0)
     cube = b.op("Mul", b.op("Mul", x, x), x)
     inner = b.op("Add", x, b.op("Mul", cube, b.const(0.044715)))
@@ -94,13 +99,14 @@ def _fast_gelu(b: Body) -> None:
 
 
 def _quick_gelu(b: Body) -> None:
+    """QuickGelu, by a sigmoid."""
     slope = float(b.attributes.get("alpha", 1.702))
     x = b.input(0)
     b.end(0, b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, b.const(slope)))))
 
 
 def _layer_norm(b: Body) -> None:
-    """The norm with one result; mean and 1 / deviation, if the node has them, are computed beside it."""
+    """Leave the norm one result; mean and 1 / deviation, if the node has them, are computed beside it."""
     node, axis = b.node, int(b.attributes.get("axis", -1))
     alone = onnx.NodeProto.FromString(node.SerializeToString())
     b.nodes.append(alone)
@@ -117,7 +123,7 @@ def _layer_norm(b: Body) -> None:
 
 
 def _group_norm(b: Body) -> None:
-    # As PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator's result.
+    """GroupNormalization as PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator."""
     x, groups = b.input(0), int(b.attributes["num_groups"])
     flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
     rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
@@ -148,11 +154,11 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
     (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
 }
-"""(domain, operator) -> what writes it out."""
+"""(domain, operator) -> function that writes it out."""
 
 
 def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
-    """Shapes that the file states, and what casts keep of them."""
+    """Shapes that the file states, also behind casts."""
     known: dict[str, tuple[int | None, ...]] = {}
     for value in (*graph.value_info, *graph.input):
         shape = tensor_type(value.type.tensor_type)[1]

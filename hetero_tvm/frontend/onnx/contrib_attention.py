@@ -11,12 +11,13 @@ import numpy as np
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.contrib_body import Body
+from hetero_tvm.frontend.onnx.body import Body
 
 _LOWEST = float(np.finfo(np.float32).min)
 
 
 def attention(b: Body) -> None:
+    """Write out Attention, whose projections of queries, keys and values are inside."""
     # input, weights, bias, mask_index, past, attention_bias, past_sequence_length -> output, present
     _refuse(b, inputs={4: "past keys", 6: "past keys"}, outputs={1: "present keys"}, do_rotary=0)
     heads = int(b.attributes["num_heads"])
@@ -33,21 +34,15 @@ def attention(b: Body) -> None:
         query, key, value = (
             _to_front(b, b.op("Gather", packed, b.const(i, "int64"), axis=2)) for i in range(3)
         )
-    masks = [b.input(5)] if b.input(5) else []
-    if b.input(3):
-        masks.append(_key_mask(b, b.input(3), key))
-    if int(b.attributes.get("unidirectional", 0)):
-        masks.append(_causal(b, query, key))
-    b.end(0, _weighted(b, query, key, value, masks))
+    b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(3))))
 
 
 def multi_head_attention(b: Body) -> None:
+    """Write out MultiHeadAttention, whose operands are projected outside."""
     # query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, ...
     # -> output, present_key, present_value, scores
-    _refuse(
-        b, inputs=dict.fromkeys(range(6, 10), "past keys"),
-        outputs={1: "present keys", 2: "present values", 3: "its scores"},
-    )  # fmt: skip
+    present = {1: "present keys", 2: "present values", 3: "its scores"}
+    _refuse(b, inputs=dict.fromkeys(range(6, 10), "past keys"), outputs=present)
     heads = int(b.attributes["num_heads"])
     query, key, value, bias = (b.input(i) for i in range(4))
     if not key:  # [B, S, N, 3, D]
@@ -68,15 +63,11 @@ def multi_head_attention(b: Body) -> None:
             biased[i] = b.op("Add", x, b.op("Reshape", part, b.const([heads, 1, -1], "int64")))
             start = end
     query, key, value = biased
-    masks = [b.input(5)] if b.input(5) else []
-    if b.input(4):
-        masks.append(_key_mask(b, b.input(4), key))
-    if int(b.attributes.get("unidirectional", 0)):
-        masks.append(_causal(b, query, key))
-    b.end(0, _weighted(b, query, key, value, masks))
+    b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(4))))
 
 
 def group_query_attention(b: Body) -> None:
+    """Write out GroupQueryAttention, causal, with or without a rotary embedding."""
     # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
     # position_ids, attention_bias, head_sink, ... -> output, present_key, present_value
     past = {i: "past keys" for i in (3, 4) if not b.is_empty(b.input(i))}
@@ -108,6 +99,7 @@ def group_query_attention(b: Body) -> None:
 
 
 def rotary_embedding(b: Body) -> None:
+    """Write out RotaryEmbedding."""
     # input, position_ids, cos_cache, sin_cache -> output
     _refuse(b, is_packed_batching=0, scale=1.0)
     heads, rank = int(b.attributes.get("num_heads", 0)), b.rank(b.input(0), 3)
@@ -146,27 +138,27 @@ def _refuse(b: Body, *, inputs: dict | None = None, outputs: dict | None = None,
 
 
 def _heads(b: Body, x: str, heads: int) -> str:
-    """[B, S, N * D] -> [B, N, S, D]."""
+    """Divide [B, S, N * D] into heads: [B, N, S, D]."""
     return _to_front(b, b.op("Reshape", x, b.const([0, 0, heads, -1], "int64")))
 
 
 def _to_front(b: Body, x: str) -> str:
-    """[B, S, N, D] -> [B, N, S, D]."""
+    """Move the heads of [B, S, N, D] to the front: [B, N, S, D]."""
     return b.op("Transpose", x, perm=[0, 2, 1, 3])
 
 
 def _merged(b: Body, x: str) -> str:
-    """[B, N, S, D] -> [B, S, N * D]."""
+    """Join the heads of [B, N, S, D]: [B, S, N * D]."""
     return b.op("Reshape", _to_front(b, x), b.const([0, 0, -1], "int64"))
 
 
 def _stacked(b: Body, x: str, index: int) -> str:
-    """One part of [B, S, N, parts, D]."""
+    """Part number ``index`` of [B, S, N, parts, D]."""
     return b.op("Gather", x, b.const(index, "int64"), axis=3)
 
 
 def _repeated(b: Body, x: str, heads: int, times: int) -> str:
-    """Every head of [B, N, S, D] ``times`` times."""
+    """Repeat every head of [B, N, S, D] ``times`` times."""
     length, dim = b.extent(x, 2), b.extent(x, 3)
     apart = b.op("Concat", b.const([0, heads // times, 1], "int64"), length, dim, axis=0)
     wide = b.op("Expand", b.op("Reshape", x, apart), b.const([1, 1, times, 1, 1], "int64"))
@@ -189,8 +181,18 @@ def _weighted(b: Body, query: str, key: str, value: str, masks: list[str], softc
     return _merged(b, b.op("MatMul", b.op("Softmax", scores, axis=-1), value))
 
 
+def _masks(b: Body, query: str, key: str, key_mask: str) -> list[str]:
+    """Additive masks: the operator's own, that of keys, and the causal one."""
+    masks = [b.input(5)] if b.input(5) else []
+    if key_mask:
+        masks.append(_key_mask(b, key_mask, key))
+    if int(b.attributes.get("unidirectional", 0)):
+        masks.append(_causal(b, query, key))
+    return masks
+
+
 def _key_mask(b: Body, mask: str, key: str) -> str:
-    """What a mask of keys adds to the scores: [B, T] or [B, S, T] of 0 and 1, or [B] lengths."""
+    """Additive mask from a mask of keys: [B, T] or [B, S, T] of 0 and 1, or [B] lengths."""
     rank = b.rank(mask, 2)
     hidden = b.const(float(b.attributes.get("mask_filter_value", -10000.0)))
     if rank == 1:
@@ -212,14 +214,14 @@ def _key_mask(b: Body, mask: str, key: str) -> str:
 
 
 def _range(b: Body, x: str, shape: list[int]) -> str:
-    """0, 1, ... along axis 2 of ``x``, under a shape."""
+    """The numbers 0, 1, ... along axis 2 of ``x``, reshaped."""
     length = b.op("Reshape", b.extent(x, 2), b.const(np.zeros(0), "int64"))
     counted = b.op("Range", b.const(0, "int64"), length, b.const(1, "int64"))
     return b.op("Reshape", counted, b.const(shape, "int64"))
 
 
 def _causal(b: Body, query: str, key: str, window: int = -1) -> str:
-    """[S, T]: the lowest number where a key comes after its query, or ``window`` or more before it."""
+    """Additive mask [S, T] that hides keys after their query, or ``window`` or more before it."""
     last = b.op("Add", _range(b, query, [-1, 1]), b.op("Sub", b.extent(key, 2), b.extent(query, 2)))
     places = _range(b, key, [1, -1])
     seen = b.op("LessOrEqual", places, last)

@@ -1,4 +1,4 @@
-"""Operators that become plain ones as soon as the shapes of what they read are known.
+"""Operators that become plain ones as soon as the shapes of their inputs are known.
 
 A new operator is one function and one entry in ``SHAPED``.
 """
@@ -11,20 +11,18 @@ import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.cells import CELLS
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, shortened
 from hetero_tvm.frontend.onnx.recurrent import recurrent
 from hetero_tvm.frontend.onnx.transforms import col2im, dft
 
-_ONNX_DOMAINS = ("", "ai.onnx")
+Expansion = Callable[[onnx.NodeProto, int, Types, ConstantPool], "list[onnx.NodeProto] | None"]
+"""Writes a node out (node, opset, types, constants -> nodes), or gives None while shapes are missing."""
 
-SHAPED: dict[
-    str, Callable[[onnx.NodeProto, int, Types, ConstantPool], list[onnx.NodeProto] | None]
-] = {**dict.fromkeys(CELLS, recurrent), "DFT": dft, "Col2Im": col2im}  # fmt: skip
-"""Operator -> what writes it out, or gives None while it cannot."""
+SHAPED: dict[str, Expansion] = {**dict.fromkeys(CELLS, recurrent), "DFT": dft, "Col2Im": col2im}
 
 
 def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
-    """Replace the nodes that have an entry in ``SHAPED``; whether there were any that could be.
+    """Replace the nodes that have an entry in ``SHAPED``; returns whether any could be replaced.
 
     Raises
     ------
@@ -33,7 +31,7 @@ def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opse
     nodes: list[onnx.NodeProto] = []
     found = False
     for node in graph.node:
-        expansion = SHAPED.get(node.op_type) if node.domain in _ONNX_DOMAINS else None
+        expansion = SHAPED.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         written = expansion(node, opset, types, pool) if expansion else None
         found = found or written is not None
         nodes += [node] if written is None else written
@@ -45,12 +43,12 @@ def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opse
 
 
 def refuse_shapeless(graph: onnx.GraphProto) -> None:
-    """Refuse what :func:`expand_shaped` has left; lists all nodes."""
-    left = [n for n in graph.node if n.op_type in SHAPED and n.domain in _ONNX_DOMAINS]
+    """Refuse nodes that :func:`expand_shaped` has left; lists them."""
+    left = [n for n in graph.node if n.op_type in SHAPED and n.domain in ONNX_DOMAINS]
     if left:
         kinds = ", ".join(sorted({node.op_type for node in left}))
         raise UnsupportedOperatorError(
             f"The shapes that {kinds} must know (the length of a sequence, weights) depend on values.",
-            problems=[f"node {node.name!r} ({node.op_type})" for node in left[:12]],
+            problems=shortened([f"node {node.name!r} ({node.op_type})" for node in left]),
             hint="Fix the model's inputs with --shape, or export it with fixed shapes.",
         )

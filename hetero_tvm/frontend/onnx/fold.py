@@ -9,9 +9,17 @@ import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, subgraphs, to_array
+from hetero_tvm.frontend.onnx.constants import (
+    ONNX_DOMAINS,
+    VALUE_BYTES,
+    ConstantPool,
+    Type,
+    Types,
+    subgraphs,
+    to_array,
+)
 
-_ONNX_DOMAINS = ("", "ai.onnx")
+# fmt: off
 _KEEP = frozenset({
     # random
     "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial",
@@ -19,27 +27,28 @@ _KEEP = frozenset({
     "DequantizeLinear",
     # control flow
     "Loop", "Scan", "If", "SequenceMap",
-})  # fmt: skip
+})
+# fmt: on
 
 # A constant may grow up to here (an Expand of a scalar); beyond, results stay near their operands.
 _GROWN_BYTES = 64 << 20
 _GROWN_TOTAL = 512 << 20
 _LARGEST_RESULT = 1 << 30
 _GROWTH = 4
-# Constants whose values shape inference may look at.
-_VALUE_BYTES = 8192
 # Without inferred shapes only results of operands this small are computed: a product of two
 # broadcast operands then still stays small.
 _BLIND_BYTES = 4096
+# fmt: off
 _BLIND_GROWERS = frozenset({
     "Range", "ConstantOfShape", "Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot", "EyeLike",
     "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "CenterCropPad", "Col2Im",
     "ConvTranspose", "MaxUnpool", "ImageDecoder",
-})  # fmt: skip
+})
+# fmt: on
 
 
 class Folder:
-    """Folds one graph in place; constants go to and come from ``pool``."""
+    """Folding of one graph in place; constants go to and come from ``pool``."""
 
     def __init__(self, pool: ConstantPool, opsets: Mapping[str, int]):
         self.pool = pool
@@ -65,9 +74,9 @@ class Folder:
         return removed + self._moved
 
     def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """What stands for ``node`` afterwards (often nothing)."""
+        """Fold one node; returns the nodes that stand for it afterwards (often none)."""
         rename_inputs(node, self._alias)
-        if node.domain not in _ONNX_DOMAINS:
+        if node.domain not in ONNX_DOMAINS:
             return [node]
         branch = self._known_branch(node)
         if branch is not None:
@@ -95,7 +104,7 @@ class Folder:
             data = {
                 n: self.pool.tensor(n)
                 for n in types
-                if n in self.pool and self.pool.nbytes(n) <= _VALUE_BYTES
+                if n in self.pool and self.pool.nbytes(n) <= VALUE_BYTES
             }
             imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
             found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
@@ -108,7 +117,7 @@ class Folder:
     # ---- no-ops --------------------------------------------------------------------------
 
     def _no_op(self, node: onnx.NodeProto) -> str | None:
-        """The input that equals the node's output, if there is one."""
+        """Name of the input that equals the node's output, if there is one."""
         if node.op_type == "Identity":
             return node.input[0]
         if node.op_type == "Dropout" and self._is_inference(node):
@@ -129,7 +138,7 @@ class Folder:
         return not steps or (steps in self.pool and bool((self.pool.array(steps) > 0).all()))
 
     def _drop_empty(self, node: onnx.NodeProto) -> None:
-        """Concat without its operands of no elements (the part that a full rotary embedding leaves alone)."""
+        """Drop a Concat's operands of no elements (the part that a full rotary embedding leaves alone)."""
         if node.op_type != "Concat" or len(node.input) < 2:
             return
         types = [self._type(name) for name in node.input]
@@ -139,6 +148,7 @@ class Folder:
             node.input[:] = filled
 
     def _is_inference(self, node: onnx.NodeProto) -> bool:
+        """Whether a Dropout is known to do nothing."""
         if len(node.output) > 1 and node.output[1]:
             return False  # somebody may read the mask
         if len(node.input) < 3 or not node.input[2]:
@@ -146,6 +156,7 @@ class Folder:
         return node.input[2] in self.pool and not self.pool.array(node.input[2]).any()
 
     def _forward(self, node: onnx.NodeProto, source: str) -> bool:
+        """Let readers of a no-op read ``source``; returns whether the node can go."""
         result = node.output[0]
         if result not in self._returned:
             self._alias[result] = source
@@ -158,13 +169,14 @@ class Folder:
             node.CopyFrom(helper.make_node("Identity", [source], [result], name=node.name))
         return False
 
-    def _type(self, name: str):
+    def _type(self, name: str) -> Type | None:
+        """Type of a constant or of a tensor whose type is known."""
         if name in self.pool:
             return self.pool.type_of(name)
         return self._types.get(name)
 
     def _unflattened(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """A softmax over the last axis before its operand is flattened, instead of after that.
+        """Move a softmax over the last axis before the Flatten of its operand.
 
         Before opset 13 a softmax flattens; where the converter to 13 does not know a rank, it
         writes that out even for the last axis, which makes attention unrecognisable.
@@ -190,6 +202,7 @@ class Folder:
     # ---- If with a known condition -------------------------------------------------------
 
     def _known_branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Nodes of the branch that an If takes; None when that is not known."""
         if node.op_type != "If" or node.input[0] not in self.pool:
             return None
         wanted = "then_branch" if self.pool.array(node.input[0]).reshape(-1)[0] else "else_branch"
@@ -208,6 +221,7 @@ class Folder:
     # ---- evaluation ----------------------------------------------------------------------
 
     def _evaluate(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
+        """Results of a node of constants; None when it must stay."""
         if node.op_type == "Constant":
             return _constant(node)
         if node.op_type in ("Shape", "Size"):
@@ -236,25 +250,25 @@ class Folder:
         return [np.asarray(result) for result in results]
 
     def _empty(self, name: str) -> np.ndarray:
+        """Value of a tensor without elements."""
         element, dims = self._types[name]
         return np.empty(dims, helper.tensor_dtype_to_np_dtype(element))
 
     def _reference(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Results of a node by ONNX's own evaluator."""
         from onnx.reference import ReferenceEvaluator  # a slow import that few models need twice
 
-        graph = helper.make_graph(
-            [node], "fold",
-            [helper.make_tensor_value_info(name, *self.pool.type_of(name)) for name in arrays],
-            [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
-        )  # fmt: skip
+        inputs = [helper.make_tensor_value_info(name, *self.pool.type_of(name)) for name in arrays]
+        outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+        graph = helper.make_graph([node], "fold", inputs, outputs)
         with np.errstate(all="ignore"):
             return ReferenceEvaluator(graph, opsets=self.opsets).run(None, arrays)
 
     def _shape(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
-        known = self._type(node.input[0])
-        if known is None or known[1] is None or any(dim is None for dim in known[1]):
+        """Result of a Shape or Size whose operand has a known shape."""
+        dims = self.pool.shape(node.input[0], self._types)
+        if dims is None:
             return None
-        dims = list(known[1])
         if node.op_type == "Size":
             return [np.array(int(np.prod(dims, dtype=np.int64)), np.int64)]
         limits = {a.name: a.i for a in node.attribute}
@@ -278,18 +292,19 @@ class Folder:
         return True
 
 
-def tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[int, tuple[int | None, ...] | None]:
+def tensor_type(proto: onnx.TypeProto.Tensor) -> Type:
     """Element type and dimensions (None where unknown) of a protobuf tensor type."""
     if not proto.HasField("shape"):
         return proto.elem_type, None
     return proto.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.shape.dim)
 
 
-def _known(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
+def _known(type_: Type | None) -> bool:
+    """Whether all dimensions are known."""
     return type_ is not None and type_[1] is not None and None not in type_[1]
 
 
-def _is_empty(type_: tuple[int, tuple[int | None, ...] | None] | None) -> bool:
+def _is_empty(type_: Type | None) -> bool:
     """Whether a tensor is known to have no elements."""
     return _known(type_) and 0 in type_[1]
 
@@ -299,7 +314,7 @@ def merge_identities(graph: onnx.GraphProto) -> None:
     returned = {value.name for value in graph.output}
     made = {name for node in graph.node for name in node.output}
     for node in list(graph.node):
-        if node.op_type != "Identity" or node.domain not in _ONNX_DOMAINS:
+        if node.op_type != "Identity" or node.domain not in ONNX_DOMAINS:
             continue
         source, result = node.input[0], node.output[0]
         if source not in made or source in returned:
@@ -329,7 +344,7 @@ def rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
 
 
 def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:
-    """The value of a Constant node in any of its spellings."""
+    """Value of a Constant node in any of its spellings; None for strings and sparse tensors."""
     if len(node.attribute) != 1:
         raise ModelError(f"Node {node.name!r} (Constant) has {len(node.attribute)} values instead of one.")
     attribute = node.attribute[0]
@@ -343,17 +358,18 @@ def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:
         return [np.array(attribute.f, np.float32)]
     if attribute.name == "value_floats":
         return [np.array(attribute.floats, np.float32)]
-    return None  # strings and sparse tensors
+    return None
 
 
 # ---- frequent shape arithmetic, without the half millisecond that an evaluator costs -----------
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute, or its default."""
     return next((a.i for a in node.attribute if a.name == name), default)
 
 
-def _gather(node, inputs):
+def _gather(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
     data, indices = inputs
     axis = _attribute(node, "axis", 0)
     if (
@@ -365,13 +381,13 @@ def _gather(node, inputs):
     return [np.take(data, indices, axis=axis)]
 
 
-def _unsqueeze(node, inputs):
+def _unsqueeze(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
     if len(inputs) != 2 or inputs[0].ndim != 0 or inputs[1].tolist() != [0]:
         return None  # only scalar -> vector is worth a short cut
     return [inputs[0].reshape(1)]
 
 
-def _concat(node, inputs):
+def _concat(node: onnx.NodeProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
     return [np.concatenate(inputs, axis=_attribute(node, "axis", 0))]
 
 

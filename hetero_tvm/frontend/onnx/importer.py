@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -11,12 +12,10 @@ from onnx import helper
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.load import load_onnx, tensors
-from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
+from hetero_tvm.frontend.onnx.relax import fixed_extents, source_names, supported_operators, to_relax
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
-from hetero_tvm.host.tvm import tvm
-
-relax = tvm.relax
+from hetero_tvm.host.tvm import IRModule, relax
 
 
 def import_onnx(
@@ -92,15 +91,14 @@ def _tensor_bytes(tensor: onnx.TensorProto) -> int:
     return elements * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
-def _signature(model: onnx.ModelProto, module: tvm.IRModule) -> Signature:
-    """Read the ends from the Relax function, and see that every value inside has a fixed shape."""
+def _signature(model: onnx.ModelProto, module: IRModule) -> Signature:
+    """Read inputs and outputs from the Relax function; refuses a value inside without a fixed shape."""
     main = module["main"]
     for block in main.body.blocks:
         for binding in block.bindings:
             ty = binding.var.ty
-            if _specs(ty) is None and not (
-                isinstance(ty, relax.ShapeType) and _numbers(ty.values) is not None
-            ):
+            is_fixed_shape = isinstance(ty, relax.ShapeType) and fixed_extents(ty.values) is not None
+            if _specs(ty) is None and not is_fixed_shape:
                 raise ModelError(
                     f"The shape of {ty} at node {source_names(binding.var)!r} is not known.",
                     hint="Shapes that depend on values are not supported; fix inputs with --shape.",
@@ -115,19 +113,12 @@ def _signature(model: onnx.ModelProto, module: tvm.IRModule) -> Signature:
     )
 
 
-def _specs(ty) -> list[tuple[tuple[int, ...], str]] | None:
-    """(shape, dtype) of a tensor or of each field of a tuple; None when one is unknown."""
+def _specs(ty: Any) -> list[tuple[tuple[int, ...], str]] | None:
+    """(shape, dtype) of a tensor, or of each field of a tuple; None when one is unknown."""
     if isinstance(ty, relax.TupleType):
         fields = [_specs(field) for field in ty.fields]
         return None if any(f is None for f in fields) else [spec for field in fields for spec in field]
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
-    dims = _numbers(ty.shape.values)
+    dims = fixed_extents(ty.shape.values)
     return None if dims is None else [(dims, str(ty.dtype))]
-
-
-def _numbers(values) -> tuple[int, ...] | None:
-    """Shape values as numbers; None when there are none or one is symbolic."""
-    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
-        return None
-    return tuple(int(dim) for dim in values)

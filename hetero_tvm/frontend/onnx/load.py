@@ -1,4 +1,4 @@
-"""Read an ONNX file: bytes, protobuf, external data.  Every defect of the file is a ModelError."""
+"""Reading of ONNX files: bytes, protobuf, external data.  Every defect of a file is a ModelError."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.onnx.constants import shortened, subgraphs
 
 #: Protobuf cannot hold more in one message.
 _LARGEST_FILE = 2**31 - 1
@@ -42,7 +43,7 @@ def load_onnx(path: Path) -> onnx.ModelProto:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """All tensors stored in a model: initializers and node attributes, subgraphs and functions too."""
+    """Tensors stored in a model: initializers and node attributes, subgraphs and functions too."""
     stack: list = [model.graph]
     for function in model.functions:
         stack.extend(function.node)
@@ -56,12 +57,11 @@ def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            if attribute.HasField("g"):
-                stack.append(attribute.g)
-            stack.extend(attribute.graphs)
+            stack.extend(subgraphs(attribute))
 
 
 def _read(path: Path) -> bytes:
+    """Content of a file; every reason why it cannot be read is a :class:`ModelError`."""
     if path.is_dir():
         found = sorted(p.name for p in path.glob("*.onnx"))
         hint = f"Name the file: {', '.join(found)}." if found else "Give the path of an .onnx file."
@@ -83,7 +83,7 @@ def _read(path: Path) -> bytes:
 
 
 def no_such_file(path: Path, pattern: str) -> ModelError:
-    """The error for a missing file; names one beside it that matches ``pattern`` and is called alike."""
+    """Error for a missing file; names one beside it that matches ``pattern`` and is called alike."""
     near = [p.name for p in path.parent.glob(pattern)] if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, near, n=1)
     hint = f"Did you mean {path.parent / close[0]}?" if close else "Check the path; zoo models are zoo:NAME."
@@ -91,6 +91,7 @@ def no_such_file(path: Path, pattern: str) -> ModelError:
 
 
 def _load_external(model: onnx.ModelProto, path: Path) -> None:
+    """Bring external data into the model; one error lists every tensor that fails."""
     external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
     problems = []
     for tensor in external:
@@ -102,16 +103,15 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
     if problems:
-        shown = problems[:10] + ([f"and {len(problems) - 10} more"] if len(problems) > 10 else [])
         raise ModelError(
             f"{path} keeps weights in external files that cannot be used.",
-            problems=shown,
+            problems=shortened(problems),
             hint=f"Put the data files that were written with the model into {path.parent.resolve()}.",
         )
 
 
 def _external_bytes(tensor: TensorProto, path: Path) -> bytes:
-    """The bytes of one external tensor; refuses files outside the folder of the model."""
+    """Bytes of one external tensor; refuses files outside the folder of the model."""
     entry = {item.key: item.value for item in tensor.external_data}
     location = entry.get("location", "")
     target = _inside(path, location)

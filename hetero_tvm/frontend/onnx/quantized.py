@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetero_tvm.host.tvm import tvm
-
-relax = tvm.relax
+from hetero_tvm.host.tvm import Expr, relax
 
 OPERATORS = ("QLinearMatMul", "QLinearConv", "ConvInteger")
 
-Convert = Callable[[str, list[Any], dict[str, Any]], Any]
+Convert = Callable[[str, "list[Expr | None]", "dict[str, Any]"], Expr]
 """Converts another ONNX operator: its name, inputs and attributes."""
 
+Normalize = Callable[[Expr], Expr]
+"""Gives an expression its type (:meth:`relax.BlockBuilder.normalize`)."""
 
-def convert(name: str, inputs: list[Any], attrs: dict[str, Any], other: Convert, normalize: Any) -> Any:
-    """The Relax expression of one node of :data:`OPERATORS`."""
+
+def convert(
+    name: str, inputs: list[Expr | None], attrs: dict[str, Any], other: Convert, normalize: Normalize
+) -> Expr:
+    """Relax expression of one node of :data:`OPERATORS`."""
     inputs = [*inputs, *[None] * (9 - len(inputs))]
     if name == "ConvInteger":
         x, w, x_zero, w_zero = inputs[:4]
-        return other("Conv", [_whole(x, x_zero, normalize), _whole(w, w_zero, normalize), None], attrs)
+        return other("Conv", [_centered(x, x_zero, normalize), _centered(w, w_zero, normalize), None], attrs)
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, bias = inputs
     left = _dequantized(a, a_scale, a_zero, 0, normalize)
     if name == "QLinearMatMul":
@@ -45,19 +48,20 @@ def convert(name: str, inputs: list[Any], attrs: dict[str, Any], other: Convert,
     return relax.op.quantize(y, y_scale, y_zero, axis=0, out_dtype=str(y_zero.ty.dtype))
 
 
-def _flat(value: Any, normalize: Any) -> Any:
-    """A quantiser's parameter of one element as a scalar."""
+def _flat(value: Expr, normalize: Normalize) -> Expr:
+    """Parameter of a quantiser, as a scalar where it has one element."""
     return normalize(relax.op.reshape(value, ())) if [int(e) for e in value.ty.shape] == [1] else value
 
 
-def _dequantized(x: Any, scale: Any, zero: Any, axis: int, normalize: Any) -> Any:
+def _dequantized(x: Expr, scale: Expr, zero: Expr | None, axis: int, normalize: Normalize) -> Expr:
+    """Float32 values of a quantised tensor."""
     zero = relax.const(0, str(x.ty.dtype)) if zero is None else zero
     scale, zero = _flat(scale, normalize), _flat(zero, normalize)
     return normalize(relax.op.dequantize(x, scale, zero, axis=axis, out_dtype="float32"))
 
 
-def _whole(x: Any, zero: Any, normalize: Any) -> Any:
-    """``x`` less its zero point, int32."""
+def _centered(x: Expr, zero: Expr | None, normalize: Normalize) -> Expr:
+    """``x`` less its zero point, as int32."""
     whole = normalize(relax.op.astype(x, "int32"))
     if zero is None:
         return whole

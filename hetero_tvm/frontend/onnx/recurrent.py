@@ -14,20 +14,21 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.cells import CELLS, Cell, Step, activations
+from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.cells import CELLS, Activation, Cell, Step, activations
 from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
-from hetero_tvm.frontend.onnx.contrib_body import Body
 
 _FAN = 16
-"""Parts of one Split or Concat."""
+"""Most parts of one Split or Concat."""
 _MOST_STEPS = 4096
+"""Most time steps, since each is written out."""
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 def recurrent(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """The nodes that stand for a recurrent one; None while the shape of its input or weights is unknown.
+    """Write out a recurrent node; None while the shape of its input or weights is unknown.
 
     Raises
     ------
@@ -43,12 +44,16 @@ def recurrent(
 
 
 class _Layer(Body):
-    """One recurrent node.  T time steps, B sequences, D directions, H values of state."""
+    """Nodes of a recurrent layer of T time steps, B sequences, D directions, H values of state."""
 
     def __init__(
-        self, node: onnx.NodeProto, opset: int, shapes: Mapping[int, tuple[int, ...]], types: Types,
+        self,
+        node: onnx.NodeProto,
+        opset: int,
+        shapes: Mapping[int, tuple[int, ...]],
+        types: Types,
         pool: ConstantPool,
-    ):  # fmt: skip
+    ):
         super().__init__(node, opset)
         self.cell, self.pool = CELLS[node.op_type], pool
         self.dtype = pool.dtype(node.input[0], types)
@@ -56,8 +61,7 @@ class _Layer(Body):
         (first, second, self.features), w, r = (shapes[index] for index in range(3))
         self.steps, self.batch = (second, first) if self.batch_first else (first, second)
         self.hidden = r[-1]
-        direction = self.attributes.get("direction", b"forward")
-        direction = direction.decode() if isinstance(direction, bytes) else direction
+        direction = as_text(self.attributes.get("direction", "forward"))
         self.reversed = _DIRECTIONS.get(direction, ())
         rows = self.cell.gates * self.hidden
         if w != (len(self.reversed), rows, self.features) or r != (len(self.reversed), rows, self.hidden):
@@ -75,6 +79,7 @@ class _Layer(Body):
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     def const(self, value: object, dtype: str = "float32") -> str:
+        """A Constant, the same for equal values."""
         array = np.array(value, dtype)
         key = (dtype, array.tobytes(), array.shape)
         if key not in self._constants:
@@ -87,7 +92,7 @@ class _Layer(Body):
     # ---- the whole ---------------------------------------------------------------------------
 
     def write(self) -> list[onnx.NodeProto]:
-        """The nodes that stand for the layer."""
+        """Write the whole layer; returns its nodes."""
         x = self.input(0)
         if self.batch_first:
             x = self.op("Transpose", x, perm=[1, 0, 2])
@@ -107,7 +112,7 @@ class _Layer(Body):
         return self.nodes
 
     def _direction(self, x: str, d: int, reverse: bool) -> tuple[list[str], str, str]:
-        """States by time, and the last ones."""
+        """Write one direction; returns its states by time, and the last ones (h, c)."""
         cell, inputs = self._cell(x, d)
         clip = self.attributes.get("clip")
         step = Step(
@@ -127,7 +132,8 @@ class _Layer(Body):
         assert h is not None
         return states, h, c or ""
 
-    def _activations(self, d: int) -> list:
+    def _activations(self, d: int) -> list[Activation]:
+        """Activations of direction d."""
         names = list(self.attributes.get("activations", self.cell.activations * len(self.reversed)))
         count = len(self.cell.activations)
         if len(names) != count * len(self.reversed):
@@ -140,7 +146,7 @@ class _Layer(Body):
     # ---- weights and inputs ------------------------------------------------------------------
 
     def _cell(self, x: str, d: int) -> tuple[Cell, list[list[str]]]:
-        """The cell with its weights, and what the input gives to its gates: by part, then by time."""
+        """The cell with its weights, and the input's share of its gates: by part, then by time."""
         linear = bool(self.attributes.get("linear_before_reset", 0))
         rows = self.cell.gates * self.hidden
         w, r = (self.op("Transpose", self._of(index, d), perm=[1, 0]) for index in (1, 2))
@@ -174,14 +180,14 @@ class _Layer(Body):
         return self.cell(recurrent, extra, peephole, coupled), inputs
 
     def _of(self, index: int, d: int) -> str:
-        """The part of direction d of an input, without that axis."""
+        """Part of direction d of an input, without the axis of directions."""
         x = self.input(index)
         if len(self.reversed) > 1:
             x = self.cut(x, 0, d, d + 1)
         return self.op("Squeeze", x, self.const([0], "int64"))
 
     def _initial(self, index: int, d: int) -> str | None:
-        """A state before the first step; None for zeros."""
+        """State before the first step; None for zeros."""
         name = self.input(index)
         if not name or (name in self.pool and not self.pool.array(name).any()):
             return None
@@ -192,10 +198,11 @@ class _Layer(Body):
         return self.reshape(name, self.batch, self.hidden)
 
     def _zeros(self) -> str:
+        """A zero that is broadcast to any state."""
         return self.const(np.zeros((1, 1)), self.dtype)
 
     def _masks(self) -> list[str]:
-        """Which sequences still run, as bool [B, 1] by time; "" where all do."""
+        """Masks of the sequences that still run, as bool [B, 1] by time; "" where all do."""
         lengths = self.input(4)
         if not lengths:
             return [""] * self.steps
@@ -210,7 +217,7 @@ class _Layer(Body):
     # ---- trees -------------------------------------------------------------------------------
 
     def _pieces(self, x: str, count: int) -> list[str]:
-        """``count`` equal parts along the first axis."""
+        """Divide ``x`` in ``count`` equal parts along the first axis."""
         if count == 1:
             return [x]
         size = 1
@@ -222,7 +229,7 @@ class _Layer(Body):
         return [piece for part, n in zip(outputs, sizes, strict=True) for piece in self._pieces(part, n)]
 
     def _join(self, parts: list[str]) -> str:
-        """Concatenation along the first axis."""
+        """Concatenate along the first axis."""
         while len(parts) > 1:
             groups = [parts[n : n + _FAN] for n in range(0, len(parts), _FAN)]
             parts = [group[0] if len(group) == 1 else self.op("Concat", *group, axis=0) for group in groups]

@@ -1,31 +1,34 @@
-"""Cleaned ONNX -> Relax through TVM's importer; each binding carries the name of its ONNX node."""
+"""Translation of cleaned ONNX to Relax through TVM's importer; each binding has the name of its ONNX node."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 
 from hetero_tvm.errors import HeteroTVMError, ModelError
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
+from hetero_tvm.frontend.onnx.body import as_text
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.fold import tensor_type
-from hetero_tvm.host.tvm import onnx_frontend, relax, tvm
+from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
 
 _SUFFIX = re.compile(r"#\d+$")
 
 
 def supported_operators() -> frozenset[str]:
-    """ONNX operators that TVM's importer has a converter for."""
+    """Names of the ONNX operators that TVM's importer, or this module, has a converter for."""
     # Strings and sequences have converters, but no code generation: they fail at a later step.
     return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant", *onnx_quantized.OPERATORS}
 
 
 def source_names(var: relax.Var | str) -> str:
-    """The ONNX node that a binding of an imported module stands for.
+    """Name of the ONNX node that a binding of an imported module stands for.
 
     A node that needs several bindings names its result plainly and the steps before it with a
     suffix: ``/encoder/Add#1``, ``/encoder/Add#2``, ``/encoder/Add``.
@@ -34,7 +37,7 @@ def source_names(var: relax.Var | str) -> str:
     return _SUFFIX.sub("", name)
 
 
-def to_relax(model: onnx.ModelProto) -> tvm.IRModule:
+def to_relax(model: onnx.ModelProto) -> IRModule:
     """Convert a cleaned model of fixed shapes; weights become constants.
 
     Raises
@@ -65,12 +68,14 @@ def to_relax(model: onnx.ModelProto) -> tvm.IRModule:
 
 
 class _Failed(BaseException):
-    """Carries (node, error) past the importer, which prints all operands for every ``Exception``."""
+    """Carrier of (node, error) past the importer, which prints all operands for every ``Exception``."""
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):
-    """TVM's importer, one node at a time: ends each node with a marker binding, so that the
-    bindings between two markers are known to stand for that node."""
+    """TVM's importer, one node at a time.
+
+    Each node ends with a marker binding: the bindings between two markers stand for one node.
+    """
 
     def __init__(self, graph: onnx.GraphProto):
         super().__init__({}, "float32", sanitize=False)
@@ -113,18 +118,18 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             if op_name == "Einsum" and (terms := _einsum_terms(attrs)) is not None:
                 return self.bb.normalize(relax.op.einsum(tuple(inputs), terms))
             if op_name == "ScatterND" and isinstance(inputs[1], tvm.ir.GenericConst):
-                inputs = [inputs[0], _from_the_beginning(inputs[0], inputs[1]), inputs[2]]
+                inputs = [inputs[0], _non_negative(inputs[0], inputs[1]), inputs[2]]
                 return self.bb.normalize(relax.op.scatter_nd(*inputs, _reduction(attrs)))
             if op_name == "Conv":
                 attrs = _explicit_padding(inputs[0], attrs)
-            if op_name == "Gather" and _static_shape(getattr(inputs[0], "ty", None)) is not None:
+            if op_name == "Gather" and _static_shape(inputs[0]) is not None:
                 return self.bb.normalize(_gather(inputs[0], inputs[1], attrs.get("axis", 0)))
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:
             raise _Failed(self.at, error) from error
 
     def _settle(self, node: onnx.NodeProto, name: str, value):
-        """Bind a result and hold its type against what ONNX inferred."""
+        """Bind a result; refuses one whose type is not what ONNX inferred."""
         if isinstance(value, relax.ShapeExpr):
             value = relax.const([int(dim) for dim in value.values], "int64")
         if not isinstance(value, relax.Expr):
@@ -136,7 +141,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if known is None or not known.elem_type or not isinstance(found, relax.TensorType):
             return value
         dtype = onnx_frontend.get_type(known.elem_type)
-        shape, (_, wanted) = _static_shape(found), tensor_type(known)
+        shape, (_, wanted) = _static_shape(value), tensor_type(known)
         fits = shape is not None and (
             wanted is None
             or (len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True)))
@@ -154,6 +159,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
 
 def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> ModelError:
+    """Error of ours for an error of TVM's importer."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = f"{type(error).__name__}: {(lines or [''])[-1][:300]}"
     if node is None:
@@ -165,8 +171,8 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
 
 
 def _gather(data: relax.Expr, indices: relax.Expr, axis: int) -> relax.Expr:
-    """One ``take``; TVM's converter spends six bindings on negative indices."""
-    size = _static_shape(data.ty)[axis]
+    """Convert a Gather to one ``take``; TVM's converter spends six bindings on negative indices."""
+    size = _static_shape(data)[axis]
     if isinstance(indices, tvm.ir.GenericConst):
         values = indices.value.numpy()
         if values.size and not -size <= values.min() <= values.max() < size:
@@ -175,14 +181,15 @@ def _gather(data: relax.Expr, indices: relax.Expr, axis: int) -> relax.Expr:
     return relax.op.take(data, indices, axis=axis, mode="wrap")
 
 
-def _numeric_bounds(bounds: list) -> bool:
+def _numeric_bounds(bounds: list[relax.Expr | None]) -> bool:
+    """Whether the bounds of a Clip are constants."""
     return all(
         b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds
     )
 
 
-def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
-    """Relax's own minimum and maximum; TVM's converter writes opaque kernels and tests each bound for NaN."""
+def _clip(x: relax.Expr, bounds: list[relax.Expr | None]) -> relax.Expr:
+    """Convert a Clip to Relax's minimum and maximum; TVM's opaque kernels also test bounds for NaN."""
     dtype = str(x.ty.dtype)
     for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
         if bound is not None:
@@ -190,10 +197,9 @@ def _clip(x: relax.Expr, bounds: list) -> relax.Expr:
     return x
 
 
-def _einsum_terms(attrs: dict) -> str | None:
-    """Subscripts with the result's letters written out; None for ellipses, which TVM's converter takes."""
-    equation = attrs["equation"]
-    equation = (equation.decode() if isinstance(equation, bytes) else equation).replace(" ", "")
+def _einsum_terms(attrs: dict[str, Any]) -> str | None:
+    """Subscripts of an Einsum with the result's letters written out; None for ellipses, which TVM takes."""
+    equation = as_text(attrs["equation"]).replace(" ", "")
     if "." in equation:
         return None
     if "->" in equation:
@@ -201,8 +207,8 @@ def _einsum_terms(attrs: dict) -> str | None:
     return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
 
 
-def _from_the_beginning(data: relax.Expr, places: relax.Expr) -> relax.Expr:
-    """Constant places of a scatter, none of which counts from the end.
+def _non_negative(data: relax.Expr, places: relax.Expr) -> relax.Expr:
+    """Constant places of a scatter, counted from the beginning.
 
     TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
     """
@@ -213,14 +219,14 @@ def _from_the_beginning(data: relax.Expr, places: relax.Expr) -> relax.Expr:
     return relax.const(np.where(values < 0, values + extents, values))
 
 
-def _reduction(attrs: dict) -> str:
-    name = attrs.get("reduction", b"none")
-    name = name.decode() if isinstance(name, bytes) else name
+def _reduction(attrs: dict[str, Any]) -> str:
+    """Relax's name of a scatter's reduction."""
+    name = as_text(attrs.get("reduction", "none"))
     return "update" if name == "none" else name
 
 
-def _extreme(op_name: str, inputs: list) -> relax.Expr:
-    """The greatest or least of several tensors; TVM's converter stacks broadcast copies and reduces them."""
+def _extreme(op_name: str, inputs: list[relax.Expr]) -> relax.Expr:
+    """Convert a Max or Min of several tensors pairwise; TVM's converter stacks broadcast copies to reduce."""
     step = relax.op.maximum if op_name == "Max" else relax.op.minimum
     result = inputs[0]
     for value in inputs[1:]:
@@ -228,13 +234,12 @@ def _extreme(op_name: str, inputs: list) -> relax.Expr:
     return result
 
 
-def _pad(inputs: list, attrs: dict) -> relax.Expr | None:
-    """Relax's own pad with a constant; None for other forms.  TVM's converter writes an opaque kernel."""
+def _pad(inputs: list[relax.Expr | None], attrs: dict[str, Any]) -> relax.Expr | None:
+    """Convert a Pad with a constant to Relax's; None for other forms.  TVM's is an opaque kernel."""
     x, *given = inputs
-    mode = attrs.get("mode", b"constant")
     arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
     pads, value, axes = (arrays + [None] * 3)[:3]
-    if mode not in (b"constant", "constant") or pads is None or pads.min(initial=0) < 0:
+    if as_text(attrs.get("mode", "constant")) != "constant" or pads is None or pads.min(initial=0) < 0:
         return None
     if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
         return None
@@ -246,11 +251,10 @@ def _pad(inputs: list, attrs: dict) -> relax.Expr | None:
     return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
 
 
-def _explicit_padding(x: relax.Expr, attrs: dict) -> dict:
-    """``auto_pad`` of a convolution as numbers; TVM's converter pads the input with an opaque kernel."""
-    mode = attrs.get("auto_pad", b"NOTSET")
-    mode = mode.decode() if isinstance(mode, bytes) else mode
-    shape = _static_shape(x.ty)
+def _explicit_padding(x: relax.Expr, attrs: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a convolution with ``auto_pad`` as numbers; TVM pads the input with an opaque kernel."""
+    mode = as_text(attrs.get("auto_pad", "NOTSET"))
+    shape = _static_shape(x)
     if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
         return attrs
     kernel, spatial = attrs["kernel_shape"], shape[2:]
@@ -265,14 +269,19 @@ def _explicit_padding(x: relax.Expr, attrs: dict) -> dict:
     return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
 
 
-def _static_shape(ty) -> list[int] | None:
-    """Dimensions of a tensor type as numbers, or None when one is unknown."""
-    if not isinstance(ty, relax.TensorType) or ty.shape is None or not isinstance(ty.shape, relax.ShapeExpr):
+def _static_shape(value: relax.Expr) -> tuple[int, ...] | None:
+    """Dimensions of a tensor as numbers, or None when one is unknown."""
+    ty = getattr(value, "ty", None)
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
-    dims = list(ty.shape.values)
-    if not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in dims):
+    return fixed_extents(ty.shape.values)
+
+
+def fixed_extents(values: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """Values of a Relax shape as numbers; None when there are none, or when one is symbolic."""
+    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
         return None
-    return [int(dim) for dim in dims]
+    return tuple(int(dim) for dim in values)
 
 
 # ---- names ---------------------------------------------------------------------------------
@@ -314,7 +323,7 @@ def _rename(function: relax.Function, marks: set[str], order: list[tuple[str, st
 
 
 def _defined(binding: relax.Binding) -> list[relax.Var]:
-    """Variables that a binding defines, those inside the branches of an If first."""
+    """Variables that a binding defines; those inside the branches of an If come first."""
     value = getattr(binding, "value", None)
     inner = []
     if isinstance(value, relax.If):
@@ -326,6 +335,8 @@ def _defined(binding: relax.Binding) -> list[relax.Var]:
 
 @relax.expr_functor.mutator
 class _Renamer(relax.PyExprMutator):
+    """Renaming of variables by name; bindings of ``marks`` are dropped."""
+
     def __init__(self, names: dict[str, str], marks: set[str]):
         super().__init__()
         self.names = names

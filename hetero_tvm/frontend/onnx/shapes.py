@@ -1,4 +1,4 @@
-"""Fix the shapes of a model's inputs; one error lists everything that is missing or contradictory."""
+"""Fixing of input shapes; one error lists everything that is missing or contradictory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fix_input_shapes(
     batch: int | None = None,
     sequence: int | None = None,
 ) -> dict[str, tuple[int, ...]]:
-    """The fixed shape of every input.
+    """Fixed shape of every input.
 
     A symbol that one given shape fixes is fixed in all inputs; ``batch`` and ``sequence`` fix
     symbols by their usual names.
@@ -62,6 +62,7 @@ def fix_input_shapes(
 
 
 def _declared(value: onnx.ValueInfoProto) -> _Dims | None:
+    """Dimensions that the model states for an input; None when not even their number."""
     if not value.type.HasField("tensor_type"):
         raise ModelError(
             f"Input {value.name!r} is not a tensor.", hint="Export the model with plain tensors as inputs."
@@ -80,12 +81,14 @@ def _declared(value: onnx.ValueInfoProto) -> _Dims | None:
 
 
 def _letters(dims: _Dims | None) -> str:
+    """Dimensions as text: ``1xNx?``."""
     return (
         "(any rank)" if dims is None else "x".join("?" if d is None else str(d) for d in dims) or "(scalar)"
     )
 
 
 def _symbols_by_role(declared: Mapping[str, _Dims | None], **roles: int | None) -> dict[str, int]:
+    """Sizes of the symbols whose names say ``batch`` or ``sequence``."""
     symbols: dict[str, int] = {}
     names = {d for dims in declared.values() for d in dims or () if isinstance(d, str)}
     for (role, size), pattern in zip(roles.items(), (_BATCH, _SEQUENCE), strict=True):
@@ -135,6 +138,7 @@ def _bind(name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str
 
 
 def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple]) -> None:
+    """Refuse dimensions that are left without a value, with the options that would fix them."""
     problems, options = [], []
     for name, dims in declared.items():
         if name not in fixed:
@@ -158,6 +162,7 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
 
 
 def _suggest(symbol: str | None, axis: int) -> int:
+    """Usual size of an open dimension, for a hint."""
     if symbol and _SEQUENCE.search(symbol):
         return 128
     if axis == 0 or (symbol and _BATCH.search(symbol)):

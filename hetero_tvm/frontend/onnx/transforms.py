@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.body import Body
 from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
-from hetero_tvm.frontend.onnx.contrib_body import Body
 
 _MOST_FACTORS = 1 << 24
-"""Elements of the matrix of a DFT."""
+"""Largest matrix of a DFT, in elements."""
 
 
 def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
-    """The nodes that stand for a DFT; None while its sizes are unknown.
+    """Write out a DFT; None while its sizes are unknown.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> l
 
 
 def _factors(used: int, length: int, wanted: int, inverse: bool) -> np.ndarray:
-    """[value, its real or imaginary part, frequency, real or imaginary part of the result]."""
+    """Factors of a DFT: [value, its real or imaginary part, frequency, the result's such part]."""
     angle = np.outer(np.arange(used), np.arange(wanted)) % length * (2 * np.pi / length)
     real, imaginary = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
     both = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
@@ -62,7 +62,7 @@ def _factors(used: int, length: int, wanted: int, inverse: bool) -> np.ndarray:
 
 
 def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
-    """The nodes that stand for a Col2Im of images; None while its sizes are unknown.
+    """Write out a Col2Im of images; None while its sizes are unknown.
 
     Raises
     ------
@@ -93,9 +93,7 @@ def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     dtype = pool.dtype(node.input[0], types)
     ones = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, 1, 1, 1))
     rest = [image[n] + pads[n] + pads[n + 2] - reach[n] - (counts[n] - 1) * strides[n] for n in range(2)]
-    y = b.op(
-        "ConvTranspose", x, b.const(ones, dtype), group=channels, strides=strides, dilations=dilations,
-        pads=pads, kernel_shape=block, output_padding=rest,
-    )  # fmt: skip
+    window = {"strides": strides, "dilations": dilations, "pads": pads, "kernel_shape": block}
+    y = b.op("ConvTranspose", x, b.const(ones, dtype), group=channels, **window, output_padding=rest)
     b.end(0, y)
     return b.nodes

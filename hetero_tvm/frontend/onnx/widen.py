@@ -1,9 +1,9 @@
-"""Models stored in half precision: float16 or bfloat16 at the ends, float32 inside.
+"""Widening of models stored in half precision: float16 or bfloat16 at the ends, float32 inside.
 
-What a model stores is no order to compute in it: accumulators and statistics are float32 everywhere, and
-which tensors are narrow is the choice of the target (``--precision``), by default what the model was stored
-in where the target has it.  So weights become float32, exactly; inputs and outputs keep their types behind
-casts.
+The type that a model is stored in is no order to compute in it: accumulators and statistics are float32
+everywhere, and which tensors are narrow is the choice of the target (``--precision``), by default what the
+model was stored in where the target has it.  So weights become float32, exactly; inputs and outputs keep
+their types behind casts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
 
 
 def stored_type(model: onnx.ModelProto) -> str:
-    """The type of most of a model's weights (without weights, of its ends): ``float32``, ``float16`` or
-    ``bfloat16``."""
+    """Type of most of a model's weights: ``float32``, ``float16`` or ``bfloat16``.
+
+    A model without weights has the type of its inputs and outputs.
+    """
     sizes: Counter[int] = Counter()
     for tensor in model.graph.initializer:
         sizes[tensor.data_type] += int(np.prod(tensor.dims, dtype=np.float64))
@@ -34,7 +36,7 @@ def stored_type(model: onnx.ModelProto) -> str:
 
 
 def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
-    """Change ``model``, which has its constants in ``pool``, and those; nothing where nothing is narrow."""
+    """Widen ``model`` and its constants in ``pool``, in place."""
     graph = model.graph
     for name in list(pool):
         if pool.type_of(name)[0] in NARROW:
@@ -57,11 +59,12 @@ def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
 
 
 def _is_narrow(value: onnx.ValueInfoProto) -> bool:
+    """Whether an input or output has a type of 16 bits."""
     return value.type.tensor_type.elem_type in NARROW
 
 
 def _cast(value: onnx.ValueInfoProto, taken: set[str], inward: bool) -> onnx.NodeProto:
-    """Between an end of the graph and its float32 form, which gets a name of its own."""
+    """Make a Cast between an end of the graph and its float32 form, which gets a name of its own."""
     name = f"{value.name}_float32"
     while name in taken:
         name += "_"
@@ -72,7 +75,7 @@ def _cast(value: onnx.ValueInfoProto, taken: set[str], inward: bool) -> onnx.Nod
 
 
 def _widen_attributes(node: onnx.NodeProto) -> None:
-    """Of the node, and of the nodes in its subgraphs."""
+    """Widen types and tensors in the attributes of a node, and of the nodes in its subgraphs."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in NARROW:
             attribute.i = TensorProto.FLOAT

@@ -1,1 +1,1 @@
-"""PyTorch programs to Relax: load, export to ONNX, and the program itself as the reference."""
+"""PyTorch programs to Relax: ``load``, ``to_onnx``, then as ONNX; ``run`` gives their reference numbers."""

@@ -1,4 +1,4 @@
-"""PyTorch front end: an exported program (object or ``.pt2`` file) -> :class:`ImportedModel`.
+"""PyTorch front end: from an exported program (object or ``.pt2`` file) to :class:`ImportedModel`.
 
 PyTorch's own exporter translates the program to ONNX, and the ONNX front end does the rest: one
 clean-up, one set of converters, one form for the fusion rules.  Names are those of the program:
@@ -65,7 +65,7 @@ def import_torch(
 
 
 def _open_inputs(torch: Any, program: Any) -> dict[str, list[Any]]:
-    """Dimensions of each tensor input as the program has them: numbers or expressions of symbols."""
+    """Dimensions of each tensor input in the program: numbers or expressions of symbols."""
     names = set(program.graph_signature.user_inputs)
     return {
         node.name: [dim.node.expr if isinstance(dim, torch.SymInt) else dim for dim in node.meta["val"].shape]

@@ -1,4 +1,4 @@
-"""Read a ``.pt2`` file: a program saved by ``torch.export.save``.  Every defect is a ModelError."""
+"""Reading of ``.pt2`` files: programs saved by ``torch.export.save``.  Every defect is a ModelError."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require(module: str) -> Any:
 
 
 def load_program(path: Path) -> Any:
-    """The ``torch.export.ExportedProgram`` in a file.
+    """Load the ``torch.export.ExportedProgram`` in a file.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def is_program(path: Path) -> bool:
 
 
 def _definition(path: Path) -> bytes | None:
-    """The JSON text of the program in an archive."""
+    """JSON text of the program in an archive; None when there is none."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -95,6 +95,7 @@ def _import_containers(path: Path) -> None:
 
 
 def _unreadable(path: Path, messages: list[str], error: Exception) -> ModelError:
+    """Error for a file that PyTorch cannot read, with the reason that it logged or raised."""
     lines = [line.strip() for text in (*messages, str(error)) for line in text.splitlines() if line.strip()]
     missing = next((line for line in lines if "in pytree is not registered" in line), None)
     if missing is not None:

@@ -1,4 +1,4 @@
-"""Run an exported PyTorch program as PyTorch does, in float32 and in float64: the reference of its import."""
+"""Exported PyTorch programs run by PyTorch, in float32 and in float64: the reference of their import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TorchProgram:
         self.engine = f"torch {torch.__version__}"
 
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
-        """All tensors that the program returns, in order.
+        """Compute the tensors that the program returns, in order.
 
         Parameters
         ----------
@@ -59,13 +59,13 @@ class TorchProgram:
         return tuple(value.detach().cpu().numpy() for value in returned)
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The program as PyTorch translates it, its open dimensions left open."""
+        """Translate the program as PyTorch does, its open dimensions left open."""
         from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
         return to_onnx(self.program)
 
     def _arguments(self, torch: Any, inputs: Mapping[str, np.ndarray], double: bool) -> list[Any]:
-        """What the flat graph takes: weights and constants, then the caller's inputs."""
+        """Arguments of the flat graph: weights and constants, then the caller's inputs."""
         kinds = torch.export.graph_signature.InputKind
         program = self.program
         arguments = []

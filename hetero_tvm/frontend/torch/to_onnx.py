@@ -1,4 +1,4 @@
-"""An exported PyTorch program -> ONNX through PyTorch's own exporter, in the program's names."""
+"""Translation of exported PyTorch programs to ONNX by PyTorch's own exporter, in the program's names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.constants import shortened
 from hetero_tvm.frontend.torch.load import quiet, require
 
 #: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
@@ -78,10 +79,10 @@ def _refuse_changes(signature: Any) -> None:
 
 
 def _impure(problems: list[str]) -> ModelError:
-    shown = problems[:12] + ([f"and {len(problems) - 12} more"] if len(problems) > 12 else [])
+    """Error for a program that is not a pure function of tensors."""
     return ModelError(
         "The program is not a fixed function of tensors.",
-        problems=shown,
+        problems=shortened(problems),
         hint="Call model.eval() before torch.export.export, and export without caches and number inputs.",
     )
 
@@ -97,7 +98,7 @@ def _trains(torch: Any, node: Any) -> bool:
 
 
 def _translation_error(program: Any, error: Exception) -> ModelError:
-    """What the exporter could not do; all operators without translation, if that was the reason."""
+    """Error for a failed translation; lists all operators without translation, if that was the reason."""
     causes = []
     link: BaseException | None = error
     while link is not None and link not in causes:

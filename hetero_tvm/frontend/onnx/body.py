@@ -1,4 +1,4 @@
-"""Writes the plain nodes that replace one fused operator."""
+"""Writer of the plain nodes that replace one fused operator."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from onnx import helper, numpy_helper
 ShapeOf = Callable[[str], tuple[int | None, ...] | None]
 
 
+def as_text(value: str | bytes) -> str:
+    """Text of a string attribute, which ONNX stores as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 class Body:
-    """Collects the nodes that replace one.
+    """Nodes that replace one.
 
     Parameters
     ----------
     node : the node to replace; new nodes bear its name, new tensors that of its first result, which
         no other node has.
-    opset : of the default domain, which decides what may be used.
-    shape_of : what is known of the shape of a tensor (None for dimensions that are not).
+    opset : version of the default domain, which decides what may be used.
+    shape_of : gives the shape of a tensor as far as it is known (None for dimensions that are not).
     """
 
     def __init__(self, node: onnx.NodeProto, opset: int, shape_of: ShapeOf = lambda name: None):
@@ -37,7 +42,7 @@ class Body:
         return self.node.output[index] if index < len(self.node.output) else ""
 
     def op(self, kind: str, *inputs: str, output: str = "", **attributes: object) -> str:
-        """A plain node; returns its (first) output, under a name of its own unless given."""
+        """Add a plain node; returns its (first) output, under a name of its own unless given."""
         number = f"{kind}_{len(self.nodes)}"
         output = output or f"{self._prefix}/{number}"
         name = f"{self.node.name}/{number}"
@@ -45,17 +50,18 @@ class Body:
         return output
 
     def split(self, x: str, axis: int, extents: list[int]) -> list[str]:
-        """Parts along an axis (from opset 13 on)."""
+        """Add a Split along an axis (from opset 13 on); returns its outputs."""
         first = self.op("Split", x, self.const(extents, "int64"), axis=axis)
         node = self.nodes[-1]
         node.output.extend(f"{first}_{n}" for n in range(1, len(extents)))
         return list(node.output)
 
     def const(self, value: object, dtype: str = "float32") -> str:
+        """Add a Constant."""
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
 
     def rank(self, name: str, usual: int) -> int:
-        """Dimensions of a tensor, ``usual`` where nothing says how many."""
+        """Number of dimensions of a tensor, ``usual`` where it is not known."""
         shape = self._shape_of(name)
         return usual if shape is None else len(shape)
 
@@ -64,29 +70,30 @@ class Body:
         return not name or 0 in (self._shape_of(name) or ())
 
     def extent(self, x: str, axis: int) -> str:
-        """One dimension of a tensor, as int64 [1]."""
+        """Extent of a tensor along an axis, as int64 [1]."""
         return self.op("Gather", self.op("Shape", x), self.const([axis], "int64"), axis=0)
 
     def cut(self, x: str, axis: int, start: int, end: int) -> str:
+        """Add a Slice along one axis."""
         return self.op("Slice", x, *(self.const([value], "int64") for value in (start, end, axis)))
 
     def reduce(self, kind: str, x: str, axes: list[int], keepdims: int, axes_as_input: int) -> str:
-        """A reduction; from opset ``axes_as_input`` on the operator takes its axes as an input."""
+        """Add a reduction; from opset ``axes_as_input`` on the operator takes its axes as an input."""
         if self.opset >= axes_as_input:
             return self.op(kind, x, self.const(axes, "int64"), keepdims=keepdims)
         return self.op(kind, x, axes=axes, keepdims=keepdims)
 
     def mean(self, x: str, axes: tuple[int, ...] = (-1,)) -> str:
-        """Over the last axes, which stay."""
+        """Mean over the last axes, which stay."""
         return self.reduce("ReduceMean", x, list(axes), 1, axes_as_input=18)
 
     def end(self, index: int, value: str) -> None:
-        """Give ``value`` the name of an output when somebody asks for that."""
+        """Give ``value`` the name of an output that is asked for."""
         if self.wants(index):
             self.op("Identity", value, output=self.wants(index))
 
     def norm(self, x: str, scale: str, shift: str, default_eps: float, *, centered: bool) -> None:
-        """Layer or RMS norm of x as output 0."""
+        """Write layer or RMS norm of ``x`` as output 0."""
         eps = float(self.attributes.get("epsilon", default_eps))
         base = x
         if centered:
