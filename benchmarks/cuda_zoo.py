@@ -25,10 +25,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.gpu import static_checks
 from hetero_tvm import zoo
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile.build import BuiltModel
-from hetero_tvm.targets.cuda import codegen, compilers, static_checks, toolchain
+from hetero_tvm.targets.cuda import codegen, compilers, toolchain
 
 TARGET = "cuda:sm_80,sm_90"
 

@@ -63,7 +63,7 @@ def _library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """One function of the library.  :class:`CudaError` when it fails."""
+    """Call a function of the library.  :class:`CudaError` when it fails."""
     code = getattr(_library(), name)(*arguments)
     if code:
         raise CudaError(name, code, (_library().cudaGetErrorString(code) or b"?").decode())
@@ -80,7 +80,7 @@ def synchronize() -> None:
 
 
 class Stream:
-    """A stream of its own that does not wait for the default stream, nor it for this one."""
+    """A new stream; it and the default stream do not wait for each other."""
 
     def __init__(self, device: int = 0):
         call("cudaSetDevice", device)
@@ -89,7 +89,7 @@ class Stream:
         self.handle: int = handle.value or 0
 
     def wait(self, event: Event) -> None:
-        """Work queued after this starts when ``event`` has happened."""
+        """Hold work that is queued after this until ``event`` has happened."""
         wait(self.handle, event)
 
     def synchronize(self) -> None:
@@ -119,7 +119,7 @@ class Event:
         call("cudaEventSynchronize", self.handle)
 
     def seconds_since(self, earlier: Event) -> float:
-        """Between two timed events that have happened."""
+        """Seconds between two timed events that have happened."""
         milliseconds = c_float()
         call("cudaEventElapsedTime", byref(milliseconds), earlier.handle, self.handle)
         return milliseconds.value / 1e3
@@ -129,7 +129,7 @@ class Event:
 
 
 def wait(stream: int, event: Event) -> None:
-    """Work queued on ``stream`` (a handle) after this starts when ``event`` has happened."""
+    """Hold work that is queued on ``stream`` (a handle) after this until ``event`` has happened."""
     call("cudaStreamWaitEvent", stream, event.handle, 0)
 
 
@@ -174,7 +174,7 @@ class Pinned:
 
 
 def _quietly(name: str, handle: Any, *more: Any) -> None:
-    """For clean-up, where an error (a context that is gone) helps nobody."""
+    """Call a function of the library in clean-up, where an error (a context that is gone) helps nobody."""
     if handle:
         try:
             getattr(_library(), name)(handle, *more)

@@ -1,4 +1,4 @@
-"""TVM's CUDA runtime for loading libraries: found, or refused with what to install."""
+"""GPUs of this machine, and TVM's CUDA runtime: found, or refused with a hint at what to install."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMULATE_VARIABLE = "HETERO_TVM_CUDA_EMULATE"
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that is there: its number, name and compute capability (80 for 8.0)."""
+    """A GPU of this machine: its number, name and compute capability (80 for 8.0)."""
 
     index: int
     name: str
@@ -32,7 +32,7 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def missing_driver() -> str | None:
-    """Why the NVIDIA driver cannot be used; None when it can."""
+    """Reason why the NVIDIA driver cannot be used; None when it can."""
     try:
         ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
     except OSError as error:
@@ -119,7 +119,7 @@ def _load_cudart() -> None:
 
 
 def device_count() -> int:
-    """How many GPUs the driver offers.  :class:`LibraryError` without a driver, or with one too old."""
+    """Number of GPUs that the driver offers.  :class:`LibraryError`: there is no driver, or one too old."""
     start()
     try:
         return int(tvm_runtime.start().function("runtime.GetCudaDeviceCount")())

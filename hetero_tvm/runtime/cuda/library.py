@@ -167,7 +167,7 @@ class CudaLibrary(Library):
             return self._call_main(tensors)
 
     def _without_graphs(self, error: LibraryError, stream: int, tensors: list[Any]) -> Any:
-        """Not every device and driver can capture; if it was something else, it fails again."""
+        """Run again without graphs, which not every device and driver can capture; other errors recur."""
         if self.cuda_graph != "on":
             raise error
         reason = str(error.__cause__ or error).strip().splitlines()[0]

@@ -95,6 +95,7 @@ class Nvrtc(Toolchain):
 
 
 def _refused(compiler: str, arch: str, log: str) -> TargetError:
+    """The error for source that a compiler refused, with the errors of its log."""
     lines = [line.strip() for line in log.strip().splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()] or lines
     return TargetError(f"{compiler} does not compile the kernels for {arch}", problems=errors[:8])
@@ -126,6 +127,7 @@ def find() -> Toolchain:
 
 @functools.lru_cache(maxsize=1)
 def find_nvcc() -> Nvcc | None:
+    """The compiler of a CUDA toolkit; None without one."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     for home in [*filter(None, homes), "/usr/local/cuda"]:
         if (path := Path(home) / "bin" / "nvcc").is_file():
@@ -136,6 +138,7 @@ def find_nvcc() -> Nvcc | None:
 
 @functools.lru_cache(maxsize=1)
 def find_nvrtc() -> Nvrtc | None:
+    """NVRTC from NVIDIA's wheels, with the headers that kernels need; None without them."""
     folders = wheel_folders()
     for folder in folders:
         for library in sorted((folder / "lib").glob("libnvrtc.so.*")):

@@ -1,4 +1,4 @@
-"""What a cubin says about its kernels, without running them: it is an ELF file.
+"""Facts of kernels in a cubin, which is an ELF file; nothing runs.
 
 Registers stand in the upper byte of the code section's ``sh_info``; stack and parameters are in the
 ``.nv.info`` sections (attributes as ``cuobjdump -elf`` prints them).
@@ -63,7 +63,7 @@ def kernels_of(cubin: bytes) -> dict[str, KernelFacts]:
 
 
 def _global_info(cubin: bytes, header: tuple[int, ...] | None) -> dict[int, dict[int, int]]:
-    """Symbol index -> attribute -> value."""
+    """Attributes of kernels from the ``.nv.info`` section: symbol index -> attribute -> value."""
     result: dict[int, dict[int, int]] = {}
     if header is None:
         return result

@@ -1,4 +1,4 @@
-"""Make TVM's CUDA module type available in this process, whether or not there is a driver."""
+"""Availability of TVM's CUDA module type in this process, whether or not there is a driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 
 
 def enable_module() -> None:
-    """After this call TVM can create, export and load CUDA modules.
+    """Enable TVM to create, export and load CUDA modules.
 
     Without an NVIDIA driver the two libraries that TVM's runtime links are replaced by a stand-in:
     enough to build, and nothing runs.

@@ -24,11 +24,12 @@ from hetero_tvm.targets.cuda import codegen, kernel_facts
 _SAMPLE = 1e-3
 """Seconds of one sample: a thousand times the resolution of an event."""
 _MOST_LAUNCHES = 256
+"""Launches of one sample at most."""
 _LEAST_SAMPLES = 3
 _WARM_UP = (4e-3, 6e-2)
-"""Least and most seconds before the first sample: between candidates a GPU lowers its clocks."""
+"""Least and most seconds of warm-up: between candidates a GPU lowers its clocks."""
 _L2 = 3
-"""How often the sets of operands overflow the L2 cache."""
+"""Size of the sets of operands together, in L2 caches."""
 
 
 def compile_candidate(function: Any, machine: GpuModel, path: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Not covered: TMA and mbarrier; data races between barriers; reads out of bounds.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ _ELEMENT = {"f16": "half", "bf16": "nv_bfloat16", "s8": "signed char", "u8": "uc
 
 
 class Emulator(Toolchain):
-    """Host code behind the magic that ``standin.cc`` knows, in place of a cubin."""
+    """Compiler to host code, behind the magic number that ``standin.cc`` knows in place of a cubin."""
 
     name = "emulator"
     version = "4"
@@ -63,13 +64,11 @@ def compiled(text: str, flags: Sequence[str] = ()) -> Path:
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def translate(source: str) -> str:
-    """C++ over ``emulated.h`` with one ``emulated_<kernel>`` per kernel of ``source``."""
+    """C++ over ``emulated.h`` with a function ``emulated_<kernel>`` for each kernel of ``source``."""
     marker = source.index("#define ushort unsigned short")
     body = source[source.index("#endif", marker) + len("#endif") :]
     body = _PACK.sub(r"*seen((\1)(\2))", _static_shared(_replace_asm(body)))
@@ -92,6 +91,7 @@ def translate(source: str) -> str:
 
 
 def _needs_fibers(body: str, whole: str) -> bool:
+    """Whether threads of a block meet in a kernel, so that each needs a stack of its own."""
     if _COLLECTIVE.search(body):
         return True
     helpers = re.findall(r"__device__[^;{]*?(\w+)\([^;{]*\) \{", whole)
@@ -99,6 +99,7 @@ def _needs_fibers(body: str, whole: str) -> bool:
 
 
 def _functions(source: str) -> dict[str, str]:
+    """Bodies of the kernels by name."""
     result = {}
     for match in _KERNEL.finditer(source):
         depth, at = 1, match.end()
@@ -114,7 +115,7 @@ def _split(parameters: str) -> list[str]:
 
 
 def _static_shared(body: str) -> str:
-    """Static shared arrays become places in the block's shared memory."""
+    """Source in which static shared arrays are places in the block's shared memory."""
     at = 0
 
     def place(match: re.Match) -> str:
@@ -135,6 +136,7 @@ def _static_shared(body: str) -> str:
 
 
 def _replace_asm(body: str) -> str:
+    """Source in which inline assembly is calls of ``emulated.h``."""
     out, done = [], 0
     for match in _ASM.finditer(body):
         if match.start() < done:
@@ -154,7 +156,7 @@ def _replace_asm(body: str) -> str:
 
 
 def _instruction(text: str) -> str:
-    """One inline-assembly statement as a call of ``emulated.h``."""
+    """An inline-assembly statement as a call of ``emulated.h``."""
     outputs, inputs = [], []
     for match in re.finditer(r'"([=+]?)[a-z]"\s*\(', text):
         depth, at = 1, match.end()

@@ -1,6 +1,6 @@
 """A schedule for any kernel that no design space knows.
 
-Kernels without reductions first, as :mod:`.pointwise` writes them; then TVM's dlight rules in their
+Kernels without reductions first, as the elementwise space writes them; then TVM's dlight rules in their
 order, each guarded: a rule that throws, or whose schedule does not become CUDA C++, leaves the kernel to the
 next one, and the last resort (inline what can be inlined, fuse each block's spatial loops, spread them over
 blocks of threads) holds for every function with blocks that calls nothing of the host.
@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.errors import BuildError
-from hetero_tvm.host.tvm import dlight, s_tir, tirx, tvm
+from hetero_tvm.host.tvm import PrimFunc, TVMTarget, dlight, s_tir, tirx, tvm
 from hetero_tvm.machines.gpu import GpuModel
-from hetero_tvm.schedules.cuda.tensor_program import elementwise as pointwise
+from hetero_tvm.schedules.cuda.tensor_program import elementwise
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import nests_of, without_empty
 from hetero_tvm.targets.cuda.codegen import rejects
 from hetero_tvm.targets.cuda.thread_binding import is_bound
@@ -25,7 +25,7 @@ RULE = "hetero.rule"
 """Attribute of a scheduled kernel: which rule made it."""
 
 
-def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
+def schedule(function: PrimFunc, target: TVMTarget, machine: GpuModel) -> PrimFunc:
     """The function with every store bound to GPU threads.
 
     Parameters
@@ -41,7 +41,7 @@ def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
     if is_bound(function):
         return function
     function = _with_root(function)
-    if (found := _pointwise(function, machine)) is not None:
+    if (found := _elementwise(function, machine)) is not None:
         return found.with_attr(RULE, "pointwise")
     with target:
         for rule in _rules(function):
@@ -58,25 +58,27 @@ def schedule(function: Any, target: Any, machine: GpuModel) -> Any:
     return found.with_attr(RULE, "generic")
 
 
-def _with_root(function: Any) -> Any:
-    """A kernel of one hand-written block (an indexed assignment) gets the root that schedules look for."""
+def _with_root(function: PrimFunc) -> PrimFunc:
+    """Add the root that schedules look for to a kernel of one hand-written block (an indexed assignment)."""
     body = function.body
     if not isinstance(body, s_tir.SBlockRealize) or body.block.name_hint == "root":
         return function
     return function.with_body(s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body)))
 
 
-def _pointwise(function: Any, machine: GpuModel) -> Any:
-    """Several results without reductions (the parts of a split), or empty ones: a vectorised kernel each."""
+def _elementwise(function: PrimFunc, machine: GpuModel) -> PrimFunc | None:
+    """The function as vectorised kernels where it reduces nothing (the parts of a split), or has no elements;
+    None for others."""
     nests = nests_of(function)
     if nests is not None and nests.empty:
         nests = without_empty(nests)
-    if nests is None or pointwise.refuses(nests) is not None:
+    if nests is None or elementwise.refuses(nests) is not None:
         return None
-    return pointwise.emit(nests, **pointwise.default(nests, machine))
+    return elementwise.emit(nests, **elementwise.default(nests, machine))
 
 
-def _rules(function: Any) -> list[Any]:
+def _rules(function: PrimFunc) -> list[Any]:
+    """TVM's rules to try, in order."""
     gpu = dlight.gpu
     rules = [gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
     # The matmul rule's tensor-core form of int8 schedules, and then does not compile.
@@ -84,7 +86,8 @@ def _rules(function: Any) -> list[Any]:
     return rules if integer else [gpu.Matmul(), *rules]
 
 
-def _apply(rule: Any, function: Any, target: Any) -> Any:
+def _apply(rule: Any, function: PrimFunc, target: TVMTarget) -> PrimFunc | None:
+    """The function as a rule schedules it; None where it does not apply or fails."""
     try:
         found = rule.apply(function, target, False)
     except Exception:  # a rule that trips over a shape: the next one gets the function
@@ -98,26 +101,26 @@ def _apply(rule: Any, function: Any, target: Any) -> Any:
     return module[variable]
 
 
-def bind_blocks(function: Any) -> Any:
-    """The last resort: each block's spatial loops, fused, over blocks of :data:`THREADS` threads.
+def bind_blocks(function: PrimFunc) -> PrimFunc:
+    """Schedule of last resort: each block's spatial loops, fused, over blocks of :data:`THREADS` threads.
 
     One thread computes one element from start to end, reductions included; correct for any function
     of blocks, and meant for the small oddities only.
     """
-    plan = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
-    for block in plan.get_child_blocks(plan.get_sblock("root")):
-        loops = plan.get_loops(block)
-        kinds = [variable.iter_type for variable in plan.get(block).iter_vars]
+    sch = s_tir.Schedule(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        loops = sch.get_loops(block)
+        kinds = [variable.iter_type for variable in sch.get(block).iter_vars]
         same = len(loops) == len(kinds)  # a block without axes has iter vars, and no loops
         spatial = [x for x, kind in zip(loops, kinds, strict=False) if same and kind == tirx.IterVar.DataPar]
         if not spatial:
-            plan.bind(plan.add_unit_loop(loops[0] if loops else block), "blockIdx.x")
+            sch.bind(sch.add_unit_loop(loops[0] if loops else block), "blockIdx.x")
             continue
-        plan.reorder(*spatial, *(loop for loop in loops if loop not in spatial))
-        outer, inner = plan.split(plan.fuse(*spatial), [None, THREADS])
-        plan.bind(outer, "blockIdx.x")
-        plan.bind(inner, "threadIdx.x")
-    result = plan.mod["main"]
+        sch.reorder(*spatial, *(loop for loop in loops if loop not in spatial))
+        outer, inner = sch.split(sch.fuse(*spatial), [None, THREADS])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+    result = sch.mod["main"]
     if function.attrs and "global_symbol" in function.attrs:
         return result.with_attr("global_symbol", function.attrs["global_symbol"])
     return result.without_attr("global_symbol")

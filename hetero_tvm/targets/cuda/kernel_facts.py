@@ -15,7 +15,7 @@ _RESERVED_IN_CUBIN = 90  # ... and which cubins count as the kernel's own from t
 
 
 def of_module(module: DeviceModule) -> dict[str, Any]:
-    """For each kernel of one architecture: registers, stack, shared memory, threads, occupancy.
+    """Registers, stack, shared memory, threads and occupancy of each kernel of one architecture.
 
     Empty for code that is not a cubin (the CPU emulation's).
     """
@@ -41,7 +41,7 @@ def of_module(module: DeviceModule) -> dict[str, Any]:
 
 
 def worst(kernels: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """One row for all kernels of a candidate (a split reduction has two): what limits it most."""
+    """Facts of a candidate with several kernels (a split reduction has two): the ones that limit it most."""
     every = list(kernels)
     known = [kernel["occupancy"] for kernel in every if kernel["occupancy"] is not None]
     largest = {name: max(kernel[name] for kernel in every) for name in ("registers", "stack", "shared")}
@@ -49,7 +49,7 @@ def worst(kernels: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def threads_of(launch: Launch | None) -> int | None:
-    """Threads of a block; None when only the run knows."""
+    """Threads of a block; None where they are only known at run time."""
     if launch is None or None in launch.block:
         return None
     x, y, z = launch.block
@@ -57,7 +57,7 @@ def threads_of(launch: Launch | None) -> int | None:
 
 
 def occupancy(model: GpuModel, threads: int, registers: int, shared: int) -> float:
-    """Resident warps of a multiprocessor over the most it can hold; 0 when a block does not fit.
+    """Resident warps of a multiprocessor as a share of the most it can hold; 0 when a block does not fit.
 
     The limits of the CUDA occupancy calculator: threads, blocks, registers, shared memory.
     """

@@ -1,4 +1,4 @@
-"""Choosing candidates without running them: the cost model, and facts of the compiled code.
+"""Ranking of candidates without running them: by the cost model, and by facts of the compiled code.
 
 Nothing is measured here.  The cost model (the space's own estimate, bent by whatever was measured on
 this architecture) says which points to compile.  A candidate counts when its machine code fits the
@@ -31,8 +31,9 @@ WARNING = (
     "and by registers, stack, shared memory and occupancy of their machine code"
 )
 _MOST_SCORED = 20000
+"""Points of a space that are given a score at most."""
 _NEAR = 4
-"""Candidates of the model's order among which occupancy decides."""
+"""First candidates of the model's order, among which occupancy decides."""
 
 
 def rank(
@@ -98,7 +99,7 @@ def _shares(tasks: Sequence[Any], trials: int) -> dict[str, int]:
 
 
 def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[str, SpaceModel]:
-    """A cost model per space, which has learnt whatever was measured on GPUs of this architecture."""
+    """Cost models by space, trained with whatever was measured on GPUs of this architecture."""
     models: dict[str, SpaceModel] = {}
     for task in tasks:
         model = models.setdefault(task.space.name, SpaceModel())
@@ -136,7 +137,7 @@ def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[
 
 
 def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
-    """Facts of a candidate's kernel, or why there is none."""
+    """Facts of a candidate's kernel, or the reason why there is none."""
     try:
         kernel = target.stamp(task.space.emit(task.op, point, target.machine))
         with codegen.collect() as made:
@@ -149,7 +150,7 @@ def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
 
 
 def refusal(known: dict[str, Any] | str) -> str | None:
-    """Why a candidate does not count; None when it does."""
+    """Kind of failure of a candidate that does not count; None when it does."""
     if isinstance(known, str):
         return "build_error"
     if known["stack"]:

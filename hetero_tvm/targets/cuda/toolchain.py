@@ -1,4 +1,4 @@
-"""From CUDA C++ to machine code, whichever compiler does it.
+"""Compilation of CUDA C++ to machine code, whichever compiler does it.
 
 Results are cached by content, so that building again, or tuning a kernel that was built before, costs
 nothing.
@@ -24,11 +24,11 @@ _DYNAMIC_SHARED = re.compile(
 
 
 class Toolchain(ABC):
-    """One compiler of CUDA C++."""
+    """A compiler of CUDA C++."""
 
     name: str = ""
     keeps_ptx: bool = False
-    """Whether compiling machine code leaves the virtual assembly in the cache: for who asks for both."""
+    """Whether compiling machine code leaves its PTX in the cache, for callers that want both."""
 
     @property
     @abstractmethod
@@ -43,7 +43,7 @@ class Toolchain(ABC):
 
     @abstractmethod
     def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
-        """What comes of the source by kind (``cubin``, ``ptx``): the kind that is asked for, or more."""
+        """Compiled forms of the source by kind (``cubin``, ``ptx``): the kind that is asked for, or more."""
 
     def cubin(self, source: str, arch: str) -> bytes:
         """Machine code for one architecture.

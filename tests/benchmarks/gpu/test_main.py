@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.gpu.main import main
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
-from tests.targets.cuda.fixtures import emulated  # noqa: F401
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu.py"
 
@@ -22,7 +21,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
+def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "results.json"
     done = run("--only", "group_norm", "--out", out)
@@ -46,7 +45,7 @@ def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):  # noqa: F811
 
 
 @pytest.mark.exhaustive
-def test_a_killed_command_loses_nothing(tmp_path, emulated):  # noqa: F811
+def test_a_killed_command_loses_nothing(tmp_path, emulated):
     """Killed after its first entry; the next command begins in an empty folder, as on a lent machine."""
     pytest.importorskip("torch")
     first, kept = tmp_path / "first" / "results.json", tmp_path / "kept"

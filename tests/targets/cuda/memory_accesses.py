@@ -1,4 +1,4 @@
-"""How well the memory accesses of a kernel suit the hardware, found without a GPU.
+"""Costs of the memory accesses of a kernel, found without a GPU.
 
 The CPU emulation runs one block and notes every address.  Of each instruction of a warp we count what it
 costs and what it would cost at best: in shared memory wavefronts (32 banks of 4 bytes; the lanes of a
@@ -31,7 +31,7 @@ _SITE = re.compile(r"^(\s*)(?=(?:htvm_|ptx_cp_async|load_matrices\())", re.M)
 
 @dataclass(frozen=True)
 class Site:
-    """One statement of a kernel, over all warps and repetitions.
+    """Accesses of one statement of a kernel, over all warps and repetitions.
 
     Parameters
     ----------

@@ -18,13 +18,15 @@ from hetero_tvm.schedules.cuda.attention import shapes
 from hetero_tvm.schedules.cuda.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cuda.attention.tile import SharedRows
 from hetero_tvm.schedules.cuda.threads import barrier
-from hetero_tvm.schedules.cuda.values import const
+from hetero_tvm.schedules.cuda.values import const, whole
 from hetero_tvm.schedules.emit import int32
 
 _PAD = 8
 """Values between rows in shared memory: rows start in different banks, 16-byte aligned."""
 _WARPS, _KEYS = (4, 2, 8, 1), (64, 32, 128, 16)
 """Warps of a block and keys of a step to choose from, the likely ones first."""
+_FRAGMENT = 16
+"""Extents of a fragment of ``mma``: those of tiles are multiples."""
 _HELD_DIM = 128
 """Up to this head dimension the queries' fragments stay in registers."""
 _KINDS = {"float16": "fp16", "bfloat16": "bf16"}
@@ -97,7 +99,7 @@ class CudaAttentionSpace(DesignSpace):
 
     def _tiles(self, op: Attention, machine: GpuModel) -> list[TensorCoreTile]:
         """The tiles that fit, without splits."""
-        dim = _whole(max(op.head_dim, op.values))
+        dim = whole(max(op.head_dim, op.values), _FRAGMENT)
         most = 128 if dim <= 64 else 64 if dim <= 128 else 32
         every = [
             TensorCoreTile(warps, keys, fragments=fragments)
@@ -151,14 +153,9 @@ class CudaAttentionSpace(DesignSpace):
         ]
 
 
-def _whole(extent: int) -> int:
-    """The extent in whole fragments."""
-    return -(-extent // 16) * 16
-
-
 def _stage(op: Attention, keys: int) -> int:
     """Elements of one stage: rows of K, then rows of V."""
-    return keys * (_whole(op.head_dim) + _whole(op.values) + 2 * _PAD)
+    return keys * (whole(op.head_dim, _FRAGMENT) + whole(op.values, _FRAGMENT) + 2 * _PAD)
 
 
 def _is_worth_two_fragments(op: Attention, tile: TensorCoreTile, dim: int) -> bool:
@@ -170,7 +167,7 @@ def _is_worth_two_fragments(op: Attention, tile: TensorCoreTile, dim: int) -> bo
 
 def _holds_queries(op: Attention, tile: TensorCoreTile) -> bool:
     """Whether the queries' fragments stay in registers."""
-    return _whole(op.head_dim) * tile.fragments <= _HELD_DIM
+    return whole(op.head_dim, _FRAGMENT) * tile.fragments <= _HELD_DIM
 
 
 def _query_place(op: Attention, tile: TensorCoreTile, stages: int) -> int:
@@ -185,7 +182,7 @@ def _query_place(op: Attention, tile: TensorCoreTile, stages: int) -> int:
 
 def _shared(op: Attention, tile: TensorCoreTile, stages: int) -> int:
     """Bytes of shared memory."""
-    queries = _query_place(op, tile, stages) + tile.rows * (_whole(op.head_dim) + _PAD)
+    queries = _query_place(op, tile, stages) + tile.rows * (whole(op.head_dim, _FRAGMENT) + _PAD)
     return 2 * max(stages * _stage(op, tile.keys), queries)
 
 
@@ -202,7 +199,7 @@ class _Emitter(AttentionKernel):
 
     def __init__(self, op: Attention, tile: TensorCoreTile, stages: int):
         super().__init__(op, tile.rows, tile.keys, WARP * tile.warps, tile.splits)
-        self.dim, self.dtype, self.stages = _whole(op.head_dim), op.dtype, stages
+        self.dim, self.dtype, self.stages = whole(op.head_dim, _FRAGMENT), op.dtype, stages
         self.tile, self.fragments = tile, tile.fragments
 
     @property
@@ -211,7 +208,7 @@ class _Emitter(AttentionKernel):
 
     @property
     def padded_values(self) -> int:
-        return _whole(self.op.values)
+        return whole(self.op.values, _FRAGMENT)
 
     def buffers(self) -> tuple[SharedRows, SharedRows, SharedRows]:
         nbytes = _shared(self.op, self.tile, self.stages)

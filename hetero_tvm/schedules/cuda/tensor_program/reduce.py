@@ -27,7 +27,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce_kernel import emit
-from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, reduction_of
+from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, ReductionBlock, reduction_of
 
 _MOST_SPLITS = 64
 
@@ -35,7 +35,8 @@ _MOST_SPLITS = 64
 class CudaReduceSpace(DesignSpace):
     """One reduction: generic kernels and pooling.
 
-    Knob ``block``: threads along the reduction, rows of a block beside each other, splits.
+    Knob ``block``: (threads along the reduction, rows of a block beside each other, splits), see
+    :class:`ReductionBlock`.
     """
 
     name = "cuda.reduce"
@@ -48,14 +49,15 @@ class CudaReduceSpace(DesignSpace):
         return found if isinstance(found, str) else None
 
     def knobs(self, op: FusedOp, machine: GpuModel) -> tuple[Knob, ...]:
-        return (Knob("block", tuple(choices(reduction_of(program_nests(op)), machine))),)
+        found = blocks_of(reduction_of(program_nests(op)), machine)
+        return (Knob("block", tuple(block.choice for block in found)),)
 
     def default(self, op: FusedOp, machine: GpuModel) -> Point:
-        return {"block": choices(reduction_of(program_nests(op)), machine)[0]}
+        return {"block": blocks_of(reduction_of(program_nests(op)), machine)[0].choice}
 
     def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
         nests = program_nests(op)
-        return emit(nests, reduction_of(nests), point["block"])
+        return emit(nests, reduction_of(nests), ReductionBlock(*point["block"]))
 
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
         found = reduction_of(program_nests(op))
@@ -65,12 +67,12 @@ class CudaReduceSpace(DesignSpace):
             math.log2(found.nest.size),
             float(found.rows),
             float(found.width),
-            _cost(found, point["block"], machine),
+            _cost(found, ReductionBlock(*point["block"]), machine),
         ]
 
 
-def choices(found: Reduction, machine: GpuModel) -> list[tuple[int, int, int]]:
-    """(threads along the reduction, results or rows of a block beside each other, splits), best first."""
+def blocks_of(found: Reduction, machine: GpuModel) -> list[ReductionBlock]:
+    """The divisions of a reduction among threads, the most promising first."""
     length = found.nest.length // (found.width if found.rows else 1)
     every = []
     for threads in (32, 128, 256, 512, 8, 1) if found.rows else (8, 16, 32, 4, 1):
@@ -79,19 +81,19 @@ def choices(found: Reduction, machine: GpuModel) -> list[tuple[int, int, int]]:
         beside = max(1, 128 // threads) if found.rows else 1
         for splits in (1, 2, 4, 8, 16, 32, _MOST_SPLITS):
             if splits == 1 or splits * threads * 4 <= length:
-                every.append((threads, beside, splits))
-    return sorted(every, key=lambda choice: _cost(found, choice, machine))
+                every.append(ReductionBlock(threads, beside, splits))
+    return sorted(every, key=lambda block: _cost(found, block, machine))
 
 
-def _cost(found: Reduction, choice: tuple[int, int, int], machine: GpuModel) -> float:
+def _cost(found: Reduction, block: ReductionBlock, machine: GpuModel) -> float:
     """Relative time: reads limited by the threads that are there, steps of one thread, a second kernel."""
-    threads, beside, splits = choice
-    block = threads * (beside if found.rows else LANES)
-    blocks = -(-found.groups // beside) * splits
-    resident = min(machine.sms * 2048, blocks * block)
+    threads, splits = block.threads, block.splits
+    size = threads * (block.beside if found.rows else LANES)
+    blocks = -(-found.groups // block.beside) * splits
+    resident = min(machine.sms * 2048, blocks * size)
     length = found.nest.length // (found.width if found.rows else 1)
     steps = -(-length // (threads * splits))
-    waves = max(1.0, blocks * block / (machine.sms * 2048))
+    waves = max(1.0, blocks * size / (machine.sms * 2048))
     thin = (machine.sms * 1024 / resident) ** 0.5 if resident < machine.sms * 1024 else 1.0
     folding = math.log2(threads) + (4 if threads > WARP else 0)
     return waves * (steps * thin + folding) + (30 if splits > 1 else 0) + splits * 0.1

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import PrimFunc, T, tirx
 from hetero_tvm.machines.gpu import WARP
 from hetero_tvm.schedules.cuda.tensor_program.nests import Nests, loads_of, offset, substitute, unflatten
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct, vector
-from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, neighbours
+from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, ReductionBlock, neighbours
 from hetero_tvm.schedules.cuda.threads import barrier, reduce_in_row
 from hetero_tvm.schedules.cuda.values import cast
 from hetero_tvm.schedules.emit import int32
@@ -19,22 +19,23 @@ from hetero_tvm.schedules.emit import int32
 _MERGE_THREADS = 128
 
 
-def emit(nests: Nests, found: Reduction, choice: tuple[int, int, int]) -> Any:
+def emit(nests: Nests, found: Reduction, block: ReductionBlock) -> PrimFunc:
+    """The function of a reduction, divided among threads as ``block`` says."""
     kernel = PlainKernel(nests)
     with kernel.arguments():
-        _Emitter(kernel, found, *choice).write()
+        _Emitter(kernel, found, block).write()
     return kernel.function
 
 
 class _Emitter:
-    def __init__(self, kernel: PlainKernel, found: Reduction, threads: int, beside: int, splits: int):
+    def __init__(self, kernel: PlainKernel, found: Reduction, block: ReductionBlock):
         self.kernel, self.found, self.k = kernel, found, kernel.k
         self.nest, self.width = found.nest, found.width
-        self.threads, self.beside, self.splits = threads, beside, splits
-        # What one split reads: whole steps of all threads along the reduction.
+        self.threads, self.beside, self.splits = block.threads, block.beside, block.splits
+        # Terms of one split: whole steps of all threads along the reduction.
         length = self.nest.length // (self.width if found.rows else 1)
-        self.each = -(-length // splits)
-        self.steps = -(-self.each // threads)
+        self.each = -(-length // block.splits)
+        self.steps = -(-self.each // block.threads)
         self.length = length
 
     def write(self) -> None:

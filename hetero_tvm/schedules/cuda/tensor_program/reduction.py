@@ -35,6 +35,27 @@ LANES = 32
 
 
 @dataclass(frozen=True)
+class ReductionBlock:
+    """Division of a reduction among threads.
+
+    Parameters
+    ----------
+    threads : along the reduction.
+    beside : rows of a block beside each other; 1 where vectors lie along the results.
+    splits : parts of the reduction that different blocks work on.
+    """
+
+    threads: int
+    beside: int
+    splits: int
+
+    @property
+    def choice(self) -> tuple[int, int, int]:
+        """The division as a knob's choice."""
+        return self.threads, self.beside, self.splits
+
+
+@dataclass(frozen=True)
 class Reduction:
     """One reduced nest and the way it is computed.
 

@@ -4,10 +4,10 @@ import types
 
 import pytest
 
+from benchmarks.gpu import static_checks
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.targets.cuda import codegen, kernel_facts
 from hetero_tvm.zoo import llama
-from tests.targets.cuda import static_checks
 
 # One layer of llama-160m at its real width; four of its words.
 ONE_LAYER = llama.LlamaConfig(1, 768, 12, 4, 2048, 4)

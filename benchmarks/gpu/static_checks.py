@@ -1,4 +1,4 @@
-"""What can be said against a compiled model without running it: limits, spills, missing instructions."""
+"""Static checks of a model's machine code: limits of multiprocessors, spills, missing instructions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _REGISTERS, _THREADS = 65536, 1024  # of a block
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
 
 COPIES = ("cp.async",)
-"""In the PTX of a product of float32."""
+"""Instructions in the PTX of a product of float32."""
 TENSOR_CORES = (*COPIES, "ldmatrix", "mma.sync")
-"""In the PTX of a product of half precision."""
+"""Instructions in the PTX of a product of half precision."""
 _TILED = ("cuda.matmul", "cuda.gated_matmul", "cuda.batch_matmul", "cuda.conv2d")
 
 
 def problems(built: Any, modules: Sequence[DeviceModule], tools: Toolchain) -> list[str]:
-    """All that is wrong with the machine code of a built model; empty when nothing is.
+    """Faults of the machine code of a built model; empty when there are none.
 
     Parameters
     ----------
