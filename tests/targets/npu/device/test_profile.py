@@ -100,7 +100,7 @@ def test_the_runtime_tells_the_same_without_a_compiler(library, measured):
     net(**profile_inputs)
     use, total = npu_usage(net), measured[0]["totals"]
     assert (use.regions, use.cycles, use.dram_bytes) == (1, total["cycles"], total["dram_bytes"])
-    assert use.seconds == pytest.approx(use.cycles / (CLOCK_GHZ * 1e9)) and 0 < use.call_seconds < 60
+    assert use.seconds == pytest.approx(use.cycles / (CLOCK_GHZ * 1e9)) and use.call_seconds > 0
     assert use.energy_joule == pytest.approx(total["energy_joule"])
 
 
