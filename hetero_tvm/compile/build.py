@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.fault import first_fault
-from hetero_tvm.compile.kernels import apply_choices
+from hetero_tvm.compile.kernels import apply_choices, usable_choices
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError
 from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
@@ -187,7 +187,10 @@ def build(
     BuildError : lowering or code generation failed.
     """
     try:
-        variants = [(optimized.variants()[0], choices), *others]
+        variants = [
+            (variant, usable_choices(variant.tasks, chosen))
+            for variant, chosen in [(optimized.variants()[0], choices), *others]
+        ]
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
@@ -200,7 +203,7 @@ def build(
             f"compiling {optimized.model.name} for {optimized.target.kind} failed: {_last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
-    return BuiltModel(optimized, dict(choices), compiled.executable, memory, facts=compiled.facts)
+    return BuiltModel(optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts)
 
 
 def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> MemoryPlan:

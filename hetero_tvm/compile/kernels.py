@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
-from hetero_tvm.records.choose import Choice
+from hetero_tvm.records.choose import DEFAULT, Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
 from hetero_tvm.schedules.base import Packer, Point
@@ -32,6 +33,29 @@ def apply_choices(
     }
     module, tasks, points = target.offload_regions(module, tasks, points)
     return target.finalize(apply_schedules(module, tasks, points, scheduled, target, suffix))
+
+
+def usable_choices(tasks: Sequence[Task], choices: Mapping[str, Choice]) -> dict[str, Choice]:
+    """The choices, without recorded traces that no longer apply: a warning names each record and its file.
+
+    Such a trace comes from another version of TVM, or was edited; its kernel gets the untuned schedule.
+    """
+    usable = dict(choices)
+    for task in tasks:
+        choice = choices[task.key]
+        if choice.trace is None:
+            continue
+        try:
+            apply_trace(task.workload, choice.trace)
+        except Exception as error:  # TVM raises many kinds
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            warnings.warn(
+                f"{task.name}: the trace of {choice.origin} in {choice.file} does not apply "
+                f"({lines[-1] if lines else type(error).__name__}); the kernel gets its untuned schedule",
+                stacklevel=2,
+            )
+            usable[task.key] = Choice(None, None, DEFAULT)
+    return usable
 
 
 def apply_schedules(

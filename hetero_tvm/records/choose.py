@@ -25,12 +25,14 @@ class Choice:
     point, trace : the candidate; both None for a generic kernel without a record.
     origin : where it comes from, readable: ``default``, ``record 2026-11-21 (verified)``, ...
     seconds : its recorded time per call; None when it was never measured.
+    file : where the record is; empty for a default.
     """
 
     point: Mapping[str, Any] | None
     trace: str | None
     origin: str
     seconds: float | None = None
+    file: str = ""
 
 
 def choose(tasks: Iterable[Task], machine: Machine, store: RecordStore) -> dict[str, Choice]:
@@ -81,15 +83,16 @@ def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
     found = store.best(task)
     if found is not None:
         record, layer = found
+        file = str(store.file_of(layer))
         if task.space is None:  # an empty point says that the untuned schedule won
-            return Choice(None, record.trace, _origin(record, layer, store), record.seconds)
+            return Choice(None, record.trace, _origin(record, layer, store), record.seconds, file)
         point = thaw(record.point or {})
         try:
             task.space.check(task.op, point, machine)
         except ValueError:
             pass
         else:
-            return Choice(point, None, _origin(record, layer, store), record.seconds)
+            return Choice(point, None, _origin(record, layer, store), record.seconds, file)
     return _default(task, machine)
 
 

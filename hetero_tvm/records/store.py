@@ -14,6 +14,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -136,7 +137,10 @@ class Record:
     @classmethod
     def from_json(cls, text: str) -> Record:
         """``ValueError`` when the text is not a record.  Fields of later versions are ignored."""
-        fields = json.loads(text)
+        try:
+            fields = json.loads(text)
+        except RecursionError:
+            raise ValueError("JSON nested too deep") from None
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
         known = {field.name for field in dataclasses.fields(cls)}
@@ -144,9 +148,14 @@ class Record:
             record = cls(**{name: value for name, value in fields.items() if name in known})
         except TypeError as error:
             raise ValueError(str(error)) from None
+        if wrong := [name for name, kinds in _TYPES.items() if type(getattr(record, name)) not in kinds]:
+            raise ValueError(f"{', '.join(wrong)} of a wrong type")
         if record.point is None and record.trace is None:
             raise ValueError("it has neither a point nor a trace")
-        if record.status == "ok" and not (isinstance(record.seconds, (int, float)) and record.seconds > 0):
+        times = [time for time in (record.seconds, record.default_seconds) if time is not None]
+        if not all(0 < time < math.inf for time in times):
+            raise ValueError("its time is not a positive number")
+        if record.status == "ok" and record.seconds is None:
             raise ValueError("it is ok but has no time")
         return record
 
@@ -199,6 +208,18 @@ def shipped_logs() -> Path | None:
         if path.is_dir():
             return path.resolve()
     return None
+
+
+_NUMBER, _TEXT = (int, float, type(None)), (str,)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("key", "task", "space", "target", "mcpu", "isa", "device", "status"), _TEXT),
+    **dict.fromkeys(("error", "role", "created", "tools"), _TEXT),
+    **dict.fromkeys(("version", "threads"), (int,)),
+    **dict.fromkeys(("seconds", "default_seconds"), _NUMBER),
+    "point": (dict, type(None)),
+    "trace": (str, type(None)),
+}
+"""Types that the fields of a record may have: files are edited by hand and merged by scripts."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +276,10 @@ class RecordStore:
 
     def _matching(self, records: Iterable[Record]) -> list[Record]:
         return [record for record in records if record.site.alike(self.site)]
+
+    def file_of(self, layer: str) -> Path | None:
+        """File of a layer: ``user`` or ``shipped``."""
+        return self.path if layer == "user" else self._shipped_path
 
     def append(self, record: Record) -> None:
         """Add a record; on disk when this returns.  :class:`RecordError` when the file cannot be written."""

@@ -1,12 +1,13 @@
 """Tasks and the kernels made for them: every call is replaced, constants are packed once."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.compile.kernels import apply_choices, apply_schedules
+from hetero_tvm.compile.kernels import apply_choices, apply_schedules, usable_choices
 from hetero_tvm.errors import BuildError
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
@@ -70,3 +71,12 @@ def test_a_kernel_that_cannot_be_scheduled_names_its_nodes(optimized):
     with pytest.raises(BuildError, match="no schedule") as caught:
         apply_choices(optimized.module, tasks, choices, Refusing())
     assert optimized.tasks[0].calls[0][0] in caught.value.message and caught.value.hint == "write one"
+
+
+def test_a_trace_that_no_longer_applies_costs_the_record_not_the_build(optimized):
+    generic = dataclasses.replace(optimized.tasks[0], space=None)
+    broken = Choice(None, json.dumps([["Nonsense"], []]), "record 2026-01-01", 1e-6, "/logs/cpu-x.jsonl")
+    with pytest.warns(UserWarning, match="record 2026-01-01 in /logs/cpu-x.jsonl does not apply") as caught:
+        usable = usable_choices([generic], {generic.key: broken})
+    assert generic.name in str(caught[0].message)
+    assert usable == {generic.key: Choice(None, None, "default")}

@@ -96,6 +96,33 @@ def test_one_warning_for_many_corrupt_lines(tmp_path):
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("point", [1, 2]),
+        ("point", "fast"),
+        ("trace", {"a": 1}),
+        ("created", 20260101),
+        ("version", "1"),
+        ("threads", None),
+        ("seconds", "1e-3"),
+        ("seconds", float("nan")),
+        ("seconds", -1.0),
+        ("default_seconds", float("inf")),
+        ("key", None),
+    ],
+)
+def test_fields_of_a_wrong_type_make_no_record(field, value):
+    fields = {**json.loads(record().to_json()), field: value}
+    with pytest.raises(ValueError):
+        Record.from_json(json.dumps(fields))
+
+
+def test_deep_json_makes_no_record():
+    with pytest.raises(ValueError, match="nested too deep"):
+        Record.from_json("[" * 200_000)
+
+
 def test_fields_of_later_versions_are_ignored(tmp_path):
     fields = json.loads(record().to_json())
     assert Record.from_json(json.dumps({**fields, "invented_later": 1})).ok
