@@ -10,7 +10,7 @@ import numpy as np
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
 from hetero_tvm.ops.layout import PLAIN, Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -136,12 +136,11 @@ class Conv2d(FusedOp):
         ).reshape(self.batch, self.groups, per * kh * kw, oh * ow)
         weights = w.reshape(self.groups, self.filters // self.groups, per * kh * kw)
         y = (weights @ windows).reshape(self.out_image)
-        rest = iter(extra)
-        for step in self.epilogue:
+        for step, operand in steps_with_operands(self.epilogue, extra):
             if step == BIAS:
-                y = y + next(rest)[:, None, None]
+                y = y + operand[:, None, None]
             elif step == RESIDUAL:
-                y = y + residual_layout.unpack(next(rest), self.filters)
+                y = y + residual_layout.unpack(operand, self.filters)
             else:
                 y = ACTIVATIONS[step](y)
         return y_layout.pack(y)
@@ -170,9 +169,8 @@ class Conv2d(FusedOp):
                 kernel_layout="OIHW",
                 out_dtype="float32",
             )
-            rest = iter(extra)
-            for step in self.epilogue:
-                y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
+            for step, operand in steps_with_operands(self.epilogue, extra):
+                y = elementwise(step, y, operand)
             y = image_as(y, self.y_layout)
             return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 BIAS = "bias"
 RESIDUAL = "residual"
+
+_Value = TypeVar("_Value")
+
+
+def steps_with_operands(steps: Sequence[str], operands: Sequence[_Value]) -> list[tuple[str, _Value | None]]:
+    """Each step of an epilogue with its operand; None for an activation."""
+    rest = iter(operands)
+    return [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
 
 
 @dataclass(frozen=True)
@@ -99,9 +108,8 @@ class Matmul(ConstantProduct):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
         y = x @ w
-        rest = iter(extra)
-        for step in self.epilogue:
-            y = y + next(rest) if step in (BIAS, RESIDUAL) else ACTIVATIONS[step](y)
+        for step, operand in steps_with_operands(self.epilogue, extra):
+            y = ACTIVATIONS[step](y) if operand is None else y + operand
         return y
 
     def workload(self) -> PrimFunc:
@@ -117,9 +125,8 @@ class Matmul(ConstantProduct):
 
         def compute(x, w, *extra):
             y = self._product(x, w)
-            rest = iter(extra)
-            for step in self.epilogue:
-                y = elementwise(step, y, next(rest) if step in (BIAS, RESIDUAL) else None)
+            for step, operand in steps_with_operands(self.epilogue, extra):
+                y = elementwise(step, y, operand)
             return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
         return prim_func(self, compute)

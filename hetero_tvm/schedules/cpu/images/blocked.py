@@ -13,7 +13,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, int32
@@ -131,14 +131,12 @@ class BlockedOutput:
     def put(self, value: Expr, plane: Index, filter_block: Index, y: Index, x: Index) -> None:
         """Apply the epilogue to one pixel (y, x) of one plane, and store it."""
         op, k, lanes = self.op, self.k, self.lanes
-        rest = iter(self._extra)
-        for index, step in enumerate(op.epilogue):
+        for index, (step, operand) in enumerate(steps_with_operands(op.epilogue, self._extra)):
             if step == BIAS:
-                bias = next(rest)
-                if index:
-                    value = value + k.load(bias, [k.ramp(filter_block * lanes, lanes)])
+                if index:  # the first step is in the accumulator already
+                    value = value + k.load(operand, [k.ramp(filter_block * lanes, lanes)])
             elif step == RESIDUAL:
-                value = value + k.load(next(rest), self.residual.at(plane, y, x))
+                value = value + k.load(operand, self.residual.at(plane, y, x))
             else:
                 value = self._activations.apply(step, value, lanes)
         k.store(self.y, self._without_tail(value, filter_block), self.plane.at(plane, y, x))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, steps_with_operands
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop, vector_pieces
@@ -226,12 +226,11 @@ class ConvKernel:
         """Apply the epilogue to ``width`` pixels of one filter and store them."""
         k = self.k
         at = [self.batch * self.op.filters + filter_, k.ramp(pixel, width)]
-        rest = iter(self.extra)
-        for step in self.op.epilogue:
+        for step, operand in steps_with_operands(self.op.epilogue, self.extra):
             if step == BIAS:
-                value = value + k.splat(k.load(next(rest), [filter_]), width)
+                value = value + k.splat(k.load(operand, [filter_]), width)
             elif step == RESIDUAL:
-                value = value + k.load(next(rest), at)
+                value = value + k.load(operand, at)
             else:
                 value = vector_math.ACTIVATIONS[step](value)
         k.store(self.y, value, at)

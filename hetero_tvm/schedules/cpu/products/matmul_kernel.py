@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul, steps_with_operands
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
@@ -90,9 +90,7 @@ class MatmulKernel:
     def finish(self, values: list[Expr], row: Index, column: Index, width: int, steps: slice) -> Expr:
         """The vectors of each part at (row, column) after these of the epilogue's steps."""
         k, (value,), at = self.k, values, self.k.ramp(column, width)
-        operands = iter(self.extra)
-        pairs = [(step, next(operands) if step in (BIAS, RESIDUAL) else None) for step in self.op.epilogue]
-        for step, operand in pairs[steps]:
+        for step, operand in steps_with_operands(self.op.epilogue, self.extra)[steps]:
             if step == BIAS:
                 value = value + k.load(operand, [at])
             elif step == RESIDUAL:
@@ -169,7 +167,7 @@ class MatmulKernel:
 
     # one register tile -----------------------------------------------------------------------------
     def _row_tile(self, first_row: Index, height: int, slab: Expr, tile_index: Index, tiles: int) -> None:
-        """Emit ``height`` rows of one panel; tile ``tile_index`` of ``tiles`` fetches its share of lines ahead."""
+        """Emit ``height`` rows of one panel; tile ``tile_index`` of ``tiles`` fetches its share ahead."""
         k, op, depth, width = self.k, self.op, self.depth, self.tile.columns(self.lanes)
         unroll = self.decisions.unroll
         panel, first_k = slab, int32(0)
