@@ -36,9 +36,7 @@ def module(inputs, body, dtype="float32"):
     variables = []
     for name, shape in inputs.items():
         named = bool(shape) and isinstance(shape[0], str)
-        variables.append(
-            relax.Var(name, relax.TensorType(shape[named:], shape[0] if named else dtype))
-        )
+        variables.append(relax.Var(name, relax.TensorType(shape[named:], shape[0] if named else dtype)))
     names = Counter()
 
     def emit(value, name=None):

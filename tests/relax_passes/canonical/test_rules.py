@@ -9,7 +9,7 @@ from tests.relax_passes.canonical.simplified import X
 from tests.relax_passes.graphs import bindings, constant, fuse, module, names_of, op, same_numbers, weights
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_random_chains(data):
     steps = st.sampled_from(

@@ -5,40 +5,44 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsConv2d, ConvTransposeAsPhases
-from tests.relax_passes.forms.models import check_convolution, weights
-from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.compiled import check_convolution
+from tests.relax_passes.graphs import constant, op, weights
 from tests.relax_passes.rewrite import Rewrite
 
 CASES = {
     "transposed": (
         (1, 5, 4, 6),
-        lambda x: relax.op.nn.conv2d_transpose(x, weights(5, 3, 4, 4), strides=(2, 2), padding=(1, 1)),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, constant(weights(5, 3, 4, 4)), strides=(2, 2), padding=(1, 1)
+        ),
     ),
     "transposed, more rows behind": (
         (2, 3, 4, 5),
         lambda x: relax.op.nn.conv2d_transpose(
-            x, weights(3, 2, 3, 3), strides=(2, 3), padding=(1, 0), output_padding=(1, 2)
+            x, constant(weights(3, 2, 3, 3)), strides=(2, 3), padding=(1, 0), output_padding=(1, 2)
         ),
     ),
     "transposed, one tap a result": (
-        (2, 4, 3, 5), lambda x: relax.op.nn.conv2d_transpose(x, weights(4, 3, 2, 2), strides=(2, 2))
+        (2, 4, 3, 5),
+        lambda x: relax.op.nn.conv2d_transpose(x, constant(weights(4, 3, 2, 2)), strides=(2, 2)),
     ),
     "transposed, groups": (
         (1, 6, 3, 5),
         lambda x: relax.op.nn.conv2d_transpose(
-            x, weights(6, 2, 3, 4), strides=(2, 2), padding=(1, 1), groups=3
+            x, constant(weights(6, 2, 3, 4)), strides=(2, 2), padding=(1, 1), groups=3
         ),
     ),
     "transposed, each channel alone, cut": (
         (1, 3, 4, 4),
         lambda x: relax.op.nn.conv2d_transpose(
-            x, weights(3, 1, 2, 2), strides=(3, 3), padding=(2, 0), groups=3
+            x, constant(weights(3, 1, 2, 2)), strides=(3, 3), padding=(2, 0), groups=3
         ),
     ),
     "transposed without strides": (
-        (1, 3, 4, 5), lambda x: relax.op.nn.conv2d_transpose(x, weights(3, 2, 3, 1), padding=(1, 0))
+        (1, 3, 4, 5),
+        lambda x: relax.op.nn.conv2d_transpose(x, constant(weights(3, 2, 3, 1)), padding=(1, 0)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
@@ -49,25 +53,28 @@ def test_the_numbers_stay(shape, build):
 PHASES = {
     **CASES,
     "one tap a phase": (
-        (2, 4, 3, 5), lambda x: relax.op.nn.conv2d_transpose(x, weights(4, 3, 2, 2), strides=(2, 2))
+        (2, 4, 3, 5),
+        lambda x: relax.op.nn.conv2d_transpose(x, constant(weights(4, 3, 2, 2)), strides=(2, 2)),
     ),
     "gaps, and cut beyond the filter": (
         (1, 2, 5, 4),
         lambda x: relax.op.nn.conv2d_transpose(
-            x, weights(2, 3, 2, 5), strides=(3, 2), padding=(4, 3, 1, 5)
+            x, constant(weights(2, 3, 2, 5)), strides=(3, 2), padding=(4, 3, 1, 5)
         ),
     ),
     "groups, dilated": (
         (1, 4, 4, 3),
         lambda x: relax.op.nn.conv2d_transpose(
-            x, weights(4, 3, 3, 2), strides=(2, 1), dilation=(2, 3), groups=2, padding=(1, 1)
+            x, constant(weights(4, 3, 3, 2)), strides=(2, 1), dilation=(2, 3), groups=2, padding=(1, 1)
         ),
     ),
     "one dimension": (
         (2, 3, 7),
-        lambda x: relax.op.nn.conv1d_transpose(x, weights(3, 2, 5), strides=3, padding=2, output_padding=1),
+        lambda x: relax.op.nn.conv1d_transpose(
+            x, constant(weights(3, 2, 5)), strides=3, padding=2, output_padding=1
+        ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape, build", PHASES.values(), ids=PHASES.keys())
@@ -76,11 +83,11 @@ def test_transposed_convolutions_as_phases(shape, build):
 
 
 def test_a_bias_behind_a_transposed_convolution_is_of_the_convolution():
-    bias = weights(1, 4, 1, 1)
+    bias = constant(weights(1, 4, 1, 1))
 
     def build(x):
         return relax.op.add(
-            relax.op.nn.conv2d_transpose(x, weights(6, 2, 4, 4), strides=(2, 2), groups=2), bias
+            relax.op.nn.conv2d_transpose(x, constant(weights(6, 2, 4, 4)), strides=(2, 2), groups=2), bias
         )
 
     found = check_convolution((1, 6, 3, 4), build, [ConvTransposeAsPhases()])

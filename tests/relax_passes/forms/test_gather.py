@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.gather import GatherAsTake
-from tests.relax_passes.forms.models import check_results, floats, places
+from tests.relax_passes.compiled import check_results, floats, places
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, bind
 

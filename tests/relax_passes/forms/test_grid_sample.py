@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
-from tests.relax_passes.forms.models import module_of, result, rewritten
+from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, any_kernel, bind
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
-from tests.relax_passes.forms.models import floats, module_of, result, rewritten
+from tests.relax_passes.compiled import floats, module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
 

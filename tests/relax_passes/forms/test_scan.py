@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel, ScanAsShifts
-from tests.relax_passes.forms.models import RNG, check_results, floats
+from tests.relax_passes.compiled import RNG, check_results, floats
 from tests.relax_passes.graphs import op
 from tests.relax_passes.rewrite import Rewrite, any_kernel
 

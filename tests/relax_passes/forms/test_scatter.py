@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.host.tvm import relax
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
-from tests.relax_passes.forms.models import floats, result, rewritten
+from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
 

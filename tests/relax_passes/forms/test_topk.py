@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.forms.topk import TopkAsExtrema
-from tests.relax_passes.forms.models import floats, result, rewritten
+from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.relax_passes.forms.triangle import TriangleAsMask
-from tests.relax_passes.forms.models import check_results, floats, places
+from tests.relax_passes.compiled import check_results, floats, places
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite
 

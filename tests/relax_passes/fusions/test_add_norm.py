@@ -141,7 +141,7 @@ def test_a_target_without_the_kernel():
     assert calls(after) == {"add": 1, "normalize": 1}
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_shapes(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))

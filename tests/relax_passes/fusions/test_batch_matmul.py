@@ -109,7 +109,7 @@ def test_a_target_without_the_kernel():
     assert calls(fuse(before, FuseBatchMatmul(lambda op: False))[0]) == {"matmul": 1}
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_transpositions(data):
     lead = tuple(data.draw(st.lists(st.integers(1, 3), max_size=2)))

@@ -170,7 +170,7 @@ def test_operands_in_order():
     relax.analysis.well_formed(after)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_embeddings(data):
     batch, length = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))

@@ -103,7 +103,7 @@ def test_a_layer_scale_and_its_residual_are_one_kernel():
     same_numbers(before, after)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_random_products(data):
     m, k, n = (data.draw(st.integers(1, 6)) for _ in range(3))

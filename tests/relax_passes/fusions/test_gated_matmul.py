@@ -151,7 +151,7 @@ def test_thirds_are_no_halves():
     assert refused(body) == []
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_shapes(data):
     sizes = st.integers(1, 7)

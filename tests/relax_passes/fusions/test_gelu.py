@@ -129,7 +129,7 @@ def test_operators(operator, function):
     same_numbers(before, after)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_spellings(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 6), max_size=4)))

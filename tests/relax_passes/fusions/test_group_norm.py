@@ -153,7 +153,7 @@ def test_constants_of_other_shapes_stay_outside():
     same_numbers(before, after)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_groups(data):
     groups, per_group = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 4))

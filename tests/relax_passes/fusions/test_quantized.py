@@ -1,11 +1,84 @@
 """Products of 8-bit integers between quantisers, and written in integers."""
 
 import numpy as np
+import pytest
 
 from hetero_tvm.ops.quantized import QuantMatmul
 from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
+from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, kernel
+
+RNG = np.random.default_rng(0)
+
+
+def integers(dtype, *shape):
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def dequantized(x, scale, zero, dtype="int8", axis=0):
+    return op.dequantize(x, constant(scale), constant(zero, dtype), axis=axis)
+
+
+W = integers("int8", 8, 6)
+FILTERS = integers("int8", 6, 3, 3, 3)
+BIAS = constant(RNG.integers(-99, 99, 6))
+
+
+def product(x, dtype="int8", zero=0, w_scale=1.0, w_zero=0):
+    w = dequantized(constant(W, "int8"), w_scale, w_zero, axis=1)
+    return op.matmul(dequantized(x, 1.0, zero, dtype), w)
+
+
+def convolution(x, zero=5, **attrs):
+    w = dequantized(constant(FILTERS, "int8"), np.float32([1, 2, 4, 8, 1, 2]), np.zeros(6))
+    return op.nn.conv2d(dequantized(x, 1.0, zero, axis=1), w, **attrs)
+
+
+def to_bytes(y, axis=-1, dtype="int8"):
+    """Bytes of which a step is worth an odd number of sums, so that no sum lies halfway between two."""
+    return op.quantize(y, constant(1023.0), constant(7, dtype), axis=axis, out_dtype=dtype)
+
+
+# Scales of 1 and powers of two: float32 holds every sum, so that both ways give the same bits.
+CASES = {
+    "sums": (product, [integers("int8", 5, 8)]),
+    "unsigned, with a zero point": (lambda x: product(x, "uint8", 200), [integers("uint8", 2, 5, 8)]),
+    "a scale and a zero point for each column": (
+        lambda x: product(x, w_scale=np.float32([1, 2, 4, 8, 16, 1]), w_zero=np.arange(6)),
+        [integers("int8", 5, 8)],
+    ),
+    "weights of nine bits": (lambda x: product(x, w_zero=-100), [integers("int8", 5, 8)]),
+    "bias and steps": (lambda x: to_bytes(op.add(product(x), BIAS)), [integers("int8", 5, 8)]),
+    "relu and unsigned steps": (
+        lambda x: to_bytes(op.nn.relu(product(x)), dtype="uint8"), [integers("int8", 5, 8)]
+    ),
+    "a convolution, padded": (
+        lambda x: to_bytes(convolution(x, strides=(2, 1), padding=(1, 0, 1, 2)), 1),
+        [integers("int8", 2, 3, 7, 6)],
+    ),
+    "in integers": (
+        lambda x: op.matmul(
+            op.subtract(op.astype(x, "int32"), constant(9, "int32")), constant(W.astype("int32"), "int32")
+        ),
+        [integers("uint8", 5, 8)],
+    ),
+    "in integers, with a zero point that is an input": (
+        lambda x, zero: op.matmul(
+            op.subtract(op.astype(x, "int32"), op.astype(zero, "int32")),
+            op.astype(constant(W, "int8"), "int32"),
+        ),
+        [integers("uint8", 5, 8), integers("uint8", 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
+def test_the_numbers_stay(build, arrays):
+    after, report = rewritten(build, arrays, [FuseQuantized()])
+    assert report.fusions == {"quantized": 1} and report.misses == []
+    np.testing.assert_array_equal(result(after, arrays), result(module_of(build, *arrays), arrays))
 
 
 class TestFuseQuantized(Rewrite):

@@ -104,7 +104,7 @@ def test_an_activation_alone_is_fused_with_its_neighbours():
     assert len(bindings(lowered)) == 1
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 6), max_size=4), st.booleans(), st.booleans(), st.booleans())
 def test_random_shapes(shape, quick, gate_first, written_out):
     before = module(

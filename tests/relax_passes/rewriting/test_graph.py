@@ -1,12 +1,10 @@
 """The graph view: users, liveness, replacing and inserting, sources, and the module left alone."""
 
 import numpy as np
-import pytest
 
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.rewriting.fused import contract, contract_of, is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, scalar_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Report, Rule, run_rules
 from tests.relax_passes.graphs import (
     bindings,
     calls,
@@ -160,37 +158,3 @@ def test_sources_given_from_outside():
     by_name = {var.name: var for var in graph.bindings()}
     assert graph.sources(by_name["a"]) == ("/net/Tanh", "/net/Id") and graph.node(by_name["a"]) == "/net/Id"
     assert graph.sources(by_name["b"]) == ("b",)
-
-
-class _Double(Rule):
-    """exp(x) -> tanh(x), unless its user is a multiplication."""
-
-    name = "toy"
-    anchors = ("relax.exp",)
-
-    def match(self, graph, var):
-        if graph.op_name(graph.value(var).args[0]) == "relax.sqrt":
-            return None
-        user = graph.only_user(var)
-        if user is not None and graph.op_name(user) == "relax.multiply":
-            raise Miss("it is multiplied")
-        return graph.value(var).args[0]
-
-    def rewrite(self, graph, var, found):
-        graph.replace(var, op.tanh(found))
-
-
-@pytest.mark.parametrize("disabled", [False, True])
-def test_rules_count_and_report(disabled):
-    def body(emit, x):
-        plain = emit(op.exp(x), "plain")
-        near = emit(op.exp(plain), "near")
-        product = emit(op.multiply(near, x))
-        return product, emit(op.exp(emit(op.sqrt(x))), "other")
-
-    graph, report = Graph(module(X, body)), Report()
-    run_rules(graph, [_Double()], report, frozenset(["toy"] if disabled else []))
-    assert report.fusions == ({} if disabled else {"toy": 1})
-    miss = {"rule": "toy", "node": "near", "reason": "it is multiplied"}
-    assert report.misses == ([] if disabled else [miss])
-    assert report.to_json() | {"fusions": report.fusions, "misses": report.misses} == report.to_json()

@@ -27,7 +27,7 @@ def some_shape(draw, size):
     return [1] * draw(st.integers(0, 1)) + shape
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_chain_of_operators(data):
     draw = data.draw

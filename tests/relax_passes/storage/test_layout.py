@@ -177,7 +177,7 @@ def test_nothing_to_do():
 KINDS = ("conv", "conv", "depthwise", "pool", "mean", "unary", "binary", "concat")
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_nets(data):
     """Whatever is built from images computes the same on blocks."""

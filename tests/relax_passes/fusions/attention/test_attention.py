@@ -95,7 +95,7 @@ def test_whole_block_with_epilogues():
     same_numbers(before, without)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_forms(data):
     """Extents from 1 on, grouped heads, three or four axes, any mask: same numbers, nothing missed."""

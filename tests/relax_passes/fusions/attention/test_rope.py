@@ -168,7 +168,7 @@ def test_other_concatenations_are_no_near_misses():
     assert miss({"x": (B, S), "y": (B, S)}, lambda e, x, y: e(op.concat([e(op.sin(x)), y, x], -1))) is None
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_shapes(data):
     draw = data.draw

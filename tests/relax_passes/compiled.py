@@ -3,33 +3,26 @@
 import numpy as np
 
 from hetero_tvm.host.tvm import relax, tvm
-from hetero_tvm.relax_passes.rewriting.graph import Graph
-from hetero_tvm.relax_passes.rewriting.rule import Report, run_rules
+from tests.relax_passes.graphs import bindings, fuse, module
 
 RNG = np.random.default_rng(0)
 
 
 def module_of(build, *arrays):
-    variables = [relax.Var(f"x{n}", relax.TensorType(a.shape, str(a.dtype))) for n, a in enumerate(arrays)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", variables):
-        with builder.dataflow():
-            y = builder.emit_output(build(*variables))
-        builder.emit_func_output(y)
-    return relax.transform.CanonicalizeBindings()(builder.get())  # no alias for the output, as imported
+    inputs = {f"x{n}": (str(a.dtype), *a.shape) for n, a in enumerate(arrays)}
+    return module(inputs, lambda emit, *variables: build(*variables))
 
 
-def result(module, arrays):
+def result(mod, arrays):
     with tvm.target.Target("llvm"):
-        module = relax.backend.DispatchSortScan()(module)
-    machine = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())
+        mod = relax.backend.DispatchSortScan()(mod)
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
     return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
 def rewritten(build, arrays, rules):
-    graph, report = Graph(module_of(build, *arrays)), Report()
-    run_rules(graph, rules, report)
-    return graph.rebuild()[0], report
+    after, _, report = fuse(module_of(build, *arrays), *rules)
+    return after, report
 
 
 def floats(*shape):
@@ -51,25 +44,18 @@ def check_results(build, arrays, rule, gone):
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def weights(*shape):
-    return relax.const(floats(*shape))
-
-
-def operators(module):
-    values = [b.value for block in module["main"].body.blocks for b in block.bindings]
-    return [str(value.op.name) for value in values if hasattr(value, "op")]
+def operators(mod):
+    return [str(b.value.op.name) for b in bindings(mod) if hasattr(b.value, "op")]
 
 
 def check_convolution(shape, build, rules):
     """The convolution is a plain one behind the rules, and computes the same; the operators."""
-    x = floats(*shape)
-    before = module_of(build, x)
-    graph, report = Graph(before), Report()
-    run_rules(graph, rules, report)
-    after = graph.rebuild()[0]
+    arrays = [floats(*shape)]
+    after, report = rewritten(build, arrays, rules)
     assert report.misses == []
     assert "relax.nn.conv2d" in operators(after)
     gone = {"relax.nn.conv1d", "relax.nn.conv2d_transpose", "relax.nn.conv1d_transpose"}
     assert not gone & set(operators(after))
-    np.testing.assert_allclose(result(after, [x]), result(before, [x]), rtol=1e-5, atol=1e-5)
+    before = result(module_of(build, *arrays), arrays)
+    np.testing.assert_allclose(result(after, arrays), before, rtol=1e-5, atol=1e-5)
     return operators(after)
