@@ -75,3 +75,9 @@ class LibraryError(HeteroTVMError):
 
 class InputError(HeteroTVMError):
     """A loaded library was called with wrong names, shapes or dtypes."""
+
+
+def last_line(error: BaseException) -> str:
+    """Last line that an error of another library says, which is where TVM's name the cause; else its type."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

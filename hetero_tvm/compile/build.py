@@ -17,7 +17,7 @@ import numpy as np
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, last_line
 from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
@@ -200,7 +200,7 @@ def build(
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
         raise BuildError(
-            f"compiling {optimized.model.name} for {optimized.target.kind} failed: {_last_line(error)}",
+            f"compiling {optimized.model.name} for {optimized.target.kind} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
     return BuiltModel(optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts)
@@ -252,8 +252,3 @@ def _merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
                 function = function.with_attr("global_symbol", variable.name_hint)
             functions[variable] = function
     return tvm.IRModule(functions)
-
-
-def _last_line(error: Exception) -> str:
-    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

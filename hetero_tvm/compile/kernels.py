@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import BuildError
+from hetero_tvm.errors import BuildError, last_line
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
 from hetero_tvm.records.choose import DEFAULT, Choice
@@ -48,10 +48,9 @@ def usable_choices(tasks: Sequence[Task], choices: Mapping[str, Choice]) -> dict
         try:
             apply_trace(task.workload, choice.trace)
         except Exception as error:  # TVM raises many kinds
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             warnings.warn(
                 f"{task.name}: the trace of {choice.origin} in {choice.file} does not apply "
-                f"({lines[-1] if lines else type(error).__name__}); the kernel gets its untuned schedule",
+                f"({last_line(error)}); the kernel gets its untuned schedule",
                 stacklevel=2,
             )
             usable[task.key] = Choice(None, None, DEFAULT)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import UsageError
+from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, last_line
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.host.tvm import IRModule
@@ -116,6 +116,7 @@ def optimize_model(
     TargetError : the target is unknown.
     UsageError : ``disable`` names no fusion, the target has no such ``precision``, or ``dump_ir`` cannot
         be written.
+    BuildError : a pass failed.
     """
     target = parse_target(target)
     target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
@@ -125,17 +126,23 @@ def optimize_model(
         raise UsageError(
             f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
         )
-    with target.scope():
-        module, sources, report = optimize(
-            model.module,
-            initial(model.module, source_names),
-            target.fusions,
-            disabled,
-            **({} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}),
-        )
-        if (dtype := target.graph_dtype) != "float32":
-            module, sources = convert(module, sources, dtype)
-    return OptimizedModel(model, target, module, sources, tasks_of(module, sources, target), report)
+    observe = {} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}
+    try:
+        with target.scope():
+            sources = initial(model.module, source_names)
+            module, sources, report = optimize(model.module, sources, target.fusions, disabled, **observe)
+            if (dtype := target.graph_dtype) != "float32":
+                module, sources = convert(module, sources, dtype)
+        tasks = tasks_of(module, sources, target)
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
+        raise BuildError(
+            f"optimizing {model.name} for {target.kind} failed: {last_line(error)}",
+            hint="set HETERO_TVM_DEBUG=1 for the whole story; --dump-ir DIR writes the graph after each pass, "
+            "and --disable FUSION leaves one out",
+        ) from error
+    return OptimizedModel(model, target, module, sources, tasks, report)
 
 
 class _Dump:

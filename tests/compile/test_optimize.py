@@ -3,7 +3,9 @@
 import pytest
 
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.errors import TargetError, UsageError
+from hetero_tvm.errors import BuildError, TargetError, UsageError
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass
+from hetero_tvm.targets.cpu.target import CpuTarget
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,20 @@ def test_a_target_of_several_devices_has_one_model_for_each(model):
     assert all(variant.module is optimized.module for variant in variants)
     single = optimize_model(model, "cuda:sm_80")
     assert single.variants() == (single,)
+
+
+def test_a_pass_that_fails_is_an_error_of_ours(model):
+    class Broken(CpuTarget):
+        @property
+        def fusions(self):
+            class Pass(GraphPass):
+                name = "broken"
+
+                def run(self, graph, report):
+                    raise ValueError("first line\n  the cause  \n")
+
+            return (Pass(),)
+
+    with pytest.raises(BuildError, match="optimizing minilm-l6-tiny for cpu failed: the cause") as caught:
+        optimize_model(model, Broken())
+    assert "--dump-ir" in caught.value.hint and isinstance(caught.value.__cause__, ValueError)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import TuningError, UsageError
+from hetero_tvm.errors import TuningError, UsageError, last_line
 from hetero_tvm.search.measure.device_client import DEVICE_MODULE, DeviceClient
 from hetero_tvm.search.measure.peer import Peer, PeerLost
 
@@ -74,7 +74,7 @@ class RemoteDevice(DeviceClient):
                 self._session = None
                 raise TuningError(
                     f"{self._address} is a plain RPC server of TVM",
-                    problems=[_last_line(error)],
+                    problems=[last_line(error)],
                     hint="start it on that machine with: python -m hetero_tvm.serve",
                 ) from error
             hello = json.dumps({"device": self._device_type, "environment": self._environment})
@@ -137,7 +137,7 @@ class RemoteDevice(DeviceClient):
         if thread.is_alive():
             raise self._lost(f"no answer within {seconds + _NETWORK_SECONDS:g} s")
         if errors:
-            raise self._lost(_last_line(errors[0]))
+            raise self._lost(last_line(errors[0]))
         return result[0]
 
     def _lost(self, why: str) -> TuningError:
@@ -174,14 +174,9 @@ def _connect(address: Address) -> Any:
         what = "server" if address.key is None else "tracker"
         start = "hetero_tvm.serve" if address.key is None else "tvm.exec.rpc_tracker"
         raise TuningError(
-            f"no {what} answers at {address.host}:{address.port}: {_last_line(error)}",
+            f"no {what} answers at {address.host}:{address.port}: {last_line(error)}",
             hint=f"start it there: python -m {start} --host 0.0.0.0 --port {address.port}",
         ) from error
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 # --- in the server -------------------------------------------------------------------------------
