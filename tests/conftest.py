@@ -4,6 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples every time, and as much time for them as the machine needs.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 # Threads that have nothing to do sleep.  By default they yield their core 300,000 times first, which takes
 # work from the other tests; a worker that is pinned to a busy core is at that for an hour, and the process

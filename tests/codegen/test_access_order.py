@@ -197,7 +197,7 @@ def test_a_prefetch_is_no_access():
     assert why_not_in_place(kernel(body), [0], 1) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 4), st.integers(1, 5), st.permutations(range(3)), st.permutations(range(3)),
     st.booleans(), st.integers(0, 2),

@@ -6,15 +6,13 @@ import random
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import planner_problems
 from hetero_tvm.errors import NativeBuildError, UsageError
 from hetero_tvm.memory import Buffer, Plan, Problem, check_plan, greedy, plan, planner
 from tests.memory.brute_force import lowest_peak
-
-_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
 @st.composite
@@ -28,7 +26,7 @@ def problems(draw, most: int = 7, largest: int = 40, alignments=(None,)):
     return Problem(buffers)
 
 
-@settings(max_examples=150, **_SLOW)
+@settings(max_examples=150)
 @given(problems())
 def test_lowest_peak_of_small_problems(problem):
     result = plan(problem, seconds=600)
@@ -37,7 +35,7 @@ def test_lowest_peak_of_small_problems(problem):
     assert result.peak == lowest_peak(list(problem.buffers))
 
 
-@settings(max_examples=100, **_SLOW)
+@settings(max_examples=100)
 @given(problems(most=6, alignments=(None, 1, 4, 16)))
 def test_lowest_peak_with_alignments(problem):
     result = plan(problem, seconds=600, alignment=8)
@@ -46,7 +44,7 @@ def test_lowest_peak_with_alignments(problem):
     assert result.peak == lowest_peak(list(problem.buffers), 8)
 
 
-@settings(max_examples=60, **_SLOW)
+@settings(max_examples=60)
 @given(problems(most=6), st.integers(-3, 3))
 def test_capacity_decides(problem, delta):
     lowest = lowest_peak(list(problem.buffers))

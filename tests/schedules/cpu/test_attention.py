@@ -66,7 +66,7 @@ def test_operands_at_any_strides(machine):
     check_points(SPACE, op, [choose(op, machine), *more], machine)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_windows_caps_and_masks_by_period(data):
     draw = data.draw
@@ -82,7 +82,7 @@ def test_windows_caps_and_masks_by_period(data):
     check_points(SPACE, op, [point], machine, tolerance=3e-6)
 
 
-@settings(max_examples=14, deadline=None, derandomize=True, database=None)
+@settings(max_examples=14)
 @given(st.data())
 def test_random_shapes_and_points(data):
     draw = data.draw

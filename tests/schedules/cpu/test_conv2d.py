@@ -56,7 +56,7 @@ def test_unusual_shapes(op):
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_random_shapes_and_points(data):
     draw = data.draw

@@ -122,7 +122,7 @@ def test_unusual_shapes(op, x):
             assert op.groups == 3 and machine.lanes == 16
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_random_shapes_and_points(data):
     draw = data.draw

@@ -27,7 +27,7 @@ def test_every_choice_computes_the_gate(machine):
     check_shapes(SPACE, shapes, machine)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8)
 @given(st.data())
 def test_random_shapes_and_points(data):
     machine = MACHINES[data.draw(st.sampled_from(sorted(MACHINES)))]

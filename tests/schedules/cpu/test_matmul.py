@@ -80,7 +80,7 @@ def test_points_from_before_the_cut_still_count():
     check_points(SPACE, op, [point], AVX2)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_random_shapes_and_points(data):
     machine = MACHINES[data.draw(st.sampled_from(sorted(MACHINES)))]

@@ -36,7 +36,7 @@ def test_every_choice_rotates(machine):
     check_shapes(SPACE, ops, machine)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_random_shapes(data):
     draw = data.draw
