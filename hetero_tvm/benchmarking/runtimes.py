@@ -76,7 +76,7 @@ class Runtime:
 
 
 def _ours(job: Job) -> Prepared:
-    from hetero_tvm.runtime import device_cost, load
+    from hetero_tvm.runtime import load
 
     net = load(job.library, threads=job.threads, pin=job.cores)
     names = [spec.name for spec in net.signature.inputs]
@@ -86,7 +86,7 @@ def _ours(job: Job) -> Prepared:
         result = net(*values)
         return result if isinstance(result, tuple) else (result,)
 
-    return Prepared(call, lambda: device_cost(net))
+    return Prepared(call, net.device_cost)
 
 
 def _onnxruntime(job: Job) -> Prepared:

@@ -1,6 +1,6 @@
 """Load and run exported libraries.  Imports no compiler: TVM's small runtime library is enough."""
 
-from hetero_tvm.runtime.device_cost import DeviceCost, device_cost
+from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import (
     Manifest,
@@ -24,7 +24,6 @@ __all__ = [
     "TargetInfo",
     "TensorSpec",
     "current_versions",
-    "device_cost",
     "embed_source",
     "load",
     "npu_usage",

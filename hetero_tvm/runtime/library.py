@@ -15,6 +15,7 @@ import numpy as np
 from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.huge_pages import on_huge_pages
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.quiet import quiet_fd2
@@ -76,6 +77,10 @@ class Library:
     def cores(self) -> tuple[int, ...] | None:
         """Core of each thread, or None when they are not pinned."""
         return self._pinning.cores
+
+    def device_cost(self) -> DeviceCost | None:
+        """Cost of the last call on a device that counts its own time; None where wall time is the latency."""
+        return None
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"

@@ -1,11 +1,16 @@
-"""Cost of a library's last call on its NPU, as the driver counted it; needs no compiler."""
+"""Libraries for an NPU, whose driver counts what a call costs; needs no compiler."""
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.threads import ThreadPinning
 
 
 class _CUsage(ctypes.Structure):
@@ -53,3 +58,30 @@ def npu_usage(library: Library) -> NpuUsage | None:
     if not regions:
         return None
     return NpuUsage(regions, raw.cycles, raw.seconds, raw.call_seconds, raw.joule, raw.macs, raw.dram_bytes)
+
+
+class NpuLibrary(Library):
+    """A library whose regions run on an NPU, or on the simulator behind its driver interface."""
+
+    def device_cost(self) -> DeviceCost | None:
+        usage = npu_usage(self)
+        if usage is None:
+            return None
+        device, driver = self.manifest.device, os.environ.get("HNPU_DRIVER")
+        name = f"NPU {device.get('npu', {}).get('name', '')} {device.get('precision', '')}"
+        counted = f"counted by {driver}" if driver else "simulated"
+        summary = (
+            f"{name}, {counted}: {usage.cycles:,.0f} cycles, {1e3 * usage.seconds:.3f} ms, "
+            f"{1e3 * usage.energy_joule:.3f} mJ, {usage.dram_bytes / 1e6:.2f} MB of DRAM traffic, "
+            f"{usage.regions} region{'s' * (usage.regions > 1)}"
+        )
+        counters = asdict(usage)
+        seconds, call_seconds = counters.pop("seconds"), counters.pop("call_seconds")
+        return DeviceCost("npu", seconds, call_seconds, counters, summary, simulated=not driver)
+
+
+def open_library(
+    path: Path, manifest: Manifest, pinning: ThreadPinning, device: int, cuda_graph: bool | None
+) -> NpuLibrary:
+    """Open a library for an NPU; its driver is inside, so that it runs on any host."""
+    return NpuLibrary(path, manifest, pinning)

@@ -16,8 +16,11 @@ from hetero_tvm.runtime.library import Library
 
 GROUP = "hetero_tvm.libraries"
 
-_BUILTIN = {"cuda": "hetero_tvm.runtime.cuda.library:open_library"}
-_PLAIN = ("cpu", "npu")
+_BUILTIN = {
+    "cuda": "hetero_tvm.runtime.cuda.library:open_library",
+    "npu": "hetero_tvm.runtime.npu:open_library",
+}
+_PLAIN = ("cpu",)
 """Kinds that are known to need no opener: their libraries load without a look at installed packages."""
 
 
