@@ -1,6 +1,7 @@
-"""Small ONNX models and a plain TVM run of an imported one."""
+"""Small ONNX models, and plain runs of imported ones."""
 
 import os
+from collections import Counter
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -9,7 +10,9 @@ import numpy as np
 import onnx
 from onnx import parser
 
+from hetero_tvm.frontend import import_onnx
 from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.reference import sample_inputs
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -36,3 +39,21 @@ def run_tvm(model, inputs) -> list[np.ndarray]:
     machine = relax.VirtualMachine(tvm.compile(model.module, target=target), tvm.cpu())
     result = machine["main"](*(tvm.runtime.tensor(inputs[s.name]) for s in model.signature.inputs))
     return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+
+def operators(model) -> Counter:
+    """How many nodes of each operator cleaning has left."""
+    return Counter(node.op_type for node in model.onnx_model.graph.node)
+
+
+def against_original(source, **options):
+    """Compare TVM on the imported model with onnxruntime on the file as it came; returns the import."""
+    import onnxruntime
+
+    model = import_onnx(source, **options)
+    inputs = sample_inputs(model)
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(run_tvm(model, inputs), session.run(None, inputs), strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    return model

@@ -1,33 +1,14 @@
-"""Cleaning: opsets, folding, branches, no-ops; large weights are neither folded wrongly nor copied."""
-
-from collections import Counter
+"""Cleaning as a whole: opsets, functions, definitions, damaged models."""
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend import import_onnx
+from hetero_tvm.frontend import import_onnx, source_names
 from hetero_tvm.reference import compare, run_reference, sample_inputs
-from tests.frontend.onnx.helpers import add_weight, run_tvm, text_model
-
-ort = pytest.importorskip("onnxruntime")
-
-
-def operators(model):
-    return Counter(node.op_type for node in model.onnx_model.graph.node)
-
-
-def against_original(source, **options):
-    """TVM on the imported model against onnxruntime on the file as it came."""
-    model = import_onnx(source, **options)
-    inputs = sample_inputs(model)
-    session = ort.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
-    for ours, theirs in zip(run_tvm(model, inputs), session.run(None, inputs), strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    return model
+from tests.frontend.onnx.helpers import add_weight, against_original, bindings, operators, run_tvm, text_model
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 15, 17, 18, 19, 21])
@@ -92,151 +73,6 @@ def test_weights_listed_as_inputs_as_before_ir_4():
     assert [spec.name for spec in model.signature.inputs] == ["x"]
 
 
-def test_newer_opset_than_known_is_refused():
-    source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
-    source.opset_import[0].version = 999
-    with pytest.raises(ModelError, match="uses ONNX opset 999"):
-        import_onnx(source)
-
-
-def test_shape_arithmetic_with_range_and_expand_is_folded():
-    source = text_model("""
-        g (float[2,6] x) => (float[2,3,2] y, int64[6] r, int64 n) {
-            s = Shape(x)
-            zero = Constant<value = int64 {0}>()
-            one = Constant<value_int = 1>()
-            axes = Constant<value_ints = [0]>()
-            rows = Gather<axis = 0>(s, zero)
-            columns = Gather<axis = 0>(s, one)
-            minus = Constant<value_ints = [-1]>()
-            two = Constant<value_ints = [2]>()
-            rows1 = Unsqueeze(rows, axes)
-            target = Concat<axis = 0>(rows1, minus, two)
-            z = Reshape(x, target)
-            filled = ConstantOfShape(s)
-            sum = ReduceSum<keepdims = 0>(filled)
-            y = Add(z, sum)
-            r = Range(zero, columns, one)
-            n = Size(x)
-        }""")
-    model = import_onnx(source)
-    assert operators(model) == {"Reshape": 1, "Add": 1}
-    inputs = sample_inputs(model)
-    outputs = run_tvm(model, inputs)
-    assert compare(outputs, run_reference(model, inputs)).ok
-    assert outputs[1].tolist() == list(range(6)) and outputs[2] == 12
-
-
-def test_shapes_behind_a_computed_reshape_are_known():
-    """Each step needs the shape that the step before made known."""
-    steps = "".join(
-        f" s{i} = Shape(t{i}) h{i} = Div(s{i}, two) k{i} = Mul(h{i}, two) t{i + 1} = Reshape(t{i}, k{i})"
-        for i in range(40)
-    )
-    source = text_model(
-        "g (float[4,6] t0) => (float[4,6] y) "
-        f"{{ two = Constant<value = int64[2] {{2, 2}}>() {steps} y = Exp(t40) }}"
-    )
-    model = import_onnx(source)
-    assert "Div" not in operators(model)
-
-
-def test_known_branches_are_taken():
-    source = text_model("""
-        g (float[2,3] x) => (float[2,3] y) {
-            s = Shape(x)
-            i = Constant<value_int = 0>()
-            n = Gather<axis = 0>(s, i)
-            two = Constant<value_int = 2>()
-            c = Equal(n, two)
-            y = If(c) <then_branch = a () => (float[2,3] p) { q = Exp(x) p = Tanh(q) },
-                       else_branch = b () => (float[2,3] p) { p = Sin(x) }>
-        }""")
-    model = against_original(source)
-    assert operators(model) == {"Exp": 1, "Tanh": 1}
-    assert all(node.name.startswith("If_y") for node in model.onnx_model.graph.node)
-
-
-def test_identities_and_outputs_keep_their_names():
-    source = text_model("""
-        g (float[2,3] x) => (float[2,3] y, float[2,3] same, float[2,3] again, float[2] c)
-        <float[2] k = {1.0, 2.0}> {
-            a = Identity(x) b = Exp(a) d = Identity(b) y = Identity(d)
-            same = Identity(x) again = Identity(y) c = Identity(k)
-        }""")
-    model = against_original(source)
-    assert [spec.name for spec in model.signature.outputs] == ["y", "same", "again", "c"]
-    assert operators(model)["Exp"] == 1
-
-
-def test_quantized_weights_stay_quantized():
-    source = text_model(
-        "g (float[2,3] x) => (float[2,4] y) { w = DequantizeLinear(q, s, z) y = MatMul(x, w) }"
-    )
-    add_weight(source, "q", np.arange(12, dtype=np.int8).reshape(3, 4))
-    add_weight(source, "s", np.array(0.1, np.float32))
-    add_weight(source, "z", np.array(1, np.int8))
-    assert operators(import_onnx(source))["DequantizeLinear"] == 1
-
-
-def test_transposed_weights_are_folded():
-    source = text_model("g (float[2,3] x) => (float[2,4] y) { t = Transpose(w) y = MatMul(x, t) }")
-    add_weight(source, "w", np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
-    model = against_original(source)
-    assert operators(model) == {"MatMul": 1}
-    assert len(model.onnx_model.graph.initializer) == 1
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "a = ConstantOfShape(big) b = ReduceSum<keepdims = 0>(a) y = Add(x, b)",
-        "a = Expand(one, big) b = ReduceSum<keepdims = 0>(a) y = Add(x, b)",
-        "a = Tile(one, big) b = ReduceSum<keepdims = 0>(a) y = Add(x, b)",
-    ],
-)
-def test_terabytes_are_not_computed_while_folding(body):
-    source = text_model(f"g (float[2] x) => (float[2] y) {{ {body} }}")
-    add_weight(source, "big", np.array([1 << 20, 1 << 20], np.int64))
-    add_weight(source, "one", np.ones((1, 1), np.float32))
-    model = import_onnx(source)
-    assert operators(model)["ReduceSum"] == 1
-    assert model.weight_bytes < 1000
-
-
-def test_unused_nodes_and_weights_disappear():
-    source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(x) c = Add(b, w) y = Tanh(a) }")
-    add_weight(source, "w", np.ones(2, np.float32))
-    model = import_onnx(source)
-    assert operators(model) == {"Exp": 1, "Tanh": 1}
-    assert model.weight_bytes == 0
-
-
-def test_nodes_may_come_in_any_order():
-    source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(a) y = Tanh(b) }")
-    nodes = [source.graph.node[i] for i in (2, 0, 1)]
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del source.graph.node[:]
-    source.graph.node.extend(copies)
-    assert [n.op_type for n in import_onnx(source).onnx_model.graph.node] == ["Exp", "Sin", "Tanh"]
-
-
-def test_empty_parts_disappear():
-    """What a rotary embedding of the whole head leaves over: a slice of nothing, joined again."""
-    source = text_model(
-        """g (float[2, 8] x) => (float[2, 8] y)
-        <int64[1] zero = {0}, int64[1] eight = {8}, int64[1] far = {99}, int64[1] axis = {1}> {
-            turned = Slice(x, zero, eight, axis)
-            rest = Slice(x, eight, far, axis)
-            scaled = Mul(rest, rest)
-            minus = Neg(turned)
-            y = Concat<axis = -1>(minus, scaled)
-        }"""
-    )
-    model = against_original(source)
-    assert operators(model) == {"Neg": 1}
-
-
 def test_sums_of_shape_values_beyond_one_dimension():
     """Row numbers of a flattened batch, as traced masks compute them: shape inference that follows
     values takes the sum [2, 1] + [1, 3] for one of two vectors of unequal length."""
@@ -259,34 +95,84 @@ def test_sums_of_shape_values_beyond_one_dimension():
     assert operators(model) == {"Add": 1}
 
 
-def test_a_slice_that_reverses_is_kept():
-    source = text_model(
-        """g (float[2, 8] x) => (float[2, 8] y)
-        <int64[1] last = {-1}, int64[1] before = {-99}, int64[1] axis = {1}, int64[1] step = {-1}> {
-            turned = Slice(x, last, before, axis, step)
-            y = Neg(turned)
-        }"""
-    )
-    assert operators(against_original(source)) == {"Slice": 1, "Neg": 1}
+def test_contradicting_shapes_name_the_node():
+    with pytest.raises(ModelError, match="contradict each other.*node name: /bad"):
+        import_onnx(text_model("g (float[2] x, float[3] z) => (float[2] y) { y = Add(x, z) }", "/bad"))
 
 
-def test_softmax_over_the_last_axis_before_opset_13_stays_one():
-    """The converter does not see the rank behind a computed reshape."""
-    source = text_model(
-        """g (float[b, 3, 4] x) => (float[b, 3, 4] y)
-        <int64[1] two = {2}> {
-            shape = Shape(x)
-            zeros = ConstantOfShape(shape)
-            ones = Shape(zeros)
-            same = Reshape(x, ones)
-            doubled = Add(same, same)
-            soft = Softmax<axis = 2>(doubled)
-            y = Exp(soft)
-        }""",
-        opset=11,
+def test_invalid_attributes_and_types():
+    with pytest.raises(ModelError, match="not valid ONNX.*sideways"):
+        import_onnx(text_model("g (float[2] x) => (float[2] y) { y = Softmax<sideways = 1>(x) }"))
+    with pytest.raises(ModelError, match="holds strings"):
+        import_onnx(text_model("g (string[2] x) => (string[2] y) { y = Identity(x) }"))
+    with pytest.raises(ModelError, match="is not a tensor"):
+        import_onnx(text_model("g (seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.dims.append(7), "it has"),
+        (lambda t: t.dims.__setitem__(0, -1), r"it has the shape \[-1"),
+        (lambda t: setattr(t, "data_type", 999), "data type 999 is unknown"),
+        (lambda t: setattr(t, "data_type", TensorProto.DOUBLE), "bytes, it has"),
+        (lambda t: setattr(t, "raw_data", b""), "it has 0"),
+        (lambda t: t.dims.__setitem__(0, 1 << 60), "needs"),
+        (lambda t: setattr(t, "name", ""), "it has no name"),
+    ],
+)
+def test_damaged_weights(change, message):
+    source = add_weight(
+        text_model("g (float[2,3] x) => (float[2,4] y) { y = MatMul(x, w) }"),
+        "w",
+        np.ones((3, 4), np.float32),
     )
-    model = against_original(source, shapes={"x": (2, 3, 4)})
-    assert operators(model)["Softmax"] == 1
-    softmax = next(node for node in model.onnx_model.graph.node if node.op_type == "Softmax")
-    known = {v.name: len(v.type.tensor_type.shape.dim) for v in model.onnx_model.graph.value_info}
-    assert known[softmax.input[0]] == 3
+    change(source.graph.initializer[0])
+    with pytest.raises(ModelError, match=message):
+        import_onnx(source)
+
+
+def test_recursive_functions():
+    source = text_model(
+        "g (float[2] x) => (float[2] y) { y = my.f(x) }\n"
+        '<domain: "my", opset_import: ["" : 17, "my" : 1]> f (a) => (b) { c = my.f(a) b = Add(c, a) }',
+        extra=', "my": 1',
+    )
+    with pytest.raises(ModelError, match="recursive"):
+        import_onnx(source)
+
+
+def test_functions_are_expanded_and_named_after_their_call():
+    source = text_model(
+        "g (float[2,3] x) => (float[2,3] y) { a = my.twice(x) y = Tanh(a) }\n"
+        '<domain: "my", opset_import: ["" : 17]> twice (p) => (r) { [inner] q = Exp(p) r = Add(q, p) }',
+        "/call",
+        "/end",
+        extra=', "my": 1',
+    )
+    model = import_onnx(source)
+    assert [binding.var.name for binding in bindings(model)] == ["/call/inner__1", "/call/Add", "/end"]
+
+
+def test_operators_without_converter_are_expanded_by_their_definition():
+    source = text_model(
+        "g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {"
+        " y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }",
+        "/attn", opset=23, ir=11,
+    )  # fmt: skip
+    model = import_onnx(source)
+    assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"attn"}
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+def test_definitions_use_the_default_attributes():
+    model = import_onnx(text_model("g (float[2,4] x) => (float[2,4] y) { y = Celu(x) }", "/act"))
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+    model = import_onnx(
+        text_model("g (float[2,4] x) => (float[2,4] y) { y = Swish(x) }", "/s", opset=24, ir=12)
+    )
+    assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"s"}
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok

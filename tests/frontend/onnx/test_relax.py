@@ -1,27 +1,24 @@
-"""Imported models compute what onnxruntime computes, and their bindings name the ONNX nodes."""
-
-import warnings
+"""Translation to Relax: names of bindings, our own converters, TVM's failures."""
 
 import numpy as np
-import onnx
 import pytest
 
 from hetero_tvm import zoo
-from hetero_tvm.errors import ModelError, UsageError
-from hetero_tvm.frontend import import_model, import_onnx, parse_shape_option, source_names
-from hetero_tvm.frontend.signature import TensorSpec
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend import import_model, import_onnx, source_names
 from hetero_tvm.reference import compare, run_reference, sample_inputs
 from tests.frontend.onnx.helpers import add_weight, bindings, run_tvm, text_model
 
+
+def test_tvm_failures_name_the_node():
+    source = text_model("g (float[2,3] x) => (int64[2,?] y) { y = NonZero(x) }", "/find")
+    with pytest.raises(ModelError, match="'/find'"):
+        import_onnx(source)
+    model = import_model("zoo:minilm-l6-tiny")  # the importer works after a failure
+    assert model.signature.outputs
+
+
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_tiny_models_match_the_reference(name):
-    model = import_model(f"zoo:{name}")
-    inputs = sample_inputs(model)
-    accuracy = compare(run_tvm(model, inputs), run_reference(model, inputs))
-    assert accuracy.ok, str(accuracy)
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -35,47 +32,6 @@ def test_every_binding_names_its_node(name):
     assert sources <= nodes <= stored
     # all that is left to compute is there
     assert nodes - sources == set()
-
-
-def test_shape_arithmetic_folds_away():
-    for name in TINY:
-        left = {node.op_type for node in import_model(f"zoo:{name}").onnx_model.graph.node}
-        assert not left & {"Shape", "ConstantOfShape", "Range", "Constant", "Identity", "Expand"} - {"Expand"}
-        assert "Dropout" not in left
-
-
-def test_signature_and_weights():
-    model = import_model("zoo:minilm-l6-tiny", batch=2, sequence=9)
-    assert model.name == "minilm-l6-tiny"
-    assert model.signature.inputs[0] == TensorSpec("input_ids", (2, 9), "int64")
-    assert model.signature.outputs == (TensorSpec("last_hidden_state", (2, 9, 48), "float32"),)
-    assert str(model.signature.outputs[0]) == "last_hidden_state: float32[2, 9, 48]"
-    assert [p.name for p in model.module["main"].params] == ["input_ids", "attention_mask", "token_type_ids"]
-    weights = sum(onnx.numpy_helper.to_array(t).nbytes for t in model.onnx_model.graph.initializer)
-    assert model.weight_bytes == weights
-    onnx.checker.check_model(model.onnx_model, full_check=True)
-
-
-def test_two_outputs_are_a_tuple_and_the_source_is_untouched():
-    source = zoo.build("bert-base-tiny")
-    before = source.SerializeToString(deterministic=True)
-    model = import_onnx(source)
-    assert [spec.name for spec in model.signature.outputs] == ["last_hidden_state", "pooler_output"]
-    assert source.SerializeToString(deterministic=True) == before
-
-
-def test_file_and_name(tmp_path):
-    path = tmp_path / "my net.onnx"
-    onnx.save(zoo.build("resnet50-tiny"), path)
-    assert import_model(path).name == "my net"
-    assert import_model(str(path)).signature == import_model("zoo:resnet50-tiny").signature
-
-
-def test_import_is_quiet(capfd):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        import_model("zoo:gpt2-small-tiny")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_nodes_without_names_and_with_equal_names():
@@ -160,80 +116,6 @@ def test_extremes_of_tensors_are_plain_operators(operator, numpy):
     inputs = {s.name: generator.standard_normal(s.shape).astype("float32") for s in model.signature.inputs}
     a, b, c = inputs.values()
     np.testing.assert_array_equal(run_tvm(model, inputs)[0], numpy(numpy(a, b), c))
-
-
-def test_bool_and_integer_inputs():
-    model = import_onnx(
-        text_model(
-            "g (bool[3] c, int64[3] a, int64[3] b) => (int64[3] y, bool[3] n) "
-            "{ y = Where(c, a, b) n = Not(c) }"
-        )
-    )
-    inputs = sample_inputs(model)
-    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
-
-
-def test_functions_are_expanded_and_named_after_their_call():
-    source = text_model(
-        "g (float[2,3] x) => (float[2,3] y) { a = my.twice(x) y = Tanh(a) }\n"
-        '<domain: "my", opset_import: ["" : 17]> twice (p) => (r) { [inner] q = Exp(p) r = Add(q, p) }',
-        "/call",
-        "/end",
-        extra=', "my": 1',
-    )
-    model = import_onnx(source)
-    assert [binding.var.name for binding in bindings(model)] == ["/call/inner__1", "/call/Add", "/end"]
-
-
-def test_operators_without_converter_are_expanded_by_their_definition():
-    source = text_model(
-        "g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {"
-        " y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }",
-        "/attn", opset=23, ir=11,
-    )  # fmt: skip
-    model = import_onnx(source)
-    assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"attn"}
-    inputs = sample_inputs(model)
-    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
-
-
-def test_definitions_use_the_default_attributes():
-    model = import_onnx(text_model("g (float[2,4] x) => (float[2,4] y) { y = Celu(x) }", "/act"))
-    inputs = sample_inputs(model)
-    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
-    model = import_onnx(
-        text_model("g (float[2,4] x) => (float[2,4] y) { y = Swish(x) }", "/s", opset=24, ir=12)
-    )
-    assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"s"}
-    inputs = sample_inputs(model)
-    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("x=1x128", ("x", (1, 128))), ("a=b=3", ("a=b", (3,))), (" x = 2X3 ", ("x", (2, 3)))],
-)
-def test_shape_options(text, expected):
-    assert parse_shape_option(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "x", "x=", "=1x2", "x=1x", "x=0x2", "x=-1", "x=1.5", "x=axb", "x=1,2", "x=²"]
-)
-def test_bad_shape_options(text):
-    with pytest.raises(UsageError, match="--shape"):
-        parse_shape_option(text)
-
-
-def test_other_sources_are_refused_by_name(tmp_path):
-    with pytest.raises(UsageError, match=r"\.tflite models are not supported yet"):
-        import_model("model.tflite")
-    with pytest.raises(UsageError, match="not builtins.int"):
-        import_model(3)
-    with pytest.raises(ModelError, match="Did you mean zoo:minilm-l6?"):
-        import_model("minilm-l6")
-    with pytest.raises(ModelError, match="no model 'nothing'"):
-        import_model("zoo:nothing")
 
 
 def test_branches_taken_at_run_time():

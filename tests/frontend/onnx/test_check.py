@@ -1,0 +1,92 @@
+"""Checks of order, names, versions and operators: one error lists everything."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import add_weight, operators, text_model
+
+
+def test_newer_opset_than_known_is_refused():
+    source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
+    source.opset_import[0].version = 999
+    with pytest.raises(ModelError, match="uses ONNX opset 999"):
+        import_onnx(source)
+
+
+def test_unused_nodes_and_weights_disappear():
+    source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(x) c = Add(b, w) y = Tanh(a) }")
+    add_weight(source, "w", np.ones(2, np.float32))
+    model = import_onnx(source)
+    assert operators(model) == {"Exp": 1, "Tanh": 1}
+    assert model.weight_bytes == 0
+
+
+def test_nodes_may_come_in_any_order():
+    source = text_model("g (float[2] x) => (float[2] y) { a = Exp(x) b = Sin(a) y = Tanh(b) }")
+    nodes = [source.graph.node[i] for i in (2, 0, 1)]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del source.graph.node[:]
+    source.graph.node.extend(copies)
+    assert [n.op_type for n in import_onnx(source).onnx_model.graph.node] == ["Exp", "Sin", "Tanh"]
+
+
+def test_all_unsupported_operators_are_listed_with_counts_and_names():
+    source = text_model(
+        "g (float[2] x) => (float[2] y) "
+        "{ a = acme.Magic(x) b = acme.Magic(a) c = Fancy(b) d = Det(c) y = Exp(d) }",
+        "/one", "/two", "", "/det",
+        extra=', "acme": 1',
+    )  # fmt: skip
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        import_onnx(source)
+    assert caught.value.problems == (
+        "acme::Magic: 2 nodes (/one, /two)",
+        "Det: 1 node (/det)",
+        "Fancy: 1 node (Fancy_c)",
+    )
+    assert "3 operators that have no importer" in str(caught.value)
+
+
+def test_onnx_operators_without_converter_are_listed():
+    source = text_model("g (float[2,2] x) => (float y) { y = Det(x) }")
+    with pytest.raises(UnsupportedOperatorError, match=r"Det: 1 node \(Det_y\)"):
+        import_onnx(source)
+
+
+def test_unsupported_operators_on_constants_do_not_matter():
+    source = text_model("g (float[2] x) => (float[2] y) { d = Det(w) y = Mul(x, d) }")
+    add_weight(source, "w", np.eye(2, dtype=np.float32))
+    assert import_onnx(source).signature.outputs[0].shape == (2,)
+
+
+def test_cycles_are_named():
+    source = text_model("g (float[2] x) => (float[2] y) { a = Add(x, c) b = Exp(a) c = Tanh(b) y = Exp(x) }")
+    with pytest.raises(ModelError, match="has a cycle") as caught:
+        import_onnx(source)
+    assert "'Add_a' (Add)" in str(caught.value)
+
+
+def test_missing_and_doubled_tensors_are_all_named():
+    source = text_model("g (float[2] x) => (float[2] y, float[2] z) { a = Add(x, k) a = Exp(m) y = Tanh(a) }")
+    with pytest.raises(ModelError, match="graph is broken") as caught:
+        import_onnx(source)
+    text = str(caught.value)
+    assert "reads tensor 'k', which nothing makes" in text and "reads tensor 'm'" in text
+    assert "tensor 'a' has two origins" in text
+    assert "nothing makes the graph output 'z'" in text
+
+
+def test_versions_and_empty_graphs():
+    source = text_model("g (float[2] x) => (float[2] y) { y = Exp(x) }")
+    source.ir_version = 1
+    with pytest.raises(ModelError, match="IR version is 1"):
+        import_onnx(source)
+    with pytest.raises(ModelError):
+        import_onnx(onnx.ModelProto())
+    no_output = helper.make_model(helper.make_graph([], "g", [], []))
+    with pytest.raises(ModelError, match="no outputs"):
+        import_onnx(no_output)

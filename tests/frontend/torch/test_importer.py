@@ -1,0 +1,104 @@
+"""Imported programs run like their modules, at any size that they were exported for."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import nn
+from torch.export import Dim, export
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import ShapeError, UsageError
+from hetero_tvm.reference import run_reference, sample_inputs
+from tests.frontend.torch.programs import IDS, net
+
+
+def check_against(model, module, *tensors):
+    """Compiled outputs against the module in float32, by the tolerance of every check."""
+    built = build_model(optimize_model(model), use_shipped=False)
+    assert built.check().ok
+    inputs = {spec.name: t.numpy() for spec, t in zip(model.signature.inputs, tensors, strict=True)}
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(module(*tensors))
+    expected = [value for value in expected if value is not None]
+    results = built.run(inputs)
+    assert len(results) == len(expected)
+    for ours, theirs in zip(results, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-5 * float(theirs.abs().max()))
+
+
+def test_a_fixed_program_runs_like_the_module():
+    model = import_model(export(net(), (IDS,)))
+    assert str(model.signature) == ("(ids: int64[2, 5]) -> (states: float32[2, 5, 8], more_0: float32[2, 5])")
+    check_against(model, net(), IDS)
+
+
+def test_batch_and_sequence_fix_open_dimensions(open_program):
+    model = import_model(open_program, batch=3, sequence=7)
+    assert [spec.shape for spec in model.signature.inputs] == [(3, 7), (3, 7)]
+    check_against(model, net(), torch.arange(21).reshape(3, 7) % 11, torch.rand(3, 7))
+
+
+@pytest.mark.parametrize("batch, length", [(1, 4), (1, 60), (5, 9)])
+def test_shapes_fix_open_dimensions(saved, batch, length):
+    model = import_model(saved, shapes={"ids": (batch, length)})
+    assert model.name == "net"
+    inputs = sample_inputs(model)
+    reference = run_reference(model, inputs)
+    assert reference.float64[0].dtype == np.float64
+    with torch.no_grad():
+        expected = net()(*(torch.from_numpy(inputs[name]) for name in ("ids", "mask")))
+    np.testing.assert_array_equal(reference.float32[0], expected["states"].numpy())
+
+
+def test_open_and_wrong_sizes_are_named(open_program):
+    with pytest.raises(ShapeError, match=r"ids: dimension 0 \(batch\), dimension 1 \(sequence\)"):
+        import_model(open_program)
+    with pytest.raises(ShapeError) as failure:
+        import_model(open_program, batch=1, sequence=61)
+    assert failure.value.problems == (
+        "ids: dimension 1 is 61; exported for 4 to 60",
+        "mask: dimension 1 is 61; exported for 4 to 60",
+    )
+
+
+def test_dimensions_computed_from_others():
+    class Pairs(nn.Module):
+        def forward(self, x, y):
+            return x.reshape(y.shape[0], 2) + y[:, None]
+
+    size = Dim("size", min=2, max=50)
+    program = export(Pairs(), (torch.rand(6), torch.rand(3)), dynamic_shapes=({0: 2 * size}, {0: size}))
+    check_against(import_model(program, shapes={"x": (8,), "y": (4,)}), Pairs(), torch.rand(8), torch.rand(4))
+    with pytest.raises(ShapeError, match="x: dimension 0 is 9, other inputs make it 8"):
+        import_model(program, shapes={"x": (9,), "y": (4,)})
+
+
+def test_inputs_returned_as_they_are_and_constants():
+    class Odd(nn.Module):
+        def forward(self, x, flags):
+            return x, torch.where(flags, x, -x), torch.arange(3)
+
+    x, flags = torch.rand(4), torch.tensor([True, False, True, False])
+    model = import_model(export(Odd(), (x, flags)))
+    assert str(model.signature) == (
+        "(x: float32[4], flags: bool[4]) -> (output_0: float32[4], output_1: float32[4], output_2: int64[3])"
+    )
+    check_against(model, Odd(), x, flags)
+
+
+def test_modules_and_onnx_programs():
+    with pytest.raises(UsageError, match="torch.export.export"):
+        import_model(net())
+    translated = torch.onnx.export(net(), (IDS,), dynamo=True, verbose=False)
+    assert import_model(translated).signature.inputs[0].shape == (2, 5)
+
+
+def test_the_commands_take_a_file(saved, tmp_path, capsys):
+    from hetero_tvm.build import main
+
+    shape = ["--shape", "ids=2x8", "--shape", "mask=2x8"]
+    assert main([str(saved), *shape, "--out", str(tmp_path), "--logs", str(tmp_path), "-q"]) == 0
+    assert (tmp_path / "model.so").exists()

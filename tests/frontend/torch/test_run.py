@@ -1,0 +1,50 @@
+"""Programs as their own reference, in float32 and float64."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import nn
+from torch.export import export
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import AccuracyError
+from hetero_tvm.reference import run_reference
+from tests.frontend.torch.programs import IDS, net
+
+
+def test_the_program_judges_the_numbers(monkeypatch):
+    """A fault of the translation cannot hide: the reference never sees the translated model."""
+    from hetero_tvm.frontend.torch import importer as front
+
+    translate = front.to_onnx
+
+    def wrong(program):
+        model = translate(program)
+        for node in model.graph.node:
+            if node.op_type == "Gelu":
+                node.op_type = "Relu"
+                del node.attribute[:]
+        return model
+
+    monkeypatch.setattr(front, "to_onnx", wrong)
+    built = build_model(optimize_model(import_model(export(net(), (IDS,)))), use_shipped=False)
+    with pytest.raises(AccuracyError):
+        built.check()
+
+
+def test_float64_is_float64_everywhere():
+    """int / int, constants and types written in the program widen too."""
+
+    class Thirds(nn.Module):
+        def forward(self, ids):
+            third = ids / 3
+            return third + torch.full((3,), 0.1) + ids.to(torch.float32) / torch.arange(1, 4)
+
+    model = import_model(export(Thirds(), (torch.tensor([1, 2, 4]),)))
+    ids = np.array([1, 2, 4])
+    exact = ids / 3 + 0.1 + ids / np.arange(1, 4)
+    np.testing.assert_allclose(run_reference(model, {"ids": ids}).float64[0], exact, rtol=1e-15)
+    assert torch.get_default_dtype() is torch.float32

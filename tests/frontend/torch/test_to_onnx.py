@@ -1,0 +1,67 @@
+"""Translation to ONNX: names, and what is refused."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+from torch import nn
+from torch.export import Dim, export
+
+from hetero_tvm.api import import_model
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend import source_names
+from tests.frontend.torch.programs import IDS, Net, net
+
+
+def test_nodes_are_called_as_in_the_program():
+    model = import_model(export(net(), (IDS,)))
+    nodes = {source_names(b.var) for block in model.module["main"].body.blocks for b in block.bindings}
+    assert {"table/embedding", "norm/layer_norm", "body.1/gelu", "add"} <= nodes
+
+
+def test_everything_that_cannot_be_translated_is_listed():
+    class Rare(nn.Module):
+        def forward(self, x):
+            return torch.linalg.svdvals(x) + torch.special.gammainc(x, x) + torch.special.gammainc(x.abs(), x)
+
+    with pytest.raises(UnsupportedOperatorError) as failure:
+        import_model(export(Rare(), (torch.rand(4, 4),)))
+    assert failure.value.problems == (
+        "prims.igamma.default: 2 nodes (igamma, igamma_1)",
+        "aten._linalg_svd.default: 1 node (_linalg_svd)",
+    )
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.seen.add_(x)
+        return x + self.seen
+
+
+class Scaled(nn.Module):
+    def forward(self, x, n):
+        return x * n
+
+
+@pytest.mark.parametrize(
+    "program, problem",
+    [
+        (
+            lambda: export(Net().train(), (IDS,)),
+            r"node body.2/dropout \(aten.dropout.default\) is in training mode",
+        ),
+        (lambda: export(Counts(), (torch.rand(4),)), "'seen' is changed in place"),
+        (
+            lambda: export(Scaled(), (torch.rand(4), 3), dynamic_shapes={"x": None, "n": Dim.DYNAMIC}),
+            "input 'n' is a number, not a tensor",
+        ),
+    ],
+)
+def test_impure_programs_are_refused(program, problem):
+    with pytest.raises(ModelError, match=problem):
+        import_model(program())
