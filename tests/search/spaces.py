@@ -208,6 +208,24 @@ class FailingSpace(BadSpace):
     modes = tuple(mode for mode in BadSpace.modes if not mode.startswith("hang"))
 
 
+class RightOnce(ScaleSpace):
+    """Right on fresh memory (NaN), and adds to what it finds there in every later call."""
+
+    name = "test.right_once"
+
+    def emit(self, op, point, machine):
+        from hetero_tvm.host.tvm import tirx
+
+        k = Kernel()
+        with k:
+            x, w = k.argument("x", (op.rows, op.n)), k.argument("w", (op.n,))
+            y = k.argument("y", (op.rows, op.n))
+            with k.serial(op.rows) as i, k.serial(op.n) as j:
+                before, value = k.load(y, [i, j]), k.load(x, [i, j]) * k.load(w, [j])
+                k.store(y, tirx.if_then_else(before > -1e30, before + value, value), [i, j])
+        return k.function
+
+
 class ForgetsTheSum(AddNormSpace):
     """Its second result is right, its first is the operand."""
 

@@ -60,7 +60,7 @@ class DeviceProcess:
         task = self._tasks[message["task"]]
         self._held.clear()
         results: list[list[Any]] = [["run_error", None, "not run"]] * len(message["candidates"])
-        kernels, places = [], []
+        kernels, places, written = [], [], []
         for index, (candidate, path) in enumerate(
             zip(message["candidates"], message["libraries"], strict=True)
         ):
@@ -76,6 +76,7 @@ class DeviceProcess:
                 continue
             kernels.append(kernel)
             places.append(index)
+            written.append(outputs)
         if not kernels:
             return results
         try:
@@ -84,8 +85,12 @@ class DeviceProcess:
             for index in places:
                 results[index] = ["run_error", None, _text(error)]
             return results
-        for index, each in zip(places, seconds, strict=True):
-            results[index] = ["ok", each, ""]
+        for index, each, outputs in zip(places, seconds, written, strict=True):
+            # A kernel may be right on fresh memory alone: what the last timed call left is compared as well.
+            fault = self._fault(task, [self.device.fetch(output) for output in outputs])
+            results[index] = (
+                ["wrong_result", None, f"after the first call: {fault}"] if fault else ["ok", each, ""]
+            )
         return results
 
     @staticmethod

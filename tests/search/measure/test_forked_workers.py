@@ -11,7 +11,7 @@ import pytest
 from hetero_tvm.search.measure.forked_workers import start_early, started_workers
 from hetero_tvm.search.measure.service import Job, Limits, contract_spec, generic_spec
 from hetero_tvm.targets.cpu.tuner import GENERIC
-from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, generic_task
+from tests.search.spaces import MACHINE, BadSpace, RightOnce, Scale, ScaleSpace, generic_task
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = {"mode": "good", "repeat": 1, "pieces": 2}
@@ -39,6 +39,12 @@ def test_a_good_candidate(bad):
     ((result,),) = measure(bad, [job("good")])
     assert result.ok and result.seconds > 0
     assert {"build", "check", "time"} <= set(bad.spent)
+
+
+def test_a_candidate_that_is_right_on_fresh_memory_alone_is_wrong(bad):
+    bad.add_task("once", contract_spec(Scale(8, 64), RightOnce()))
+    ((result,),) = measure(bad, [Job("once", ({"point": {"repeat": 1, "pieces": 1}},))])
+    assert result.status == "wrong_result" and "after the first call: largest error" in result.text
 
 
 FAILURES = {
