@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parent / "results" / "npu-tuned.json"
 
 
 def tuned(model: str, target: str, trials: int, logs: str) -> dict[str, Any]:
-    """One row: the command's own account, and the cycles of both builds."""
+    """Row of a run: the command's own account, and the cycles of both builds."""
     command = [sys.executable, "-m", "hetero_tvm.tune", f"zoo:{model}", "--target", target]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
@@ -45,20 +45,25 @@ def tuned(model: str, target: str, trials: int, logs: str) -> dict[str, Any]:
     points = {key: choice.point for key, choice in chosen.items() if choice.point is not None}
     default, best = cycles(plan, {}), cycles(plan, points)
     return {
-        "model": model, "target": target, "trials": trials,
+        "model": model,
+        "target": target,
+        "trials": trials,
         "whole_model_trials": len(store.trials(WholeModel.of(plan.tasks))),
-        "default": round(default), "tuned": round(best), "ratio": round(best / default, 4),
-        "seconds": round(seconds), "search_seconds": round(search["elapsed"]),
+        "default": round(default),
+        "tuned": round(best),
+        "ratio": round(best / default, 4),
+        "seconds": round(seconds),
+        "search_seconds": round(search["elapsed"]),
         "points": {
             task.name: points[task.key]
             for task in plan.tasks
             if chosen[task.key].origin != "default" and task.key in points
         },
-    }  # fmt: skip
+    }
 
 
 def cycles(plan: Any, points: dict[str, Any]) -> float:
-    """Of all regions as a library contains them."""
+    """Cycles of all regions as a library contains them."""
     with open_device(plan.target.spec) as device:
         regions = compile_regions(plan.module, plan.tasks, points, plan.target)
         return sum(device.time(device.load(region.stream)).counters.cycles for region in regions)

@@ -88,9 +88,7 @@ class PointwiseSpace(FetchSpace):
                 k.load(box, At(tile, lambda a, b: (a, b)), place(x))
                 if op.step == BIAS:
                     held_bias = k.alloc(UB, (wide,), "float32")
-                    k.load(
-                        (box[1],), At(held_bias, lambda b: (b,)), At(more[0], lambda b: (j * wide + b,))
-                    )
+                    k.load((box[1],), At(held_bias, lambda b: (b,)), At(more[0], lambda b: (j * wide + b,)))
                     bias = At(held_bias, lambda a, b: (b,))
 
                 def residual(buffer: Any) -> None:
@@ -118,10 +116,15 @@ def split(steps: Sequence[Step], machine: NpuMachine) -> list[Step]:
         bare = replace(step.op, epilogue=())
         result.append(
             replace(
-                step, op=bare, result=value, operands=step.operands[:2], arrays=step.arrays[:2],
-                wanted=step.wanted[:2], recorded=step.recorded or step.space.default(step.op, machine),
+                step,
+                op=bare,
+                result=value,
+                operands=step.operands[:2],
+                arrays=step.arrays[:2],
+                wanted=step.wanted[:2],
+                recorded=step.recorded or step.space.default(step.op, machine),
             )
-        )  # fmt: skip
+        )
         extra = iter(range(2, len(step.operands)))
         for n, name in enumerate(step.op.epilogue):
             operands, arrays, wanted = [value], [None], [step.layout]
@@ -134,10 +137,17 @@ def split(steps: Sequence[Step], machine: NpuMachine) -> list[Step]:
             made = last if end else Value(last.shape, dtype=last.dtype)
             result.append(
                 Step(
-                    _POINTWISE, Pointwise(rows, columns, name), None, operands, tuple(wanted), made,
-                    step.layout, f"{step.name} {name}", arrays,
+                    _POINTWISE,
+                    Pointwise(rows, columns, name),
+                    None,
+                    operands,
+                    tuple(wanted),
+                    made,
+                    step.layout,
+                    f"{step.name} {name}",
+                    arrays,
                 )
-            )  # fmt: skip
+            )
             value = made
     return result
 

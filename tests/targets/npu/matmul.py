@@ -55,15 +55,28 @@ def matmul(m, n, k, tile, dtype="f16", l1_depth=2, repeat=1) -> Stream:
 
     def load(slot, row, rows, step, dst):
         builder.emit(
-            "load", elem=w, dst_mem="l1", src_slot=slot, src=(row * k + step) * w, dst=dst,
-            extents=(rows, tk), src_strides=(k * w, w), dst_strides=(tk * w, w),
-        )  # fmt: skip
+            "load",
+            elem=w,
+            dst_mem="l1",
+            src_slot=slot,
+            src=(row * k + step) * w,
+            dst=dst,
+            extents=(rows, tk),
+            src_strides=(k * w, w),
+            dst_strides=(tk * w, w),
+        )
 
     def move(memory, src, rows, dst):
         builder.emit(
-            "move", elem=w, dst_mem=memory, src=src, dst=dst,
-            extents=(rows * tk,), src_strides=(w,), dst_strides=(w,),
-        )  # fmt: skip
+            "move",
+            elem=w,
+            dst_mem=memory,
+            src=src,
+            dst=dst,
+            extents=(rows * tk,),
+            src_strides=(w,),
+            dst_strides=(w,),
+        )
 
     for _ in range(repeat):
         for i in range(0, m, tm):
@@ -82,24 +95,49 @@ def matmul(m, n, k, tile, dtype="f16", l1_depth=2, repeat=1) -> Stream:
                     l0.full()
                     l0.wait()
                     builder.emit(
-                        "mmad", dtype=dtype, accumulate="yes" if step else "no", b_transposed="yes",
-                        m=tm, n=tn, k=tk, a=slot * a_tile, a_pitch=tk * w, b=slot * b_tile, b_pitch=tk * w,
-                        c=acc, c_pitch=tn * 4,
-                    )  # fmt: skip
+                        "mmad",
+                        dtype=dtype,
+                        accumulate="yes" if step else "no",
+                        b_transposed="yes",
+                        m=tm,
+                        n=tn,
+                        k=tk,
+                        a=slot * a_tile,
+                        a_pitch=tk * w,
+                        b=slot * b_tile,
+                        b_pitch=tk * w,
+                        c=acc,
+                        c_pitch=tn * 4,
+                    )
                     l0.free()
                 l0c.full()
                 l0c.wait()
                 buffer = ub.acquire() * c_tile
                 builder.emit(
-                    "move_out", src_dtype=out, dst_dtype=out, m=tm, n=tn, c=acc, c_pitch=tn * 4,
-                    dst=buffer, row_stride=tn * 4, column_stride=4,
-                )  # fmt: skip
+                    "move_out",
+                    src_dtype=out,
+                    dst_dtype=out,
+                    m=tm,
+                    n=tn,
+                    c=acc,
+                    c_pitch=tn * 4,
+                    dst=buffer,
+                    row_stride=tn * 4,
+                    column_stride=4,
+                )
                 l0c.free()
                 ub.full()
                 ub.wait()
                 builder.emit(
-                    "store", elem=4, dst_mem="dram", dst_slot=c, src=buffer, dst=(i * n + j) * 4,
-                    extents=(tm, tn), src_strides=(tn * 4, 4), dst_strides=(n * 4, 4),
-                )  # fmt: skip
+                    "store",
+                    elem=4,
+                    dst_mem="dram",
+                    dst_slot=c,
+                    src=buffer,
+                    dst=(i * n + j) * 4,
+                    extents=(tm, tn),
+                    src_strides=(tn * 4, 4),
+                    dst_strides=(n * 4, 4),
+                )
                 ub.free()
     return builder.finish()

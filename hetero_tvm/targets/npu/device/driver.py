@@ -36,42 +36,67 @@ class DriverError(HeteroTVMError):
 
 class _QueueCounters(ctypes.Structure):
     _fields_ = [
-        ("busy", ctypes.c_double), ("issue", ctypes.c_double), ("stall", ctypes.c_double * len(STALLS)),
-        ("idle", ctypes.c_double), ("instructions", ctypes.c_uint64),
-    ]  # fmt: skip
+        ("busy", ctypes.c_double),
+        ("issue", ctypes.c_double),
+        ("stall", ctypes.c_double * len(STALLS)),
+        ("idle", ctypes.c_double),
+        ("instructions", ctypes.c_uint64),
+    ]
 
 
-class _Counters(ctypes.Structure):
+class RawCounters(ctypes.Structure):
+    """``hnpu_counters`` of ``hnpu.h``."""
+
     _fields_ = [
-        ("cycles", ctypes.c_double), ("queue", _QueueCounters * len(QUEUES)),
-        ("dram_read_bytes", ctypes.c_uint64), ("dram_write_bytes", ctypes.c_uint64),
-        ("matrix_block_cycles", ctypes.c_double), ("macs", ctypes.c_double),
-        ("vector_elements", ctypes.c_double), ("energy_joule", ctypes.c_double),
-    ]  # fmt: skip
+        ("cycles", ctypes.c_double),
+        ("queue", _QueueCounters * len(QUEUES)),
+        ("dram_read_bytes", ctypes.c_uint64),
+        ("dram_write_bytes", ctypes.c_uint64),
+        ("matrix_block_cycles", ctypes.c_double),
+        ("macs", ctypes.c_double),
+        ("vector_elements", ctypes.c_double),
+        ("energy_joule", ctypes.c_double),
+    ]
 
 
 class _Binding(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
 
-_TRACE_DTYPE = np.dtype(
+TRACE_DTYPE = np.dtype(
     [
-        ("instruction", "u4"), ("tag", "u2"), ("opcode", "u1"), ("queue", "u1"),
-        ("start", "f8"), ("end", "f8"), ("dram_bytes", "u8"),
-        ("issue", "f4"), ("stall", "f4", (len(STALLS),)), ("joule", "f4"),
+        ("instruction", "u4"),
+        ("tag", "u2"),
+        ("opcode", "u1"),
+        ("queue", "u1"),
+        ("start", "f8"),
+        ("end", "f8"),
+        ("dram_bytes", "u8"),
+        ("issue", "f4"),
+        ("stall", "f4", (len(STALLS),)),
+        ("joule", "f4"),
     ],
     align=True,
-)  # fmt: skip
+)
 _P, _U64, _U32, _STATUS = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "abi_version": (_U32,), "open": (_STATUS, ctypes.c_char_p, _P), "close": (None, _P),
-    "capabilities": (_STATUS, _P, _P), "alloc": (_STATUS, _P, _U64, _P), "free": (_STATUS, _P, _U64),
-    "copy_to_device": (_STATUS, _P, _U64, _P, _U64), "copy_from_device": (_STATUS, _P, _P, _U64, _U64),
-    "load": (_STATUS, _P, _P, _U64, _P), "unload": (None, _P, _P),
-    "submit": (_STATUS, _P, _P, _P, _U32, _U32), "wait": (_STATUS, _P),
-    "read_counters": (_STATUS, _P, _P), "read_trace": (_STATUS, _P, _P, _U64, _P),
-    "last_error": (ctypes.c_char_p,), "status_name": (ctypes.c_char_p, _STATUS),
-}  # fmt: skip
+    "abi_version": (_U32,),
+    "open": (_STATUS, ctypes.c_char_p, _P),
+    "close": (None, _P),
+    "capabilities": (_STATUS, _P, _P),
+    "alloc": (_STATUS, _P, _U64, _P),
+    "free": (_STATUS, _P, _U64),
+    "copy_to_device": (_STATUS, _P, _U64, _P, _U64),
+    "copy_from_device": (_STATUS, _P, _P, _U64, _U64),
+    "load": (_STATUS, _P, _P, _U64, _P),
+    "unload": (None, _P, _P),
+    "submit": (_STATUS, _P, _P, _P, _U32, _U32),
+    "wait": (_STATUS, _P),
+    "read_counters": (_STATUS, _P, _P),
+    "read_trace": (_STATUS, _P, _P, _U64, _P),
+    "last_error": (ctypes.c_char_p,),
+    "status_name": (ctypes.c_char_p, _STATUS),
+}
 
 
 class _Table(ctypes.Structure):
@@ -105,7 +130,7 @@ class QueueCounters:
     busy: float
     issue: float
     stall: Mapping[str, float]
-    """By reason: flag, barrier, latency (DRAM latency that nothing hid), dram (the other DMA engine),
+    """Cycles by reason: flag, barrier, latency (DRAM latency that nothing hid), dram (the other DMA engine),
     port (banks of L1 or UB)."""
     idle: float
     instructions: int
@@ -113,7 +138,7 @@ class QueueCounters:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a run cost."""
+    """Cost of a run."""
 
     cycles: float
     queues: Mapping[str, QueueCounters]
@@ -133,7 +158,7 @@ class Run:
     counters: Counters
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
     trace: np.ndarray | None = None
-    """Per instruction, in order of completion: the fields of ``hnpu_trace_entry``."""
+    """Entries of every instruction, in order of completion, with the fields of ``hnpu_trace_entry``."""
 
 
 class Program:
@@ -162,7 +187,7 @@ class Device:
         self.close()
 
     def close(self) -> None:
-        """Frees the device with its programs and memory."""
+        """Free the device with its programs and memory."""
         if self._handle is not None:
             self._table.close(self._handle)
             self._handle = None
@@ -209,10 +234,10 @@ class Device:
             bindings = (_Binding * max(1, count))(*(_Binding(*pair) for pair in addresses))
         _checked(self._table.submit(self._handle, program.handle, bindings, count, flags))
         _checked(self._table.wait(self._handle))
-        raw = _Counters()
+        raw = RawCounters()
         _checked(self._table.read_counters(self._handle, ctypes.byref(raw)))
         trace = self._trace() if flags & TRACE else None
-        return Run(_counters(raw), {}, trace)
+        return Run(counters_of(raw), {}, trace)
 
     def time(self, program: Program, trace: bool = False) -> Run:
         """Cycles and checks without numbers and without memory.  Raises :class:`DriverError`."""
@@ -249,7 +274,7 @@ class Device:
     def _trace(self) -> np.ndarray:
         count = _U64()
         _checked(self._table.read_trace(self._handle, None, 0, ctypes.byref(count)))
-        entries = np.empty(count.value, _TRACE_DTYPE)
+        entries = np.empty(count.value, TRACE_DTYPE)
         _checked(self._table.read_trace(self._handle, entries.ctypes.data, len(entries), ctypes.byref(count)))
         return entries
 
@@ -259,12 +284,19 @@ def open_device(spec: NPUSpec) -> Device:
     return Device(spec)
 
 
-def _counters(raw: _Counters) -> Counters:
+def counters_of(raw: RawCounters) -> Counters:
+    """Counters of the struct that a driver fills."""
     queues = {}
     for name, q in zip(QUEUES, raw.queue, strict=True):
         stalls = dict(zip(STALLS, q.stall, strict=True))
         queues[name] = QueueCounters(q.busy, q.issue, stalls, q.idle, q.instructions)
     return Counters(
-        raw.cycles, queues, raw.dram_read_bytes, raw.dram_write_bytes, raw.matrix_block_cycles, raw.macs,
-        raw.vector_elements, raw.energy_joule,
-    )  # fmt: skip
+        raw.cycles,
+        queues,
+        raw.dram_read_bytes,
+        raw.dram_write_bytes,
+        raw.matrix_block_cycles,
+        raw.macs,
+        raw.vector_elements,
+        raw.energy_joule,
+    )

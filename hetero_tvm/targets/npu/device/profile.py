@@ -1,4 +1,4 @@
-"""What an exported library did on the NPU: per operator, per queue, and as a trace.
+"""Profile of an exported library on the NPU: per operator, per queue, and as a trace.
 
 The library keeps counters and a trace of its last call (``targets/npu/cpp/npu_region.cc``); this reads them,
 and the command streams, through the library's own C functions.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,36 @@ import numpy as np
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.machines.npu.spec import NPUSpec
-from hetero_tvm.targets.npu.device.driver import _TRACE_DTYPE, STALLS, TRACE, Counters, _Counters, _counters
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.targets.npu.device.driver import (
+    STALLS,
+    TRACE,
+    TRACE_DTYPE,
+    Counters,
+    RawCounters,
+    counters_of,
+)
 from hetero_tvm.targets.npu.isa.stream import Stream
 from hetero_tvm.targets.npu.isa.synchronization import QUEUES
 
 
 class _Region(ctypes.Structure):
     _fields_ = [
-        ("name", ctypes.c_char_p), ("stream", ctypes.c_void_p), ("stream_bytes", ctypes.c_uint64),
-        ("constants", ctypes.c_void_p), ("constant_bytes", ctypes.c_uint64),
-        ("workspace_bytes", ctypes.c_uint64), ("inputs", ctypes.c_uint32), ("outputs", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("stream", ctypes.c_void_p),
+        ("stream_bytes", ctypes.c_uint64),
+        ("constants", ctypes.c_void_p),
+        ("constant_bytes", ctypes.c_uint64),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("inputs", ctypes.c_uint32),
+        ("outputs", ctypes.c_uint32),
         ("bytes", ctypes.c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 @dataclass
 class OperatorProfile:
-    """One operator.  All that is counted adds up to the region's counters over its operators.
+    """Profile of one operator; over the operators of a region, counts add up to the region's counters.
 
     Parameters
     ----------
@@ -106,17 +119,27 @@ class OperatorProfile:
     def to_json(self, spec: NPUSpec) -> dict[str, Any]:
         unit, _ = self.bound(spec)
         return {
-            "name": self.name, "cycles": self.cycles, "macs": self.macs, "dram_bytes": self.dram_bytes,
-            "matrix_block_cycles": self.block_cycles, "matrix_utilisation": self.matrix_utilisation,
-            "vector_utilisation": self.vector_utilisation, "dram_utilisation": self.dram_utilisation(spec),
-            "flops_per_dram_byte": self.intensity, "roof_share": self.roof_share(spec), "bound": unit,
-            "energy_joule": self.joule, "busy": self.busy, "issue": self.issue, "stall": self.stall,
-        }  # fmt: skip
+            "name": self.name,
+            "cycles": self.cycles,
+            "macs": self.macs,
+            "dram_bytes": self.dram_bytes,
+            "matrix_block_cycles": self.block_cycles,
+            "matrix_utilisation": self.matrix_utilisation,
+            "vector_utilisation": self.vector_utilisation,
+            "dram_utilisation": self.dram_utilisation(spec),
+            "flops_per_dram_byte": self.intensity,
+            "roof_share": self.roof_share(spec),
+            "bound": unit,
+            "energy_joule": self.joule,
+            "busy": self.busy,
+            "issue": self.issue,
+            "stall": self.stall,
+        }
 
 
 @dataclass
 class RegionProfile:
-    """One region's last call."""
+    """Profile of a region's last call."""
 
     name: str
     spec: NPUSpec
@@ -127,7 +150,7 @@ class RegionProfile:
 
     @property
     def seconds(self) -> float:
-        """Of the NPU's time."""
+        """Seconds on the NPU."""
         return self.counters.cycles / (self.spec.clock_ghz * 1e9)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,38 +172,38 @@ class RegionProfile:
         }
 
 
-def profile(net: Any, call: Any) -> list[RegionProfile]:
-    """Run ``call`` once with tracing on, and read what the regions of the library ``net`` did in it.
+def profile(library: Library, call: Callable[[], Any]) -> list[RegionProfile]:
+    """Run ``call``, which calls ``library`` once, with tracing on: one profile per region that ran.
 
     Raises
     ------
     UsageError : the library has no regions on an NPU.
     """
-    library = ctypes.CDLL(str(net.loaded_path))
-    if not hasattr(library, "hetero_npu_profile_regions"):
+    native = ctypes.CDLL(str(library.loaded_path))
+    if not hasattr(native, "hetero_npu_profile_regions"):
         raise UsageError(
-            f"{net.path.name} is for target {net.manifest.target.kind} and runs nothing on an NPU",
+            f"{library.path.name} is for target {library.manifest.target.kind} and runs nothing on an NPU",
             hint="a profile shows the NPU's work: build the model with --target npu; what a CPU or GPU "
             "library takes, python -m hetero_tvm.bench tells",
         )
-    library.hetero_npu_profile_region.restype = ctypes.POINTER(_Region)
-    library.hetero_npu_profile_config.restype = ctypes.c_char_p
-    library.hetero_npu_profile_trace.restype = ctypes.c_uint64
-    library.hetero_npu_profile_flags(TRACE)
+    native.hetero_npu_profile_region.restype = ctypes.POINTER(_Region)
+    native.hetero_npu_profile_config.restype = ctypes.c_char_p
+    native.hetero_npu_profile_trace.restype = ctypes.c_uint64
+    native.hetero_npu_profile_flags(TRACE)
     try:
         call()
     finally:
-        library.hetero_npu_profile_flags(0)
-    spec = _spec(library.hetero_npu_profile_config().decode())
+        native.hetero_npu_profile_flags(0)
+    spec = _spec(native.hetero_npu_profile_config().decode())
     return [
         found
-        for index in range(library.hetero_npu_profile_regions())
-        if (found := _region(library, index, spec)) is not None
+        for index in range(native.hetero_npu_profile_regions())
+        if (found := _region(native, index, spec)) is not None
     ]
 
 
 def _spec(config: str) -> NPUSpec:
-    """Inverse of :meth:`NPUSpec.to_config`."""
+    """Machine of a configuration that :meth:`NPUSpec.to_config` wrote."""
     values = dict(line.split("=", 1) for line in config.splitlines() if line)
     costs = [key for key in values if key.startswith("energy_")]
     energy = {key.removeprefix("energy_"): float(values.pop(key)) for key in costs}
@@ -190,16 +213,17 @@ def _spec(config: str) -> NPUSpec:
     return NPUSpec.from_dict({**numbers, "matrix_block": block, "energy_pj": energy}, name)
 
 
-def _region(library: Any, index: int, spec: NPUSpec) -> RegionProfile | None:
-    raw = _Counters()
-    if not library.hetero_npu_profile_counters(index, ctypes.byref(raw)):
+def _region(native: ctypes.CDLL, index: int, spec: NPUSpec) -> RegionProfile | None:
+    """Profile of one region's last call; None: it was never called."""
+    raw = RawCounters()
+    if not native.hetero_npu_profile_counters(index, ctypes.byref(raw)):
         return None
-    region = library.hetero_npu_profile_region(index).contents
+    region = native.hetero_npu_profile_region(index).contents
     stream = Stream.from_bytes(ctypes.string_at(region.stream, region.stream_bytes))
     pointer = ctypes.c_void_p()
-    count = library.hetero_npu_profile_trace(index, ctypes.byref(pointer))
-    trace = np.frombuffer(ctypes.string_at(pointer, count * _TRACE_DTYPE.itemsize), _TRACE_DTYPE)
-    counters = _counters(raw)
+    count = native.hetero_npu_profile_trace(index, ctypes.byref(pointer))
+    trace = np.frombuffer(ctypes.string_at(pointer, count * TRACE_DTYPE.itemsize), TRACE_DTYPE)
+    counters = counters_of(raw)
     operators, events = _operators(stream, trace, counters, spec)
     return RegionProfile(region.name.decode(), spec, counters, operators, events)
 
@@ -233,9 +257,15 @@ def _operators(
         op.joule += float(entry["joule"])
         ends[tag] = max(ends[tag], end)
         events.append(
-            {"name": f"{name} {stream.tags[tag]}", "cat": queue, "ph": "X", "ts": start * scale,
-             "dur": (end - start) * scale, "tid": int(entry["queue"])}
-        )  # fmt: skip
+            {
+                "name": f"{name} {stream.tags[tag]}",
+                "cat": queue,
+                "ph": "X",
+                "ts": start * scale,
+                "dur": (end - start) * scale,
+                "tid": int(entry["queue"]),
+            }
+        )
     used = [op for op, end in zip(found, ends, strict=True) if end]
     _close(found, ends, last, counters)
     for op in found:
@@ -265,7 +295,7 @@ def _close(
 
 
 def totals(regions: Sequence[RegionProfile]) -> dict[str, Any]:
-    """One inference: all regions, which run one after another."""
+    """Totals of one inference: all regions, which run one after another."""
     counters = [region.counters for region in regions]
     return {
         "regions": len(regions),
@@ -285,9 +315,7 @@ def write_trace(path: Path, regions: Sequence[RegionProfile]) -> None:
     for pid, region in enumerate(regions):
         events.append({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": region.name}})
         for tid, queue in enumerate(QUEUES):
-            events.append(
-                {"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": queue}}
-            )
+            events.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": queue}})
         events += [{**event, "ts": begin + event["ts"], "pid": pid} for event in region.events]
         begin += 1e6 * region.seconds
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))

@@ -67,9 +67,15 @@ def _print(console: Any, region: Any, top: int) -> None:
         queue, reason, waited = op.longest_wait()
         shares = (op.matrix_utilisation, op.vector_utilisation, op.dram_utilisation(spec))
         table.add_row(
-            op.name, f"{op.cycles:,.0f}", f"{op.cycles / whole:.1%}", *(f"{share:.0%}" for share in shares),
-            f"{op.dram_bytes / 1e3:,.0f}", "-" if op.intensity is None else f"{op.intensity:.1f}",
-            f"{op.roof_share(spec):.0%}", op.bound(spec)[0], f"{queue}: {reason} {waited:,.0f}",
+            op.name,
+            f"{op.cycles:,.0f}",
+            f"{op.cycles / whole:.1%}",
+            *(f"{share:.0%}" for share in shares),
+            f"{op.dram_bytes / 1e3:,.0f}",
+            "-" if op.intensity is None else f"{op.intensity:.1f}",
+            f"{op.roof_share(spec):.0%}",
+            op.bound(spec)[0],
+            f"{queue}: {reason} {waited:,.0f}",
             f"{op.joule * 1e6:,.1f}",
-        )  # fmt: skip
+        )
     console.print(table)

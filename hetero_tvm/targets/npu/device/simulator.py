@@ -12,12 +12,12 @@ FLAGS = ("-O2", "-fvisibility=hidden")
 
 
 def folder() -> Path:
-    """Where the sources and ``hnpu.h``, ``hnpu_loader.h`` lie."""
+    """Folder of the sources and of ``hnpu.h``, ``hnpu_loader.h``."""
     return Path(str(importlib.resources.files("hetero_tvm").joinpath(FOLDER)))
 
 
 def sources() -> list[str]:
-    """What an exported library compiles, absolute paths: C++17, no flags needed, links with -ldl.
+    """Sources that an exported library compiles, absolute paths: C++17, no flags needed, links with -ldl.
 
     They define ``hnpu_driver`` (see ``hnpu_loader.h``), which gives the simulator or the library that
     the environment variable ``HNPU_DRIVER`` names.
@@ -26,7 +26,7 @@ def sources() -> list[str]:
 
 
 def object_file() -> Path:
-    """The same as one relocatable object, compiled once and cached, its names hidden."""
+    """The sources as one relocatable object, compiled once and cached, its names hidden."""
     return native.compile_object(sources(), flags=FLAGS, name="hnpu")
 
 

@@ -1,4 +1,4 @@
-"""Text to binary: the inverse of the disassembler.
+"""Assembler, text to binary: the inverse of the disassembler.
 
 Directives: ``.slot KIND BYTES "NAME"``, ``.tag "NAME"`` (numbered from 1), ``.need MEMORY BYTES``,
 ``.events COUNT``.  ``;`` begins a comment.  ``#N`` behind an instruction's name is its tag.  Fields that
@@ -17,7 +17,7 @@ from hetero_tvm.targets.npu.isa.stream import Builder
 
 
 def assemble(text: str) -> bytes:
-    """Raises :class:`StreamError` that lists every wrong line with its number."""
+    """Binary of a text.  Raises :class:`StreamError` that lists every wrong line with its number."""
     builder = Builder()
     needs: dict[str, int] = {}
     events: int | None = None

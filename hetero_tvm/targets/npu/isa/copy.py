@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_tvm.machines.npu.banks import bank_cycles, granules
 from hetero_tvm.machines.npu.spec import BANK_BYTES, NPUSpec
-from hetero_tvm.targets.npu.isa.encoding import (  # fmt: skip
+from hetero_tvm.targets.npu.isa.encoding import (
     Access,
     Cost,
     Instruction,
@@ -24,7 +24,7 @@ from hetero_tvm.targets.npu.isa.encoding import (  # fmt: skip
     u32,
     u64,
 )
-from hetero_tvm.targets.npu.isa.regions import overlaps_itself
+from hetero_tvm.targets.npu.isa.overlap import overlaps_itself
 
 _BOX = (
     extents("elements per dimension of the destination, padding included, outermost first"),
@@ -38,7 +38,7 @@ _ELEMENT = u8("elem", "bytes per element: 1, 2 or 4")
 
 
 def inner(v: Values) -> tuple[int, ...]:
-    """Extents of what is read: the box without its padding (an extent may be 0)."""
+    """Extents of the elements that are read: the box without its padding (an extent may be 0)."""
     return tuple(n - a - b for n, a, b in zip(v["extents"], v["pad_low"], v["pad_high"], strict=True))
 
 
@@ -99,7 +99,9 @@ def _load_cost(v: Values, spec: NPUSpec) -> Cost:
 
 
 LOAD = Instruction(
-    "load", 0x10, "dma_in",
+    "load",
+    0x10,
+    "dma_in",
     "Copy a box from DRAM to L1 or UB; padded elements are filled.  All padding: a fill.",
     (
         _ELEMENT,
@@ -113,7 +115,7 @@ LOAD = Instruction(
     cost=_load_cost,
     accesses=lambda v: _box_accesses(v, ("dram", v["src_slot"]), (v["dst_mem"], 0)),
     execute=lambda v, m: _copy_box(v, m, ("dram", v["src_slot"]), (v["dst_mem"], 0)),
-)  # fmt: skip
+)
 
 
 # --- store: UB -> DRAM or L1 -------------------------------------------------------------------
@@ -129,7 +131,9 @@ def _store_cost(v: Values, spec: NPUSpec) -> Cost:
 
 
 STORE = Instruction(
-    "store", 0x11, "dma_out",
+    "store",
+    0x11,
+    "dma_out",
     "Copy a box from UB to DRAM or L1; padded elements are filled.",
     (
         _ELEMENT,
@@ -143,7 +147,7 @@ STORE = Instruction(
     cost=_store_cost,
     accesses=lambda v: _box_accesses(v, ("ub", 0), (v["dst_mem"], v["dst_slot"])),
     execute=lambda v, m: _copy_box(v, m, ("ub", 0), (v["dst_mem"], v["dst_slot"])),
-)  # fmt: skip
+)
 
 
 def _check_store(v: Values, spec: NPUSpec) -> Iterator[str]:
@@ -165,7 +169,9 @@ def _move_cost(v: Values, spec: NPUSpec) -> Cost:
 
 
 MOVE = Instruction(
-    "move", 0x12, "move",
+    "move",
+    0x12,
+    "move",
     "Copy a box from L1 to an operand buffer of the matrix unit; padded elements are filled.",
     (
         _ELEMENT,
@@ -178,7 +184,7 @@ MOVE = Instruction(
     cost=_move_cost,
     accesses=lambda v: _box_accesses(v, ("l1", 0), (v["dst_mem"], 0)),
     execute=lambda v, m: _copy_box(v, m, ("l1", 0), (v["dst_mem"], 0)),
-)  # fmt: skip
+)
 
 
 # --- im2col: L1 -> L0A, the patches of a convolution --------------------------------------------
@@ -220,9 +226,13 @@ def _im2col_accesses(v: Values) -> list[Access]:
     if first + count > v["channels"]:
         first, count = 0, v["channels"]
     image = Access(
-        "l1", v["src"] + first * v["elem"], (v["height"], v["width"]), (v["row_pitch"], v["pixel_pitch"]),
-        count * v["elem"], False,
-    )  # fmt: skip
+        "l1",
+        v["src"] + first * v["elem"],
+        (v["height"], v["width"]),
+        (v["row_pitch"], v["pixel_pitch"]),
+        count * v["elem"],
+        False,
+    )
     return [image, Access("l0a", v["dst"], (v["m"],), (v["dst_pitch"],), v["k"] * v["elem"], True)]
 
 
@@ -242,7 +252,9 @@ def _im2col(v: Values, machine: Any) -> None:
 
 
 IM2COL = Instruction(
-    "im2col", 0x13, "move",
+    "im2col",
+    0x13,
+    "move",
     "Write rows m_start... of the patch matrix of an image in L1 (height, width, channels) to L0A.  "
     "Row m is the output pixel (m // out_width, m % out_width); column k is (tap row, tap column, "
     "channel), channel fastest.  Taps outside of the image are filled.  Every pixel counts as read for data "
@@ -255,20 +267,28 @@ IM2COL = Instruction(
         size("channels", "channels per pixel, contiguous"),
         u32("row_pitch", "bytes from row to row"),
         u32("pixel_pitch", "bytes from pixel to pixel"),
-        u16("kernel_h", "taps"), u16("kernel_w", "taps"),
-        u16("stride_h", "rows per output row", default=1), u16("stride_w", "pixels per output", default=1),
-        u16("dilation_h", "rows per tap", default=1), u16("dilation_w", "pixels per tap", default=1),
+        u16("kernel_h", "taps"),
+        u16("kernel_w", "taps"),
+        u16("stride_h", "rows per output row", default=1),
+        u16("stride_w", "pixels per output", default=1),
+        u16("dilation_h", "rows per tap", default=1),
+        u16("dilation_w", "pixels per tap", default=1),
         i32("pad_top", "rows of padding above row 0", default=0),
         i32("pad_left", "pixels of padding before pixel 0", default=0),
         size("out_width", "output pixels per output row"),
-        u32("m_start", "first output pixel", default=0), size("m", "rows to write"),
-        u32("k_start", "first column", default=0), size("k", "columns to write"),
+        u32("m_start", "first output pixel", default=0),
+        size("m", "rows to write"),
+        u32("k_start", "first column", default=0),
+        size("k", "columns to write"),
         u32("dst", "byte address in L0A, aligned to the spec's alignment"),
         u32("dst_pitch", "bytes from row to row in L0A"),
         u32("fill", "bits of the fill element", default=0),
     ),
-    check=_check_im2col, cost=_im2col_cost, accesses=_im2col_accesses, execute=_im2col,
-)  # fmt: skip
+    check=_check_im2col,
+    cost=_im2col_cost,
+    accesses=_im2col_accesses,
+    execute=_im2col,
+)
 
 
 # --- gather: rows of a table in DRAM, by indices in UB -------------------------------------------
@@ -310,7 +330,9 @@ def _gather(v: Values, machine: Any) -> None:
 
 
 GATHER = Instruction(
-    "gather", 0x14, "dma_in",
+    "gather",
+    0x14,
+    "dma_in",
     "Copy the rows of a table in DRAM that int32 indices in UB name.  The whole table counts as read "
     "for data races and must be written.",
     (
@@ -325,7 +347,10 @@ GATHER = Instruction(
         u32("dst", "byte address"),
         u32("dst_pitch", "bytes from row to row"),
     ),
-    check=_check_gather, cost=_gather_cost, accesses=_gather_accesses, execute=_gather,
-)  # fmt: skip
+    check=_check_gather,
+    cost=_gather_cost,
+    accesses=_gather_accesses,
+    execute=_gather,
+)
 
 INSTRUCTIONS = (LOAD, STORE, MOVE, IM2COL, GATHER)

@@ -1,4 +1,4 @@
-"""Binary to text: one directive or instruction per line, readable by the assembler."""
+"""Disassembler, binary to text: one directive or instruction per line, readable by the assembler."""
 
 from __future__ import annotations
 

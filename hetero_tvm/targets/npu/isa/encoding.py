@@ -1,4 +1,4 @@
-"""How an instruction is declared: typed fields, from which encoding, text and limits follow.
+"""Declaration of an instruction: typed fields, from which encoding, text and limits follow.
 
 An encoded instruction is packed little-endian: one byte opcode, one byte length in 4-byte words,
 two bytes operator tag, then the fields in order, zero padding to a whole word.
@@ -31,22 +31,22 @@ class StreamError(HeteroTVMError):
 
 @dataclass(frozen=True)
 class Field:
-    """One operand of an instruction."""
+    """Operand of an instruction."""
 
     name: str
     kind: str
-    """u8, u16, u32, u64, i32 or f32."""
+    """Type: u8, u16, u32, u64, i32 or f32."""
     doc: str
     count: int = 1
     names: tuple[str, ...] = ()
     """Words for the values 0, 1, ...: an enumeration."""
     default: Any = None
-    """None: must be given."""
+    """Value where none is given; None: it must be given."""
     fill: int | None = None
-    """What missing outer dimensions of an array are; None for scalars."""
+    """Value of missing outer dimensions of an array; None for scalars."""
     least: int | None = None
     greatest: int | None = None
-    """Keeps every product of the checks within 64 bits."""
+    """Limits beside those of the type; they keep every product of the checks within 64 bits."""
 
     @property
     def bytes(self) -> int:
@@ -95,7 +95,7 @@ class Field:
         return (low if self.least is None else self.least), self.greatest or high
 
     def decode(self, raw: tuple[Any, ...]) -> Any:
-        """From struct results to a value.  Raises :class:`StreamError`."""
+        """Value of struct results.  Raises :class:`StreamError`."""
         if self.kind != "f32":
             low, high = self.limits
             for value in raw:
@@ -133,17 +133,17 @@ class Field:
 
 @dataclass(frozen=True)
 class Access:
-    """Bytes that an instruction touches: runs of ``run`` bytes at ``base + sum(i * strides)``."""
+    """Footprint of one operand: runs of ``run`` bytes at ``base + sum(i * strides)``."""
 
     memory: str
-    """``dram`` or one of the scratchpads."""
+    """``dram`` or the name of a scratchpad."""
     base: int
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     run: int
     write: bool
     slot: int = 0
-    """For ``dram``: the buffer slot that ``base`` counts from."""
+    """Slot that ``base`` counts from, for ``dram``."""
 
     def interval(self) -> tuple[int, int]:
         """First byte and one past the last, whatever lies between."""
@@ -171,19 +171,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Instruction:
-    """The one declaration of an instruction."""
+    """Declaration of an instruction."""
 
     name: str
     opcode: int
     queue: str
-    """Where it executes; ``source`` and ``target`` for flags, ``all`` for barriers."""
+    """Queue that executes it; ``source`` and ``target`` for flags, ``all`` for barriers."""
     doc: str
     fields: tuple[Field, ...]
     check: Callable[[Values, NPUSpec], Iterable[str]]
-    """What is wrong with the values on a machine, beyond the limits of single fields."""
+    """Faults of the values on a machine, beyond the limits of single fields."""
     cost: Callable[[Values, NPUSpec], Cost]
-    """What it takes from the machine, without the issue and the DRAM latency."""
+    """Work on a machine, without the issue and the DRAM latency."""
     accesses: Callable[[Values], list[Access]]
+    """Footprints of the operands."""
     execute: Callable[[Values, Any], None] | None
     """NumPy semantics on a :class:`~hetero_tvm.targets.npu.isa.reference.Machine`; None: no data."""
 
@@ -209,11 +210,11 @@ class Instruction:
         return result
 
     def complete(self, values: Mapping[str, Any]) -> Values:
-        """All fields, defaults and outer dimensions filled in.  Raises :class:`StreamError`."""
+        """The values with defaults and outer dimensions filled in.  Raises :class:`StreamError`."""
         return self.decode(self.encode(values))[1]
 
     def encode(self, values: Mapping[str, Any], tag: int = 0) -> bytes:
-        """Raises :class:`StreamError` for missing, unknown or out-of-range fields."""
+        """Encoded instruction.  Raises :class:`StreamError` for missing, unknown or out-of-range fields."""
         try:
             return self._encode(values, tag)
         except (struct.error, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -221,7 +222,7 @@ class Instruction:
             raise StreamError(f"{self.name}: {error}") from error
 
     def _encode(self, values: Mapping[str, Any], tag: int) -> bytes:
-        """The fast way, for streams of hundreds of thousands: whatever is wrong raises something."""
+        """Encode fast, for streams of hundreds of thousands: any fault raises something."""
         arguments = [self.opcode, self.words, tag]  # type: ignore[attr-defined]
         given = 0
         for name, default, words, count, fill, low, high in self._plan:  # type: ignore[attr-defined]
@@ -249,7 +250,7 @@ class Instruction:
         return self._body.pack(*arguments)  # type: ignore[attr-defined]
 
     def _explain(self, values: Mapping[str, Any], tag: int) -> None:
-        """Raises :class:`StreamError` that says what is wrong with the values."""
+        """Raise :class:`StreamError` with the fault of the values."""
         if unknown := set(values) - {f.name for f in self.fields}:
             raise StreamError(f"{self.name} has no field {', '.join(sorted(unknown))}")
         for f in self.fields:
@@ -264,7 +265,7 @@ class Instruction:
             raise StreamError(f"{self.name}: tag must be from 0 to 65535, got {tag}")
 
     def decode(self, data: bytes | memoryview) -> tuple[int, Values]:
-        """(tag, values).  Raises :class:`StreamError`."""
+        """Tag and values of an encoded instruction.  Raises :class:`StreamError`."""
         if len(data) != self.size:
             raise StreamError(f"{self.name} has {self.size} bytes, got {len(data)}")
         opcode, words, tag, *raw = self._body.unpack(data)  # type: ignore[attr-defined]

@@ -15,8 +15,11 @@ from hetero_tvm.targets.npu.isa.encoding import HEAD, Instruction, StreamError, 
 from hetero_tvm.targets.npu.isa.synchronization import QUEUES as QUEUES
 
 INSTRUCTIONS = (
-    *isa_sync.INSTRUCTIONS, *isa_copy.INSTRUCTIONS, *isa_matrix.INSTRUCTIONS, *isa_vector.INSTRUCTIONS,
-)  # fmt: skip
+    *isa_sync.INSTRUCTIONS,
+    *isa_copy.INSTRUCTIONS,
+    *isa_matrix.INSTRUCTIONS,
+    *isa_vector.INSTRUCTIONS,
+)
 BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}
 BY_OPCODE = {instruction.opcode: instruction for instruction in INSTRUCTIONS}
 
@@ -53,7 +56,7 @@ def decode(data: bytes | memoryview, offset: int = 0) -> tuple[Instruction, int,
 
 
 def problems(instruction: Instruction, values: Values, spec: NPUSpec) -> list[str]:
-    """Why ``spec`` cannot execute the instruction: limits, alignment, scratchpad sizes.  DRAM slots
+    """Reasons why ``spec`` cannot execute the instruction: limits, alignment, scratchpad sizes.  DRAM slots
     are not known here.
     """
     found = list(instruction.check(values, spec))

@@ -21,7 +21,7 @@ from hetero_tvm.targets.npu.isa.encoding import (
     u8,
     u32,
 )
-from hetero_tvm.targets.npu.isa.regions import overlap, overlaps_itself
+from hetero_tvm.targets.npu.isa.overlap import overlap, overlaps_itself
 
 _ACCUMULATOR = {"f16": "f32", "bf16": "f32", "i8": "i32"}
 MATRIX_DTYPES = tuple(_ACCUMULATOR)
@@ -83,7 +83,9 @@ def _mmad(v: Values, machine: Any) -> None:
 _NO_YES = ("no", "yes")
 
 MMAD = Instruction(
-    "mmad", 0x20, "matrix",
+    "mmad",
+    0x20,
+    "matrix",
     "C[m,n] = sum over k of A[m,k] * B[k,n], onto C or from zero.  A lies in L0A by rows of k (by rows "
     "of m when transposed), B in L0B by rows of n (of k when transposed), C in L0C by rows of n as f32 "
     "(int32 for i8).  k ascends; products of f16 and bf16 are exact, every sum is rounded to f32 once.",
@@ -92,16 +94,21 @@ MMAD = Instruction(
         u8("accumulate", "onto C", _NO_YES, default="no"),
         u8("a_transposed", "A lies as (k, m)", _NO_YES, default="no"),
         u8("b_transposed", "B lies as (n, k)", _NO_YES, default="no"),
-        size("m", "rows of C"), size("n", "columns of C"),
+        size("m", "rows of C"),
+        size("n", "columns of C"),
         size("k", "length of the sums"),
-        u32("a", "byte address in L0A"), u32("a_pitch", "bytes from row to row"),
-        u32("b", "byte address in L0B"), u32("b_pitch", "bytes from row to row"),
-        u32("c", "byte address in L0C"), u32("c_pitch", "bytes from row to row"),
+        u32("a", "byte address in L0A"),
+        u32("a_pitch", "bytes from row to row"),
+        u32("b", "byte address in L0B"),
+        u32("b_pitch", "bytes from row to row"),
+        u32("c", "byte address in L0C"),
+        u32("c_pitch", "bytes from row to row"),
     ),
     check=_check_mmad,
     cost=lambda v, spec: Cost(unit=spec.matrix_cycles(v["m"], v["n"], v["k"], v["dtype"])),
-    accesses=_mmad_accesses, execute=_mmad,
-)  # fmt: skip
+    accesses=_mmad_accesses,
+    execute=_mmad,
+)
 
 
 # --- move_out: L0C -> UB -------------------------------------------------------------------------
@@ -132,9 +139,7 @@ def _check_move_out(v: Values, spec: NPUSpec) -> Iterator[str]:
 
 def _residual(v: Values) -> Access:
     width = WIDTH[v["residual"]]
-    return Access(
-        v["residual_mem"], v["residuals"], (v["m"],), (v["residual_pitch"],), width * v["n"], False
-    )
+    return Access(v["residual_mem"], v["residuals"], (v["m"],), (v["residual_pitch"],), width * v["n"], False)
 
 
 def _check_residual(v: Values) -> Iterator[str]:
@@ -206,7 +211,9 @@ def _move_out(v: Values, machine: Any) -> None:
 
 
 MOVE_OUT = Instruction(
-    "move_out", 0x21, "vector",
+    "move_out",
+    0x21,
+    "vector",
     "Copy accumulators to UB: an i32 bias is added first; then, unless all stays integer, to f32, times "
     "the scale, plus the bias, plus the residual; relu; round to the destination (integers: half to even, "
     "plus zero_point, saturated).  Scales (f32) and biases have one element per column; the residual, rows "
@@ -219,10 +226,13 @@ MOVE_OUT = Instruction(
         u8("relu", "negative results become 0", _NO_YES, default="no"),
         u8("residual", "dtype of the residual", ("none", "f16", "bf16", "f32"), default="none"),
         u8("residual_mem", "memory of the residual", ("l1", "ub"), default="l1"),
-        size("m", "rows"), size("n", "columns"),
-        u32("c", "byte address in L0C"), u32("c_pitch", "bytes from row to row"),
+        size("m", "rows"),
+        size("n", "columns"),
+        u32("c", "byte address in L0C"),
+        u32("c_pitch", "bytes from row to row"),
         u32("dst", "byte address in UB"),
-        i32("row_stride", "bytes from row to row in UB"), i32("column_stride", "bytes from column to column"),
+        i32("row_stride", "bytes from row to row in UB"),
+        i32("column_stride", "bytes from column to column"),
         f32("scale", "immediate scale", default=1.0),
         u32("scales", "byte address in UB", default=0),
         u32("biases", "byte address in UB", default=0),
@@ -230,7 +240,10 @@ MOVE_OUT = Instruction(
         u32("residuals", "byte address of the residual", default=0),
         u32("residual_pitch", "bytes from row to row of it", default=0),
     ),
-    check=_check_move_out, cost=_move_out_cost, accesses=_move_out_accesses, execute=_move_out,
-)  # fmt: skip
+    check=_check_move_out,
+    cost=_move_out_cost,
+    accesses=_move_out_accesses,
+    execute=_move_out,
+)
 
 INSTRUCTIONS = (MMAD, MOVE_OUT)

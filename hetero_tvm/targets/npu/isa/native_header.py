@@ -1,4 +1,4 @@
-"""Writes ``targets/npu/cpp/device/isa_table.h``: the declarations of the instruction set for C++.
+"""Generator of ``targets/npu/cpp/device/isa_table.h``: the declarations of the instruction set for C++.
 
 ``python -m hetero_tvm.targets.npu.isa.native_header`` after a change of a declaration.
 """
@@ -16,13 +16,19 @@ from hetero_tvm.targets.npu.isa.encoding import HEAD, Field, Instruction
 from hetero_tvm.targets.npu.isa.stream import MAX_INSTRUCTIONS, MAX_SLOTS, MAX_TAGS, SLOT_KINDS
 from hetero_tvm.targets.npu.isa.vector import INTEGER_OPS, SUM_LANES, TRANSCENDENTAL
 
-_TYPES = {"u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "i32": "int32_t",
-          "f32": "float"}  # fmt: skip
+_TYPES = {
+    "u8": "uint8_t",
+    "u16": "uint16_t",
+    "u32": "uint32_t",
+    "u64": "uint64_t",
+    "i32": "int32_t",
+    "f32": "float",
+}
 _QUEUE_RULE = {"source": -1, "target": -2, "all": -3}
 
 
 def path() -> Path:
-    """Where the header lies in the package."""
+    """Path of the header in the package."""
     root = importlib.resources.files("hetero_tvm")
     return Path(str(root.joinpath("targets/npu/cpp/device/isa_table.h")))
 

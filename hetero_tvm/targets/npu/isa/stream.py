@@ -31,7 +31,7 @@ _SLOT = struct.Struct("<QII")
 _CRC_OFFSET = 8
 TOTAL_OFFSET = 16
 SIGNATURE = struct.pack("<4sHH", MAGIC, isa.ISA_VERSION, _HEADER.size)
-"""How every stream of this version begins."""
+"""First bytes of every stream of this version."""
 SLOT_KINDS = ("input", "output", "constant", "scratch")
 MAX_SLOTS = MAX_TAGS = 1 << 16
 MAX_INSTRUCTIONS = 1 << 24
@@ -50,7 +50,7 @@ class Slot:
 
 @dataclass
 class Stream:
-    """A program."""
+    """A program: instructions, and the slots and tags that they refer to."""
 
     slots: list[Slot] = field(default_factory=list)
     tags: list[str] = field(default_factory=lambda: [""])
@@ -58,14 +58,14 @@ class Stream:
     code: bytes = b""
     instructions: int = 0
     needs: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of every scratchpad that the code uses."""
+    """Bytes that the code uses of every scratchpad."""
     events: int = 0
-    """Event ids that the code uses: the highest plus one."""
+    """Number of event ids that the code uses: the highest plus one."""
     code_offset: int = 0
-    """Where the code begins in the file that this was read from; 0 when it was not."""
+    """Offset of the code in the file that this was read from; 0 when it was not."""
 
     def to_bytes(self) -> bytes:
-        """Raises :class:`StreamError` when a count is beyond the format."""
+        """The stream as a file.  Raises :class:`StreamError` when a count is beyond the format."""
         if len(self.slots) > MAX_SLOTS or len(self.tags) > MAX_TAGS or self.instructions > MAX_INSTRUCTIONS:
             raise StreamError(
                 f"too large: {len(self.slots)} slots, {len(self.tags)} tags, {self.instructions} "
@@ -83,15 +83,26 @@ class Stream:
         tags = struct.pack(f"<{len(self.tags)}I", *(where[name] for name in self.tags))
         total = _HEADER.size + len(slots) + len(tags) + len(text) + len(self.code)
         header = _HEADER.pack(
-            MAGIC, isa.ISA_VERSION, _HEADER.size, 0, 0, total, self.instructions, len(self.slots),
-            len(self.tags), len(text), len(self.code), *(self.needs.get(m, 0) for m in SCRATCHPADS),
-            self.events, *(0,) * 6,
-        )  # fmt: skip
+            MAGIC,
+            isa.ISA_VERSION,
+            _HEADER.size,
+            0,
+            0,
+            total,
+            self.instructions,
+            len(self.slots),
+            len(self.tags),
+            len(text),
+            len(self.code),
+            *(self.needs.get(m, 0) for m in SCRATCHPADS),
+            self.events,
+            *(0,) * 6,
+        )
         return seal(header + slots + tags + bytes(text) + self.code)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Stream:
-        """Checks the container, not the instructions: those follow in :meth:`decode`.
+        """The stream of a file; checks the container, not the instructions (see :meth:`decode`).
 
         Raises :class:`StreamError` with the offset and the reason.
         """
@@ -143,7 +154,7 @@ class Stream:
         return cls(slots, tags, data[at_code:], count, needs, head[16], at_code)
 
     def decode(self) -> Iterator[tuple[int, Instruction, int, Values]]:
-        """(offset in the code, declaration, tag, values) of every instruction.
+        """Tuples (offset in the code, declaration, tag, values), one per instruction.
 
         Raises :class:`StreamError` with the index, the offset in the file and the reason.
         """
@@ -162,7 +173,7 @@ class Stream:
             raise StreamError(f"offset 24: {self.instructions} instructions announced, there are {index}")
 
     def problems(self, spec: NPUSpec, most: int = 8) -> list[str]:
-        """Why ``spec`` cannot run this, as far as one can know before running."""
+        """Reasons why ``spec`` cannot run this, as far as one can know before running."""
         found = [
             f"needs {need} bytes of {memory}, {spec.name} has {spec.scratchpad(memory)}"
             for memory, need in self.needs.items()
@@ -177,8 +188,10 @@ class Stream:
                     if access.slot >= len(self.slots):
                         why.append(f"slot {access.slot}, there are {len(self.slots)}")
                     elif access.interval()[1] > self.slots[access.slot].bytes:
-                        why.append(f"reaches byte {access.interval()[1]} of slot {access.slot}, "
-                                   f"which has {self.slots[access.slot].bytes}")  # fmt: skip
+                        why.append(
+                            f"reaches byte {access.interval()[1]} of slot {access.slot}, "
+                            f"which has {self.slots[access.slot].bytes}"
+                        )
             found += [f"instruction {index} ({instruction.to_text(values, tag)}): {reason}" for reason in why]
         return found
 
@@ -197,7 +210,7 @@ class Builder:
         self.slots: list[Slot] = []
         self.tags = [""]
         self.tag = 0
-        """Goes into every instruction that is emitted from now on."""
+        """Tag of every instruction that is emitted from now on."""
         self._ids = {"": 0}
         self._code: list[bytes] = []
 
@@ -245,7 +258,7 @@ def _encoded(name: str) -> bytes:
 
 
 def footprint(stream: Stream) -> tuple[dict[str, int], int]:
-    """Bytes of every scratchpad and number of event ids that the code uses."""
+    """Bytes that the code uses of every scratchpad, and its number of event ids."""
     needs, events = dict.fromkeys(SCRATCHPADS, 0), 0
     for _, instruction, _, values in stream.decode():
         events = max(events, values.get("event", -1) + 1)

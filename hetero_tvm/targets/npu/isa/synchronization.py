@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.targets.npu.isa.encoding import Cost, Instruction, Values, u8, u16
@@ -15,6 +16,8 @@ _FLAG = (
     u16("event", "id, below the spec's events"),
 )
 
+_NO_DATA: dict[str, Any] = {"cost": lambda v, spec: Cost(), "accesses": lambda v: [], "execute": None}
+
 
 def _check_flag(v: Values, spec: NPUSpec) -> Iterator[str]:
     if v["source"] == v["target"]:
@@ -24,22 +27,34 @@ def _check_flag(v: Values, spec: NPUSpec) -> Iterator[str]:
 
 
 SET_FLAG = Instruction(
-    "set_flag", 0x01, "source",
+    "set_flag",
+    0x01,
+    "source",
     "Count the event up, when all earlier instructions of the source queue have completed.",
-    _FLAG, check=_check_flag, cost=lambda v, spec: Cost(), accesses=lambda v: [], execute=None,
-)  # fmt: skip
+    _FLAG,
+    check=_check_flag,
+    **_NO_DATA,
+)
 
 WAIT_FLAG = Instruction(
-    "wait_flag", 0x02, "target",
+    "wait_flag",
+    0x02,
+    "target",
     "Hold the target queue until the event is above 0, then count it down: the i-th wait of an event "
     "pairs with its i-th set.",
-    _FLAG, check=_check_flag, cost=lambda v, spec: Cost(), accesses=lambda v: [], execute=None,
-)  # fmt: skip
+    _FLAG,
+    check=_check_flag,
+    **_NO_DATA,
+)
 
 BARRIER = Instruction(
-    "barrier", 0x03, "all",
+    "barrier",
+    0x03,
+    "all",
     "Hold every queue until all earlier instructions of all queues have completed.",
-    (), check=lambda v, spec: (), cost=lambda v, spec: Cost(), accesses=lambda v: [], execute=None,
-)  # fmt: skip
+    (),
+    check=lambda v, spec: (),
+    **_NO_DATA,
+)
 
 INSTRUCTIONS = (SET_FLAG, WAIT_FLAG, BARRIER)

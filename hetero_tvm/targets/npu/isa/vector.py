@@ -1,4 +1,4 @@
-"""The vector unit: element-wise work and reductions on strided regions of the unified buffer.
+"""Vector unit: element-wise work and reductions on strided regions of the unified buffer.
 
 Operands may have different dtypes.  When all sources in memory are integers and the operation is one
 of ``INTEGER_OPS``, arithmetic is int32 (wraps; an immediate is rounded); otherwise every source is
@@ -18,7 +18,7 @@ from scipy import special
 from hetero_tvm.machines.npu.banks import bank_cycles
 from hetero_tvm.machines.npu.numbers import DTYPES, WIDTH, cast, numpy_dtype
 from hetero_tvm.machines.npu.spec import NPUSpec
-from hetero_tvm.targets.npu.isa.encoding import (  # fmt: skip
+from hetero_tvm.targets.npu.isa.encoding import (
     Access,
     Cost,
     Instruction,
@@ -29,22 +29,20 @@ from hetero_tvm.targets.npu.isa.encoding import (  # fmt: skip
     u8,
     u32,
 )
-from hetero_tvm.targets.npu.isa.regions import overlap, overlaps_itself
+from hetero_tvm.targets.npu.isa.overlap import overlap, overlaps_itself
 
 SOURCES = (*DTYPES, "imm")
 UNARY = (
-    "copy", "neg", "abs", "relu", "square", "floor", "ceil", "round",
-    "exp", "log", "erf", "tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "sin", "cos",
-)  # fmt: skip
+    *("copy", "neg", "abs", "relu", "square", "floor", "ceil", "round"),
+    *("exp", "log", "erf", "tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "sin", "cos"),
+)
 BINARY = ("add", "sub", "mul", "div", "max", "min", "lt", "le", "gt", "ge", "eq", "ne", "prelu")
 TERNARY = ("muladd", "submul", "add3", "select")
 REDUCE = ("sum", "max", "min", "sumsq", "absmax")
-INTEGER_OPS = {
-    *("copy", "neg", "abs", "relu", "square"), *BINARY, *TERNARY, *REDUCE,
-} - {"div", "prelu"}  # fmt: skip
+INTEGER_OPS = {*("copy", "neg", "abs", "relu", "square"), *BINARY, *TERNARY, *REDUCE} - {"div", "prelu"}
 TRANSCENDENTAL = {*UNARY[UNARY.index("exp") :], "div"}
 SUM_LANES = 16
-"""Sums run in this many partial sums: element j goes to j % 16; the sums then fold by halves."""
+"""Number of partial sums of a reduction: element j goes to sum j % 16; the sums then fold by halves."""
 _NO_YES = ("no", "yes")
 
 
@@ -94,7 +92,7 @@ def _check_elementwise(v: Values, spec: NPUSpec) -> Iterator[str]:
 
 
 def _written(v: Values) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides of what is written: all of the region, or what a reduction keeps."""
+    """Extents and strides of the bytes that are written: all of them, or those that a reduction keeps."""
     return kept(v) if "axes" in v else (v["extents"], v["dst_strides"])
 
 
@@ -120,7 +118,7 @@ def _cost(v: Values, spec: NPUSpec) -> Cost:
 
 
 def _load(v: Values, machine: Any) -> list[Any]:
-    """Sources as f32, or as int32 where the operation stays integer."""
+    """Read the sources as f32, or as int32 where the operation stays integer."""
     dtypes = {v[f"{n}_dtype"] for n in _sources(v)} - {"imm"}
     integer = v["op"] in INTEGER_OPS and bool(dtypes) and dtypes <= {"i8", "i32"}
     wide = np.int32 if integer else np.float32
@@ -143,12 +141,25 @@ def _store(v: Values, machine: Any, result: np.ndarray) -> None:
 # --- one source --------------------------------------------------------------------------------
 
 _FUNCTION: dict[str, Any] = {
-    "copy": lambda x: x, "neg": np.negative, "abs": np.abs, "relu": lambda x: np.maximum(x, x.dtype.type(0)),
-    "square": lambda x: x * x, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "exp": np.exp,
-    "log": np.log, "erf": special.erf, "tanh": np.tanh, "sigmoid": special.expit, "sqrt": np.sqrt,
-    "rsqrt": lambda x: np.float32(1) / np.sqrt(x), "reciprocal": lambda x: np.float32(1) / x,
-    "sin": np.sin, "cos": np.cos,
-}  # fmt: skip
+    "copy": lambda x: x,
+    "neg": np.negative,
+    "abs": np.abs,
+    "relu": lambda x: np.maximum(x, x.dtype.type(0)),
+    "square": lambda x: x * x,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "exp": np.exp,
+    "log": np.log,
+    "erf": special.erf,
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
+    "reciprocal": lambda x: np.float32(1) / x,
+    "sin": np.sin,
+    "cos": np.cos,
+}
 _EXACT = {"copy", "neg", "abs", "relu", "square", "floor", "ceil", "round", "sqrt", "rsqrt", "reciprocal"}
 
 
@@ -173,27 +184,47 @@ def _check_unary(v: Values, spec: NPUSpec) -> Iterator[str]:
 
 
 VUNARY = Instruction(
-    "vunary", 0x30, "vector",
+    "vunary",
+    0x30,
+    "vector",
     "dst = op(mul * src + add), in f32 when mul is not 1 or add is not 0.  src_dtype=imm with op=copy "
     "fills with the value mul.  copy converts; strides make it a transpose or a broadcast.",
     (
-        u8("op", "function", UNARY), u8("dst_dtype", "", DTYPES), u8("src_dtype", "", SOURCES),
-        f32("mul", "factor before the function", default=1.0), f32("add", "summand before it", default=0.0),
-        u32("dst", "byte address"), u32("src", "byte address", default=0),
-        extents(), strides("dst_strides"), strides("src_strides"),
+        u8("op", "function", UNARY),
+        u8("dst_dtype", "", DTYPES),
+        u8("src_dtype", "", SOURCES),
+        f32("mul", "factor before the function", default=1.0),
+        f32("add", "summand before it", default=0.0),
+        u32("dst", "byte address"),
+        u32("src", "byte address", default=0),
+        extents(),
+        strides("dst_strides"),
+        strides("src_strides"),
     ),
-    check=_check_unary, cost=_cost, accesses=_accesses,
+    check=_check_unary,
+    cost=_cost,
+    accesses=_accesses,
     execute=lambda v, m: _unary({**v, "imm": v["mul"]}, m),
-)  # fmt: skip
+)
 
 
 # --- two sources ---------------------------------------------------------------------------------
 
 _OPERATOR: dict[str, Any] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
-    "min": np.minimum, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "eq": np.equal, "ne": np.not_equal, "prelu": lambda a, b: np.where(a > 0, a, a * b),
-}  # fmt: skip
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "prelu": lambda a, b: np.where(a > 0, a, a * b),
+}
 
 
 def _binary(v: Values, machine: Any) -> None:
@@ -203,19 +234,30 @@ def _binary(v: Values, machine: Any) -> None:
 
 
 VBINARY = Instruction(
-    "vbinary", 0x31, "vector",
+    "vbinary",
+    0x31,
+    "vector",
     "dst = op(src0, src1); comparisons give 1 or 0; prelu is src0 > 0 ? src0 : src0 * src1; max and min "
     "give NaN when a source is NaN.  At most one source is the immediate.",
     (
-        u8("op", "operation", BINARY), u8("dst_dtype", "", DTYPES),
-        u8("src0_dtype", "", SOURCES), u8("src1_dtype", "", SOURCES),
+        u8("op", "operation", BINARY),
+        u8("dst_dtype", "", DTYPES),
+        u8("src0_dtype", "", SOURCES),
+        u8("src1_dtype", "", SOURCES),
         f32("imm", "value of an immediate source", default=0.0),
-        u32("dst", "byte address"), u32("src0", "byte address", default=0),
+        u32("dst", "byte address"),
+        u32("src0", "byte address", default=0),
         u32("src1", "byte address", default=0),
-        extents(), strides("dst_strides"), strides("src0_strides"), strides("src1_strides"),
+        extents(),
+        strides("dst_strides"),
+        strides("src0_strides"),
+        strides("src1_strides"),
     ),
-    check=_check_elementwise, cost=_cost, accesses=_accesses, execute=_binary,
-)  # fmt: skip
+    check=_check_elementwise,
+    cost=_cost,
+    accesses=_accesses,
+    execute=_binary,
+)
 
 
 # --- three sources -------------------------------------------------------------------------------
@@ -234,20 +276,33 @@ def _ternary(v: Values, machine: Any) -> None:
 
 
 VTERNARY = Instruction(
-    "vternary", 0x32, "vector",
+    "vternary",
+    0x32,
+    "vector",
     "muladd: src0 * src1 + src2 (the product is rounded); submul: (src0 - src1) * src2; add3: "
     "src0 + src1 + src2; select: src0 != 0 ? src1 : src2.  Immediate sources share one value.",
     (
-        u8("op", "operation", TERNARY), u8("dst_dtype", "", DTYPES),
-        u8("src0_dtype", "", SOURCES), u8("src1_dtype", "", SOURCES), u8("src2_dtype", "", SOURCES),
+        u8("op", "operation", TERNARY),
+        u8("dst_dtype", "", DTYPES),
+        u8("src0_dtype", "", SOURCES),
+        u8("src1_dtype", "", SOURCES),
+        u8("src2_dtype", "", SOURCES),
         f32("imm", "value of immediate sources", default=0.0),
-        u32("dst", "byte address"), u32("src0", "byte address", default=0),
-        u32("src1", "byte address", default=0), u32("src2", "byte address", default=0),
-        extents(), strides("dst_strides"), strides("src0_strides"), strides("src1_strides"),
+        u32("dst", "byte address"),
+        u32("src0", "byte address", default=0),
+        u32("src1", "byte address", default=0),
+        u32("src2", "byte address", default=0),
+        extents(),
+        strides("dst_strides"),
+        strides("src0_strides"),
+        strides("src1_strides"),
         strides("src2_strides"),
     ),
-    check=_check_elementwise, cost=_cost, accesses=_accesses, execute=_ternary,
-)  # fmt: skip
+    check=_check_elementwise,
+    cost=_cost,
+    accesses=_accesses,
+    execute=_ternary,
+)
 
 
 # --- reductions ----------------------------------------------------------------------------------
@@ -321,20 +376,29 @@ def _reduce(v: Values, machine: Any) -> None:
 
 
 VREDUCE = Instruction(
-    "vreduce", 0x33, "vector",
+    "vreduce",
+    0x33,
+    "vector",
     "Reduce the axes of the mask (bit i: dimension i of extents) into dst, or onto what dst holds (in f32 "
     "when that or the source is no integer).  "
     "sumsq sums squares; absmax is the greatest magnitude; NaN wins in max and min.  Sums run over the "
     "reduced elements in order in 16 interleaved partial sums, folded by halves.",
     (
-        u8("op", "reduction", REDUCE), u8("dst_dtype", "", DTYPES), u8("src_dtype", "", DTYPES),
+        u8("op", "reduction", REDUCE),
+        u8("dst_dtype", "", DTYPES),
+        u8("src_dtype", "", DTYPES),
         u8("axes", "mask of reduced dimensions; bit 3 is the innermost"),
         u8("accumulate", "onto dst", _NO_YES, default="no"),
-        u32("dst", "byte address"), u32("src", "byte address"),
-        extents("of the source"), strides("dst_strides", "of the result; 0 in reduced dimensions"),
+        u32("dst", "byte address"),
+        u32("src", "byte address"),
+        extents("of the source"),
+        strides("dst_strides", "of the result; 0 in reduced dimensions"),
         strides("src_strides"),
     ),
-    check=_check_reduce, cost=_reduce_cost, accesses=_reduce_accesses, execute=_reduce,
-)  # fmt: skip
+    check=_check_reduce,
+    cost=_reduce_cost,
+    accesses=_reduce_accesses,
+    execute=_reduce,
+)
 
 INSTRUCTIONS = (VUNARY, VBINARY, VTERNARY, VREDUCE)

@@ -105,16 +105,12 @@ def plan_l1(calls: Sequence[Call], spec: NPUSpec, early: bool = True) -> L1Plan:
     for tensor in held:
         for n in range(tensor.first, tensor.last + 1):
             live[n] += -(-tensor.bytes // align) * align
-    ahead = [
-        early and n > 0 and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))
-    ]
+    ahead = [early and n > 0 and live[n - 1] + own[n - 1] + own[n] <= capacity for n in range(len(calls))]
     while True:
         spans = [(t.first, t.last + 1, -(-t.bytes // align) * align) for t in held]
         spans += [(n - ahead[n], n + 1, size) for n, size in enumerate(own)]
         buffers = [memory.Buffer(str(n), *span) for n, span in enumerate(spans)]
-        plan = memory.plan(
-            memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS
-        )
+        plan = memory.plan(memory.Problem(buffers), capacity=capacity, alignment=align, seconds=_PLAN_SECONDS)
         offsets = [plan.offsets[buffer.id] for buffer in buffers]
         if plan.fits:
             for tensor, offset in zip(held, offsets, strict=False):

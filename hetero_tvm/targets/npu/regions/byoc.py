@@ -1,4 +1,4 @@
-"""From compiled regions to a module that TVM links: ``relax.ext.hnpu``.
+"""External code generator ``relax.ext.hnpu``: compiled regions as a module that TVM links.
 
 The module is one object file: the regions' command streams and constants, the part that runs them
 through the driver interface, and the simulator that serves when ``$HNPU_DRIVER`` names no driver.
@@ -26,7 +26,7 @@ _FLAGS = ("-O2", "-fvisibility=hidden")
 
 
 def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
-    """The regions as a static library module with one TVM function per region, named as it is."""
+    """Static library module with one TVM function per region, of the same name."""
     with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as name:
         folder = Path(name)
         source = folder / "regions.cc"
@@ -43,7 +43,7 @@ def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
 
 
 def _source(regions: Sequence[CompiledRegion], spec: NPUSpec, folder: Path) -> str:
-    """C++ with the data (by reference to files beside it) and one entry per region."""
+    """C++ source with the data (by reference to files beside it) and one entry per region."""
     parts = ['#include "npu_region.h"']
     rows, entries = [], []
     for n, region in enumerate(regions):
@@ -92,14 +92,15 @@ def _run(arguments: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if result.returncode:
         raise NativeBuildError(
-            "compiling the NPU part of the library failed", problems=result.stderr.strip().splitlines()[:12],
+            "compiling the NPU part of the library failed",
+            problems=result.stderr.strip().splitlines()[:12],
             hint=" ".join(command),
-        )  # fmt: skip
+        )
 
 
 @tvm_ffi.register_global_func(f"relax.ext.{CODEGEN}", override=True)
 def _codegen(functions: Sequence[Any], options: Any, constant_names: Any) -> list[Any]:
-    """Called by ``relax.transform.RunCodegen`` with the functions that carry our codegen attribute;
+    """The library of the functions that carry our codegen attribute; ``relax.transform.RunCodegen`` calls it.
     ``options["folder"]`` has their compiled regions."""
     regions, spec = load(Path(str(options["folder"])))
     return [link([regions[str(function.attrs["global_symbol"])] for function in functions], spec)]

@@ -1,9 +1,9 @@
-"""From NPU TensorIR to instructions: a kernel is translated once into a Python function that, run,
-yields the instructions of all its tiles.
+"""Code generation from NPU TensorIR: a kernel is translated once into a Python function that, run, yields
+the instructions of all its tiles.
 
 Every loop nest marked as one instruction becomes a *site*: its strides are constants found here;
 what varies from tile to tile (bases, extents of tails, fields with expressions) is computed by the
-generated function.  Buffers in scratchpads get addresses from the memory planner: without reuse
+generated function.  Buffers in scratchpads get offsets from the memory planner: without reuse
 while they fit, else by live ranges.
 """
 
@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Stmt, Var
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.targets.npu.isa import instructions as isa
-from hetero_tvm.targets.npu.regions.kernel_memory import half_of, plan_scratchpads
+from hetero_tvm.targets.npu.regions.kernel_memory import WIDTH, half_of, plan_scratchpads
 from hetero_tvm.targets.npu.regions.python_expr import Names, python
-from hetero_tvm.targets.npu.regions.sites import Instr, Operand, Site, site_of
+from hetero_tvm.targets.npu.regions.sites import Instr, Operand, site_of
 from hetero_tvm.targets.npu.regions.sync import Packed
 
 DTYPE = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
+"""Name in the instruction set of every TIR type."""
 _DMA_IN = isa.QUEUES.index("dma_in")
-WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
 
 
 @dataclass
@@ -42,25 +43,28 @@ class Program:
     """Bytes used of every scratchpad."""
     parameters: int
     bytes: tuple[int, ...] = ()
-    """Of every parameter."""
+    """Sizes of the parameters."""
     front: int | None = None
-    """So many instructions at the front are loads that :func:`hoist_loads` brought there."""
-    source: str = field(repr=False, default="")
+    """Number of loads that :func:`hoist_loads` brought to the front; None before it ran."""
     turns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of L0A, L0B and L0C, where a kernel may begin in either half: bytes from one half to the other, and how
-    many times it goes from one to the other."""
+    """Those of L0A, L0B and L0C in whose either half the kernel may begin: bytes from one half to the other,
+    and number of times that it changes halves."""
 
     @functools.cached_property
     def packed(self) -> Packed:
-        """The instructions as arrays; they are as they will be."""
+        """The instructions as arrays, once none is moved any more."""
         return Packed(self.instrs)
 
 
 def generate(
-    function: Any, spec: NPUSpec, high: bool = False, buffers: int | None = None, reserved: int = 0
+    function: PrimFunc, spec: NPUSpec, high: bool = False, buffers: int | None = None, reserved: int = 0
 ) -> Program:
-    """Instructions of a scheduled PrimFunc; ``high``, ``reserved``: see :func:`plan_scratchpads`;
-    ``buffers``: so many versions of every buffer at most.
+    """Instructions of a scheduled kernel.
+
+    Parameters
+    ----------
+    high, reserved : see :func:`plan_scratchpads`.
+    buffers : most versions of a buffer; None: as many as the schedule asks for.
 
     Raises
     ------
@@ -76,11 +80,11 @@ def generate(
         math.prod(int(e) for e in buffer.shape) * WIDTH[str(buffer.dtype)] for buffer in function.params
     )
     turns = {name: (half, used[name]) for name, half in translator.turning.items()}
-    return Program(out, translator.needs, len(function.params), sizes, source=source, turns=turns)
+    return Program(out, translator.needs, len(function.params), sizes, turns=turns)
 
 
 def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -> None:
-    """Brings loads of constants among the first instructions to the front.
+    """Bring loads of constants among the first ``depth`` instructions to the front.
 
     They wait for nothing but room, so the DMA engine can work on them while the kernel before still
     runs.  A load stays where it is when an instruction that it would pass touches its bytes.
@@ -107,7 +111,9 @@ def hoist_loads(program: Program, constant: Sequence[bool], depth: int = 1024) -
 
 
 class _Translator:
-    def __init__(self, function: Any, spec: NPUSpec, high: bool, buffers: int | None, reserved: int):
+    """Translator of one kernel into the text of a Python function and its instruction sites."""
+
+    def __init__(self, function: PrimFunc, spec: NPUSpec, high: bool, buffers: int | None, reserved: int):
         self.function = function
         self.spec = spec
         self.lines: list[str] = []
@@ -115,7 +121,7 @@ class _Translator:
         self.names: Names = {}
         self.parameter = {buffer: i for i, buffer in enumerate(function.params)}
         self.most = buffers or 1 << 30
-        self.place, self.needs = plan_scratchpads(function.body, spec, high, self.most, reserved)
+        self.offsets, self.needs = plan_scratchpads(function.body, spec, high, self.most, reserved)
         self._turn: dict[Any, str] = {}
         self.turning: dict[str, int] = {}
         self._used: list[str] = []
@@ -124,6 +130,7 @@ class _Translator:
         self._sites = itertools.count()
 
     def run(self) -> str:
+        """Text of the function; it refers to the sites in ``scope``."""
         self._walk(self.function.body, 1)
         self.lines[:0] = ["def kernel(put):", *(f"    {name} = -1" for name in self.counters)]
         self._line(1, f"return {{{', '.join(self._used)}}}")
@@ -132,18 +139,18 @@ class _Translator:
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
 
-    def _walk(self, stmt: Any, depth: int) -> None:
+    def _walk(self, stmt: Stmt, depth: int) -> None:
         kind = type(stmt).__name__
         if kind == "SeqStmt":
             for part in stmt.seq:
                 self._walk(part, depth)
         elif kind == "AllocBuffer":
             counter, versions = self._loop
-            size, base = self.place[stmt.buffer]
+            size, base = self.offsets[stmt.buffer]
             turn = f"{base}+{counter}%{versions}*{size}" if versions > 1 else str(base)
             memory = str(stmt.buffer.scope()).rpartition(".")[2]
-            alone = sum(str(b.scope()) == str(stmt.buffer.scope()) for b in self.place) == 1
-            if alone and versions == 2 and size == half_of(memory, self.spec):
+            only = sum(str(b.scope()) == str(stmt.buffer.scope()) for b in self.offsets) == 1
+            if only and versions == 2 and size == half_of(memory, self.spec):
                 self.turning[memory] = size
                 self._used.append(f"{memory!r}: {counter} + 1")
             self._turn[stmt.buffer] = turn
@@ -174,7 +181,8 @@ class _Translator:
         else:
             raise BuildError(f"the NPU has no code for {kind} in a kernel: {str(stmt)[:200]}")
 
-    def _site(self, stmt: Any, depth: int) -> None:
+    def _site(self, stmt: Stmt, depth: int) -> None:
+        """Add the site of a loop nest that is one instruction, and the line that emits it."""
         marks = stmt.annotations
         op, count = str(marks["npu.op"]), int(marks["npu.loops"])
         loops, extents = [], []
@@ -191,16 +199,16 @@ class _Translator:
             loads = loads[1:]  # the first is the accumulator itself
         if op in ("vunary", "vreduce", "im2col"):
             loads = loads[:1]  # a square reads its source twice
-        places = [self._operand(store.buffer, store.indices, loops)]
+        operands = [self._operand(store.buffer, store.indices, loops)]
         for load in loads:
             if op == "im2col":
-                places.append(self._whole(load.source, count))
+                operands.append(self._whole(load.source, count))
             elif op == "gather":
                 (index,) = _loads_within(load.indices[0])
-                places.append(self._whole(load.source, count))
-                places.append(self._operand(index.source, index.indices, loops))
+                operands.append(self._whole(load.source, count))
+                operands.append(self._operand(index.source, index.indices, loops))
             else:
-                places.append(self._operand(load.source, load.indices, loops))
+                operands.append(self._operand(load.source, load.indices, loops))
         fixed, moving = {}, {}
         for name, entry in dict(marks["npu.fields"]).items():
             text = _literal(entry)
@@ -209,14 +217,14 @@ class _Translator:
             else:
                 fixed[str(name)] = text
         name = f"s{next(self._sites)}"
-        self.scope[name] = site_of(op, [operand for operand, _ in places], fixed, self.spec)
-        bases = ", ".join(base for _, base in places)
+        self.scope[name] = site_of(op, [operand for operand, _ in operands], fixed, self.spec)
+        bases = ", ".join(base for _, base in operands)
         more = "".join(f", {key}={text}" for key, text in moving.items())
         if condition is not None:
             more += f", pads=({self._pads(condition, loops, extents)},)"
         self._line(depth, f"put({name}(({', '.join(extents)},), ({bases},){more}))")
 
-    def _operand(self, buffer: Any, indices: Sequence[Any], loops: Sequence[Any]):
+    def _operand(self, buffer: Buffer, indices: Sequence[Expr], loops: Sequence[Var]) -> tuple[Operand, str]:
         """The static part of an access, and the text that computes its first byte."""
         width = WIDTH[str(buffer.dtype)]
         pitch = [1]
@@ -234,10 +242,11 @@ class _Translator:
             zero = zero.replace(f"i{n}", "0")
         return self._named(buffer, strides), self._base(buffer, zero)
 
-    def _whole(self, buffer: Any, count: int):
+    def _whole(self, buffer: Buffer, count: int) -> tuple[Operand, str]:
+        """Operand of an instruction that is given all of a buffer."""
         return self._named(buffer, (0,) * count), self._base(buffer, "0")
 
-    def _named(self, buffer: Any, strides: tuple[int, ...]) -> Operand:
+    def _named(self, buffer: Buffer, strides: tuple[int, ...]) -> Operand:
         dtype = str(buffer.dtype)
         scope = str(buffer.scope()).rpartition(".")[2]
         if buffer in self.parameter:
@@ -245,11 +254,11 @@ class _Translator:
             return Operand(memory, self.parameter[buffer], DTYPE[dtype], WIDTH[dtype], strides)
         return Operand(scope, None, DTYPE[dtype], WIDTH[dtype], strides)
 
-    def _base(self, buffer: Any, text: str) -> str:
+    def _base(self, buffer: Buffer, text: str) -> str:
         return text if buffer in self.parameter else f"{self._turn[buffer]}+{text}"
 
-    def _pads(self, condition: Any, loops: Sequence[Any], extents: Sequence[str]) -> str:
-        """Per loop, how many leading and trailing steps the condition excludes."""
+    def _pads(self, condition: Expr, loops: Sequence[Var], extents: Sequence[str]) -> str:
+        """Numbers of leading and trailing steps of every loop that the condition excludes."""
         local: Names = dict(self.names)
         for n, loop in enumerate(loops):
             local[loop] = f"i{n}"
@@ -267,17 +276,18 @@ class _Translator:
 
 
 def _clip(extent: int, inside: Callable[[int], bool]) -> tuple[int, int]:
+    """Numbers of leading and trailing steps that are not inside."""
     valid = [i for i in range(extent) if inside(i)]
     return (valid[0], extent - 1 - valid[-1]) if valid else (extent, 0)
 
 
-def _conjuncts(condition: Any) -> list[Any]:
+def _conjuncts(condition: Expr) -> list[Expr]:
     if type(condition).__name__ == "And":
         return _conjuncts(condition.a) + _conjuncts(condition.b)
     return [condition]
 
 
-def _loads(expr: Any) -> list[Any]:
+def _loads(expr: Expr) -> list[Any]:
     """Buffer reads of an expression from left to right, without those of conditions and indices."""
     kind = type(expr).__name__
     if kind in ("TensorLoad", "BufferLoad"):
@@ -293,7 +303,7 @@ def _loads(expr: Any) -> list[Any]:
     return []
 
 
-def _loads_within(index: Any) -> list[Any]:
+def _loads_within(index: Expr) -> list[Any]:
     """Buffer reads of an index."""
     if type(index).__name__ in ("TensorLoad", "BufferLoad"):
         return [index]
@@ -314,7 +324,7 @@ def _literal(entry: Any) -> Any:
 
 
 def _strides(text: str, outer: list[str], loops: int, name: str) -> tuple[int, ...]:
-    """Bytes per step of every loop; refuses what is not affine in them."""
+    """Bytes per step of every loop.  Raises :class:`BuildError` for an access that is not affine in them."""
     arguments = ", ".join([*outer, *(f"i{n}" for n in range(loops))])
     function = eval(f"lambda {arguments}: {text}", {"min": min, "max": max})
     results = []
@@ -330,6 +340,3 @@ def _strides(text: str, outer: list[str], loops: int, name: str) -> tuple[int, .
     if results[0] != results[1]:
         raise BuildError(f"the strides of the access to {name} differ from tile to tile: {text}")
     return results[0]
-
-
-__all__ = ["DTYPE", "WIDTH", "Program", "Site", "generate"]

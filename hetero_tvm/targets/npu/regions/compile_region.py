@@ -18,7 +18,8 @@ from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
 from hetero_tvm.schedules.npu.fetch import Fetch, FetchSpace
 from hetero_tvm.targets.npu.regions import residency, stems, strips
 from hetero_tvm.targets.npu.regions.binding import L1Full
-from hetero_tvm.targets.npu.regions.codegen import DTYPE, WIDTH
+from hetero_tvm.targets.npu.regions.codegen import DTYPE
+from hetero_tvm.targets.npu.regions.kernel_memory import WIDTH
 from hetero_tvm.targets.npu.regions.region import (
     CompiledRegion,
     KernelCache,

@@ -16,14 +16,13 @@ from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.npu.regions import byoc
 from hetero_tvm.targets.npu.regions.compile_region import RegionCompiler
+from hetero_tvm.targets.npu.regions.partition import Bindings
 from hetero_tvm.targets.npu.regions.placement import PlacedModule
 from hetero_tvm.targets.npu.regions.region import KernelCache, RegionBuilder, Value
 from hetero_tvm.targets.npu.regions.residency import RESIDENCY_KNOBS, ResidencyChoice, Step
 
 _MADE_UP = re.compile(r"(lv|gv)\d*")
 """Variables that Relax named; all others bear names of the source model."""
-
-Bindings = Sequence[tuple[Var, Expr]]
 
 
 class GraphRegion(RegionCompiler):
@@ -89,9 +88,18 @@ class GraphRegion(RegionCompiler):
         if recorded == self._default(task):
             recorded = {}  # the best point for its surroundings, which the region knows
         return Step(
-            task.space, task.op, recorded or None, operands, wanted, result, layout, name, arrays,
-            residency=ResidencyChoice.of(point), task=task.key,
-        )  # fmt: skip
+            task.space,
+            task.op,
+            recorded or None,
+            operands,
+            wanted,
+            result,
+            layout,
+            name,
+            arrays,
+            residency=ResidencyChoice.of(point),
+            task=task.key,
+        )
 
     def _array(self, arg: Expr) -> np.ndarray | None:
         """Value of a constant operand, or zeros where contents do not matter."""

@@ -1,4 +1,4 @@
-"""Which operators the NPU takes, and how they are grouped into regions as large as is legal.
+"""Partition of a model: operators on the NPU are grouped into regions as large as is legal.
 
 Every binding gets a stage.  An operator on the NPU is in the stage of the NPU operators that it
 reads, or in the one after that of a host operator; so between two operators of one stage no path leads
@@ -8,15 +8,17 @@ through the host, and each stage is one region: intermediate results stay in the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, RelaxFunction, Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import dtype_of, is_tensor, shape_of, variables_in
+from hetero_tvm.schedules.task import Task
+
+Bindings = Sequence[tuple[Var, Expr]]
 
 LEAST_INTENSITY = 4.0
 """FLOPs per byte that crosses the border below which a region is not worth the transfer."""
@@ -24,12 +26,14 @@ LEAST_INTENSITY = 4.0
 
 @dataclass
 class Placement:
-    """Where every operator runs, and why not on the NPU."""
+    """Account of the operators that run on the NPU, and of the reasons why others do not."""
 
     operators: int = 0
     placed: int = 0
+    """Operators that run on the NPU."""
     flops: int = 0
     placed_flops: int = 0
+    """FLOPs of the operators that run on the NPU."""
     left: list[dict[str, str]] = field(default_factory=list)
     """Operators on the host: name, node, reason."""
 
@@ -47,25 +51,25 @@ class Placement:
 class Regions:
     """The bindings of ``main`` in an order in which every region is consecutive."""
 
-    order: list[tuple[Any, Any]]
-    """(variable, value), host bindings and those of regions."""
-    region_of: dict[Any, int]
-    """Variable -> region, for what runs on the NPU."""
+    order: list[tuple[Var, Expr]]
+    """Pairs (variable, value), both host bindings and those of regions."""
+    region_of: dict[Var, int]
+    """Number of the region of every variable that is computed on the NPU."""
 
 
 def partition(
-    module: Any, tasks: Mapping[Any, Any], refusals: Mapping[str, str]
+    module: IRModule, tasks: Mapping[GlobalVar, Task], refusals: Mapping[str, str]
 ) -> tuple[Regions, Placement]:
     """Group the bindings of ``main``.
 
     Parameters
     ----------
-    tasks : by GlobalVar of the called function.
-    refusals : task key -> why the NPU does not take it; tasks not in it are taken.
+    tasks : task of every function that ``main`` calls.
+    refusals : by task key, why the NPU does not take it; other tasks are taken.
     """
     main = module["main"]
     bindings = [(b.var, b.value) for block in main.body.blocks for b in block.bindings]
-    rejected: dict[Any, str] = {}
+    rejected: dict[Var, str] = {}
     while True:
         stage, on_npu = _stages(bindings, tasks, refusals, rejected)
         thin = _not_worth(bindings, stage, on_npu, tasks, main)
@@ -80,18 +84,24 @@ def partition(
     return regions, placement
 
 
-def _task(value: Any, tasks: Mapping[Any, Any]) -> Any:
+def _task(value: Expr, tasks: Mapping[GlobalVar, Task]) -> Task | None:
     return tasks.get(value.args[0]) if is_call_tir(value) else None
 
 
-def _is_view(value: Any) -> bool:
+def _is_view(value: Expr) -> bool:
     called = value.op if isinstance(value, tvm.ir.Call) else None
     return isinstance(called, tvm.ir.Op) and called.name == "relax.reshape"
 
 
-def _stages(bindings, tasks, refusals, rejected):
-    stage: dict[Any, int] = {}
-    on_npu: set[Any] = set()
+def _stages(
+    bindings: Bindings,
+    tasks: Mapping[GlobalVar, Task],
+    refusals: Mapping[str, str],
+    rejected: Mapping[Var, str],
+) -> tuple[dict[Var, int], set[Var]]:
+    """Stage of every variable, and the variables that are computed on the NPU."""
+    stage: dict[Var, int] = {}
+    on_npu: set[Var] = set()
     for var, value in bindings:
         used = [v for v in variables_in(value) if v in stage]
         task = _task(value, tasks)
@@ -108,15 +118,21 @@ def _stages(bindings, tasks, refusals, rejected):
     return stage, on_npu
 
 
-def _not_worth(bindings, stage, on_npu, tasks, main) -> dict[Any, str]:
-    """The operators of regions whose work does not pay for moving their inputs and outputs."""
-    users: dict[Any, set[Any]] = {}
+def _not_worth(
+    bindings: Bindings,
+    stage: Mapping[Var, int],
+    on_npu: set[Var],
+    tasks: Mapping[GlobalVar, Task],
+    main: RelaxFunction,
+) -> dict[Var, str]:
+    """Reasons to leave regions whose work does not pay for moving their inputs and outputs, by variable."""
+    users: dict[Var, set[Var | None]] = {}
     for var, value in bindings:
         for used in variables_in(value):
             users.setdefault(used, set()).add(var)
     for used in variables_in(main.body.body):
         users.setdefault(used, set()).add(None)
-    result: dict[Any, str] = {}
+    result: dict[Var, str] = {}
     for region in sorted({stage[v] for v in on_npu}):
         members = [(v, value) for v, value in bindings if v in on_npu and stage[v] == region]
         inside = {v for v, _ in members}
@@ -130,12 +146,18 @@ def _not_worth(bindings, stage, on_npu, tasks, main) -> dict[Any, str]:
     return result
 
 
-def _bytes(var: Any) -> int:
-    """Of a tensor on its way: floats as the host has them, integers of at most 4 bytes."""
+def _bytes(var: Var) -> int:
+    """Bytes of a tensor between host and NPU: floats as the host has them, integers of at most 4 bytes."""
     return math.prod(shape_of(var)) * min(4, np.dtype(dtype_of(var)).itemsize)
 
 
-def _report(bindings, on_npu, tasks, refusals, rejected) -> Placement:
+def _report(
+    bindings: Bindings,
+    on_npu: set[Var],
+    tasks: Mapping[GlobalVar, Task],
+    refusals: Mapping[str, str],
+    rejected: Mapping[Var, str],
+) -> Placement:
     placement = Placement()
     for var, value in bindings:
         task = _task(value, tasks)

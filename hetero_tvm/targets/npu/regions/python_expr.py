@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.tvm import Expr, Var
 
-Names = dict[Any, str]
+Names = dict[Var, str]
 """Python names of TIR variables; new ones are added as they are met."""
 
 _INFIX = {
-    "Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%", "LT": "<", "LE": "<=",
-    "GT": ">", "GE": ">=", "EQ": "==", "NE": "!=", "And": " and ", "Or": " or ",
-}  # fmt: skip
+    "Add": "+",
+    "Sub": "-",
+    "Mul": "*",
+    "FloorDiv": "//",
+    "FloorMod": "%",
+    "LT": "<",
+    "LE": "<=",
+    "GT": ">",
+    "GE": ">=",
+    "EQ": "==",
+    "NE": "!=",
+    "And": " and ",
+    "Or": " or ",
+}
 
 
-def python(expr: Any, names: Names) -> str:
+def python(expr: Expr | int, names: Names) -> str:
     """``expr`` as Python text over the names of its variables.
 
     Raises :class:`BuildError` for what no address or extent may contain.

@@ -37,7 +37,8 @@ from hetero_tvm.targets.npu.regions.binding import (
     plan_l1,
     plan_ub,
 )
-from hetero_tvm.targets.npu.regions.codegen import WIDTH, Program, generate, hoist_loads
+from hetero_tvm.targets.npu.regions.codegen import Program, generate, hoist_loads
+from hetero_tvm.targets.npu.regions.kernel_memory import WIDTH
 
 _ALIGN = 64
 _PLAN_SECONDS = 1.0
@@ -117,7 +118,11 @@ class KernelCache:
         """Default points by task."""
 
     def of_space(
-        self, space: NpuSpace, op: Any, point: Point, end: UbEnd = UbEnd(),
+        self,
+        space: NpuSpace,
+        op: Any,
+        point: Point,
+        end: UbEnd = UbEnd(),
         held: frozenset[int] = frozenset(),
     ) -> Program:
         """Program of a design space's kernel.
@@ -281,9 +286,16 @@ class RegionBuilder:
         self._convert(source, own, have, target, value.dtype, ROW_MAJOR, value.shape, tag)
 
     def _convert(
-        self, source: Tensor, dtype: str, have: str, result: Tensor, wanted: str, layout: str,
-        shape: tuple[int, ...], tag: str,
-    ) -> None:  # fmt: skip
+        self,
+        source: Tensor,
+        dtype: str,
+        have: str,
+        result: Tensor,
+        wanted: str,
+        layout: str,
+        shape: tuple[int, ...],
+        tag: str,
+    ) -> None:
         """Append a kernel that copies ``source`` (type ``dtype``, layout ``have``) to ``result`` (type
         ``wanted``, layout ``layout``)."""
         elements, spec = math.prod(shape), self.spec
@@ -291,7 +303,8 @@ class RegionBuilder:
             spec = replace(spec, ub_kib=spec.ub_kib - -(-self._reserved // 1024))
         if have == layout:
             program = self.cache.get(
-                ("cast", elements, dtype, wanted), lambda: convert.cast(elements, dtype, wanted, spec),
+                ("cast", elements, dtype, wanted),
+                lambda: convert.cast(elements, dtype, wanted, spec),
                 self.ub_end,
             )
         else:
@@ -317,9 +330,7 @@ class RegionBuilder:
 
     # --- kernels -------------------------------------------------------------------------------
 
-    def call(
-        self, program: Program, tensors: Sequence[Tensor], tag: str, behind: int | None = None
-    ) -> int:
+    def call(self, program: Program, tensors: Sequence[Tensor], tag: str, behind: int | None = None) -> int:
         """Append a kernel with ``tensors`` for its parameters; returns the kernel's number.  ``behind``: see
         :class:`Call`."""
         if len(tensors) != program.parameters:
@@ -353,9 +364,14 @@ class RegionBuilder:
         needs["l1"], needs["ub"] = plan.peak, max(needs["ub"], in_ub)
         stream = Stream(slots, bound.tags, bound.code, bound.count, needs, bound.events)
         return CompiledRegion(
-            self.name, stream.to_bytes(), self._constant_data() if self.cache.contents else b"",
-            tuple(self._inputs), tuple(self._outputs), bound.count, size,
-        )  # fmt: skip
+            self.name,
+            stream.to_bytes(),
+            self._constant_data() if self.cache.contents else b"",
+            tuple(self._inputs),
+            tuple(self._outputs),
+            bound.count,
+            size,
+        )
 
     def plan_l1(self, calls: Sequence[Call]) -> L1Plan:
         """Offsets of tensors and of the kernels' own parts in L1.  Raises :class:`L1Full`."""

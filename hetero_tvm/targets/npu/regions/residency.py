@@ -133,10 +133,13 @@ def settle(
     # Beside weights that pass through L1, a value that takes most of it leaves them too little.
     streams = [sum(a.nbytes // 2 for a in step.arrays if a is not None) > capacity for step in steps]
     found = [
-        c for c in found
-        if c.value.resident or steps[c.first].residency.keep
-        or 2 * c.bytes <= capacity or not any(streams[c.first : c.last + 1])
-    ]  # fmt: skip
+        c
+        for c in found
+        if c.value.resident
+        or steps[c.first].residency.keep
+        or 2 * c.bytes <= capacity
+        or not any(streams[c.first : c.last + 1])
+    ]
     candidates = sorted(found, key=lambda c: c.worth, reverse=True)
     live = [0] * len(steps)
     chosen: list[_Candidate] = []

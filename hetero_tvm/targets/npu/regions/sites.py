@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero_tvm.errors import BuildError
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.targets.npu.isa import instructions as isa
-from hetero_tvm.targets.npu.regions.site_cache import patched
+from hetero_tvm.targets.npu.regions.patching import patched
 
+Numbers = tuple[int, ...]
+FieldsAndSpans = tuple[dict[str, Any], list[Numbers]]
 RANK = 4
-_MANY = 16
-"""Instructions that differ by addresses only from which on they are no longer encoded one by one."""
+_LEAST_ALIKE = 16
+"""Number of instructions that differ by addresses only, from which on they are patched, not encoded."""
 _ADDRESS_IN_L1 = {
-    "load": ("dst", "<I"), "store": ("dst", "<Q"), "move": ("src", "<I"), "im2col": ("src", "<I"),
+    "load": ("dst", "<I"),
+    "store": ("dst", "<Q"),
+    "move": ("src", "<I"),
+    "im2col": ("src", "<I"),
     "move_out": ("residuals", "<I"),
-}  # fmt: skip
-_ADDRESS_IN_L0 = {
-    "move": ("dst", "dst", ""), "im2col": ("dst", "dst", ""), "mmad": ("a", "b", "c"),
-    "move_out": ("", "", "c"),
-}  # fmt: skip
-"""Fields of addresses in L0A, L0B and L0C."""
+}
+"""Field of the address in L1, and its struct format."""
 _L0 = ("l0a", "l0b", "l0c")
+_ADDRESS_IN_L0 = {
+    "move": ("dst", "dst", ""),
+    "im2col": ("dst", "dst", ""),
+    "mmad": ("a", "b", "c"),
+    "move_out": ("", "", "c"),
+}
+"""Fields of the addresses in L0A, L0B and L0C."""
 _PARAMETER_IN_UB = {"load": ("dst", "<I"), "move_out": ("biases", "<I")}
+"""Field of the address of a parameter in the unified buffer, and its struct format."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The static part of an access: where, of what type, bytes per step of every loop."""
+    """The static part of an access."""
 
     memory: str
+    """``dram`` or the name of a scratchpad."""
     parameter: int | None
     """Index of the kernel's parameter; None for a buffer of the kernel's own."""
     dtype: str
     width: int
+    """Bytes of an element."""
     strides: tuple[int, ...]
+    """Bytes per step of every loop."""
 
 
 class Instr:
-    """One instruction without flags: its encoding, queue, and the byte intervals that it touches."""
+    """An instruction without flags: its encoding, queue, and the byte intervals that it touches."""
 
     __slots__ = ("accesses", "code", "in_l0", "in_l1", "in_ub", "queue", "reference")
 
@@ -57,23 +70,34 @@ class Instr:
         self.code = code
         self.queue = queue
         self.accesses = accesses
-        """(scratchpad or index of a parameter, first byte, one past the last, written), and where that is
-        not all between, the pitch and the bytes of runs."""
+        """Tuples (scratchpad or index of a parameter, first byte, one past the last, written), with the pitch
+        and the bytes of runs behind where not all bytes between are touched."""
         self.reference = reference
-        """(parameter in DRAM, position of the slot field, of the address field, byte offset in the
+        """Access to DRAM: (parameter, position of the slot field, of the address field, byte offset in the
         parameter)."""
         self.in_l1 = in_l1
-        """(parameter, or None for the kernel's own part of L1; position of the address field and its
-        struct format; byte offset in the parameter or that part): an instruction has one address in L1
-        at most."""
+        """Address in L1, one at most: (parameter, or None for the kernel's own part; position of the field;
+        its struct format; byte offset in the parameter or that part)."""
         self.in_ub = in_ub
-        """The same of a parameter in the unified buffer."""
+        """Address of a parameter in the unified buffer, as in ``in_l1``."""
         self.in_l0 = in_l0
-        """(L0A, L0B or L0C, position of the address field, byte) of every address there."""
+        """Addresses in L0A, L0B and L0C: (scratchpad, position of the field, byte offset)."""
 
 
-class Site:
-    """Makes the instructions of one place in a kernel."""
+class _Merged(NamedTuple):
+    """Loops of an instruction in as few dimensions as possible."""
+
+    extents: tuple[int, ...]
+    strides: list[tuple[int, ...]]
+    """Strides of every operand."""
+    spans: list[tuple[int, ...]]
+    """Span of every operand; see :func:`_span`."""
+    kept: int
+    """Mask of the kept dimensions."""
+
+
+class Site(ABC):
+    """Encoder of the instructions that one loop nest of a kernel becomes."""
 
     def __init__(self, name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec):
         self.instruction = isa.BY_NAME[name]
@@ -82,19 +106,26 @@ class Site:
         self.spec = spec
         self.queue = isa.QUEUES.index(self.instruction.queue)
         self.offsets = self.instruction.offsets()
-        self._shapes: dict[Any, Any] = {}
-        self._alike: dict[Any, Any] = {}
-        """By extents and moving fields: how many such instructions were made, then what makes others."""
+        self._shapes: dict[tuple[int, ...], _Merged] = {}
+        self._alike: dict[Hashable, int | Callable[[tuple[int, ...]], Instr]] = {}
+        """By extents and moving fields: number of such instructions so far, later a quick encoder of them."""
 
     def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
-        """``moving``: fields that differ from tile to tile."""
+        """The instruction of one tile.
+
+        Parameters
+        ----------
+        extents : of the loops.
+        bases : first byte of every operand.
+        moving : fields that differ from tile to tile.
+        """
         key = (extents, *moving.values())
         known = self._alike.get(key, 0)
         if not isinstance(known, int):
             return known(bases)
         instr = self._encoded(extents, bases, moving)
         self._alike[key] = known + 1
-        if known == _MANY:
+        if known == _LEAST_ALIKE:
             quick = patched(instr, bases, lambda at: self.values(extents, at, moving), self.instruction)
             self._alike[key] = quick or (lambda at: self._encoded(extents, at, moving))
         return instr
@@ -103,11 +134,9 @@ class Site:
         values, spans = self.values(extents, bases, moving)
         accesses, reference, in_l1, in_ub = [], None, None, None
         in_l0: list[tuple[str, int, int]] = []
-        for operand, (low, high, *runs), write in zip(
-            self.operands, spans, self.writes(values), strict=True
-        ):
+        for n, (operand, (low, high, *runs)) in enumerate(zip(self.operands, spans, strict=True)):
             where = operand.memory if operand.parameter is None else operand.parameter
-            accesses.append((where, low, high, write, *runs))
+            accesses.append((where, low, high, n == 0, *runs))
             if operand.memory == "l1":
                 field, form = _ADDRESS_IN_L1[self.instruction.name]
                 in_l1 = (operand.parameter, self.offsets[field], form, values[field])
@@ -120,27 +149,19 @@ class Site:
             if operand.memory != "dram":
                 continue
             field = "src" if self.instruction.name in ("load", "gather") else "dst"
-            reference = (
-                operand.parameter, self.offsets[f"{field}_slot"], self.offsets[field], values[field],
-            )  # fmt: skip
+            slot_at, address_at = self.offsets[f"{field}_slot"], self.offsets[field]
+            reference = (operand.parameter, slot_at, address_at, values[field])
         if values.get("accumulate") == "yes" and self.instruction.name in ("mmad", "vreduce"):
             accesses.append((*accesses[0][:3], False, *accesses[0][4:]))
         code = self.instruction.encode(values)
         return Instr(code, self.queue, tuple(accesses), reference, in_l1, in_ub, tuple(in_l0))
 
-    def writes(self, values: Mapping[str, Any]) -> list[bool]:
-        return [n == 0 for n in range(len(self.operands))]
+    @abstractmethod
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
+        """Fields of the instruction, and the span of every operand (see :func:`_span`)."""
 
-    def values(
-        self, extents: tuple[int, ...], bases: tuple[int, ...], moving: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-        """Fields of the instruction, and the byte interval of every operand, with pitch and run where it has
-        gaps."""
-        raise NotImplementedError
-
-    def _merged(self, extents: tuple[int, ...], keep: Sequence[int] = ()) -> Any:
-        """Extents and strides per operand with extents of 1 dropped and contiguous loops merged, and
-        which loops of the result are among ``keep``."""
+    def _merged(self, extents: tuple[int, ...], keep: Sequence[int] = ()) -> _Merged:
+        """The loops with extents of 1 dropped and contiguous ones merged; those among ``keep`` are marked."""
         if extents in self._shapes:
             return self._shapes[extents]
         dims = [
@@ -150,10 +171,8 @@ class Site:
         ]
         merged: list[Any] = []
         for n, strides, kept in dims:
-            if (
-                merged and merged[-1][2] == kept
-                and all(a == b * n for a, b in zip(merged[-1][1], strides, strict=True))
-            ):  # fmt: skip
+            contiguous = merged and all(a == b * n for a, b in zip(merged[-1][1], strides, strict=True))
+            if contiguous and merged[-1][2] == kept:
                 merged[-1] = [merged[-1][0] * n, strides, kept]
             else:
                 merged.append([n, strides, kept])
@@ -167,12 +186,12 @@ class Site:
         strides = [tuple(s[o] for _, s, _ in merged) for o in range(len(self.operands))]
         spans = [_span(shape, s, op.width) for s, op in zip(strides, self.operands, strict=True)]
         mask = sum(1 << (RANK - len(merged) + i) for i, (_, _, kept) in enumerate(merged) if kept)
-        self._shapes[extents] = shape, strides, spans, mask
+        self._shapes[extents] = _Merged(shape, strides, spans, mask)
         return self._shapes[extents]
 
 
 def _span(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[int, ...]:
-    """First byte and one past the last, from the base; then pitch and bytes of runs, where there are gaps."""
+    """First byte and one past the last, from the base; then pitch and bytes of runs, if there are gaps."""
     reach = [(n - 1) * s for n, s in zip(extents, strides, strict=True)]
     low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + width
     steps = sorted((abs(s), n) for s, n in zip(strides, extents, strict=True) if s and n > 1)
@@ -191,9 +210,9 @@ def _moved(span: tuple[int, ...], base: int) -> tuple[int, ...]:
 
 
 class CopySite(Site):
-    """load, store, move: a box from one memory to another, perhaps padded."""
+    """Site of load, store and move: a box from one memory to another, perhaps padded."""
 
-    def values(self, extents, bases, moving):
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         pads = moving.get("pads")
         dst, src = self.operands
         if pads is None:
@@ -214,26 +233,39 @@ class CopySite(Site):
                 spans[1] = _span(inner, strides[1], src.width)
             bases = (bases[0], bases[1] + shift)
         fields = {
-            "elem": dst.width, "dst_mem": dst.memory, "extents": shape, "dst_strides": strides[0],
-            "src_strides": strides[1], "dst": bases[0], "src": bases[1],
-        }  # fmt: skip
+            "elem": dst.width,
+            "dst_mem": dst.memory,
+            "extents": shape,
+            "dst_strides": strides[0],
+            "src_strides": strides[1],
+            "dst": bases[0],
+            "src": bases[1],
+        }
         if pads is not None:
             fields |= {"pad_low": low, "pad_high": high, "fill": self.fixed.get("fill", 0)}
         return fields, [_moved(span, base) for base, span in zip(bases, spans, strict=True)]
 
 
 class GatherSite(Site):
-    def values(self, extents, bases, moving):
+    """Site of gather: rows of a table in DRAM by indices."""
+
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         count, run = extents
         dst, table, _ = self.operands
         fields = {**self.fixed, **moving}
         pitch, row = fields["pitch"] * table.width, run * table.width
         first = fields["first"] * table.width
         values = {
-            "dst_mem": dst.memory, "src": first, "src_pitch": pitch, "rows": fields["rows"],
-            "row_bytes": row, "indices": bases[2], "count": count, "dst": bases[0],
+            "dst_mem": dst.memory,
+            "src": first,
+            "src_pitch": pitch,
+            "rows": fields["rows"],
+            "row_bytes": row,
+            "indices": bases[2],
+            "count": count,
+            "dst": bases[0],
             "dst_pitch": dst.strides[0] or row,
-        }  # fmt: skip
+        }
         spans = [
             (bases[0], bases[0] + (count - 1) * values["dst_pitch"] + row),
             (first, first + (fields["rows"] - 1) * pitch + row),
@@ -243,7 +275,9 @@ class GatherSite(Site):
 
 
 class MmadSite(Site):
-    def values(self, extents, bases, moving):
+    """Site of mmad: a product of two tiles; a strided inner loop means a transposed operand."""
+
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         m, n, k = extents
         c, a, b = self.operands
         first = moving["first"] if "first" in moving else self.fixed["first"]
@@ -252,11 +286,20 @@ class MmadSite(Site):
         a_rows, a_row, a_pitch = (k, m, a.strides[2]) if a_transposed else (m, k, a.strides[0])
         b_rows, b_row, b_pitch = (n, k, b.strides[1]) if b_transposed else (k, n, b.strides[2])
         fields = {
-            "dtype": a.dtype, "accumulate": "no" if first else "yes", "m": m, "n": n, "k": k,
-            "a_transposed": "yes" if a_transposed else "no", "b_transposed": "yes" if b_transposed else "no",
-            "a": bases[1], "a_pitch": a_pitch, "b": bases[2], "b_pitch": b_pitch,
-            "c": bases[0], "c_pitch": c.strides[0],
-        }  # fmt: skip
+            "dtype": a.dtype,
+            "accumulate": "no" if first else "yes",
+            "m": m,
+            "n": n,
+            "k": k,
+            "a_transposed": "yes" if a_transposed else "no",
+            "b_transposed": "yes" if b_transposed else "no",
+            "a": bases[1],
+            "a_pitch": a_pitch,
+            "b": bases[2],
+            "b_pitch": b_pitch,
+            "c": bases[0],
+            "c_pitch": c.strides[0],
+        }
         spans = [
             (bases[0], bases[0] + (m - 1) * c.strides[0] + n * 4),
             (bases[1], bases[1] + (a_rows - 1) * a_pitch + a_row * a.width),
@@ -266,14 +309,23 @@ class MmadSite(Site):
 
 
 class MoveOutSite(Site):
-    def values(self, extents, bases, moving):
+    """Site of move_out: accumulators to the unified buffer, with bias, scale and residual."""
+
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         m, n = extents
         dst, c, *rest = self.operands
         fields = {
-            **self.fixed, "src_dtype": c.dtype, "dst_dtype": dst.dtype, "m": m, "n": n, "c": bases[1],
-            "c_pitch": c.strides[0], "dst": bases[0], "row_stride": dst.strides[0],
+            **self.fixed,
+            "src_dtype": c.dtype,
+            "dst_dtype": dst.dtype,
+            "m": m,
+            "n": n,
+            "c": bases[1],
+            "c_pitch": c.strides[0],
+            "dst": bases[0],
+            "row_stride": dst.strides[0],
             "column_stride": dst.strides[1],
-        }  # fmt: skip
+        }
         spans = [
             _moved(_span(extents, dst.strides, dst.width), bases[0]),
             (bases[1], bases[1] + (m - 1) * c.strides[0] + 4 * n),
@@ -290,23 +342,25 @@ class MoveOutSite(Site):
             spans.append((start, start + n * vector.width))
         if residual is not None:
             fields |= {
-                "residual": residual.dtype, "residual_mem": residual.memory, "residuals": base,
+                "residual": residual.dtype,
+                "residual_mem": residual.memory,
+                "residuals": base,
                 "residual_pitch": residual.strides[0],
-            }  # fmt: skip
+            }
             spans.append(_moved(_span(extents, residual.strides, residual.width), base))
         return fields, spans
 
 
 class Im2colSite(Site):
-    def values(self, extents, bases, moving):
+    """Site of im2col: rows of patches of an image in L1."""
+
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         m, k = extents
         dst, image = self.operands
         fields = {**self.fixed, **moving}
         size, origin = fields.pop("image_bytes"), bases[1] + fields.pop("origin", 0)
         pitch = dst.strides[0]
-        fields |= {
-            "elem": dst.width, "src": origin, "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch,
-        }  # fmt: skip
+        fields |= {"elem": dst.width, "src": origin, "m": m, "k": k, "dst": bases[0], "dst_pitch": pitch}
         written = bases[0], bases[0] + (m - 1) * pitch + k * dst.width
         first, pixel = fields["k_start"] % fields["channels"], fields["pixel_pitch"]
         if first + k > fields["channels"]:
@@ -317,7 +371,7 @@ class Im2colSite(Site):
 
 
 class VectorSite(Site):
-    """vunary, vbinary, vternary."""
+    """Site of vunary, vbinary and vternary."""
 
     def __init__(self, name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec):
         super().__init__(name, operands, fixed, spec)
@@ -333,7 +387,7 @@ class VectorSite(Site):
         for source, operand in zip(self.names, operands[1:], strict=True):
             self.base_fields[f"{source}_dtype"] = operand.dtype
 
-    def values(self, extents, bases, moving):
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         shape, strides, spans, _ = self._merged(extents)
         fields = {**self.base_fields, "extents": shape, "dst": bases[0], "dst_strides": strides[0]}
         for source, base, stride in zip(self.names, bases[1:], strides[1:], strict=True):
@@ -343,23 +397,40 @@ class VectorSite(Site):
 
 
 class ReduceSite(Site):
-    def values(self, extents, bases, moving):
+    """Site of vreduce."""
+
+    def values(self, extents: Numbers, bases: Numbers, moving: dict[str, Any]) -> FieldsAndSpans:
         first = moving["first"] if "first" in moving else self.fixed["first"]
         shape, strides, spans, mask = self._merged(extents, self.fixed["axes"])
         dst, src = self.operands
         fields = {
-            "op": self.fixed["op"], "dst_dtype": dst.dtype, "src_dtype": src.dtype, "axes": mask,
-            "accumulate": "no" if first else "yes", "extents": shape, "dst": bases[0],
-            "src": bases[1], "dst_strides": strides[0], "src_strides": strides[1],
-        }  # fmt: skip
+            "op": self.fixed["op"],
+            "dst_dtype": dst.dtype,
+            "src_dtype": src.dtype,
+            "axes": mask,
+            "accumulate": "no" if first else "yes",
+            "extents": shape,
+            "dst": bases[0],
+            "src": bases[1],
+            "dst_strides": strides[0],
+            "src_strides": strides[1],
+        }
         return fields, [_moved(span, base) for base, span in zip(bases, spans, strict=True)]
 
 
 _SITES: dict[str, type[Site]] = {
-    "load": CopySite, "gather": GatherSite, "store": CopySite, "move": CopySite, "mmad": MmadSite,
-    "move_out": MoveOutSite, "im2col": Im2colSite, "vunary": VectorSite, "vbinary": VectorSite,
-    "vternary": VectorSite, "vreduce": ReduceSite,
-}  # fmt: skip
+    "load": CopySite,
+    "gather": GatherSite,
+    "store": CopySite,
+    "move": CopySite,
+    "mmad": MmadSite,
+    "move_out": MoveOutSite,
+    "im2col": Im2colSite,
+    "vunary": VectorSite,
+    "vbinary": VectorSite,
+    "vternary": VectorSite,
+    "vreduce": ReduceSite,
+}
 
 
 def site_of(name: str, operands: Sequence[Operand], fixed: Mapping[str, Any], spec: NPUSpec) -> Site:

@@ -43,9 +43,15 @@ def join(steps: Sequence[Step], outputs: Sequence[Value], machine: NpuMachine) -
             operands = [result[-1].result, *step.operands[1:]]
         wanted, layout = _JOINED.layouts(op)
         step = replace(
-            step, space=_JOINED, op=op, recorded=None, operands=operands, wanted=wanted,
-            result=pool[0].result, layout=layout,
-        )  # fmt: skip
+            step,
+            space=_JOINED,
+            op=op,
+            recorded=None,
+            operands=operands,
+            wanted=wanted,
+            result=pool[0].result,
+            layout=layout,
+        )
         result.append(step)
     return result
 

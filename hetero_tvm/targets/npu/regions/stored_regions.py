@@ -18,20 +18,25 @@ def save(regions: Sequence[CompiledRegion], machine: NpuMachine, folder: Path) -
             {
                 "spec": machine.spec.to_json(),
                 "regions": [
-                    {"name": r.name, "inputs": r.inputs, "outputs": r.outputs,
-                     "instructions": r.instructions, "workspace": r.workspace}
+                    {
+                        "name": r.name,
+                        "inputs": r.inputs,
+                        "outputs": r.outputs,
+                        "instructions": r.instructions,
+                        "workspace": r.workspace,
+                    }
                     for r in regions
                 ],
             }
         )
-    )  # fmt: skip
+    )
     for region in regions:
         (folder / f"{region.name}.stream").write_bytes(region.stream)
         (folder / f"{region.name}.constants").write_bytes(region.constants)
 
 
 def load(folder: Path) -> tuple[dict[str, CompiledRegion], NPUSpec]:
-    """Inverse of :func:`save`."""
+    """Read the regions that :func:`save` wrote, by name, and the machine that they are for."""
     document = json.loads((folder / "regions.json").read_text())
     spec = document["spec"]
     spec["matrix_block"] = tuple(spec["matrix_block"])

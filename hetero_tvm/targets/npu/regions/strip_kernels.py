@@ -32,9 +32,7 @@ class Group:
     def of(steps: list[Step]) -> Group:
         """Group of consecutive steps; 1x1 convolutions with strides read only the pixels that they use."""
         made = {step.result for step in steps}
-        sources = list(
-            dict.fromkeys(v for s in steps for v in s.operands if v is not None and v not in made)
-        )
+        sources = list(dict.fromkeys(v for s in steps for v in s.operands if v is not None and v not in made))
         strided: dict[Value, tuple[Value, tuple[int, int]]] = {}
         for n, source in enumerate(sources):
             readers = [s for s in steps if source in s.operands]
@@ -219,9 +217,7 @@ class _Builder:
                     rest += [*self._weights_of(group.steps[n]), *images(n)]
                 rest.append(step)
                 rest += self._inputs(i + 1, n, ahead) if more and i and n < ahead else []
-        size = sum(
-            max(_row_bytes(part) * part.shape[2] for part in self.segments[s]) for s in group.sources
-        )
+        size = sum(max(_row_bytes(part) * part.shape[2] for part in self.segments[s]) for s in group.sources)
         return Strips(self._weights_of(group.steps[0]), images(0), kernels[0][0], rest, size)
 
     def _ahead(self) -> int:
@@ -297,10 +293,14 @@ class _Builder:
                 if copied:
                     copy = _part(segments[result][i + 1], ranges[result].needed[i + 1], (low, out[1]))
         return replace(
-            step, op=replace(op, height=rows[1] - rows[0], padding=padding), operands=operands,
-            result=target, copy=copy, copied=copied * result.shape[3],
+            step,
+            op=replace(op, height=rows[1] - rows[0], padding=padding),
+            operands=operands,
+            result=target,
+            copy=copy,
+            copied=copied * result.shape[3],
             leader=self.leaders.get(result),
-        )  # fmt: skip
+        )
 
 
 def _part(segment: Value, has: Rows, rows: Rows) -> Value:

@@ -1,4 +1,4 @@
-"""What the search measures on the NPU: cycles of the simulator, exact and the same on every host."""
+"""Measuring on the NPU: cycles of the simulator, exact and the same on every host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OK, BUILD_ERROR = "ok", "build_error"
 
 
 def kernel_region(space: Any, op: Any, point: Any, machine: NpuMachine) -> CompiledRegion:
-    """One kernel as a program, its operands as they lie between kernels (contents do not matter)."""
+    """Program of one kernel, its operands as they lie between kernels (contents do not matter)."""
     builder = RegionBuilder("kernel", machine, KernelCache(machine))
     program = builder.cache.of_space(space, op, point)
     # Whatever is not the result or another activation is a constant for the synchronisation.

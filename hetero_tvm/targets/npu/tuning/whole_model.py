@@ -61,7 +61,7 @@ def search(
         )
         for task in tasks
         if isinstance(task.space, NpuSpace)
-    }  # fmt: skip
+    }
 
     def note(combination: Combination, cycles: float | None, best: float) -> None:
         on_trial(combination, None if cycles is None else cycles * second, best * second)
@@ -75,9 +75,14 @@ def search(
 
 class _Search:
     def __init__(
-        self, timer: RegionTimer, device: Any, kernels: Mapping[str, Choices], seed: int,
-        more: Callable[[], bool], on_trial: Callable[[Combination, float | None, float], None],
-    ):  # fmt: skip
+        self,
+        timer: RegionTimer,
+        device: Any,
+        kernels: Mapping[str, Choices],
+        seed: int,
+        more: Callable[[], bool],
+        on_trial: Callable[[Combination, float | None, float], None],
+    ):
         self.timer, self.device, self.kernels = timer, device, kernels
         self.more, self.on_trial = more, on_trial
         self.evolution = Evolution(kernels, seed)

@@ -65,8 +65,17 @@ def test_only_so_many_descriptors_are_under_way():
 
 
 def test_a_store_is_done_when_memory_acknowledges():
-    fill = ("vunary", {"op": "copy", "src_dtype": "imm", "dst_dtype": "f16", "dst": 0, "extents": (4096,),
-                       "dst_strides": (2,)})  # fmt: skip
+    fill = (
+        "vunary",
+        {
+            "op": "copy",
+            "src_dtype": "imm",
+            "dst_dtype": "f16",
+            "dst": 0,
+            "extents": (4096,),
+            "dst_strides": (2,),
+        },
+    )
     run, trace = timed(emit(fill, ("barrier", {}), copy("store", 4096, "dram", dst_slot=1)))
     filled = ISSUE + 4096 // 128
     assert trace[0] == (ISSUE, filled)
@@ -83,12 +92,22 @@ def test_short_runs_cost_whole_granules_of_dram():
 
 def test_two_engines_share_dram():
     """A store of 8192 bytes beside a load of 16384: both at half rate until the store is done."""
-    ready = [("vunary", {"op": "copy", "src_dtype": "imm", "dst_dtype": "f16", "dst": 0, "extents": (4096,),
-                         "dst_strides": (2,)}), ("barrier", {})]  # fmt: skip
+    ready = [
+        (
+            "vunary",
+            {
+                "op": "copy",
+                "src_dtype": "imm",
+                "dst_dtype": "f16",
+                "dst": 0,
+                "extents": (4096,),
+                "dst_strides": (2,),
+            },
+        ),
+        ("barrier", {}),
+    ]
     fast = dataclasses.replace(MOBILE, dram_latency=0)
-    run, trace = timed(
-        emit(*ready, copy("load", 8192, "l1"), copy("store", 4096, "dram", dst_slot=1)), fast
-    )
+    run, trace = timed(emit(*ready, copy("load", 8192, "l1"), copy("store", 4096, "dram", dst_slot=1)), fast)
     start = trace[3][0]
     assert trace[3][1] == start + 2 * 128  # alone: 128
     assert trace[2] == (start, start + 2 * 128 + 128)  # alone: 256; 128 were done in the shared time
@@ -100,9 +119,14 @@ def test_a_load_into_l1_takes_bank_cycles_from_a_move():
     """The move asks for all of L1's banks, the load for 64/512 of them: 9/8 slower while both work."""
     spec = dataclasses.replace(MOBILE, dram_latency=0, issue_cycles=0)
     run, trace = timed(
-        emit(copy("load", 16384, "l1"), ("barrier", {}), copy("load", 16384, "l1", dst=1 << 16),
-             copy("move", 16384, "l0a")), spec,
-    )  # fmt: skip
+        emit(
+            copy("load", 16384, "l1"),
+            ("barrier", {}),
+            copy("load", 16384, "l1", dst=1 << 16),
+            copy("move", 16384, "l0a"),
+        ),
+        spec,
+    )
     start = trace[3][0]
     assert trace[3][1] - start == pytest.approx(64 * 9 / 8)  # 32768 bytes at 512
     assert run.counters.queues["move"].stall["port"] == pytest.approx(8)
@@ -205,8 +229,17 @@ def test_the_simulator_charges_what_the_declarations_say():
 
 def test_flags_cost_their_issue_and_a_set_waits_for_what_is_before_it():
     flag = {"source": "dma_in", "target": "vector", "event": 0}
-    fill = ("vunary", {"op": "copy", "src_dtype": "imm", "dst_dtype": "f16", "dst": 65536, "extents": (128,),
-                       "dst_strides": (2,)})  # fmt: skip
+    fill = (
+        "vunary",
+        {
+            "op": "copy",
+            "src_dtype": "imm",
+            "dst_dtype": "f16",
+            "dst": 65536,
+            "extents": (128,),
+            "dst_strides": (2,),
+        },
+    )
     run, trace = timed(emit(copy("load", 4096, "ub"), ("set_flag", flag), ("wait_flag", flag), fill))
     # The flag rises with the end of the load, at 332; then the vector queue issues.
     assert trace[3] == (332 + ISSUE, 332 + ISSUE + 1)

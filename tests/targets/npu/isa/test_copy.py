@@ -59,8 +59,18 @@ def identity_out(builder, bytes_in_l0a, out):
         tiles = {"a": at * 32, "a_pitch": 32, "b": 0, "b_pitch": 32, "c": 0, "c_pitch": 128}
         builder.emit("mmad", dtype="i8", m=m, n=32, k=32, **tiles)
         builder.emit("barrier")
-        builder.emit("move_out", src_dtype="i32", dst_dtype="i8", m=m, n=32, c=0, c_pitch=128,
-                     dst=at * 32, row_stride=32, column_stride=1)  # fmt: skip
+        builder.emit(
+            "move_out",
+            src_dtype="i32",
+            dst_dtype="i8",
+            m=m,
+            n=32,
+            c=0,
+            c_pitch=128,
+            dst=at * 32,
+            row_stride=32,
+            column_stride=1,
+        )
         builder.emit("barrier")
     programs.store_all(builder, out, bytes_in_l0a)
     return {"eye": eye}
@@ -160,11 +170,30 @@ def test_im2col(kernel, stride, dilation, pad, channels):
     builder.emit("barrier")
     builder.emit("move", elem=1, dst_mem="l0a", src=SLOT, dst=0, **programs.contiguous(m * 32, 1))
     builder.emit(
-        "im2col", elem=1, src=0, height=11, width=13, channels=channels, row_pitch=13 * channels,
-        pixel_pitch=channels, kernel_h=kernel[0], kernel_w=kernel[1], stride_h=stride[0], stride_w=stride[1],
-        dilation_h=dilation[0], dilation_w=dilation[1], pad_top=pad[0], pad_left=pad[1], out_width=out_w,
-        m_start=m_start, m=m, k_start=k_start, k=k, dst=0, dst_pitch=32,
-    )  # fmt: skip
+        "im2col",
+        elem=1,
+        src=0,
+        height=11,
+        width=13,
+        channels=channels,
+        row_pitch=13 * channels,
+        pixel_pitch=channels,
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
+        stride_h=stride[0],
+        stride_w=stride[1],
+        dilation_h=dilation[0],
+        dilation_w=dilation[1],
+        pad_top=pad[0],
+        pad_left=pad[1],
+        out_width=out_w,
+        m_start=m_start,
+        m=m,
+        k_start=k_start,
+        k=k,
+        dst=0,
+        dst_pitch=32,
+    )
     arrays = {"x": image, "blank": np.zeros((m, 32), "u1"), "y": ((m, 32), "u1")}
     arrays |= identity_out(builder, m * 32, out)
     assert (check(builder, arrays)["y"][:, :k] == part).all()
@@ -177,8 +206,19 @@ def gather(indices, rows=50):
     index, source = builder.slot("i", indices.nbytes, "input"), builder.slot("x", table.nbytes, "constant")
     out = builder.slot("y", len(indices) * 20, "output")
     programs.load_all(builder, index, "ub", indices.nbytes)
-    builder.emit("gather", dst_mem="ub", src_slot=source, src=2, src_pitch=24, rows=rows, row_bytes=20,
-                 indices=0, count=len(indices), dst=1024, dst_pitch=20)  # fmt: skip
+    builder.emit(
+        "gather",
+        dst_mem="ub",
+        src_slot=source,
+        src=2,
+        src_pitch=24,
+        rows=rows,
+        row_bytes=20,
+        indices=0,
+        count=len(indices),
+        dst=1024,
+        dst_pitch=20,
+    )
     builder.emit("barrier")
     programs.store_all(builder, out, len(indices) * 20, src=1024)
     return builder, {"i": indices, "x": table, "y": ((len(indices), 20), "u1")}

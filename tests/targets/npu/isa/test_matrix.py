@@ -33,15 +33,34 @@ def product(dtype, m, n, k, a_transposed, b_transposed, out, accumulate=False, r
     a_pitch, b_pitch = a_row + 2 * w, b_row + w
     tiles = (("l0a", 0, a_rows, a_row, a_pitch), ("l0b", L1_B, b_rows, b_row, b_pitch))
     for memory, src, rows, row, pitch in tiles:
-        builder.emit("move", elem=w, dst_mem=memory, src=src, dst=32, extents=(rows, row // w),
-                     src_strides=(row, w), dst_strides=(pitch, w))  # fmt: skip
+        builder.emit(
+            "move",
+            elem=w,
+            dst_mem=memory,
+            src=src,
+            dst=32,
+            extents=(rows, row // w),
+            src_strides=(row, w),
+            dst_strides=(pitch, w),
+        )
     builder.emit("barrier")
     for again in range(2 if accumulate else 1):
         builder.emit(
-            "mmad", dtype=dtype, accumulate="yes" if again else "no", m=m, n=n, k=k,
-            a_transposed="yes" if a_transposed else "no", b_transposed="yes" if b_transposed else "no",
-            a=32, a_pitch=a_pitch, b=32, b_pitch=b_pitch, c=64, c_pitch=4 * n + 8,
-        )  # fmt: skip
+            "mmad",
+            dtype=dtype,
+            accumulate="yes" if again else "no",
+            m=m,
+            n=n,
+            k=k,
+            a_transposed="yes" if a_transposed else "no",
+            b_transposed="yes" if b_transposed else "no",
+            a=32,
+            a_pitch=a_pitch,
+            b=32,
+            b_pitch=b_pitch,
+            c=64,
+            c_pitch=4 * n + 8,
+        )
     builder.emit("barrier")
     fields = {"src_dtype": "i32" if dtype == "i8" else "f32", "dst_dtype": out, "c": 64, "c_pitch": 4 * n + 8}
     fields |= {"dst": 8192, "row_stride": n * programs.width(out), "column_stride": programs.width(out)}
@@ -140,9 +159,21 @@ def test_move_out(dtype, out, scale_mode, bias):
 def with_residual(values, where, out, m, n, k=16, **fields):
     """A product plus a residual whose rows have some space between them: simulated, and by the reference."""
     w = values.itemsize
-    stream = product("f16", m, n, k, False, False, out, residual_mem=where, residual=fields.pop("dtype"),
-                     residuals=fields.pop("at", 32768), residual_pitch=fields.pop("pitch", (n + 3) * w),
-                     rows=values, **fields)  # fmt: skip
+    stream = product(
+        "f16",
+        m,
+        n,
+        k,
+        False,
+        False,
+        out,
+        residual_mem=where,
+        residual=fields.pop("dtype"),
+        residuals=fields.pop("at", 32768),
+        residual_pitch=fields.pop("pitch", (n + 3) * w),
+        rows=values,
+        **fields,
+    )
     a, b = operands("f16", m, n, k)
     arrays = {"a": a, "b": b, "columns": np.zeros(8 * n, "u1"), "rows": values}
     arrays["c"] = ((m, n), numpy_dtype(out))

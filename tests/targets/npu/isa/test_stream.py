@@ -79,8 +79,11 @@ def test_bad_fields():
         ("load", load | {"extents": (0,)}, "extents must be from 1"),
         ("load", load | {"extents": (1.5,)}, "extents must be a whole number, got 1.5"),
         ("load", load | {"extents": (1,), "src": 1 << 49}, "src must be from 0 to 281474976710656"),
-        ("vunary", {"op": "exp", "dst_dtype": "f16", "src_dtype": "f16", "mul": 1e39, "dst": 0,
-                    "extents": (1,)}, "vunary: float too large"),
+        (
+            "vunary",
+            {"op": "exp", "dst_dtype": "f16", "src_dtype": "f16", "mul": 1e39, "dst": 0, "extents": (1,)},
+            "vunary: float too large",
+        ),
     ]:
         with pytest.raises(StreamError, match=reason):
             isa.encode(name, **fields)
@@ -117,13 +120,18 @@ def test_every_wrong_line_of_a_text_is_named():
     with pytest.raises(StreamError) as error:
         assemble('.slot input x "a"\nbarrier\nfly high=1\nset_flag source=move\nbarrier level=2\n.need l9 5')
     text = str(error.value)
-    for part in ("line 1: ", "line 3: there is no instruction 'fly'", "line 4: set_flag needs target",
-                 "line 5: barrier has no field 'level'", "line 6: there is no scratchpad 'l9'"):  # fmt: skip
+    for part in (
+        "line 1: ",
+        "line 3: there is no instruction 'fly'",
+        "line 4: set_flag needs target",
+        "line 5: barrier has no field 'level'",
+        "line 6: there is no scratchpad 'l9'",
+    ):
         assert part in text
     for wrong, reason in [
         ('.slot input -5 "x"', "-5 is not a number of 64 bits"),
-        ('.slot input 1 x', "'x' is not a name in double quotes"),
-        ('.slot input', "'' is not a name"),
+        (".slot input 1 x", "'x' is not a name in double quotes"),
+        (".slot input", "'' is not a name"),
         ('.tag "a" b', "is not a name"),
         (".need l1 0x100000000", "4294967296 is not a number of 32 bits"),
         (".need l1", "'' is not a whole number"),

@@ -157,10 +157,14 @@ def test_all_f16_values_survive_and_round():
     fields = {"op": "copy", "src": 0, "src_dtype": "f16", "src_strides": (2,), "extents": (1 << 14,)}
     for half in (0, 1 << 15):
         got, _ = programs.ub_after(
-            lambda b, at=half: b.emit("vunary", **fields | {"src": at, "dst": 0 if at else 1 << 15},
-                                      dst_dtype="bf16", dst_strides=(2,)),
+            lambda b, at=half: b.emit(
+                "vunary",
+                **fields | {"src": at, "dst": 0 if at else 1 << 15},
+                dst_dtype="bf16",
+                dst_strides=(2,),
+            ),
             image,
-        )  # fmt: skip
+        )
         at = 0 if half else 1 << 15
         values = every.view(np.float16)[half // 2 : half // 2 + (1 << 14)].astype("f4")
         result = got[at : at + (1 << 15)].view(numpy_dtype("bf16")).astype("f4")
@@ -176,10 +180,31 @@ def test_quantize_and_dequantize():
     image[: x.nbytes] = x.view(np.uint8)
 
     def program(b):
-        b.emit("vunary", op="copy", mul=4.0, add=0.0, src=0, src_dtype="f32", src_strides=(4,),
-               dst=AREA, dst_dtype="i8", dst_strides=(1,), extents=(300,))  # fmt: skip
-        b.emit("vunary", op="copy", mul=0.25, src=AREA, src_dtype="i8", src_strides=(1,),
-               dst=DST, dst_dtype="f32", dst_strides=(4,), extents=(300,))  # fmt: skip
+        b.emit(
+            "vunary",
+            op="copy",
+            mul=4.0,
+            add=0.0,
+            src=0,
+            src_dtype="f32",
+            src_strides=(4,),
+            dst=AREA,
+            dst_dtype="i8",
+            dst_strides=(1,),
+            extents=(300,),
+        )
+        b.emit(
+            "vunary",
+            op="copy",
+            mul=0.25,
+            src=AREA,
+            src_dtype="i8",
+            src_strides=(1,),
+            dst=DST,
+            dst_dtype="f32",
+            dst_strides=(4,),
+            extents=(300,),
+        )
 
     got, expected = programs.ub_after(program, image)
     assert (got == expected).all()

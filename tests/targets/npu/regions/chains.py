@@ -32,17 +32,31 @@ class Chain:
         self.shapes = [shape]
 
     def conv(
-        self, x: int, filters: int, kernel: int = 1, stride: int = 1, residual: int | None = None,
-        relu: bool = True, depthwise: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        x: int,
+        filters: int,
+        kernel: int = 1,
+        stride: int = 1,
+        residual: int | None = None,
+        relu: bool = True,
+        depthwise: bool = False,
+    ) -> int:
         """Add a convolution with bias; the number of its result."""
         n, c, h, w = self.shapes[x]
         pad = (kernel // 2,) * 4
         epilogue = ("bias", *(("residual",) if residual is not None else ()), *(("relu",) if relu else ()))
         op = Conv2d(
-            n, c, h, w, filters, (kernel, kernel), strides=(stride, stride), padding=pad, epilogue=epilogue,
+            n,
+            c,
+            h,
+            w,
+            filters,
+            (kernel, kernel),
+            strides=(stride, stride),
+            padding=pad,
+            epilogue=epilogue,
             groups=c if depthwise else 1,
-        )  # fmt: skip
+        )
         depth = 1 if depthwise else c
         scale = 1 / np.sqrt(depth * kernel * kernel)
         weights = (self.rng.standard_normal((filters, depth, kernel, kernel)) * scale).astype(np.float32)

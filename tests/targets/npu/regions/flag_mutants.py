@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from hetero_tvm.targets.npu.isa import instructions as isa
-from hetero_tvm.targets.npu.isa import regions
+from hetero_tvm.targets.npu.isa.overlap import overlap
 from hetero_tvm.targets.npu.isa.synchronization import QUEUES
 
 
@@ -87,9 +87,7 @@ def _orders(instruction):
     return instruction.name == "barrier" or instruction.name.endswith("_flag")
 
 
-@functools.lru_cache(None)
-def _overlap(a, b):
-    return regions.overlap(a, b)
+_overlap = functools.lru_cache(None)(overlap)
 
 
 def _before(items):

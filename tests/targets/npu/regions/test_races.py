@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.targets.npu.device.driver import DriverError, open_device
-from hetero_tvm.targets.npu.isa import regions
 from hetero_tvm.targets.npu.isa.encoding import Access
+from hetero_tvm.targets.npu.isa.overlap import overlap
 from tests.targets.npu.isa import programs
 from tests.targets.npu.isa.programs import COPY, FLAG, LOAD, STORE, at_load, builder_with_slots
 from tests.targets.npu.matmul import matmul
@@ -36,14 +36,23 @@ def two_queues(load_fields, copy_fields, ordered):
         # Interleaved: even and odd elements, left and right halves of rows, columns.
         ({"dst_strides": (4,)}, {"src": 2, "src_strides": (4,)}, False),
         ({"dst_strides": (4,)}, {"src": 4, "src_strides": (4,)}, True),
-        ({"extents": (8, 8), "src_strides": (16, 2), "dst_strides": (32, 2)},
-         {"src": 16, "extents": (8, 8), "src_strides": (32, 2), "dst_strides": (16, 2)}, False),
-        ({"extents": (8, 8), "src_strides": (16, 2), "dst_strides": (32, 2)},
-         {"src": 14, "extents": (8, 8), "src_strides": (32, 2), "dst_strides": (16, 2)}, True),
-        ({"extents": (4, 4, 4), "src_strides": (32, 8, 2), "dst_strides": (512, 64, 2)},
-         {"src": 8, "extents": (4, 4, 4), "src_strides": (512, 64, 2), "dst_strides": (32, 8, 2)}, False),
+        (
+            {"extents": (8, 8), "src_strides": (16, 2), "dst_strides": (32, 2)},
+            {"src": 16, "extents": (8, 8), "src_strides": (32, 2), "dst_strides": (16, 2)},
+            False,
+        ),
+        (
+            {"extents": (8, 8), "src_strides": (16, 2), "dst_strides": (32, 2)},
+            {"src": 14, "extents": (8, 8), "src_strides": (32, 2), "dst_strides": (16, 2)},
+            True,
+        ),
+        (
+            {"extents": (4, 4, 4), "src_strides": (32, 8, 2), "dst_strides": (512, 64, 2)},
+            {"src": 8, "extents": (4, 4, 4), "src_strides": (512, 64, 2), "dst_strides": (32, 8, 2)},
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("spec", [programs.EDGE, programs.MOBILE], ids=lambda s: s.name)
 def test_races_are_exact_on_bytes(load_fields, copy_fields, race, spec):
     with open_device(spec) as device:
@@ -71,7 +80,7 @@ def test_overlap_of_random_regions_against_sets_of_bytes():
 
     for _ in range(700):
         a, b = random_access(), random_access()
-        assert regions.overlap(a, b) == bool(covered(a) & covered(b)), (a, b)
+        assert overlap(a, b) == bool(covered(a) & covered(b)), (a, b)
 
 
 def test_a_race_in_dram_between_slots_of_one_allocation():

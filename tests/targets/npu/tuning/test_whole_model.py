@@ -88,9 +88,14 @@ def searched(plan, trials, known=None, seed=0):
     noted = []
     known = known or Known()
     found = search(
-        plan.module, plan.tasks, plan.target, known, seed, lambda: len(noted) < trials,
+        plan.module,
+        plan.tasks,
+        plan.target,
+        known,
+        seed,
+        lambda: len(noted) < trials,
         lambda combination, seconds, best: noted.append((combination, seconds)),
-    )  # fmt: skip
+    )
     assert len(noted) <= trials or not trials
     return found, noted
 

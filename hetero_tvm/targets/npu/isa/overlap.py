@@ -1,4 +1,4 @@
-"""Arithmetic on strided regions, shared by limits, costs and footprints of all instructions.
+"""Overlap of strided regions, which limits and data races depend on.
 
 A region is ``extents`` (outermost first) with ``strides`` in bytes and elements of ``width`` bytes.
 """
@@ -54,6 +54,4 @@ def _meet(a: int, a_dims: Dims, a_run: int, b: int, b_dims: Dims, b_run: int) ->
     child = a_span - (n - 1) * s
     first = max(0, -((a + child - 1 - b) // s))
     last = min(n - 1, (b + b_span - 1 - a) // s)
-    return any(
-        _meet(a + i * s, a_dims[1:], a_run, b, b_dims, b_run) for i in range(first, last + 1)
-    )
+    return any(_meet(a + i * s, a_dims[1:], a_run, b, b_dims, b_run) for i in range(first, last + 1))

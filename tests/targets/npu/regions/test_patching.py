@@ -21,9 +21,9 @@ def test_patched_instructions_are_those_that_are_encoded(op, monkeypatch):
     space = next(s for s in NPU_SPACES if s.refuses(op, mach) is None)
     point = space.knobs(op, mach)[0].choices[-1]
     function = space.emit(op, {space.knobs(op, mach)[0].name: point}, mach)
-    monkeypatch.setattr(sites, "_MANY", 1 << 30)
+    monkeypatch.setattr(sites, "_LEAST_ALIKE", 1 << 30)
     encoded = generate(function, mach.spec).instrs
-    monkeypatch.setattr(sites, "_MANY", 1)
+    monkeypatch.setattr(sites, "_LEAST_ALIKE", 1)
     calls = []
     plain = sites.Site._encoded
     monkeypatch.setattr(sites.Site, "_encoded", lambda *args: calls.append(1) or plain(*args))
