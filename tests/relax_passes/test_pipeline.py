@@ -26,56 +26,57 @@ VIEWS = {"Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 
 
 @pytest.fixture(scope="module", params=TINY)
-def plan(request):
+def optimized(request):
     return optimize_model(import_model(f"zoo:{request.param}"))
 
 
-def test_every_node_is_in_some_kernel_or_view(plan):
-    kinds = {node.name: node.op_type for node in plan.model.onnx_model.graph.node}
-    covered = {node for names in plan.sources.values() for node in names}
+def test_every_node_is_in_some_kernel_or_view(optimized):
+    kinds = {node.name: node.op_type for node in optimized.model.onnx_model.graph.node}
+    covered = {node for names in optimized.sources.values() for node in names}
     assert set(kinds) - covered == set()
-    in_kernels = {node for task in plan.tasks for call in task.calls for node in call}
+    in_kernels = {node for task in optimized.tasks for call in task.calls for node in call}
     assert {kinds[node] for node in set(kinds) - in_kernels} <= VIEWS
 
 
-def test_every_binding_has_sources_and_every_kernel_its_own_node(plan):
-    assert set(plan.sources) == {binding.var.name for binding in bindings(plan.module)}
-    last = [call[-1] for task in plan.tasks for call in task.calls]
+def test_every_binding_has_sources_and_every_kernel_its_own_node(optimized):
+    assert set(optimized.sources) == {binding.var.name for binding in bindings(optimized.module)}
+    last = [call[-1] for task in optimized.tasks for call in task.calls]
     assert len(set(last)) == len(last)
 
 
-def test_main_calls_kernels_and_views_only(plan):
-    relax.analysis.well_formed(plan.module)
-    for binding in bindings(plan.module):
+def test_main_calls_kernels_and_views_only(optimized):
+    relax.analysis.well_formed(optimized.module)
+    for binding in bindings(optimized.module):
         value = binding.value
         if isinstance(value, tvm.ir.Call) and not is_call_tir(value):
             assert value.op.name == "relax.reshape", value
-    assert sum(task.count for task in plan.tasks) == sum(is_call_tir(b.value) for b in bindings(plan.module))
+    kernels = sum(is_call_tir(binding.value) for binding in bindings(optimized.module))
+    assert sum(task.count for task in optimized.tasks) == kernels
 
 
-def test_tasks_are_named_and_costed(plan):
-    names = [task.name for task in plan.tasks]
-    assert len(set(names)) == len(names) and len({task.key for task in plan.tasks}) == len(names)
-    assert all(task.flops >= 0 and task.nbytes > 0 and task.count > 0 for task in plan.tasks)
-    assert all((task.op is None) <= (task.space is None) for task in plan.tasks)
+def test_tasks_are_named_and_costed(optimized):
+    names = [task.name for task in optimized.tasks]
+    assert len(set(names)) == len(names) and len({task.key for task in optimized.tasks}) == len(names)
+    assert all(task.flops >= 0 and task.nbytes > 0 and task.count > 0 for task in optimized.tasks)
+    assert all((task.op is None) <= (task.space is None) for task in optimized.tasks)
 
 
-def test_fusions_fire(plan):
-    wanted = FIRED[plan.model.name]
-    assert {name: plan.report.fusions.get(name, 0) for name in wanted} == wanted
-    assert set(plan.report.seconds) >= {rule.name for rule in FUSIONS}
-    assert all(miss["reason"] and miss["node"] and miss["rule"] for miss in plan.report.misses)
+def test_fusions_fire(optimized):
+    wanted = FIRED[optimized.model.name]
+    assert {name: optimized.report.fusions.get(name, 0) for name in wanted} == wanted
+    assert set(optimized.report.seconds) >= {rule.name for rule in FUSIONS}
+    assert all(miss["reason"] and miss["node"] and miss["rule"] for miss in optimized.report.misses)
 
 
-def test_memory_is_reused(plan):
-    _, memory = lower(plan.module)
+def test_memory_is_reused(optimized):
+    _, memory = lower(optimized.module)
     assert 0 < memory.peak <= memory.naive
 
 
 def test_equal_layers_keep_their_own_nodes():
     """Their groups share one function; the second layer must not be reported as the first."""
-    plan = optimize_model(import_model("zoo:llama-160m-tiny"), disable=["rope"])
-    repeated = [task for task in plan.tasks if task.space is None and task.count == 2]
+    optimized = optimize_model(import_model("zoo:llama-160m-tiny"), disable=["rope"])
+    repeated = [task for task in optimized.tasks if task.space is None and task.count == 2]
     assert repeated
     for task in repeated:
         first, second = task.calls

@@ -1,13 +1,11 @@
 """Images in channel blocks: which operators go on blocks, what is converted, and the numbers."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm import zoo
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.ops.layout import Layout
 from hetero_tvm.relax_passes.fusions.conv2d import FuseConv2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -42,21 +40,6 @@ def blocked(body, inputs=X, conversions=0):
     assert names_of(before) <= set().union(*names.values())
     assert len(report.conversions) == calls(after)["relayout"] == conversions, report.conversions
     return after, report
-
-
-def test_layout_round_trip_and_text():
-    for text in ("NCHW", "NCHW16c", "NCHW8c+1,2,3,4", "NCHW+3,3,3,3"):
-        layout = Layout.parse(text)
-        assert str(layout) == text
-        image = np.random.default_rng(0).standard_normal((2, 19, 3, 4)).astype("float32")
-        packed = layout.pack(image)
-        assert packed.shape == layout.shape(image.shape)
-        np.testing.assert_array_equal(layout.unpack(packed, 19), image)
-        np.testing.assert_array_equal(layout.clean(packed, 19), packed)
-        assert np.abs(packed).sum() == pytest.approx(np.abs(image).sum(), rel=1e-6)
-    for text in ("NHWC", "NCHW0x", "NCHW16c+1", ""):
-        with pytest.raises(ValueError, match="is no image layout"):
-            Layout.parse(text)
 
 
 def test_padding_is_written_by_the_producer():
