@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.machines.npu.numbers import numpy_dtype
+from hetero_tvm.machines.npu.numbers import NAMES, numpy_dtype
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.machines.roofs import Roofs
 
@@ -33,7 +33,7 @@ class NpuMachine:
     @property
     def short(self) -> str:
         """Name of ``dtype`` in the instruction set."""
-        return {"float16": "f16", "bfloat16": "bf16"}[self.dtype]
+        return NAMES[self.dtype]
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""The data types of the machine and how values pass from one to another."""
+"""Data types of the machine, and how values pass from one to another."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import ml_dtypes
 import numpy as np
 
 DTYPES = ("f16", "bf16", "f32", "i8", "i32")
-WIDTH = {"f16": 2, "bf16": 2, "f32": 4, "i8": 1, "i32": 4}
+NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
+"""Names in the instruction set, by the names that everybody else uses."""
 _NUMPY = {
-    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32),
-    "i8": np.dtype(np.int8), "i32": np.dtype(np.int32),
-}  # fmt: skip
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "i8": np.dtype(np.int8),
+    "i32": np.dtype(np.int32),
+}
+WIDTH = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
+"""Bytes of an element."""
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """f16, bf16, f32, i8 or i32 as NumPy's."""
+    """NumPy's type for f16, bf16, f32, i8 or i32."""
     return _NUMPY[name]
 
 

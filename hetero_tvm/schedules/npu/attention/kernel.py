@@ -121,8 +121,8 @@ class AttentionEmitter:
             self.shrink = k.alloc(UB, (turns, column), "float32")
 
     def _own_keys(self) -> None:
-        """Allocate places for a block of keys, which this step reads, and of values, which the next step fills
-        and reads, where both pass through L1."""
+        """Allocate places for a block of keys, which this step reads, and of values, which the next step
+        fills and reads, where both pass through L1."""
         op, t, k = self.op, self.t, self.k
         if not t.resident:
             if not self.key_held:

@@ -1,30 +1,47 @@
-"""Unscheduled TensorIR as blocks: what each stores, over which axes, and what its indices depend on."""
+"""Unscheduled TensorIR as blocks: stored values, axes, and what indices depend on."""
 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Stmt, TensorLoad, Var
 from hetero_tvm.schedules.npu.tensor_program.index import NotAffineError
+
+_NO_CHAIN = "its TensorIR is no chain of loops over single results"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An iteration variable of a block."""
+
+    var: Var
+    extent: int
+    reduced: bool
 
 
 @dataclass
 class Block:
-    """One block as it stands: its iteration variables (spatial, reduced) and what it stores."""
+    """One block: ``buffer[indices] = value`` over ``axes``; a reduction begins at ``start``."""
 
-    buffer: Any
-    axes: list[tuple[Any, int, bool]]
-    """(variable, extent, whether it is reduced)."""
-    indices: list[Any]
-    value: Any
-    start: Any
+    buffer: Buffer
+    axes: list[Axis]
+    indices: list[Expr]
+    value: Expr
+    start: Expr | None
+
+    @property
+    def reduces(self) -> bool:
+        return any(axis.reduced for axis in self.axes)
 
 
-def blocks_of(function: Any) -> list[Block]:
-    raws: list[Block] = []
+def blocks_of(function: PrimFunc) -> list[Block]:
+    """The blocks of a function in order.  Raises :class:`NotAffineError` where it is no chain of them."""
+    blocks: list[Block] = []
 
-    def walk(stmt: Any, loops: dict[Any, int]) -> None:
+    def walk(stmt: Stmt, loops: dict[Var, int]) -> None:
         kind = type(stmt).__name__
         if kind == "SeqStmt":
             for part in stmt.seq:
@@ -34,23 +51,23 @@ def blocks_of(function: Any) -> list[Block]:
         elif kind == "SBlockRealize" and not stmt.block.iter_vars:
             walk(stmt.block.body, loops)
         elif kind == "SBlockRealize":
-            raws.append(_raw(stmt, loops))
+            blocks.append(_block(stmt, loops))
         elif kind == "Evaluate":
             raise NotAffineError("a function of the host's library computes it (sorting)")
         else:
-            raise NotAffineError("its TensorIR is no chain of loops over single results")
+            raise NotAffineError(_NO_CHAIN)
 
     walk(function.body, {})
-    if len({raw.buffer for raw in raws}) != len(raws):
+    if len({block.buffer for block in blocks}) != len(blocks):
         raise NotAffineError("a tensor is written in several places")
-    return raws
+    return blocks
 
 
-def _raw(stmt: Any, loops: dict[Any, int]) -> Block:
+def _block(stmt: Any, loops: dict[Var, int]) -> Block:
     block = stmt.block
     store = block.body
     if type(store).__name__ != "BufferStore":
-        raise NotAffineError("its TensorIR is no chain of loops over single results")
+        raise NotAffineError(_NO_CHAIN)
     axes = []
     for var, value in zip(block.iter_vars, stmt.iter_values, strict=True):
         extent = integer(var.dom.extent)
@@ -58,38 +75,39 @@ def _raw(stmt: Any, loops: dict[Any, int]) -> Block:
             raise NotAffineError("an axis is no loop")
         if extent != 1 and loops.get(value) != extent:
             raise NotAffineError("an axis is not the whole of its loop")
-        axes.append((var.var, extent, int(var.iter_type) == 2))
-    start = None
-    if block.init is not None:
-        start = block.init.value
+        axes.append(Axis(var.var, extent, int(var.iter_type) == 2))
+    start = None if block.init is None else block.init.value
     return Block(store.buffer, axes, list(store.indices), store.value, start)
 
 
-def integer(extent: Any) -> int:
+def integer(extent: Expr | int) -> int:
+    """An extent as a number.  Raises :class:`NotAffineError` where it is open."""
     if type(extent).__name__ != "IntImm" and not isinstance(extent, int):
         raise NotAffineError("an extent is not known when the model is compiled")
     return int(extent)
 
 
-def reduction_of(raw: Block) -> tuple[str, Any]:
-    """Which reduction a block is, and what it reduces."""
-    kind = type(raw.value).__name__
+def reduction_of(block: Block) -> tuple[str, Expr]:
+    """The reduction that a block is ("sum", "max", "min"), and the value that it reduces."""
+    kind = type(block.value).__name__
     names = {"Add": "sum", "Max": "max", "Min": "min"}
-    if kind not in names or raw.start is None:
+    if kind not in names or block.start is None:
         raise NotAffineError("a reduction that is neither sum, maximum nor minimum")
-    for old, new in ((raw.value.a, raw.value.b), (raw.value.b, raw.value.a)):
-        if type(old).__name__ == "TensorLoad" and old.source == raw.buffer:
-            if names[kind] == "sum" and float(getattr(raw.start, "value", 1)) != 0.0:
+    for old, new in ((block.value.a, block.value.b), (block.value.b, block.value.a)):
+        if type(old).__name__ == "TensorLoad" and old.source == block.buffer:
+            if names[kind] == "sum" and float(getattr(block.start, "value", 1)) != 0.0:
                 raise NotAffineError("a sum that does not start at zero")
             return names[kind], new
     raise NotAffineError("a reduction that does not read what it has")
 
 
-def has_load(expr: Any) -> bool:
+def has_load(expr: Expr | int) -> bool:
+    """Whether an expression reads a tensor."""
     return bool(loads_in(expr))
 
 
-def loads_in(expr: Any) -> list[Any]:
+def loads_in(expr: Any) -> list[TensorLoad]:
+    """The reads of an expression."""
     if isinstance(expr, int):
         return []
     kind = type(expr).__name__
@@ -106,11 +124,7 @@ def loads_in(expr: Any) -> list[Any]:
     return [*loads_in(expr.a), *loads_in(expr.b)] if hasattr(expr, "a") and hasattr(expr, "b") else []
 
 
-def text_of(load: Any) -> str:
-    return str(load)
-
-
-def wraps(index: Any, rows: int) -> bool:
+def wraps(index: Expr, rows: int) -> bool:
     """Whether an index is the data itself, or that modulo the rows, for every index that is valid."""
     for value in {-rows, 1 - rows, -1, 0, 1 % rows, rows // 2, rows - 1}:
         try:
@@ -137,17 +151,29 @@ def _evaluated(expr: Any, value: int) -> int:
     parts = [expr.a, expr.b] if hasattr(expr, "a") and hasattr(expr, "b") else list(getattr(expr, "args", ()))
     values = [_evaluated(part, value) for part in parts]
     name = str(expr.op.name).rpartition(".")[2] if kind == "Call" else kind
-    functions = {
-        "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b,
-        "FloorMod": lambda a, b: a % b, "FloorDiv": lambda a, b: a // b, "Max": max, "Min": min,
-        "Mod": lambda a, b: int(math.fmod(a, b)), "truncmod": lambda a, b: int(math.fmod(a, b)),
-        "LT": lambda a, b: a < b, "GE": lambda a, b: a >= b, "LE": lambda a, b: a <= b,
-        "GT": lambda a, b: a > b, "if_then_else": lambda t, a, b: a if t else b,
-    }  # fmt: skip
-    if name not in functions:
+    if name not in _FUNCTIONS:
         raise NotAffineError(f"an index contains {name}")
-    return int(functions[name](*values))
+    return int(_FUNCTIONS[name](*values))
 
 
-def variable_of(index: Any) -> Any:
+_FUNCTIONS = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorMod": operator.mod,
+    "FloorDiv": operator.floordiv,
+    "Max": max,
+    "Min": min,
+    "Mod": math.fmod,
+    "truncmod": math.fmod,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "if_then_else": lambda test, a, b: a if test else b,
+}
+
+
+def variable_of(index: Expr) -> Var | None:
+    """An index that is a variable; else None."""
     return index if type(index).__name__ == "Var" else None

@@ -5,27 +5,34 @@ and the DMA engine copies their rows, or parts of rows that do not fit as a whol
 came::
 
     for tile of indices:   UB <- indices;  wrap (vector);  UB <- rows (gather);  DRAM <- UB
+
+Why it is fast: rows are copied without passing through the vector unit, and those of a tile come while the
+ones before leave (two versions of every buffer).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
+from hetero_tvm.host.tvm import Buffer
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
-from hetero_tvm.schedules.npu.tensor_program.stages import Gather
+from hetero_tvm.schedules.npu.tensor_program.stages import Gather, OuterLoop
 from hetero_tvm.schedules.npu.tensor_program.vector import width
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at
 
 _MOST_PARTS = 256
-"""Of one row."""
+"""Most parts into which a row is cut."""
+_MOST_ROWS = 64
+"""Most rows per tile."""
 
 
 class GatherStage:
     """One :class:`Gather`; ``rows`` is 0 when not one row fits, nor half of one, nor a third ..."""
 
-    def __init__(self, stage: Gather, dtypes: tuple[str, ...], spec: Any):
+    def __init__(self, stage: Gather, dtypes: tuple[str, ...], spec: NPUSpec):
         self._dtypes = dtypes
         for parts in range(1, _MOST_PARTS + 1):
             run = stage.run // parts
@@ -36,43 +43,34 @@ class GatherStage:
         else:
             room = 0
         if room and parts > 1:
-            stage = dataclasses.replace(stage, outer=(*stage.outer, (parts, run, run)), run=run)
+            stage = dataclasses.replace(stage, outer=(*stage.outer, OuterLoop(parts, run, run)), run=run)
         self.stage = stage
-        self.rows = even(stage.count, min(room, 64)) if room else 0
+        self.rows = even(stage.count, min(room, _MOST_ROWS)) if room else 0
 
-    def emit(self, k: Kernel, arguments: list[Any]) -> None:
+    def emit(self, k: Kernel, arguments: Sequence[Buffer]) -> None:
+        """Write the loops; ``arguments`` are the program's buffers."""
         stage, rows = self.stage, self.rows
-        dtype = self._dtypes[stage.table]
         table, indices, out = (arguments[n] for n in (stage.table, stage.indices, stage.out))
         with ExitStack() as stack:
-            at = [stack.enter_context(k.loop(n)) for n, _, _ in stage.outer]
-            from_, to = stage.base, 0
-            for i, (_, a, b) in zip(at, stage.outer, strict=True):
-                from_, to = from_ + i * a, to + i * b
+            table_base: Extent = stage.base
+            out_base: Extent = 0
+            for i, loop in [(stack.enter_context(k.loop(loop.extent)), loop) for loop in stage.outer]:
+                table_base, out_base = table_base + i * loop.table_step, out_base + i * loop.out_step
             t = stack.enter_context(k.loop(ceil_div(stage.count, rows), buffers=2))
             count = extent_at(stage.count, rows, t)
             raw = k.alloc(UB, (rows,), self._dtypes[stage.indices])
             index = k.alloc(UB, (rows,), "int32")
             below = k.alloc(UB, (rows,), "int32")
-            held = k.alloc(UB, (rows, stage.run), dtype)
+            held = At(k.alloc(UB, (rows, stage.run), self._dtypes[stage.table]), lambda i, j: (i, j))
             k.load((count,), At(raw, lambda i: (i,)), At(indices, lambda i: (stage.first + t * rows + i,)))
             wrap(k, count, raw, index, below, stage.rows)
-            k.gather(
-                (count, stage.run),
-                At(held, lambda i, j: (i, j)),
-                index,
-                table,
-                from_,
-                stage.pitch,
-                stage.rows,
-            )
-            k.store(
-                (count, stage.run), At(out, lambda i, j: (to + (t * rows + i) * stage.out_pitch + j,)),
-                At(held, lambda i, j: (i, j)),
-            )  # fmt: skip
+            box = (count, stage.run)
+            k.gather(box, held, index, table, table_base, stage.pitch, stage.rows)
+            target = At(out, lambda i, j: (out_base + (t * rows + i) * stage.out_pitch + j,))
+            k.store(box, target, held)
 
 
-def wrap(k: Kernel, count: Any, raw: Any, index: Any, below: Any, rows: int) -> None:
+def wrap(k: Kernel, count: Extent, raw: Buffer, index: Buffer, below: Buffer, rows: int) -> None:
     """``index = raw``, counted from the end where negative and kept inside of a table of ``rows`` rows;
     ``below`` is a temporary.  Buffers in UB, ``index`` and ``below`` int32."""
     box = (count,)

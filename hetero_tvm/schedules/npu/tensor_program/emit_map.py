@@ -9,40 +9,41 @@ Loops: the box is cut into tiles; every operand's part is loaded in the order in
       for tile of the reduced:    UB <- DRAM;  expression;  reduce onto the accumulator
       DRAM <- UB
 
-Two versions of every buffer let the loads of a tile run beside the instructions of the one before.
-Temporaries are float32: a chain is rounded once, at its end.
+Why it is fast: two versions of every buffer let the loads of a tile run beside the instructions of the one
+before.  Temporaries are float32: a chain is rounded once, at its end.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from hetero_tvm.host.tvm import tirx
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tensor_program.stages import Load, Map
 from hetero_tvm.schedules.npu.tensor_program.tiling import Tiling, loads_of, simplified, tile_of
-from hetero_tvm.schedules.npu.tensor_program.vector import Plan, width
+from hetero_tvm.schedules.npu.tensor_program.vector import InstructionPlan, width
+from hetero_tvm.schedules.npu.tiles import Extent
 
 
 class MapStage:
     """One :class:`Map`, planned for a machine; ``tiling`` is None when nothing of it fits."""
 
-    def __init__(self, stage: Map, dtypes: tuple[str, ...], spec: Any):
+    def __init__(self, stage: Map, dtypes: tuple[str, ...], spec: NPUSpec):
         self.stage = stage = simplified(stage)
         self._dtypes = dtypes
-        self.reads = loads_of(stage.expr)
+        self.reads = loads_of(stage.value)
         self._into = dtypes[stage.out.buffer]
-        self._value = self._into
+        self._value_dtype = self._into
         if stage.reduce:
-            self._value = "float32" if self._into in ("float16", "bfloat16", "float32") else "int32"
-        self.plan = Plan(stage.expr, self._dtype_of, self._value)
+            self._value_dtype = "float32" if self._into in ("float16", "bfloat16", "float32") else "int32"
+        self.plan = InstructionPlan(stage.value, self._dtype_of, self._value_dtype)
         self._bare = isinstance(self.plan.result, Load)
         room = spec.scratchpad("ub") * 7 // 8
-        tile = tile_of(
-            stage.extents, [stage.out, *self.reads], self._bytes, room, 128 * spec.vector_lanes
-        )  # fmt: skip
+        accesses = [stage.out, *self.reads]
+        tile = tile_of(stage.extents, accesses, self._bytes, room, 128 * spec.vector_lanes)
         self.tiling = None if tile is None else Tiling(stage.extents, tile)
 
     def _dtype_of(self, load: Load) -> str:
@@ -52,6 +53,7 @@ class MapStage:
         return tile[: len(tile) - self.stage.reduced]
 
     def _bytes(self, tile: tuple[int, ...]) -> int:
+        """Bytes of the unified buffer for both versions of a tile."""
         elements = math.prod(tile)
         total = 0
         for load in self.reads:
@@ -59,119 +61,117 @@ class MapStage:
             total += 2 * (width(self._dtype_of(load)) * moving + 32)
         total += 2 * (self.plan.bytes_per_element() * elements + 32 * sum(self.plan.slots.values()))
         if self.stage.reduce:
-            total += 2 * (width(self._value) * elements + 32)
-            total += 2 * (width(self._value) + width(self._into)) * math.prod(self._kept(tile)) + 128
+            total += 2 * (width(self._value_dtype) * elements + 32)
+            total += 2 * (width(self._value_dtype) + width(self._into)) * math.prod(self._kept(tile)) + 128
         else:
             total += 2 * (width(self._into) * elements + 32)
         return total
 
-    # --- emission --------------------------------------------------------------------------------
-
-    def emit(self, k: Kernel, arguments: list[Any]) -> None:
+    def emit(self, k: Kernel, arguments: Sequence[Buffer]) -> None:
+        """Write the loops; ``arguments`` are the program's buffers."""
         assert self.tiling is not None
-        if self.stage.reduce:
-            self._emit_reduction(k, arguments)
-            return
-        with ExitStack() as stack:
-            fixed = self._load_fixed(k, arguments)
-            at = _loops(k, stack, self.tiling.counts, len(self.tiling.counts))
-            self._emit_tile(k, arguments, at, fixed, None)
+        _MapEmitter(self, self.tiling, k, arguments).run()
 
-    def _load_fixed(self, k: Kernel, arguments: list[Any]) -> dict[Load, At]:
-        """Operands of a single value, once for all tiles."""
+
+class _MapEmitter:
+    """Writes the loops of a stage with its tiles."""
+
+    def __init__(self, planned: MapStage, tiling: Tiling, k: Kernel, arguments: Sequence[Buffer]):
+        self.stage, self.plan, self.reads = planned.stage, planned.plan, planned.reads
+        self._dtype_of = planned._dtype_of
+        self._into, self._value_dtype, self._bare = planned._into, planned._value_dtype, planned._bare
+        self.tiling, self.k, self.arguments = tiling, k, arguments
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            self.fixed = self._load_fixed()
+            if self.stage.reduce:
+                self._emit_reduction(stack)
+            else:
+                self._emit_tile(_loops(self.k, stack, self.tiling.counts))
+
+    def _load_fixed(self) -> dict[Load, At]:
+        """Load operands of a single value, once for all tiles."""
+        k = self.k
         fixed = {}
         for load in self.reads:
             if not any(load.strides):
                 buffer = k.alloc(UB, (1,), self._dtype_of(load))
-                k.load(
-                    (1,), At(buffer, lambda i: (0,)), At(arguments[load.buffer], lambda i, b=load.base: (b,))
-                )
+                source = At(self.arguments[load.buffer], lambda i, b=load.base: (b,))
+                k.load((1,), At(buffer, lambda i: (0,)), source)
                 fixed[load] = At(buffer, lambda *i: (0,))
         return fixed
 
-    def _emit_tile(
-        self, k: Kernel, arguments: list[Any], at: list[Any], fixed: dict[Load, At], into: At | None
-    ) -> At:
-        """Load and compute one tile; stored unless ``into`` is given.  The region of the value."""
-        tiling, stage = self.tiling, self.stage
-        sizes = tiling.sizes(at)
-        held = dict(fixed)
-        for load in self.reads:
-            if load not in held:
-                held[load] = self._load(k, arguments, load, at, sizes)
-        if self._bare and into is None and self._dtype_of(self.plan.result) == self._into:
+    def _emit_tile(self, at: list[Extent]) -> None:
+        """Load, compute and store one tile."""
+        k, stage = self.k, self.stage
+        sizes = self.tiling.sizes(at)
+        held = self._load_operands(at, sizes)
+        if self._bare and self._dtype_of(self.plan.result) == self._into:
             value = held[self.plan.result]
         else:
-            value = into
-            if value is None:
-                buffer = k.alloc(UB, tiling.tile or (1,), self._into)
-                value = At(buffer, lambda *i: i)
-            if self._bare or isinstance(self.plan.result, float):
-                source = self.plan.result if isinstance(self.plan.result, float) else held[self.plan.result]
-                k.unary("copy", sizes, value, source)
-            else:
-                self.plan.emit(k, tiling.tile, sizes, held.__getitem__, value)
-        if into is None:
-            start = tiling.start(stage.out, at)
-            k.store(sizes, _flat(arguments[stage.out.buffer], start, stage.out.strides), value)
-        return value
+            buffer = k.alloc(UB, self.tiling.tile or (1,), self._into)
+            value = At(buffer, lambda *i: i)
+            self._compute(sizes, held, value)
+        start = self.tiling.start(stage.out, at)
+        k.store(sizes, _flat(self.arguments[stage.out.buffer], start, stage.out.strides), value)
 
-    def _load(self, k: Kernel, arguments: list[Any], load: Load, at: list[Any], sizes: Any) -> At:
-        """One operand's part of a tile, in the order of its strides; the region by the tile's axes."""
+    def _compute(self, sizes: Sequence[Extent], held: dict[Load, At], into: At) -> None:
+        """Compute the value of a tile into a region."""
+        result = self.plan.result
+        if isinstance(result, (float, Load)):
+            self.k.unary("copy", sizes, into, result if isinstance(result, float) else held[result])
+        else:
+            self.plan.emit(self.k, self.tiling.tile, sizes, held.__getitem__, into)
+
+    def _load_operands(self, at: list[Extent], sizes: Sequence[Extent]) -> dict[Load, At]:
+        """Regions of all operands' parts of a tile."""
+        return self.fixed | {x: self._load(x, at, sizes) for x in self.reads if x not in self.fixed}
+
+    def _load(self, load: Load, at: list[Extent], sizes: Sequence[Extent]) -> At:
+        """Load one operand's part of a tile in the order of its strides; the region by the tile's axes."""
         tile = self.tiling.tile
         moving = [n for n, s in enumerate(load.strides) if s]
         order = sorted(moving, key=lambda n: -abs(load.strides[n]))
-        buffer = k.alloc(UB, tuple(tile[n] for n in order), self._dtype_of(load))
+        buffer = self.k.alloc(UB, tuple(tile[n] for n in order), self._dtype_of(load))
         start = self.tiling.start(load, at)
-        strides = [load.strides[n] for n in order]
-        k.load(
-            tuple(sizes[n] for n in order), At(buffer, lambda *i: i),
-            _flat(arguments[load.buffer], start, strides),
-        )  # fmt: skip
+        source = _flat(self.arguments[load.buffer], start, [load.strides[n] for n in order])
+        self.k.load(tuple(sizes[n] for n in order), At(buffer, lambda *i: i), source)
         return At(buffer, lambda *i: tuple(i[n] for n in order))
 
-    def _emit_reduction(self, k: Kernel, arguments: list[Any]) -> None:
-        stage, tiling = self.stage, self.tiling
+    def _emit_reduction(self, outer: ExitStack) -> None:
+        stage, tiling, k = self.stage, self.tiling, self.k
         kept = len(stage.extents) - stage.reduced
         counts = tiling.counts
-        with ExitStack() as outer:
-            fixed = self._load_fixed(k, arguments)
-            first = _loops(k, outer, counts[:kept], kept)
-            shape = tuple(tiling.tile[:kept]) or (1,)
-            total = k.alloc(UB, shape, self._value)
-            result = k.alloc(UB, shape, self._into)
+        first = _loops(k, outer, counts[:kept])
+        shape = tuple(tiling.tile[:kept]) or (1,)
+        total = k.alloc(UB, shape, self._value_dtype)
+        result = k.alloc(UB, shape, self._into)
+        with ExitStack() as inner:
+            rest = _loops(k, inner, counts[kept:])
+            at = [*first, *rest]
+            sizes = tiling.sizes(at)
+            tile = k.alloc(UB, tiling.tile or (1,), self._value_dtype)
+            held = self._load_operands(at, sizes)
+            if self._bare:
+                value = held[self.plan.result]
+            else:
+                value = At(tile, lambda *i: i)
+                self._compute(sizes, held, value)
+            moving = [i for i in rest if not isinstance(i, int)]
+            fresh: Expr | bool = tirx.all(*(i == 0 for i in moving)) if moving else True
             sums = At(total, lambda *i: i[:kept] or (0,))
-            with ExitStack() as inner:
-                rest = _loops(k, inner, counts[kept:], stage.reduced)
-                at = [*first, *rest]
-                tile = k.alloc(UB, tiling.tile or (1,), self._value)
-                into = None if self._bare else At(tile, lambda *i: i)
-                value = self._value_of(k, arguments, at, fixed, into)
-                fresh: Any = True
-                moving = [i for i in rest if not isinstance(i, int)]
-                if moving:
-                    fresh = tirx.all(*(i == 0 for i in moving))
-                sizes = tiling.sizes(at)
-                axes = list(range(kept, len(sizes)))
-                k.reduce(stage.reduce, sizes, axes, sums, value, fresh)
-            sizes = tiling.sizes([*first, *([0] * stage.reduced)])[:kept] or (1,)
-            region = At(result, lambda *i: i)
-            k.unary("copy", sizes, region, At(total, lambda *i: i))
-            start = tiling.start(
-                Load(stage.out.buffer, stage.out.base, stage.out.strides), [*first, *([0] * stage.reduced)]
-            )
-            k.store(
-                sizes, _flat(arguments[stage.out.buffer], start, stage.out.strides[:kept] or (0,)), region
-            )
-
-    def _value_of(self, k: Kernel, arguments: Any, at: Any, fixed: Any, into: At | None) -> At:
-        if into is not None:
-            return self._emit_tile(k, arguments, at, fixed, into)
-        load = self.plan.result
-        return fixed[load] if load in fixed else self._load(k, arguments, load, at, self.tiling.sizes(at))
+            k.reduce(stage.reduce, sizes, list(range(kept, len(sizes))), sums, value, fresh)
+        begin = [*first, *([0] * stage.reduced)]
+        sizes = tiling.sizes(begin)[:kept] or (1,)
+        region = At(result, lambda *i: i)
+        k.unary("copy", sizes, region, At(total, lambda *i: i))
+        start = tiling.start(stage.out, begin)
+        target = _flat(self.arguments[stage.out.buffer], start, stage.out.strides[:kept] or (0,))
+        k.store(sizes, target, region)
 
 
-def _loops(k: Kernel, stack: ExitStack, counts: tuple[int, ...], rank: int) -> list[Any]:
+def _loops(k: Kernel, stack: ExitStack, counts: Sequence[int]) -> list[Extent]:
     """Tile loops, the innermost with two versions of its buffers; 0 where there is one tile."""
     last = max((n for n, count in enumerate(counts) if count > 1), default=None)
     return [
@@ -180,8 +180,10 @@ def _loops(k: Kernel, stack: ExitStack, counts: tuple[int, ...], rank: int) -> l
     ]
 
 
-def _flat(buffer: Any, start: Any, strides: Any) -> At:
-    def index(*i: Any) -> tuple[Any]:
+def _flat(buffer: Buffer, start: Extent, strides: Sequence[int]) -> At:
+    """A region of a flat buffer by its axes."""
+
+    def index(*i: Extent) -> tuple[Extent]:
         at = start
         for n, s in zip(i, strides, strict=True):
             if s:

@@ -31,6 +31,7 @@ class FactorError(Exception):
 
 
 _MOST_CUTS = 12
+"""Most cuts of one axis at a time."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Affine:
 
     @staticmethod
     def axis(n: int) -> Affine:
+        """The number of the step along an axis."""
         return Affine(0, {n: 1})
 
     def __add__(self, other: Affine) -> Affine:
@@ -64,6 +66,7 @@ class Affine:
         return low, high
 
     def strides(self, rank: int) -> tuple[int, ...]:
+        """Coefficients of all axes."""
         return tuple(self.terms.get(axis, 0) for axis in range(rank))
 
 
@@ -96,6 +99,7 @@ def _cut(x: Affine, extents: Sequence[int], decided: Callable[[int, int], object
 
 
 def _changes(values: Sequence[object]) -> list[int]:
+    """Places at which a value differs from the one before."""
     points = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
     if len(points) > _MOST_CUTS:
         raise NotAffineError("an index or condition changes from element to element")

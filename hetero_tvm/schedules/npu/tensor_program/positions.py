@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_tvm.host.tvm import Buffer, Expr, Var
 from hetero_tvm.schedules.npu.tensor_program.blocks import has_load
 from hetero_tvm.schedules.npu.tensor_program.index import (
     Affine,
@@ -14,18 +16,19 @@ from hetero_tvm.schedules.npu.tensor_program.index import (
     divided,
     holds,
 )
-from hetero_tvm.schedules.npu.tensor_program.values import Values
+from hetero_tvm.schedules.npu.tensor_program.values import Env, ValueTranslator
 
 
 @dataclass
 class Box:
     """Part of a block's domain: every variable as an affine form of the box's axes."""
 
-    env: dict[Any, Affine]
+    env: dict[Var, Affine]
     extents: list[int]
     reduced: list[bool]
 
     def cut(self, error: CutError) -> list[Box]:
+        """The parts into which the request cuts the box."""
         points = [0, *error.points, self.extents[error.axis]]
         boxes = []
         for low, high in zip(points, points[1:], strict=False):
@@ -36,6 +39,7 @@ class Box:
         return boxes
 
     def factored(self, error: FactorError) -> Box:
+        """The box with an axis that became two."""
         axis, inner = error.axis, error.inner
 
         def moved(x: Affine) -> Affine:
@@ -49,12 +53,12 @@ class Box:
         return Box({v: moved(x) for v, x in self.env.items()}, extents, reduced)
 
 
-class Positions(Values):
-    """What only depends on where in ``box`` an element is."""
+class PositionTranslator(ValueTranslator):
+    """Translates what only depends on where in ``box`` an element is."""
 
     box: Box
 
-    def decide(self, condition: Any, env: Any) -> bool | None:
+    def decide(self, condition: Any, env: Env) -> bool | None:
         if has_load(condition):
             return None
         kind = type(condition).__name__
@@ -77,7 +81,7 @@ class Positions(Values):
             return self.decide(condition.value, env)
         raise NotAffineError(f"a condition of positions contains {kind}")
 
-    def position(self, expr: Any, env: Any) -> int:
+    def position(self, expr: Expr, env: Env) -> int:
         x = self.index(expr, env)
         if x.terms:
             low, high = x.range(self.box.extents)
@@ -85,7 +89,7 @@ class Positions(Values):
                 raise NotAffineError("it computes with positions")
         return x.base
 
-    def index(self, expr: Any, env: Any) -> Affine:
+    def index(self, expr: Any, env: Env) -> Affine:
         """An integer expression of positions as an affine form of the box's axes."""
         kind = type(expr).__name__
         extents = self.box.extents
@@ -127,7 +131,8 @@ class Positions(Values):
             raise NotAffineError(f"an index is computed with {name}")
         raise NotAffineError(f"an index contains {kind}")
 
-    def flat(self, buffer: Any, indices: Any, env: Any) -> Affine:
+    def flat(self, buffer: Buffer, indices: Sequence[Expr | int], env: Env) -> Affine:
+        """Flat index of an element as an affine form of the box's axes."""
         at, pitch = Affine(0), 1
         for index, extent in zip(reversed(list(indices)), reversed(list(buffer.shape)), strict=True):
             if int(extent) > 1:

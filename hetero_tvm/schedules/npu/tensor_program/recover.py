@@ -1,4 +1,4 @@
-"""From the TensorIR of an operator to a program of stages in which every access is affine.
+"""Recovery of a program of stages, in which every access is affine, from the TensorIR of an operator.
 
 Element-wise steps are computed where they are used.  Reductions, and steps that a reduction cannot take
 in, get a scratch tensor.  Conditions on positions (concatenation, padding, rotated halves) cut a stage
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import NoReturn
 
+from hetero_tvm.host.tvm import Buffer as TirBuffer
+from hetero_tvm.host.tvm import PrimFunc, TensorLoad
 from hetero_tvm.schedules.npu.tensor_program.blocks import (
     Block,
     blocks_of,
@@ -18,46 +20,50 @@ from hetero_tvm.schedules.npu.tensor_program.blocks import (
     integer,
     loads_in,
     reduction_of,
-    text_of,
     variable_of,
     wraps,
 )
 from hetero_tvm.schedules.npu.tensor_program.index import Affine, CutError, FactorError, NotAffineError
-from hetero_tvm.schedules.npu.tensor_program.positions import Box, Positions
+from hetero_tvm.schedules.npu.tensor_program.positions import Box, PositionTranslator
 from hetero_tvm.schedules.npu.tensor_program.stages import (
+    Binary,
     Buffer,
-    Expr,
     Gather,
     Load,
     Map,
+    OuterLoop,
     Product,
     Program,
     Stage,
+    Value,
 )
-from hetero_tvm.schedules.npu.tensor_program.values import binary, constant, is_integer
+from hetero_tvm.schedules.npu.tensor_program.values import Env, binary, constant, is_integer
 
 _MOST_BOXES = 64
+"""Most boxes into which one block is cut."""
 _MOST_PLACES = 4
-"""At which a step is computed again rather than kept."""
+"""Most places at which a step is computed again rather than kept."""
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool")
+_RESULT = -1
+"""Number of the result's buffer until all others are counted."""
 
 
 class _MaterializeError(Exception):
     """A step must have a tensor of its own."""
 
-    def __init__(self, buffers: list[Any]):
+    def __init__(self, buffers: list[TirBuffer]):
         super().__init__("materialize")
         self.buffers = buffers
 
 
-def recover(function: Any) -> Program:
+def recover(function: PrimFunc) -> Program:
     """The program of an unscheduled PrimFunc with one result.
 
     Raises
     ------
     NotAffineError : something in it is beyond the machine; the text says what.
     """
-    kept: set[Any] = set()
+    kept: set[TirBuffer] = set()
     while True:
         try:
             return _Recovery(function, kept).run()
@@ -67,14 +73,16 @@ def recover(function: Any) -> Program:
             kept |= set(error.buffers)
 
 
-class _Recovery(Positions):
-    def __init__(self, function: Any, kept: set[Any]):
+class _Recovery(PositionTranslator):
+    """One attempt, with a tensor for each of the steps in ``kept``."""
+
+    def __init__(self, function: PrimFunc, kept: set[TirBuffer]):
         self._kept = kept
         self._params = list(function.params)
-        self._raws = blocks_of(function)
-        self._by_buffer = {raw.buffer: raw for raw in self._raws}
+        self._blocks = blocks_of(function)
+        self._by_buffer = {block.buffer: block for block in self._blocks}
         outputs = [p for p in self._params if p in self._by_buffer]
-        if len(outputs) != 1 or outputs[0] is not self._params[-1] and outputs[0] != self._params[-1]:
+        if len(outputs) != 1 or outputs[0] != self._params[-1]:
             raise NotAffineError(f"it has {len(outputs)} results")
         for buffer in [*self._params, *self._by_buffer]:
             if str(buffer.dtype) not in _DTYPES:
@@ -86,47 +94,49 @@ class _Recovery(Positions):
         self._inputs = len(self._buffers)
         self._number = {p: n for n, p in enumerate(self._params[:-1])}
         self._stages: list[Stage] = []
-        self._pending: list[Gather] = []
-        self._gathered: dict[Any, tuple[int, Gather]] = {}
+        self._gathered: dict[tuple, int] = {}
+        """Buffers of gathered rows, by all that they depend on."""
         self.box: Box = Box({}, [], [])
-        self._seen: list[Any] = []
+        self._seen: list[TirBuffer] = []
+        """Steps that are computed in place in the box at hand."""
 
     def run(self) -> Program:
+        """The program."""
         output = self._params[-1]
-        for raw in self._raws:
-            if raw.buffer in self._number or (raw.buffer != output and not self._needs_tensor(raw)):
+        for block in self._blocks:
+            buffer = block.buffer
+            if buffer in self._number or (buffer != output and not self._needs_tensor(block)):
                 continue
-            wide = any(reduced for *_, reduced in raw.axes) and not is_integer(str(raw.buffer.dtype))
-            if raw.buffer == output:
-                number = -1
-            else:
+            number = _RESULT
+            if buffer != output:
                 number = len(self._buffers)
-                self._buffers.append(_buffer(raw.buffer, wide))
-            self._stage(raw, number)
-            self._number[raw.buffer] = number
+                wide = block.reduces and not is_integer(str(buffer.dtype))
+                self._buffers.append(_buffer(buffer, wide))
+            self._append_stages(block, number)
+            self._number[buffer] = number
         result = len(self._buffers)
         buffers = (*self._buffers, _buffer(output, False))
         return Program(buffers, self._inputs, tuple(_renumbered(s, result) for s in self._stages))
 
-    def _needs_tensor(self, raw: Block) -> bool:
-        return raw.buffer in self._kept or any(reduced for *_, reduced in raw.axes)
+    def _needs_tensor(self, block: Block) -> bool:
+        return block.buffer in self._kept or block.reduces
 
     # --- one block -----------------------------------------------------------------------------
 
-    def _stage(self, raw: Block, number: int) -> None:
-        variables = [v for v, _, _ in raw.axes]
-        env = {v: Affine.axis(n) for n, v in enumerate(variables)}
-        pending = [Box(env, [e for _, e, _ in raw.axes], [r for *_, r in raw.axes])]
+    def _append_stages(self, block: Block, number: int) -> None:
+        """Append the stages of a block, one for each box in which its accesses are affine."""
+        env = {axis.var: Affine.axis(n) for n, axis in enumerate(block.axes)}
+        pending = [Box(env, [axis.extent for axis in block.axes], [axis.reduced for axis in block.axes])]
         done = 0
-        seen: list[Any] = []
+        seen: list[TirBuffer] = []
         while pending:
             self.box = box = pending.pop()
-            self._memo: dict[Any, Expr] = {}
-            self._places: dict[Any, int] = {}
+            self._memo: dict[tuple, Value] = {}
+            self._places: dict[TirBuffer, int] = {}
             self._seen = []
             gathers = len(self._stages)
             try:
-                stage = self._piece(raw, number)
+                stage = self._stage(block, number)
             except CutError as error:
                 if box.reduced[error.axis]:
                     self._give_up("a reduced axis has parts of its own")
@@ -146,57 +156,56 @@ class _Recovery(Positions):
                 self._seen = seen
                 self._give_up(f"its positions fall into more than {_MOST_BOXES} boxes")
 
-    def _give_up(self, reason: str) -> None:
-        """What was computed in place gets a tensor of its own; when there is nothing, that was all."""
-        fresh = [b for b in dict.fromkeys(self._seen) if b not in self._kept]
-        if fresh:
-            raise _MaterializeError(fresh)
+    def _give_up(self, reason: str) -> NoReturn:
+        """Raise: what was computed in place gets a tensor of its own; when there is nothing, that was all."""
+        self._materialize_seen()
         raise NotAffineError(reason)
 
-    def _piece(self, raw: Block, number: int) -> Stage:
-        box = self.box
-        rank = len(box.extents)
-        at = self.flat(raw.buffer, raw.indices, box.env)
-        out = Load(number, at.base, at.strides(rank))
-        if not any(box.reduced):
-            expr = self.value(raw.value, box.env)
-            if str(raw.buffer.dtype) == "uint8":  # kept less 128
-                expr = binary("sub", expr, constant(128), True)
-            return Map(tuple(box.extents), out, expr)
-        if str(raw.buffer.dtype) == "uint8":
-            raise NotAffineError("a reduction of uint8")
-        combine, body = reduction_of(raw)
-        expr = self.value(body, box.env)
-        order = [n for n in range(rank) if not box.reduced[n]] + [n for n in range(rank) if box.reduced[n]]
-        extents = tuple(box.extents[n] for n in order)
-        out = Load(number, at.base, tuple(out.strides[n] for n in order))
-        reduced = sum(box.reduced)
-        if combine == "sum" and expr[0] == "binary" and expr[1] == "mul" and _worth(expr, box):
-            a, b = (x[1] if x[0] == "load" else None for x in expr[2:])
-            ready = a is not None and b is not None and not any(self._buffer_of(x).wide for x in (a, b))
-            if not ready:
-                self._give_up_product()
-            if a is not None and b is not None and ready:
-                return Product(extents, out, _ordered(a, order), _ordered(b, order), reduced)
-        return Map(extents, out, _expr_ordered(expr, order), combine, reduced)
-
-    def _give_up_product(self) -> None:
+    def _materialize_seen(self) -> None:
+        """Ask for tensors of what was computed in place, if there is anything."""
         fresh = [b for b in dict.fromkeys(self._seen) if b not in self._kept]
         if fresh:
             raise _MaterializeError(fresh)
 
-    def _buffer_of(self, load: Load) -> Buffer:
-        return self._buffers[load.buffer]
+    def _stage(self, block: Block, number: int) -> Stage:
+        """The stage of a block in the box at hand."""
+        box = self.box
+        rank = len(box.extents)
+        at = self.flat(block.buffer, block.indices, box.env)
+        out = Load(number, at.base, at.strides(rank))
+        if not any(box.reduced):
+            value = self.value(block.value, box.env)
+            if str(block.buffer.dtype) == "uint8":  # kept less 128
+                value = binary("sub", value, constant(128), True)
+            return Map(tuple(box.extents), out, value)
+        if str(block.buffer.dtype) == "uint8":
+            raise NotAffineError("a reduction of uint8")
+        combine, body = reduction_of(block)
+        value = self.value(body, box.env)
+        order = [n for n in range(rank) if not box.reduced[n]] + [n for n in range(rank) if box.reduced[n]]
+        extents = tuple(box.extents[n] for n in order)
+        reduced = sum(box.reduced)
 
-    # --- Values --------------------------------------------------------------------------------
+        def ordered(load: Load) -> Load:
+            return Load(load.buffer, load.base, tuple(load.strides[n] for n in order))
 
-    def read(self, load: Any, env: Any) -> Expr:
+        if combine == "sum" and isinstance(value, Binary) and value.op == "mul" and _is_product(value, box):
+            a, b = value.a, value.b
+            reads = isinstance(a, Load) and isinstance(b, Load)
+            if reads and not any(self._buffers[x.buffer].wide for x in (a, b)):
+                return Product(extents, ordered(out), ordered(a), ordered(b), reduced)
+            self._materialize_seen()
+        return Map(extents, ordered(out), value.mapped(ordered), combine, reduced)
+
+    # --- values --------------------------------------------------------------------------------
+
+    def read(self, load: TensorLoad, env: Env) -> Value:
         source = load.source
         if any(has_load(index) for index in load.indices):
             return self._gather(load, env)
         if source not in self._number:
-            raw = self._by_buffer.get(source)
-            if raw is None:
+            block = self._by_buffer.get(source)
+            if block is None:
                 raise NotAffineError(f"{source.name} is read before it is written")
             indices = [self.index(i, env) for i in load.indices]
             self._seen.append(source)
@@ -207,18 +216,19 @@ class _Recovery(Positions):
                     raise _MaterializeError([source])
                 at = {
                     variable_of(i): x
-                    for i, x in zip(raw.indices, indices, strict=True)
+                    for i, x in zip(block.indices, indices, strict=True)
                     if variable_of(i) is not None
                 }
-                self._memo[key] = self.value(raw.value, at)
+                self._memo[key] = self.value(block.value, at)
             return self._memo[key]
         at = self.flat(source, load.indices, env)
-        node: Expr = ("load", Load(self._number[source], at.base, at.strides(len(self.box.extents))))
+        node = Load(self._number[source], at.base, at.strides(len(self.box.extents)))
         return binary("add", node, constant(128), True) if str(source.dtype) == "uint8" else node
 
     # --- gathers -------------------------------------------------------------------------------
 
-    def _gather(self, load: Any, env: Any) -> Expr:
+    def _gather(self, load: TensorLoad, env: Env) -> Value:
+        """A read of gathered rows; their stage is appended unless there is one."""
         table = load.source
         if table not in self._number:
             raise _MaterializeError([table])
@@ -228,7 +238,7 @@ class _Recovery(Positions):
         place = places[0]
         inner = loads_in(load.indices[place])
         rows = int(table.shape[place])
-        if len({text_of(x) for x in inner}) != 1 or not wraps(load.indices[place], rows):
+        if len({str(x) for x in inner}) != 1 or not wraps(load.indices[place], rows):
             raise NotAffineError("an index is computed from data")
         if inner[0].source not in self._number:
             raise _MaterializeError([inner[0].source])
@@ -263,14 +273,23 @@ class _Recovery(Positions):
         loops = []
         for axis in outer:
             strides[axis] = size
-            loops.append((extents[axis], at.terms[axis], size))
+            loops.append(OuterLoop(extents[axis], at.terms[axis], size))
             size *= extents[axis]
         number = len(self._buffers)
         source = self._buffers[self._number[table]]
         gather = Gather(
-            tuple(loops), self._number[table], at.base, rows, pitch, run, count,
-            self._number[inner[0].source], index.base, number, run,
-        )  # fmt: skip
+            outer=tuple(loops),
+            table=self._number[table],
+            base=at.base,
+            rows=rows,
+            pitch=pitch,
+            run=run,
+            count=count,
+            indices=self._number[inner[0].source],
+            first=index.base,
+            out=number,
+            out_pitch=run,
+        )
         key = (gather.outer, gather.table, gather.base, run, count, gather.indices, gather.first)
         if key not in self._gathered:
             self._gathered[key] = number
@@ -278,13 +297,14 @@ class _Recovery(Positions):
             self._stages.append(gather)
         elif not any(isinstance(s, Gather) and s.out == self._gathered[key] for s in self._stages):
             self._stages.append(dataclasses.replace(gather, out=self._gathered[key]))
-        return ("load", Load(self._gathered[key], 0, tuple(strides)))
+        return Load(self._gathered[key], 0, tuple(strides))
 
 
-def results(function: Any) -> int:
-    """How many parameters a PrimFunc writes; 0 when that or a shape cannot be told, or the last is none."""
+def results(function: PrimFunc) -> int:
+    """Number of parameters that a PrimFunc writes; 0 when that or a shape cannot be told, or the last is
+    none."""
     try:
-        written = {raw.buffer for raw in blocks_of(function)}
+        written = {block.buffer for block in blocks_of(function)}
         for buffer in function.params:
             _buffer(buffer)
     except NotAffineError:
@@ -293,39 +313,28 @@ def results(function: Any) -> int:
     return count if function.params[-1] in written else 0
 
 
-def _static(buffer: Any) -> bool:
+def _static(buffer: TirBuffer) -> bool:
     return all(type(e).__name__ == "IntImm" for e in buffer.shape)
 
 
-def _buffer(buffer: Any, wide: bool | None = None) -> Buffer:
+def _buffer(buffer: TirBuffer, wide: bool | None = None) -> Buffer:
     shape = tuple(integer(e) for e in buffer.shape)
     if wide is None:
         wide = math.prod(shape) == 1 and str(buffer.dtype) == "float32"
     return Buffer(shape, str(buffer.dtype), wide)
 
 
-def _worth(expr: Expr, box: Box) -> bool:
+def _is_product(value: Binary, box: Box) -> bool:
     """Whether a sum of products is one of two matrices, not of a matrix and itself or a vector."""
-    strides = [x[1].strides if x[0] == "load" else None for x in expr[2:]]
-    spatial = [n for n, r in enumerate(box.reduced) if not r and box.extents[n] > 1]
-    if None in strides:
+    if not (isinstance(value.a, Load) and isinstance(value.b, Load)):
         return True
-    a, b = strides
-    return any(a[n] and not b[n] for n in spatial) or any(b[n] and not a[n] for n in spatial)
-
-
-def _ordered(load: Load, order: list[int]) -> Load:
-    return Load(load.buffer, load.base, tuple(load.strides[n] for n in order))
-
-
-def _expr_ordered(expr: Expr, order: list[int]) -> Expr:
-    if expr[0] == "load":
-        return ("load", _ordered(expr[1], order))
-    return tuple(_expr_ordered(x, order) if isinstance(x, tuple) else x for x in expr)
+    a, b = value.a.strides, value.b.strides
+    spatial = [n for n, r in enumerate(box.reduced) if not r and box.extents[n] > 1]
+    return any(bool(a[n]) != bool(b[n]) for n in spatial)
 
 
 def _renumbered(stage: Stage, result: int) -> Stage:
-    """The stage with the result's number in place of -1."""
-    if isinstance(stage, Gather) or stage.out.buffer != -1:
+    """The stage with the result's number in its place."""
+    if isinstance(stage, Gather) or stage.out.buffer != _RESULT:
         return stage
     return dataclasses.replace(stage, out=dataclasses.replace(stage.out, buffer=result))

@@ -1,26 +1,88 @@
-"""What a program is made of: stages, and the expressions that they compute."""
+"""Programs of the NPU: stages, and the values that they compute."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
-
-Expr = tuple[Any, ...]
-"""A node: ``("load", Load)``, ``("const", value)``, ``("unary", op, mul, add, x)``,
-``("binary", op, a, b)``, ``("ternary", op, a, b, c)``, ``("convert", dtype, x)``; operators are the vector
-unit's.  Equal nodes are one value."""
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 FLOAT, INT = "float32", "int32"
 
 
 @dataclass(frozen=True)
-class Load:
+class Value:
+    """A node of an expression; operators are the vector unit's.  Equal nodes are one value."""
+
+    _parts: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return tuple(getattr(self, name) for name in self._parts)
+
+    def mapped(self, change: Callable[[Load], Value]) -> Value:
+        """The expression with every read replaced."""
+        return replace(self, **{name: getattr(self, name).mapped(change) for name in self._parts})
+
+
+@dataclass(frozen=True)
+class Load(Value):
     """An affine access: buffer, first element, elements per step of every axis."""
 
     buffer: int
     base: int
     strides: tuple[int, ...]
+
+    def mapped(self, change: Callable[[Load], Value]) -> Value:
+        return change(self)
+
+
+@dataclass(frozen=True)
+class Const(Value):
+    """An immediate."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Unary(Value):
+    """``op(mul * x + add)``."""
+
+    op: str
+    x: Value
+    mul: float = 1.0
+    add: float = 0.0
+    _parts = ("x",)
+
+
+@dataclass(frozen=True)
+class Binary(Value):
+    """``op(a, b)``."""
+
+    op: str
+    a: Value
+    b: Value
+    _parts = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Ternary(Value):
+    """``op(a, b, c)``."""
+
+    op: str
+    a: Value
+    b: Value
+    c: Value
+    _parts = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Convert(Value):
+    """``x`` in another type."""
+
+    dtype: str
+    x: Value
+    _parts = ("x",)
 
 
 @dataclass(frozen=True)
@@ -29,9 +91,9 @@ class Buffer:
 
     shape: tuple[int, ...]
     dtype: str
-    """As the host has it."""
+    """Type that the host has it in."""
     wide: bool = False
-    """Floats are kept in float32: results of sums, and single values."""
+    """Whether floats are kept in float32: results of sums, and single values."""
 
     @property
     def size(self) -> int:
@@ -40,14 +102,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Map:
-    """``out[affine] = expr`` in a box; with ``reduce`` ("sum", "max", "min") over the last axes of it."""
+    """``out[affine] = value`` in a box; with ``reduce`` ("sum", "max", "min") over the last axes of it."""
 
     extents: tuple[int, ...]
     out: Load
-    expr: Expr
+    value: Value
     reduce: str = ""
     reduced: int = 0
-    """How many of the axes, the last ones, are reduced."""
+    """Number of axes, the last ones, that are reduced."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +121,16 @@ class Product:
     a: Load
     b: Load
     reduced: int
+    """Number of axes, the last ones, that are reduced."""
+
+
+@dataclass(frozen=True)
+class OuterLoop:
+    """A loop around a gather: its extent, and elements per step in the table and in the result."""
+
+    extent: int
+    table_step: int
+    out_step: int
 
 
 @dataclass(frozen=True)
@@ -67,13 +139,13 @@ class Gather:
 
     Parameters
     ----------
-    outer : (extent, elements per step in the table, in ``out``) of the loops around.
-    table, rows, pitch, run : its buffer, first element, rows, elements from row to row and of one row.
+    outer : the loops around.
+    table, base, rows, pitch, run : its buffer, first element, rows, elements from row to row and of one row.
     count, indices, first : how many rows to take; the buffer of their indices, and the first of them.
     out, out_pitch : the result's buffer; elements from row to row of it.
     """
 
-    outer: tuple[tuple[int, int, int], ...]
+    outer: tuple[OuterLoop, ...]
     table: int
     base: int
     rows: int
@@ -91,7 +163,7 @@ Stage = Map | Product | Gather
 
 @dataclass(frozen=True)
 class Program:
-    """Stages in order.  Buffers: the inputs, then scratch tensors, last the result."""
+    """Stages in order.  Buffers: ``inputs`` operands, then scratch tensors, last the result."""
 
     buffers: tuple[Buffer, ...]
     inputs: int
@@ -99,4 +171,5 @@ class Program:
 
     @property
     def scratch(self) -> range:
+        """Numbers of the scratch tensors."""
         return range(self.inputs, len(self.buffers) - 1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from hetero_tvm.schedules.npu.tensor_program.stages import Expr, Load, Map
-from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
+from hetero_tvm.schedules.npu.tensor_program.stages import Load, Map, Value
+from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
 
 RANK = 4
 """Dimensions of a region of the machine."""
@@ -16,36 +15,21 @@ _RUN = 32
 """Elements along an axis that make a transfer worth its granules."""
 
 
-def loads_of(expr: Expr) -> list[Load]:
+def loads_of(value: Value) -> list[Load]:
     """The distinct reads of an expression, in order."""
-    found: dict[Load, None] = {}
-
-    def walk(node: Any) -> None:
-        if isinstance(node, Load):
-            found[node] = None
-        elif isinstance(node, tuple):
-            for part in node:
-                walk(part)
-
-    walk(expr)
-    return list(found)
-
-
-def mapped(expr: Expr, change: Any) -> Expr:
-    """The expression with every read replaced."""
-    if expr[0] == "load":
-        return ("load", change(expr[1]))
-    return tuple(mapped(part, change) if isinstance(part, tuple) else part for part in expr)
+    if isinstance(value, Load):
+        return [value]
+    return list(dict.fromkeys(load for part in value.operands for load in loads_of(part)))
 
 
 def simplified(stage: Map) -> Map:
-    """Without axes of extent 1, axes in the order of the result, and those merged that every access walks
-    as one."""
+    """The stage without axes of extent 1, axes in the order of the result, and those merged that every access
+    walks as one."""
     kept = len(stage.extents) - stage.reduced
     first = [n for n in range(kept) if stage.extents[n] > 1]
     first.sort(key=lambda n: -abs(stage.out.strides[n]))
     order = first + [n for n in range(kept, len(stage.extents)) if stage.extents[n] > 1]
-    reads = loads_of(stage.expr)
+    reads = loads_of(stage.value)
     groups: list[list[int]] = []
     for n in order:
         if groups and (groups[-1][-1] < kept) == (n < kept):
@@ -55,8 +39,8 @@ def simplified(stage: Map) -> Map:
                 continue
         groups.append([n])
 
+    # An axis of extent 1 stands for a single result.
     single = not groups or groups[0][0] >= kept
-    """A single result: an axis of extent 1 stands for it."""
 
     def taken(load: Load) -> Load:
         strides = tuple(load.strides[g[-1]] for g in groups)
@@ -64,10 +48,10 @@ def simplified(stage: Map) -> Map:
 
     extents = tuple(math.prod(stage.extents[n] for n in g) for g in groups)
     reduced = sum(g[0] >= kept for g in groups)
-    expr = mapped(stage.expr, taken)
     if single:
         extents = (1, *extents)
-    return dataclasses.replace(stage, extents=extents, out=taken(stage.out), expr=expr, reduced=reduced)
+    value = stage.value.mapped(taken)
+    return dataclasses.replace(stage, extents=extents, out=taken(stage.out), value=value, reduced=reduced)
 
 
 @dataclasses.dataclass
@@ -79,15 +63,16 @@ class Tiling:
 
     @property
     def counts(self) -> tuple[int, ...]:
+        """Number of tiles per axis."""
         return tuple(ceil_div(n, t) for n, t in zip(self.extents, self.tile, strict=True))
 
-    def sizes(self, at: Sequence[Any]) -> tuple[Any, ...]:
+    def sizes(self, at: Sequence[Extent]) -> tuple[Extent, ...]:
         """Extents of the tile at indices ``at``: less at the end."""
         return tuple(extent_at(n, t, i) for n, t, i in zip(self.extents, self.tile, at, strict=True))
 
-    def start(self, load: Load, at: Sequence[Any]) -> Any:
+    def start(self, load: Load, at: Sequence[Extent]) -> Extent:
         """Flat index of the first element of the tile."""
-        base: Any = load.base
+        base: Extent = load.base
         for i, t, s in zip(at, self.tile, load.strides, strict=True):
             if s and not (isinstance(i, int) and i == 0):
                 base = base + i * (t * s)
@@ -95,7 +80,11 @@ class Tiling:
 
 
 def tile_of(
-    extents: tuple[int, ...], accesses: Sequence[Load], bytes_of: Any, room: int, most: int
+    extents: tuple[int, ...],
+    accesses: Sequence[Load],
+    bytes_of: Callable[[tuple[int, ...]], int],
+    room: int,
+    most: int,
 ) -> tuple[int, ...] | None:
     """A tile whose buffers take at most ``room`` bytes (``bytes_of(tile)``), of at most ``most`` elements
     and of no more than four axes; None when not even one element fits.
