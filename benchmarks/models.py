@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 NAMES = ("minilm-l6", "bert-base", "gpt2-small", "vit-b16", "llama-160m", "resnet50", "mobilenetv2")
 
 
-def run(*arguments: str) -> dict:
+def run(*arguments: str) -> dict[str, Any]:
+    """JSON document that a command prints."""
     command = [sys.executable, "-m", *arguments, "--json", "-q"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def compare(name: str, folder: Path, trials: int, peers: str, rounds: int) -> dict:
+def compare(name: str, folder: Path, trials: int, peers: str, rounds: int) -> dict[str, Any]:
     """Ratios of one model, untuned and tuned."""
     shared = ("--logs", str(folder / "logs"), "--no-shipped-records")
     out = {"untuned": folder / "untuned", "tuned": folder / "tuned"}

@@ -13,7 +13,7 @@ from benchmarks.gpu.results_file import FINAL, summary
 from hetero_tvm.ops.base import from_json
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.store import TRIAL, VERIFIED, Record, read_records
-from hetero_tvm.schedules.base import thaw
+from hetero_tvm.schedules.base import Point, thaw
 from hetero_tvm.search.cost_model import described
 from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 from hetero_tvm.targets.registry import parse_target
@@ -96,7 +96,8 @@ def _placed(entry: dict[str, Any], trials: Sequence[Record], arch: str) -> str:
     return text + f", order {spearman(prior, speed):+.2f}"
 
 
-def _difference(default: dict[str, Any], best: Any) -> str:
+def _difference(default: Point, best: Point) -> str:
+    """Knobs in which the best point differs from the default."""
     pairs = ((name, default.get(name), best[name]) for name in best)
     return ", ".join(
         f"{name} {list_of(a)} -> {list_of(b)}" for name, a, b in pairs if list_of(a) != list_of(b)

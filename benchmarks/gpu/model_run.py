@@ -15,12 +15,13 @@ import onnx
 import torch
 
 from benchmarks.gpu import tensors, timing
+from benchmarks.gpu.device_info import Sensor
 
 _SECONDS = 1.5
 """Seconds of samples; models are slower than kernels and their times scatter more."""
 
 
-def run(request: dict[str, Any], sensor: Any) -> dict[str, Any]:
+def run(request: dict[str, Any], sensor: Sensor) -> dict[str, Any]:
     """Answer a request.
 
     Its ``what`` is ``ours`` (times and errors of ``library``), ``features`` (every way to call it), or the
@@ -71,7 +72,7 @@ def _on_device(value: Any) -> torch.Tensor:
     )
 
 
-def _ours(request: dict[str, Any], clock: timing.Clock | None, sensor: Any) -> dict[str, Any]:
+def _ours(request: dict[str, Any], clock: timing.Clock | None, sensor: Sensor) -> dict[str, Any]:
     from hetero_tvm.runtime import load
 
     inputs, net = _inputs(request), load(request["library"])
@@ -92,7 +93,7 @@ def _ours(request: dict[str, Any], clock: timing.Clock | None, sensor: Any) -> d
     return found
 
 
-def _theirs(request: dict[str, Any], clock: timing.Clock | None, sensor: Any) -> dict[str, Any]:
+def _theirs(request: dict[str, Any], clock: timing.Clock | None, sensor: Sensor) -> dict[str, Any]:
     arrays = _inputs(request)
     truth = _truth(request, arrays)
     module = _module(request, half=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.measure import Setup
-from benchmarks.gpu.results_file import ResultsFile
+from benchmarks.gpu.results_file import Entry, ResultsFile
 from hetero_tvm.api import build_model, import_model, optimize_model, tune_model
 from hetero_tvm.benchmarking.subject import save
 from hetero_tvm.compile.optimize import OptimizedModel
@@ -119,7 +119,7 @@ class Model:
         return {"model": str(model), "inputs": str(inputs)}
 
 
-def _compare(results: ResultsFile, name: str, mine: Any, mode: str, peer: Any) -> None:
+def _compare(results: ResultsFile, name: str, mine: Entry | None, mode: str, peer: Entry | None) -> None:
     """Put our speed relative to PyTorch's into our entry."""
     if not mine or not peer or not mine.get("seconds") or not peer.get("seconds"):
         return

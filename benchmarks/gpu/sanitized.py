@@ -9,7 +9,8 @@ import json
 import sys
 from pathlib import Path
 from time import monotonic
-from typing import Any
+
+import torch
 
 from benchmarks.gpu import tensors
 from benchmarks.gpu.kernels import Kernel
@@ -42,7 +43,7 @@ def launch(kernel: Kernel) -> None:
     tvm.cuda(0).sync()
 
 
-def _on_gpu(tensor: Any) -> DeviceTensor:
+def _on_gpu(tensor: torch.Tensor) -> DeviceTensor:
     return tvm.runtime.tensor(tensors.to_numpy(tensor), tvm.cuda(0))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.case import Case
-from hetero_tvm.host.tvm import tvm, tvm_ffi
+from hetero_tvm.host.tvm import DeviceTensor, tvm, tvm_ffi
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 
@@ -19,6 +19,7 @@ MOST_SETS = 32
 
 
 def torch_dtype(name: str) -> torch.dtype:
+    """PyTorch's dtype of that name."""
     return getattr(torch, name)
 
 
@@ -54,6 +55,7 @@ def exact(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """NumPy array of a tensor, bfloat16 included."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
@@ -61,20 +63,22 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """Tensor on :data:`DEVICE` of a NumPy array, bfloat16 included."""
     array = np.asarray(array, order="C")  # a scalar stays one
     if array.dtype == numpy_dtype("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(DEVICE)
     return torch.from_numpy(array).to(DEVICE)
 
 
-def to_tvm(tensor: torch.Tensor) -> Any:
+def to_tvm(tensor: torch.Tensor) -> DeviceTensor:
     """TVM tensor of the same memory; under emulation a copy."""
     if EMULATED:
         return tvm.runtime.tensor(to_numpy(tensor), tvm.cuda(0))
     return tvm_ffi.from_dlpack(tensor.contiguous())
 
 
-def to_torch(tensor: Any) -> torch.Tensor:
+def to_torch(tensor: DeviceTensor) -> torch.Tensor:
+    """PyTorch's tensor of the same memory; under emulation a copy."""
     return from_numpy(tensor.numpy()) if EMULATED else torch.from_dlpack(tensor)
 
 
@@ -85,6 +89,7 @@ def blank(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
+    """Results as a tuple, whether a model or kernel has one or several."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 

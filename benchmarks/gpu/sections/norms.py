@@ -10,13 +10,15 @@ import torch.nn.functional as F
 
 from benchmarks.gpu.case import COPY, Case, Section
 from hetero_tvm.ops.add_norm import AddNorm
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm
 from hetero_tvm.ops.normalization import Normalize
 
 _EPS = 1e-5
+Normed = Normalize | AddNorm | EmbeddingNorm
 
 
-def norm(op: Any, x: torch.Tensor, scale: torch.Tensor, *shift: torch.Tensor) -> torch.Tensor:
-    """Layer norm and root-mean-square norm over the last axis; ``op`` has ``centered`` and ``eps``."""
+def norm(op: Normed, x: torch.Tensor, scale: torch.Tensor, *shift: torch.Tensor) -> torch.Tensor:
+    """Layer norm, or root-mean-square norm, over the last axis."""
     vectors = [vector.to(x.dtype) for vector in (scale, *shift)]
     if op.centered:
         return F.layer_norm(x, (op.n,), *vectors, eps=op.eps)
@@ -24,7 +26,10 @@ def norm(op: Any, x: torch.Tensor, scale: torch.Tensor, *shift: torch.Tensor) ->
     return result + vectors[1] if shift else result
 
 
-def add_norm(op: AddNorm, x: torch.Tensor, r: torch.Tensor, *vectors: torch.Tensor) -> Any:
+def add_norm(
+    op: AddNorm, x: torch.Tensor, r: torch.Tensor, *vectors: torch.Tensor
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Norm of a sum; with ``kept`` the sum comes first."""
     total = x + r
     y = norm(op, total, *vectors)
     return (total, y) if op.kept else y
