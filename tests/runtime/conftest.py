@@ -43,6 +43,16 @@ def weights() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype("float32")
 
 
+def sample(seed: int = 1) -> np.ndarray:
+    """An input of ``mlp``."""
+    return np.random.default_rng(seed).standard_normal((ROWS, WIDTH)).astype("float32")
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    """What ``mlp`` computes."""
+    return np.maximum(x @ weights(), 0)
+
+
 def _export(folder: Path, name: str, make_body, inputs, outputs) -> Path:
     from hetero_tvm.host.tvm import relax, tvm
 
