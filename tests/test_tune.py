@@ -6,8 +6,8 @@ import pytest
 
 from hetero_tvm import api, tune
 from hetero_tvm.errors import AccuracyError, ModelError, TuningError
-from hetero_tvm.search.measure import workers
 from hetero_tvm.search.outcome import TaskReport, TuneReport
+from hetero_tvm.targets.cpu.tuner import CpuTuner
 
 
 class FakeBuilt:
@@ -62,7 +62,8 @@ def calls(monkeypatch):
 
     for function in (import_model, optimize_model, tune_model, build_model):
         monkeypatch.setattr(api, function.__name__, function)
-    monkeypatch.setattr(workers, "start_early", lambda machine: None)
+    monkeypatch.setattr(tune, "start_early", lambda kind: None)
+    monkeypatch.setattr(CpuTuner, "start_early", lambda self: None)
     monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)
     return seen
 

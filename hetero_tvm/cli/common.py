@@ -77,6 +77,12 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser with the options that tune and build share."""
     result = model_parser(command, description)
     result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
+    result.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE.npz",
+        help="arrays by input name for the comparison with the reference (default: sampled)",
+    )
     result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
     return result
 
@@ -154,6 +160,7 @@ def load_target(name: str, precision: str | None) -> Target:
 def load_optimized(options: argparse.Namespace, model: ImportedModel | None = None) -> OptimizedModel:
     """Import the model that the options name (unless it is given), and optimize it for their target."""
     from hetero_tvm import api
+    from hetero_tvm.reference.given import checked_inputs, read_inputs
 
     target = load_target(options.target, options.precision)  # first: a model may take long to read
     for line in target.findings():
@@ -162,6 +169,8 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
         model = api.import_model(
             options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
         )
+    if getattr(options, "inputs", None) is not None:  # refused before anything takes long
+        checked_inputs(model.signature, read_inputs(options.inputs))
     return api.optimize_model(
         model,
         target=options.target,
@@ -176,11 +185,13 @@ def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
 
     Nothing is written when the numbers are wrong (:class:`AccuracyError` comes from the check).
     """
+    from hetero_tvm.reference.given import read_inputs
+
     accuracy, unrunnable = None, built.unrunnable
     if not options.no_check and unrunnable is not None:
         say(options, f"NOT CHECKED, the numbers of this build were never compared: {unrunnable}")
     elif not options.no_check:
-        accuracy = built.check()
+        accuracy = built.check(inputs=None if options.inputs is None else read_inputs(options.inputs))
         say(options, "outputs agree with the reference:")
         say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
     path = built.export(options.out)

@@ -22,6 +22,7 @@ from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
+from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, embed_source, write_sidecar
 from hetero_tvm.runtime.quiet import quiet_fd2
@@ -68,15 +69,24 @@ class BuiltModel:
         tensors = [result] if hasattr(result, "numpy") else list(result)
         return tuple(tensor.numpy() for tensor in tensors)
 
-    def check(self, *, seed: int = 0) -> Accuracy:
-        """Compare with a float64 reference on seeded inputs.
+    def check(self, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None) -> Accuracy:
+        """Compare with a float64 reference.
+
+        Parameters
+        ----------
+        seed : of sampled inputs.
+        inputs : arrays by input name, where sampled ones are not what the model is meant for.
 
         Raises
         ------
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
+        InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
         model = self.optimized.model
-        inputs = sample_inputs(model, seed)
+        if inputs is None:
+            inputs = sample_inputs(model, seed)
+        else:
+            inputs = checked_inputs(model.signature, inputs)
         reference = run_reference(model, inputs)
         target = self.optimized.target
         self.accuracy = compare(

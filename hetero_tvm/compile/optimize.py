@@ -139,7 +139,7 @@ def optimize_model(
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
         raise BuildError(
             f"optimizing {model.name} for {target.kind} failed: {last_line(error)}",
-            hint="set HETERO_TVM_DEBUG=1 for the whole story; --dump-ir DIR writes the graph after each pass, "
+            hint="HETERO_TVM_DEBUG=1 tells the whole story; --dump-ir DIR writes the graph after each pass, "
             "and --disable FUSION leaves one out",
         ) from error
     return OptimizedModel(model, target, module, sources, tasks, report)

@@ -1,0 +1,55 @@
+"""Inputs that the user gives for a check, in place of sampled ones."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.runtime.arrays import numpy_dtype
+from hetero_tvm.runtime.signature import Signature
+
+
+def read_inputs(path: Path) -> dict[str, np.ndarray]:
+    """Arrays of an ``.npz`` file by name (``numpy.savez(path, input_ids=ids, ...)``).
+
+    Raises
+    ------
+    UsageError : the file cannot be read, is no ``.npz``, or holds pickled objects, which are never read.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("one array without a name")
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{path} cannot be read as inputs: {error}", hint="numpy.savez('inputs.npz', NAME=array, ...)"
+        ) from error
+
+
+def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, one per input of a model, once names, shapes and dtypes have been found right.
+
+    Raises
+    ------
+    InputError : lists everything that is wrong.
+    """
+    names = [spec.name for spec in signature.inputs]
+    problems = [f"{name}: the model has no such input" for name in arrays if name not in names]
+    for spec in signature.inputs:
+        if spec.name not in arrays:
+            problems.append(f"{spec.name}: missing")
+            continue
+        array = np.asarray(arrays[spec.name])
+        if array.shape != tuple(spec.shape) or array.dtype != numpy_dtype(spec.dtype):
+            wanted = f"{spec.dtype} {'x'.join(map(str, spec.shape)) or 'scalar'}"
+            problems.append(
+                f"{spec.name}: {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}, not {wanted}"
+            )
+    if problems:
+        raise InputError("these inputs do not fit the model", problems=problems)
+    return {name: np.asarray(arrays[name]) for name in names}
