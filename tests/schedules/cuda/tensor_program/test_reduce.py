@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import topi
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
@@ -120,3 +122,8 @@ def test_refusals():
 
     assert "not one reduction" in reason([X], topi.exp(X))
     assert reason([X], topi.nn.softmax(X)) and reason([X], topi.argmax(X, axis=1))
+
+
+def test_products_are_left_to_tiles():
+    for op in (Matmul((8,), 32, 64), Conv2d(1, 8, 9, 9, 8, (3, 3), padding=(1, 1, 1, 1))):
+        assert SPACE.refuses(op, MACHINE)

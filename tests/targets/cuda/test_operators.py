@@ -10,8 +10,8 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.relax_passes.pipeline import optimize
 from hetero_tvm.targets.cuda import codegen, thread_binding
-from tests.schedules.cuda.relax_operators import FORMS, NO_KERNEL, OPERATORS, POINTWISE, REFUSED, module_of
 from tests.schedules.cuda.running import MACHINE, TARGET
+from tests.targets.cuda.relax_operators import FORMS, NO_KERNEL, OPERATORS, POINTWISE, REFUSED, module_of
 
 
 def tasks(makes):
