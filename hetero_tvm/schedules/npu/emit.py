@@ -23,10 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, T, tirx
 from hetero_tvm.schedules.emit import FunctionBuilder
+from hetero_tvm.schedules.npu.tiles import Extent
 
-Index = Callable[..., Sequence[Any]]
+Index = Callable[..., Sequence[Extent]]
+"""Indices of an element by the loops of an instruction."""
 DRAM = "global"
 L1, L0A, L0B, L0C, UB = (f"global.{name}" for name in ("l1", "l0a", "l0b", "l0c", "ub"))
 
@@ -35,7 +37,7 @@ L1, L0A, L0B, L0C, UB = (f"global.{name}" for name in ("l1", "l0a", "l0b", "l0c"
 class At:
     """A strided region: the element of ``buffer`` that an instruction touches at each of its loops."""
 
-    buffer: Any
+    buffer: Buffer
     index: Index
 
 
@@ -49,12 +51,12 @@ class Kernel(FunctionBuilder):
     Parameters that :meth:`argument` declares lie in DRAM, or in L1 for a chain that stays on chip.
     """
 
-    def alloc(self, scope: str, shape: Sequence[int], dtype: str) -> Any:
+    def alloc(self, scope: str, shape: Sequence[int], dtype: str) -> Buffer:
         """A buffer in a scratchpad, alive for the enclosing loop."""
         return T.alloc_buffer(tuple(shape), dtype, scope=scope)
 
     @contextmanager
-    def loop(self, extent: Any, buffers: int = 1) -> Iterator[Any]:
+    def loop(self, extent: Extent, buffers: int = 1) -> Iterator[Expr]:
         """Tiles in turn; ``buffers`` versions of what the body allocates let iterations overlap."""
         with T.serial(0, extent, annotations={"npu.buffers": buffers}) as i:
             yield i
@@ -62,23 +64,23 @@ class Kernel(FunctionBuilder):
     # instructions ------------------------------------------------------------------------------
     @contextmanager
     def _nest(
-        self, op: str, extents: Sequence[Any], fields: Mapping[str, Any] | None = None
-    ) -> Iterator[list[Any]]:
+        self, op: str, extents: Sequence[Extent], fields: Mapping[str, Any] | None = None
+    ) -> Iterator[list[Expr]]:
         marks = {"npu.op": op, "npu.loops": len(extents), "npu.fields": dict(fields or {})}
         with ExitStack() as stack:
             frames = [T.serial(0, extents[0], annotations=marks), *(T.serial(0, e) for e in extents[1:])]
             yield [stack.enter_context(frame) for frame in frames]
 
-    def _copy(self, op: str, extents: Sequence[Any], dst: At, src: At) -> None:
+    def _copy(self, op: str, extents: Sequence[Extent], dst: At, src: At) -> None:
         with self._nest(op, extents) as i:
             T.buffer_store(dst.buffer, src.buffer[tuple(src.index(*i))], list(dst.index(*i)))
 
-    def load(self, extents: Sequence[Any], dst: At, src: At) -> None:
+    def load(self, extents: Sequence[Extent], dst: At, src: At) -> None:
         """DRAM -> L1 or UB."""
         self._copy("load", extents, dst, src)
 
     def load_padded(
-        self, extents: Sequence[Any], dst: At, src: At, inside: Index, fill: float = 0.0
+        self, extents: Sequence[Extent], dst: At, src: At, inside: Index, fill: float = 0.0
     ) -> None:
         """DRAM -> L1 or UB, where the conditions ``inside`` hold (one loop each); ``fill`` elsewhere."""
         dtype = str(src.buffer.dtype)
@@ -89,14 +91,14 @@ class Kernel(FunctionBuilder):
 
     def gather(
         self,
-        extents: Sequence[Any],
+        extents: Sequence[Extent],
         dst: At,
-        indices: Any,
-        table: Any,
-        first: Any,
+        indices: Buffer,
+        table: Buffer,
+        first: Extent,
         pitch: int,
         rows: int,
-        skip: Any = 0,
+        skip: Extent = 0,
     ) -> None:
         """Rows of a flat ``table`` in DRAM -> L1 or UB, loops (row, element): row r begins at element
         ``first + indices[skip + r] * pitch``; ``indices`` is an int32 buffer in UB, each from 0 to
@@ -106,26 +108,26 @@ class Kernel(FunctionBuilder):
             value = table[(first + indices[(skip + i,)] * pitch + j,)]
             T.buffer_store(dst.buffer, value, list(dst.index(i, j)))
 
-    def fill(self, extents: Sequence[Any], dst: At, value: float) -> None:
+    def fill(self, extents: Sequence[Extent], dst: At, value: float) -> None:
         """A constant into UB."""
         self.unary("copy", extents, dst, float(value))
 
-    def store(self, extents: Sequence[Any], dst: At, src: At) -> None:
+    def store(self, extents: Sequence[Extent], dst: At, src: At) -> None:
         """UB -> DRAM or L1."""
         self._copy("store", extents, dst, src)
 
-    def move(self, extents: Sequence[Any], dst: At, src: At) -> None:
+    def move(self, extents: Sequence[Extent], dst: At, src: At) -> None:
         """L1 -> L0A or L0B."""
         self._copy("move", extents, dst, src)
 
-    def fill_operand(self, extents: Sequence[Any], dst: At, value: float, via: Any) -> None:
+    def fill_operand(self, extents: Sequence[Extent], dst: At, value: float, via: Buffer) -> None:
         """A constant into L0A or L0B: a move of nothing but padding, from a buffer in L1."""
         dtype = str(dst.buffer.dtype)
         with self._nest("move", extents, {"fill": _bits(value, dtype)}) as i:
             never = tirx.if_then_else(i[0] < 0, via[(0,) * len(via.shape)], tirx.const(value, dtype))
             T.buffer_store(dst.buffer, never, list(dst.index(*i)))
 
-    def mmad(self, extents: Sequence[Any], c: At, a: At, b: At, first: Any) -> None:
+    def mmad(self, extents: Sequence[Extent], c: At, a: At, b: At, first: Expr | bool) -> None:
         """``c[m, n] += a[m, k] * b[k, n]``, from zero when ``first``; loops (m, n, k)."""
         with self._nest("mmad", extents, {"first": first}) as (i, j, r):
             at = list(c.index(i, j, r))
@@ -138,7 +140,7 @@ class Kernel(FunctionBuilder):
             )
             T.buffer_store(c.buffer, start + product, at)
 
-    def im2col(self, extents: Sequence[Any], dst: At, image: At, geometry: Mapping[str, Any]) -> None:
+    def im2col(self, extents: Sequence[Extent], dst: At, image: At, geometry: Mapping[str, Any]) -> None:
         """Patches of an image [rows, width, channels] in L1 -> L0A, loops (pixel, tap element).
 
         ``geometry``: the instruction's fields; those that vary (m_start, pad_top, height) may be
@@ -159,7 +161,7 @@ class Kernel(FunctionBuilder):
 
     def move_out(
         self,
-        extents: Sequence[Any],
+        extents: Sequence[Extent],
         dst: At,
         c: At,
         *,
@@ -202,7 +204,7 @@ class Kernel(FunctionBuilder):
             T.buffer_store(dst.buffer, _cast(value, dtype), list(dst.index(*i)))
 
     def unary(
-        self, op: str, extents: Sequence[Any], dst: At, src: Source, mul: float = 1.0, add: float = 0.0
+        self, op: str, extents: Sequence[Extent], dst: At, src: Source, mul: float = 1.0, add: float = 0.0
     ) -> None:
         """``dst = op(mul * src + add)``; an immediate source with ``copy`` fills."""
         if not isinstance(src, At):
@@ -216,20 +218,26 @@ class Kernel(FunctionBuilder):
                 value = tirx.const(mul, "float32")
             self._write(dst, i, _UNARY[op](value))
 
-    def binary(self, op: str, extents: Sequence[Any], dst: At, a: Source, b: Source) -> None:
+    def binary(self, op: str, extents: Sequence[Extent], dst: At, a: Source, b: Source) -> None:
         """``dst = op(a, b)``; one of the sources may be an immediate."""
         fields: dict[str, Any] = {"op": op}
         with self._nest("vbinary", extents, _with_immediates(fields, (a, b))) as i:
             self._write(dst, i, _BINARY[op](self._read(a, i), self._read(b, i)))
 
-    def ternary(self, op: str, extents: Sequence[Any], dst: At, a: Source, b: Source, c: Source) -> None:
+    def ternary(self, op: str, extents: Sequence[Extent], dst: At, a: Source, b: Source, c: Source) -> None:
         """muladd: a * b + c; submul: (a - b) * c; add3; select: a != 0 ? b : c."""
         fields: dict[str, Any] = {"op": op}
         with self._nest("vternary", extents, _with_immediates(fields, (a, b, c))) as i:
             self._write(dst, i, _TERNARY[op](*(self._read(x, i) for x in (a, b, c))))
 
     def reduce(
-        self, op: str, extents: Sequence[Any], axes: Sequence[int], dst: At, src: At, first: Any = True
+        self,
+        op: str,
+        extents: Sequence[Extent],
+        axes: Sequence[int],
+        dst: At,
+        src: At,
+        first: Expr | bool = True,
     ) -> None:
         """Reduce the loops ``axes`` into ``dst``, or onto what it holds unless ``first``."""
         with self._nest("vreduce", extents, {"op": op, "axes": list(axes), "first": first}) as i:
@@ -243,13 +251,13 @@ class Kernel(FunctionBuilder):
             T.buffer_store(dst.buffer, _cast(combine(old, prepare(self._read(src, i))), dtype), at)
 
     @staticmethod
-    def _read(src: Source, i: Sequence[Any]) -> Any:
+    def _read(src: Source, i: Sequence[Expr]) -> Expr:
         if isinstance(src, At):
             return _cast(src.buffer[tuple(src.index(*i))], "float32")
         return tirx.const(float(src), "float32")
 
     @staticmethod
-    def _write(dst: At, i: Sequence[Any], value: Any) -> None:
+    def _write(dst: At, i: Sequence[Expr], value: Expr) -> None:
         T.buffer_store(dst.buffer, _cast(value, str(dst.buffer.dtype)), list(dst.index(*i)))
 
 
@@ -261,7 +269,7 @@ def _with_immediates(fields: dict[str, Any], sources: Sequence[Source]) -> dict[
 
 
 def _bits(value: float, dtype: str) -> int:
-    """A value as the DMA engine fills it in."""
+    """Bits of a value, as the DMA engine fills it in."""
     if dtype == "int8":
         return int(value) & 0xFF
     as_float32 = int(np.float32(value).view(np.uint32))
@@ -273,38 +281,38 @@ def _signed(fill: int) -> int:
     return fill - 256 if fill > 127 else fill
 
 
-def _cast(value: Any, dtype: str) -> Any:
+def _cast(value: Expr, dtype: str) -> Expr:
     return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
 
 
-def _f(value: float) -> Any:
+def _f(value: float) -> Expr:
     return tirx.const(value, "float32")
 
 
-def _flag(condition: Any) -> Any:
+def _flag(condition: Expr) -> Expr:
     return tirx.Select(condition, _f(1.0), _f(0.0))
 
 
-_UNARY: dict[str, Callable[[Any], Any]] = {
-    "copy": lambda x: x, "neg": lambda x: _f(0.0) - x, "abs": tirx.abs,
-    "relu": lambda x: tirx.max(x, _f(0.0)),
-    "square": lambda x: x * x, "floor": tirx.floor,
-    "ceil": tirx.ceil, "round": tirx.nearbyint, "exp": tirx.exp, "log": tirx.log, "erf": tirx.erf,
-    "tanh": tirx.tanh, "sigmoid": tirx.sigmoid,
-    "sqrt": tirx.sqrt, "rsqrt": tirx.rsqrt, "reciprocal": lambda x: _f(1.0) / x, "sin": tirx.sin,
-    "cos": tirx.cos,
-}  # fmt: skip
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+# fmt: off
+_UNARY: dict[str, Callable[[Expr], Expr]] = {
+    "copy": lambda x: x, "neg": lambda x: _f(0.0) - x, "abs": tirx.abs, "square": lambda x: x * x,
+    "relu": lambda x: tirx.max(x, _f(0.0)), "reciprocal": lambda x: _f(1.0) / x,
+    "floor": tirx.floor, "ceil": tirx.ceil, "round": tirx.nearbyint, "exp": tirx.exp, "log": tirx.log,
+    "sqrt": tirx.sqrt, "rsqrt": tirx.rsqrt, "erf": tirx.erf, "tanh": tirx.tanh, "sigmoid": tirx.sigmoid,
+    "sin": tirx.sin, "cos": tirx.cos,
+}
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b, "max": tirx.max, "min": tirx.min,
     "lt": lambda a, b: _flag(a < b), "le": lambda a, b: _flag(a <= b), "gt": lambda a, b: _flag(a > b),
     "ge": lambda a, b: _flag(a >= b), "eq": lambda a, b: _flag(a == b), "ne": lambda a, b: _flag(a != b),
-}  # fmt: skip
-_TERNARY: dict[str, Callable[[Any, Any, Any], Any]] = {
+}
+_TERNARY: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "muladd": lambda a, b, c: a * b + c, "submul": lambda a, b, c: (a - b) * c,
     "add3": lambda a, b, c: a + b + c, "select": lambda a, b, c: tirx.Select(a != _f(0.0), b, c),
-}  # fmt: skip
-_REDUCE: dict[str, tuple[float, Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+}
+# fmt: on
+_REDUCE: dict[str, tuple[float, Callable[[Expr, Expr], Expr], Callable[[Expr], Expr]]] = {
     "sum": (0.0, lambda a, b: a + b, lambda x: x),
     "sumsq": (0.0, lambda a, b: a + b, lambda x: x * x),
     "max": (-3.4e38, tirx.max, lambda x: x),

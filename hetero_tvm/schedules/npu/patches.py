@@ -40,9 +40,16 @@ class Image:
     def of(cls, conv: Conv2d, channels: Extent | None = None, pitch: int = 0) -> Image:
         """The image that a convolution reads, or ``channels`` of its channels."""
         return cls(
-            conv.height, conv.width, conv.channels if channels is None else channels,
-            conv.kernel, conv.strides, conv.dilation, conv.padding[:2], conv.out_width, pitch,
-        )  # fmt: skip
+            conv.height,
+            conv.width,
+            conv.channels if channels is None else channels,
+            conv.kernel,
+            conv.strides,
+            conv.dilation,
+            conv.padding[:2],
+            conv.out_width,
+            pitch,
+        )
 
     def fields(self, rows: Extent, pad_top: Extent, pixel_bytes: int) -> dict[str, Any]:
         """Fields of ``im2col`` for ``rows`` rows of the image with ``pad_top`` rows of padding above them and
