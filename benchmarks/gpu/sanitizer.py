@@ -22,11 +22,11 @@ from benchmarks.gpu import tensors
 from benchmarks.gpu.results_file import ResultsFile
 
 Kernel = dict[str, Any]
-"""A compiled point, for :mod:`.sanitized`: ``name``, ``section``, ``label``, ``point``, ``library``."""
+"""Compiled point for :mod:`.sanitizer_process`: ``name``, ``section``, ``label``, ``point``, ``library``."""
 
 TOOLS = ("memcheck", "racecheck")
 MARK = "hetero_tvm kernel "
-"""Text that :mod:`.sanitized` prints before the name of each kernel that it launches."""
+"""Text that :mod:`.sanitizer_process` prints before the name of each kernel that it launches."""
 _PREFIX = "========= "
 _SECONDS, _PATIENCE = 40.0, 30.0
 """No kernel is launched after the first, and a process that has not ended after both is killed."""
@@ -118,7 +118,7 @@ def _run(
         request = Path(folder) / "kernels.json"
         request.write_text(json.dumps({"arch": arch, "kernels": list(kernels), "seconds": seconds}))
         paths = os.pathsep.join(path for path in sys.path if path)
-        program = [*command, sys.executable, "-m", "benchmarks.gpu.sanitized", str(request)]
+        program = [*command, sys.executable, "-m", "benchmarks.gpu.sanitizer_process", str(request)]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         environment = {**os.environ, "PYTHONPATH": paths}
         try:

@@ -1,13 +1,19 @@
 """Kernels under compute-sanitizer: reports name their kernel, and one that ends the process stops nothing."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.gpu import sanitizer, tensors
+from benchmarks.gpu import sanitizer, smoke, tensors
+from benchmarks.gpu.measure import LIMITS
 from benchmarks.gpu.results_file import ResultsFile
+from benchmarks.gpu.sections import section_named
+from hetero_tvm.search.measure.device_workers import DeviceWorkers
+from hetero_tvm.targets.registry import parse_target
+from tests.targets.cuda.fixtures import emulated  # noqa: F401
 
 OUT_OF_BOUNDS = """========= COMPUTE-SANITIZER
 hetero_tvm kernel softmax_5x100 default
@@ -65,10 +71,10 @@ def test_a_tool_that_does_not_start_is_told():
 
 
 @pytest.mark.parametrize(
-    ("emulated", "why"), [(False, "compute-sanitizer is not installed"), (True, "the CPU emulation")]
+    ("on_cpu", "why"), [(False, "compute-sanitizer is not installed"), (True, "the CPU emulation")]
 )
-def test_it_says_so_where_it_cannot_run(monkeypatch, capsys, emulated, why):
-    monkeypatch.setattr(tensors, "EMULATED", emulated)
+def test_it_says_so_where_it_cannot_run(monkeypatch, capsys, on_cpu, why):
+    monkeypatch.setattr(tensors, "EMULATED", on_cpu)
     monkeypatch.setattr(sanitizer, "find", lambda: None)
     results = ResultsFile(None, {"device": {"name": "GPU"}}, 5)
     sanitizer.smoke(lambda: pytest.fail("nothing needs compiling"), "sm_90a", results)
@@ -82,3 +88,13 @@ def test_it_is_found_on_the_path(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitizer.find() == str(program)
+
+
+def test_the_process_launches_compiled_points(emulated):  # noqa: F811
+    """On the emulated GPU, without a tool around it."""
+    target = parse_target("cuda")
+    points, _ = smoke.smoke_points([section_named("group_norm")], target, more=False)
+    with DeviceWorkers([], target.machine, target.device_door.compiler, LIMITS, slots=1) as workers:
+        kernels = smoke._compiled(points, SimpleNamespace(workers=workers, target=target))
+        found = sanitizer.watch(["env"], kernels, target.machine.arch, 60.0)
+    assert found == {"status": "ok", "checked": 2, "asked": 2, "reports": {}}
