@@ -73,14 +73,14 @@ def _run(options: argparse.Namespace) -> int:
     if not options.quiet:
         print_report(report, sys.stderr if options.json else sys.stdout)
     if report.interrupted:
-        if options.json:
-            cli_common.print_json({"model": options.model, "search": report.to_dict()})
-        cli_common.say(options, "interrupted: run the same command again to go on")
-        return 130
+        cli_common.say(options, "interrupted: writing the best so far (Ctrl-C again leaves it)")
     built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
     exported = cli_common.export(built, options)
     if options.json:
         cli_common.print_json({"model": options.model, "search": report.to_dict(), **exported})
+    if report.interrupted:
+        cli_common.say(options, "the same command goes on from here")
+        return 130
     return 0
 
 

@@ -187,9 +187,19 @@ def test_debug_shows_the_traceback(calls, monkeypatch):
         tune.main([])
 
 
-def test_an_interrupted_search_exports_nothing(calls, monkeypatch, capsys):
+def test_an_interrupted_search_writes_the_best_so_far(calls, monkeypatch, capsys, tmp_path):
     report = TuneReport([], stopped="interrupted")
-    monkeypatch.setattr(api, "tune_model", lambda *a, **k: SimpleNamespace(report=report))
-    assert tune.main(["--json"]) == 130
-    assert json.loads(capsys.readouterr().out)["search"]["stopped"] == "interrupted"
-    assert not named(calls, "build")
+    monkeypatch.setattr(api, "tune_model", lambda optimized, **options: SimpleNamespace(report=report))
+    assert tune.main(["--json", "-q", "--out", str(tmp_path)]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["search"]["stopped"] == "interrupted" and document["library"].endswith("model.so")
+    assert len(named(calls, "export")) == 1
+
+
+def test_an_out_that_cannot_be_written_is_refused_before_anything_else(calls, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "lib.so").mkdir()
+    for out, reason in (("file", "is a file"), ("file/deeper", "is a file"), ("lib.so", "is a folder")):
+        assert tune.main(["--out", str(tmp_path / out)]) == 2
+        assert reason in capsys.readouterr().err
+    assert calls == []

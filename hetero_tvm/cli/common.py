@@ -162,7 +162,10 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
     from hetero_tvm import api
     from hetero_tvm.reference.given import checked_inputs, read_inputs
 
-    target = load_target(options.target, options.precision)  # first: a model may take long to read
+    # First: a model may take long to read, and a search longer.
+    if getattr(options, "out", None) is not None:
+        check_out(options.out)
+    target = load_target(options.target, options.precision)
     for line in target.findings():
         say(options, line)
     if model is None:
@@ -178,6 +181,21 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
         dump_ir=getattr(options, "dump_ir", None),
         precision=options.precision,
     )
+
+
+def check_out(path: Path) -> None:
+    """Refuse an ``--out`` that nothing can be written to.  :class:`UsageError` says why."""
+    folder = path.parent if path.suffix == ".so" else path
+    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    problem = None
+    if not existing.is_dir():
+        problem = f"{existing} is a file"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing} cannot be written to"
+    elif path.suffix == ".so" and path.is_dir():
+        problem = f"{path} is a folder"
+    if problem is not None:
+        raise UsageError(f"--out {path}: {problem}", hint="name a folder, or a file that ends in .so")
 
 
 def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
