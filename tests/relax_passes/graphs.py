@@ -97,7 +97,7 @@ def same_numbers(before, after, seed=1):
 
 
 def evaluate(mod, arrays):
-    """All results of ``main`` in float64."""
+    """Results of ``main`` in float64."""
     function = mod["main"]
     known = dict(zip(function.params, arrays, strict=True))
 

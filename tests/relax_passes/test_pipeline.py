@@ -19,7 +19,7 @@ FIRED = {
     "resnet50-tiny": {"conv_bn": 12, "conv_epilogue": 12},
     "mobilenetv2-tiny": {"conv_bn": 10, "conv_epilogue": 10},
 }
-"""At least these fusions, so often."""
+"""Fusions that each model must show, and how often."""
 
 VIEWS = {"Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 """Operators that may need no kernel, because they move nothing."""
@@ -74,7 +74,7 @@ def test_memory_is_reused(optimized):
 
 
 def test_equal_layers_keep_their_own_nodes():
-    """Their groups share one function; the second layer must not be reported as the first."""
+    """Groups of equal layers share one function; the second must not be reported as the first."""
     optimized = optimize_model(import_model("zoo:llama-160m-tiny"), disable=["rope"])
     repeated = [task for task in optimized.tasks if task.space is None and task.count == 2]
     assert repeated

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hetero_tvm.host.tvm import Expr, Var, relax
@@ -24,7 +22,7 @@ class DropBroadcasts(Rule):
     )
     # fmt: on
 
-    def match(self, graph: Graph, var: Var) -> list[Any] | None:
+    def match(self, graph: Graph, var: Var) -> list[Expr] | None:
         args = list(graph.value(var).args)
         if not all(is_tensor(arg) for arg in args):
             return None

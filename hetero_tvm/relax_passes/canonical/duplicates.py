@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hetero_tvm.host.tvm import Expr, Var, relax, structural_equal, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
@@ -30,7 +29,7 @@ class MergeDuplicates(Rule):
     # fmt: on
     # Products, norms and activations are left alone: whoever writes one twice means two.
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Var | None:
         if None in graph.users(var) or not is_tensor(var):
             return None
         operand = next((arg for arg in _flat(graph.value(var).args) if isinstance(arg, relax.Var)), None)
@@ -40,7 +39,7 @@ class MergeDuplicates(Rule):
         twins = [user for user in siblings if _same(graph.value(user), graph.value(var))]
         return min(twins, key=graph.bindings().index) if len(twins) > 1 else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Var) -> None:
         if not found.same_as(var):
             graph.forward(var, found)
 

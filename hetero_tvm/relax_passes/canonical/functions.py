@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, is_tensor
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -16,11 +14,11 @@ class EqualityOfTruth(Rule):
     counted = False
     anchors = ("relax.equal", "relax.not_equal")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> list[Expr] | None:
         args = list(graph.value(var).args)
         return args if all(is_tensor(a) and dtype_of(a) == "bool" for a in args) else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: list[Expr]) -> None:
         value = relax.op.logical_xor(*found)
         if graph.op_name(var) == "relax.equal":
             value = relax.op.logical_not(graph.insert_before(var, value, f"{var.name}#differ", [var]))
@@ -34,10 +32,10 @@ class ExpandHyperbolic(Rule):
     counted = False
     anchors = ("relax.cosh", "relax.sinh")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Expr | None:
         return graph.value(var).args[0] if dtype_of(var).startswith("float") else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Expr) -> None:
         combine = relax.op.add if graph.op_name(var) == "relax.cosh" else relax.op.subtract
         bind = graph.binder(var, [var])
         half = relax.const(0.5, dtype_of(var))

@@ -7,7 +7,6 @@ computed, and ``x + 0`` is dropped although it turns -0 into 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
@@ -21,7 +20,7 @@ class DropIdentities(Rule):
     name = "drop_identities"
     counted = False
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Var | None:
         same = _LOOKS[graph.op_name(var)](graph, graph.value(var))
         if same is None or not isinstance(same, relax.Var) or not is_tensor(var):
             return None
@@ -29,7 +28,7 @@ class DropIdentities(Rule):
         alike = shape_of(same) == shape_of(var) and dtype_of(same) == dtype_of(var)
         return same if alike else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Var) -> None:
         graph.forward(var, found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.canonical.views import composed
@@ -24,6 +24,17 @@ _BINARY = frozenset(
 )
 
 
+class _Found(NamedTuple):
+    step: Var
+    """The elementwise step."""
+    operand: Var
+    """Its moved operand."""
+    base: Expr
+    """The tensor before the first move."""
+    order: list[int] | None
+    """Axes of both transposes as one; None for reshapes."""
+
+
 class SinkMoves(Rule):
     """``move(step(move(x)))`` -> ``move(step(x))``, or ``step(x)`` when the two moves undo each other.
 
@@ -36,7 +47,7 @@ class SinkMoves(Rule):
     counted = False
     anchors = ("relax.permute_dims", *RESHAPES)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         step_var = graph.value(var).args[0]
         operand = _moved_operand(graph, step_var)
         if operand is None or graph.only_user(step_var) is None:
@@ -51,9 +62,9 @@ class SinkMoves(Rule):
             if first is None or shape_of(first.args[0]) != shape_of(var):
                 return None
             order = None
-        return step_var, operand, first.args[0], order
+        return _Found(step_var, operand, first.args[0], order)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         step_var, operand, base, order = found
         step = graph.value(step_var)
         arguments = [base if argument.same_as(operand) else argument for argument in step.args]

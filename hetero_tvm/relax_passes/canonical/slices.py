@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from hetero_tvm.host.tvm import Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+class _Found(NamedTuple):
+    x: Var
+    axis: int
+    begin: int
+    end: int
+    step: int
 
 
 class SliceOfTake(Rule):
@@ -21,7 +29,7 @@ class SliceOfTake(Rule):
     counted = False
     anchors = ("relax.take", "relax.gather_nd")
 
-    def match(self, graph: Graph, var: Var) -> tuple[Any, int, int, int, int] | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         x, places = call.args[0], array_of(graph.value(call.args[1]))
         is_take = graph.op_name(var) == "relax.take"
@@ -39,9 +47,9 @@ class SliceOfTake(Rule):
         inside = 0 <= places.min() and places.max() < shape[axis]
         if not inside or step < 1 or (np.diff(places) != step).any() or not isinstance(x, relax.Var):
             return None
-        return x, axis, int(places[0]), int(places[-1]) + 1, step
+        return _Found(x, axis, int(places[0]), int(places[-1]) + 1, step)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, axis, begin, end, step = found
         if shape_of(x) == shape_of(var):
             graph.forward(var, x)

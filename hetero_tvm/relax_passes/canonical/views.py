@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
@@ -17,13 +15,13 @@ class CancelReshapes(Rule):
     counted = False
     anchors = RESHAPES
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Var | None:
         inner = graph.call(graph.value(var).args[0], *RESHAPES)
         if inner is None or not isinstance(inner.args[0], relax.Var):
             return None
         return inner.args[0] if shape_of(inner.args[0]) == shape_of(var) else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Var) -> None:
         graph.forward(var, found)
 
 
@@ -37,11 +35,11 @@ class MergeReshapes(Rule):
     counted = False
     anchors = RESHAPES
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Expr | None:
         inner = graph.call(graph.value(var).args[0], *RESHAPES)
         return None if inner is None else inner.args[0]
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Expr) -> None:
         if shape_of(found) == shape_of(var) and isinstance(found, relax.Var):
             graph.forward(var, found)
         else:
@@ -55,13 +53,13 @@ class MergeTransposes(Rule):
     counted = False
     anchors = ("relax.permute_dims",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, list[int]] | None:
         inner = graph.call(graph.value(var).args[0], "relax.permute_dims")
         return (
             None if inner is None else (inner.args[0], composed(order_of(inner), order_of(graph.value(var))))
         )
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, list[int]]) -> None:
         x, order = found
         if order == sorted(order):
             graph.forward(var, x)
@@ -76,13 +74,13 @@ class MergeCasts(Rule):
     counted = False
     anchors = ("relax.astype",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> Expr | None:
         inner = graph.call(graph.value(var).args[0], "relax.astype")
         if inner is None or (dtype_of(inner.args[0]), dtype_of(inner)) not in _LOSSLESS:
             return None
         return inner.args[0]
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: Expr) -> None:
         if dtype_of(found) == dtype_of(var):
             graph.forward(var, found)
         else:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -22,14 +21,14 @@ class ArgAsExtremum(Rule):
     counted = False
     anchors = ("relax.argmax", "relax.argmin")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Call, int | None] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
         if not math.prod(shape) or math.prod(shape) >= _ELEMENTS or dtype_of(call.args[0]) == "float64":
             return None
         return call, None if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Call, int | None]) -> None:
         call, axis = found
         x = call.args[0]
         bind = graph.binder(var, [var])

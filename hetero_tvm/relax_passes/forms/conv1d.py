@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -35,7 +35,7 @@ class Conv1dAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv1d",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Call, Var, np.ndarray | None] | None:
         call = graph.value(var)
         attrs = call.attrs
         if array_of(graph.value(call.args[1])) is None or dtype_of(var) != "float32":
@@ -44,7 +44,7 @@ class Conv1dAsConv2d(Rule):
             return None
         return call, *channel_bias(graph, var)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Call, Var, np.ndarray | None]) -> None:
         call, top, bias = found
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         batch, channels, width = shape_of(call.args[0])

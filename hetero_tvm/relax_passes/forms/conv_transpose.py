@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -48,6 +48,13 @@ class _Axis:
         return cls(stride, taps, before, after, padding[0] - first * stride, out)
 
 
+class _Phased(NamedTuple):
+    call: Call
+    weight: np.ndarray
+    bias: np.ndarray | None
+    top: Var
+
+
 class ConvTransposeAsPhases(Rule):
     """``conv2d_transpose(x, w)``, also of one dimension -> ``conv2d`` with strides-fold filters, one group
     of them for each phase of the result, which a permutation interleaves.  No multiplication by zeros
@@ -57,7 +64,7 @@ class ConvTransposeAsPhases(Rule):
     counted = False
     anchors = tuple(_LAYOUTS)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Phased | None:
         call = graph.value(var)
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
@@ -65,9 +72,9 @@ class ConvTransposeAsPhases(Rule):
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[graph.op_name(var)]:
             return None
         top, bias = channel_bias(graph, var)
-        return call, weight, bias, top
+        return _Phased(call, weight, bias, top)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Phased) -> None:
         call, weight, bias, top = found
         attrs, x, out = call.attrs, call.args[0], shape_of(top)
         flat = len(out) == 3
@@ -142,6 +149,15 @@ def _phases(weight: np.ndarray, down: _Axis, across: _Axis, groups: int) -> np.n
     return np.ascontiguousarray(filters.reshape(-1, channels // groups, down.taps, across.taps))
 
 
+class _Stuffed(NamedTuple):
+    call: Call
+    weight: np.ndarray
+    groups: int
+    strides: list[int]
+    dilation: list[int]
+    padding: list[int]
+
+
 class ConvTransposeAsConv2d(Rule):
     """``conv2d_transpose(x, w)`` -> the convolution, with w turned round, of x with zeros between pixels.
 
@@ -153,7 +169,7 @@ class ConvTransposeAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv2d_transpose",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Stuffed | None:
         call = graph.value(var)
         attrs, weight = call.attrs, array_of(graph.value(call.args[1]))
         if weight is None or dtype_of(var) != "float32":
@@ -175,9 +191,9 @@ class ConvTransposeAsConv2d(Rule):
             *(reach[i] - padding[i] for i in (0, 1)),
             *(reach[i] - padding[2 + i] + extra[i] - (strides[i] - 1) for i in (0, 1)),
         ]
-        return (call, weight, groups, strides, dilation, pads) if min(pads) >= 0 else None
+        return _Stuffed(call, weight, groups, strides, dilation, pads) if min(pads) >= 0 else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Stuffed) -> None:
         call, weight, groups, (down, across), dilation, pads = found
         x = call.args[0]
         batch, channels, height, width = shape_of(x)

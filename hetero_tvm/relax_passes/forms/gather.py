@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,14 @@ _ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
 
+class _Found(NamedTuple):
+    x: Expr
+    places: Expr
+    shape: tuple[int, ...]
+    axis: int | None
+    """Axis of ``gather_elements``; None for ``gather_nd``."""
+
+
 class GatherAsTake(Rule):
     """``gather_elements`` and ``gather_nd`` -> ``take`` from the flat tensor by one computed index."""
 
@@ -23,19 +31,19 @@ class GatherAsTake(Rule):
     counted = False
     anchors = ("relax.gather_elements", "relax.gather_nd")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         x, places = call.args
         shape = shape_of(x)
         if not math.prod(shape_of(var)) or math.prod(shape) >= _ELEMENTS:
             return None
         if graph.op_name(var) == "relax.gather_elements":
-            return x, places, shape, int(call.attrs.axis) % len(shape)
+            return _Found(x, places, shape, int(call.attrs.axis) % len(shape))
         if int(call.attrs.batch_dims) != 0:
             raise Miss("gather_nd with batch dimensions")
-        return x, places, shape, None
+        return _Found(x, places, shape, None)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, places, shape, axis = found
         bind = graph.binder(var, [var])
         strides = [math.prod(shape[n + 1 :]) for n in range(len(shape))]

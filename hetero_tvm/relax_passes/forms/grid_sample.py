@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,15 @@ _SIDE = 48
 by up to side / 8192 pixels."""
 
 
+class _Found(NamedTuple):
+    x: Expr
+    grid: Expr
+    method: str
+    border: bool
+    """Whether pixels beyond the image are those at its border."""
+    aligned: bool
+
+
 class GridSampleAsTake(Rule):
     """``grid_sample(x [N, C, H, W], grid [N, 2, h, w])`` -> lookups of the pixels around each position,
     as rows of the image with channels last, and their weighted sum.
@@ -29,7 +38,7 @@ class GridSampleAsTake(Rule):
     counted = False
     anchors = ("relax.image.grid_sample",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         (x, grid), attrs = call.args, call.attrs
         if str(attrs.layout) != "NCHW" or dtype_of(var) != "float32" or not math.prod(shape_of(var)):
@@ -47,9 +56,10 @@ class GridSampleAsTake(Rule):
                 source = graph.value(source.args[0])
             if isinstance(source, relax.Var):
                 raise Miss(f"16 bits are too few for positions in an image of {height} x {width}")
-        return x, grid, str(attrs.method), str(attrs.padding_mode) == "border", bool(attrs.align_corners)
+        border = str(attrs.padding_mode) == "border"
+        return _Found(x, grid, str(attrs.method), border, bool(attrs.align_corners))
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, grid, method, border, aligned = found
         batch, channels, height, width = shape_of(x)
         taps = 2 if method == "bilinear" else 1

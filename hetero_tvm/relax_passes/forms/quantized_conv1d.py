@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -19,7 +17,7 @@ class QuantConv1dAsConv2d(Rule):
     counted = False
     anchors = ("relax.nn.conv1d",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Call, list[Var]] | None:
         call = graph.value(var)
         attrs = call.attrs
         if str(attrs.data_layout) != "NCW" or str(attrs.kernel_layout) != "OIW":
@@ -43,7 +41,7 @@ class QuantConv1dAsConv2d(Rule):
         others = [a for a in args if not (isinstance(a, relax.Var) and a.same_as(term))]
         return others[0] if len(others) == 1 and len(shape_of(others[0])) == 3 else None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Call, list[Var]]) -> None:
         call, chain = found
         attrs, top = call.attrs, chain[-1]
         padding = [int(p) for p in attrs.padding] * (2 // len(attrs.padding))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax, te, topi, tvm
+from hetero_tvm.host.tvm import Expr, Var, relax, te, topi, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+
+class _Found(NamedTuple):
+    x: Expr
+    nearest: bool
+    rows: np.ndarray | None
+    """Weights [after, before] of the rows; None when the size stays."""
+    columns: np.ndarray | None
 
 
 class ResizeAsProducts(Rule):
@@ -24,7 +32,7 @@ class ResizeAsProducts(Rule):
     counted = False
     anchors = ("relax.image.resize2d",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
         if dtype_of(var) != "float32" or str(attrs.layout) != "NCHW" or 0 in before or 0 in after:
@@ -36,7 +44,7 @@ class ResizeAsProducts(Rule):
             raise Miss("corners of one pixel")
         nearest = str(attrs.method) == "nearest_neighbor"
         if before == after:
-            return call.args[0], nearest, None, None
+            return _Found(call.args[0], nearest, None, None)
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
             return None
         key = (
@@ -47,9 +55,9 @@ class ResizeAsProducts(Rule):
             int(attrs.cubic_exclude),
         )
         weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
-        return (call.args[0], nearest, *weights)
+        return _Found(call.args[0], nearest, *weights)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, nearest, rows, columns = found
         if rows is None:
             graph.replace(var, relax.op.reshape(x, shape_of(var)))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
-from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, Var, te, tirx
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, te, tirx
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+
+class _Found(NamedTuple):
+    call: Call
+    axis: int
+    exclusive: bool
+    product: bool
 
 
 class _Scan(Rule):
@@ -18,7 +25,7 @@ class _Scan(Rule):
     counted = False
     anchors = ("relax.cumsum", "relax.cumprod")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         if dtype_of(var) not in ("float32", "int32", "int64") or not math.prod(shape_of(var)):
             return None
@@ -27,9 +34,9 @@ class _Scan(Rule):
         if axis is None and len(shape) > 1:
             raise Miss("a scan over several axes")
         axis = 0 if axis is None else int(axis) % max(len(shape), 1)
-        return call, axis, bool(call.attrs.exclusive), graph.op_name(var) == "relax.cumprod"
+        return _Found(call, axis, bool(call.attrs.exclusive), graph.op_name(var) == "relax.cumprod")
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         call, axis, exclusive, product = found
         function = self.function(
             shape_of(var), axis, dtype_of(call.args[0]), dtype_of(var), product=product, exclusive=exclusive

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+class _Found(NamedTuple):
+    x: Expr
+    axis: int
+    sizes: list[int]
+    users: list[tuple[Var, int]]
+    """Readers of the parts, each with the part's number."""
 
 
 class SplitAsSlices(Rule):
@@ -16,7 +24,7 @@ class SplitAsSlices(Rule):
     counted = False
     anchors = ("relax.split",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         users = graph.users(var)
         values = [None if user is None else graph.value(user) for user in users]
         if not all(isinstance(value, relax.TupleGetItem) for value in values):
@@ -24,9 +32,10 @@ class SplitAsSlices(Rule):
         call = graph.value(var)
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         sizes = [int(field.shape[axis]) for field in var.ty.fields]
-        return call.args[0], axis, sizes, [(u, v.index) for u, v in zip(users, values, strict=True)]
+        readers = [(user, value.index) for user, value in zip(users, values, strict=True)]
+        return _Found(call.args[0], axis, sizes, readers)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, axis, sizes, users = found
         for user, n in users:
             begin = sum(sizes[:n])

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Var, relax
+from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _FEW = 8
 """Most values that are found one by one; each takes four passes over the tensor."""
+
+
+class _Found(NamedTuple):
+    x: Expr
+    axis: int
+    k: int
+    largest: bool
+    dtype: str
+    """Dtype of the positions."""
+    users: list[tuple[Var, int]]
+    """Readers of the values (0) and of the positions (1)."""
 
 
 class TopkAsExtrema(Rule):
@@ -23,7 +34,7 @@ class TopkAsExtrema(Rule):
     counted = False
     anchors = ("relax.topk",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         x, attrs = call.args[0], call.attrs
         shape, k = shape_of(x), int(attrs.k)
@@ -42,9 +53,9 @@ class TopkAsExtrema(Rule):
                 users.append((user, int(value.index)))
         else:
             users = [(var, int(str(attrs.ret_type) == "indices"))]
-        return x, axis, k, bool(attrs.largest), str(attrs.dtype), users
+        return _Found(x, axis, k, bool(attrs.largest), str(attrs.dtype), users)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, axis, k, largest, dtype, users = found
         extent = shape_of(x)[axis]
         along = [1] * len(shape_of(x))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
@@ -15,13 +15,24 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
+class _Normalized(NamedTuple):
+    conv: Call
+    weight: np.ndarray
+    bias: np.ndarray | None
+    statistics: list[np.ndarray]
+    """Scale, shift, mean and variance."""
+    eps: float
+    top: Var
+    absorbed: list[Var]
+
+
 class FoldBatchNorm(Rule):
     """``batch_norm(conv2d(x, W) + b)`` with constants -> ``conv2d(x, W') + b'``."""
 
     name = "conv_bn"
     anchors = ("relax.nn.batch_norm",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Normalized | None:
         call = graph.value(var)
         x, *statistics = call.args
         first = graph.only_user(var)
@@ -48,22 +59,22 @@ class FoldBatchNorm(Rule):
             raise Miss(f"layout is {conv.attrs.data_layout}, expected NCHW")
         if dtype_of(conv_var) != "float32":
             raise Miss(f"dtype is {dtype_of(conv_var)}, expected float32")
-        return conv, weight, bias, values, float(call.attrs.epsilon), first, (var, conv_var, bias_var)
+        absorbed = [v for v in (var, conv_var, bias_var) if v is not None]
+        return _Normalized(conv, weight, bias, values, float(call.attrs.epsilon), first, absorbed)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Normalized) -> None:
         conv, weight, bias, (gamma, beta, mean, variance), eps, top, absorbed = found
         # float64: the folded weights should round once.
         factor = gamma.astype("float64") / np.sqrt(variance.astype("float64") + eps)
         folded = (weight * factor[:, None, None, None]).astype("float32")
         shift = (beta + ((bias if bias is not None else 0.0) - mean) * factor).astype("float32")
-        absorbs = [v for v in absorbed if v is not None]
         product = graph.insert_before(
             top,
             relax.Call(conv.op, [conv.args[0], relax.const(folded)], conv.attrs),
             top.name + "#conv",
-            absorbs,
+            absorbed,
         )
-        graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbs)
+        graph.replace(top, relax.op.add(product, relax.const(shift.reshape(1, -1, 1, 1))), absorbs=absorbed)
 
 
 class FoldPad(Rule):
@@ -73,7 +84,7 @@ class FoldPad(Rule):
     counted = False
     anchors = ("relax.nn.conv2d",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, Call, list[int]] | None:
         conv = graph.value(var)
         pad = graph.call(conv.args[0], "relax.nn.pad")
         if pad is None or str(conv.attrs.data_layout) != "NCHW":
@@ -85,7 +96,7 @@ class FoldPad(Rule):
             raise Miss("the batch or the channels are padded")
         return pad.args[0], conv, [width[4], width[6], width[5], width[7]]
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, Call, list[int]]) -> None:
         x, conv, more = found
         attrs = conv.attrs
         padding = [int(p) + m for p, m in zip(attrs.padding, more, strict=True)]

@@ -8,7 +8,6 @@ is the residual of what follows as well (GPT-2, Llama), it is another pattern, n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class FuseEmbeddingNorm(Rule):
     name = "embedding_norm"
     anchors = ("relax.call_tir",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Normalize, _Terms, list[Expr]] | None:
         norm = contract(graph.functions(), graph.value(var))
         if not isinstance(norm, Normalize):
             return None
@@ -63,7 +62,7 @@ class FuseEmbeddingNorm(Rule):
                 raise Miss(f"a table is of dtype {dtype_of(table)}, expected float32")
         return norm, terms, vectors
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Normalize, _Terms, list[Expr]]) -> None:
         norm, terms, vectors = found
         rank, operands, lookups = len(norm.lead), [], []
         for factor, table, indices in terms.lookups:

@@ -9,7 +9,6 @@ weight is multiplied in float64 and rounds once, relative error 6e-8.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ class FoldInputScales(Rule):
     counted = False
     anchors = ("relax.matmul",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, np.ndarray, Var] | None:
         x, w = graph.value(var).args
         weight = constant_matrix(graph, w)
         if weight is None or weight.dtype != np.float32 or graph.only_user(x) is None:
@@ -83,7 +82,7 @@ class FoldInputScales(Rule):
         base, factor = scaled
         return base, (weight.astype("float64") * factor.reshape(-1, 1)).astype("float32"), x
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, np.ndarray, Var]) -> None:
         base, weight, x = found
         graph.replace(var, relax.op.matmul(base, relax.const(weight)), absorbs=[x])
 

@@ -7,7 +7,7 @@ each with or without a bias.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,22 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 
+class _Found(NamedTuple):
+    function: str
+    gate: Var
+    x: Expr
+    weight: np.ndarray
+    bias: np.ndarray | None
+    absorbed: list[Var]
+
+
 class FuseGatedMatmul(Rule):
     """The gated half of an MLP."""
 
     name = "gated_mlp"
     anchors = ("relax.multiply",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         for gate, up in (graph.value(var).args, reversed(list(graph.value(var).args))):
             function = activation_of(graph, gate)
             if function is None or shape_of(gate) != shape_of(up) or dtype_of(var) != "float32":
@@ -33,10 +42,10 @@ class FuseGatedMatmul(Rule):
             pair = _two_products(graph, gate, up) or _halves(graph, gate, up)
             if pair is not None:
                 _check_own(graph, var, [gate, *pair[-1]])
-                return function, gate, *pair
+                return _Found(function, gate, *pair)
         return None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         function, gate, x, weight, bias, absorbed = found
         lead, (k, twice) = shape_of(var)[:-1], weight.shape
         op = GatedMatmul(lead, twice // 2, k, function, bias is not None)

@@ -9,7 +9,7 @@ product around ``1 + erf(...)`` and reads the argument as a polynomial, instead 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
@@ -26,17 +26,24 @@ _ARGUMENTS = {
 """Inner function -> the activation, its argument as a polynomial in x, and that in words."""
 
 
+class _Found(NamedTuple):
+    function: str
+    x: Expr
+    top: Var
+    absorbed: list[Var]
+
+
 class FuseGelu(Rule):
     """The exact form and the tanh approximation."""
 
     name = "gelu"
     anchors = (*_ARGUMENTS, *_OPERATORS)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         name = graph.op_name(var)
         if name in _OPERATORS:
             check_dtype(var)
-            return _OPERATORS[name], graph.value(var).args[0], var, []
+            return _Found(_OPERATORS[name], graph.value(var).args[0], var, [])
         function = name.removeprefix("relax.")
         plus_one = graph.only_user(var)
         if plus_one is None or graph.op_name(plus_one) != "relax.add":
@@ -58,9 +65,9 @@ class FuseGelu(Rule):
         check_dtype(x)
         if shape_of(x) != shape_of(top):
             raise Miss(f"x has shape {shape_of(x)}, the result {shape_of(top)}")
-        return _ARGUMENTS[name][0], x, top, absorbed
+        return _Found(_ARGUMENTS[name][0], x, top, absorbed)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         function, x, top, absorbed = found
         replace_by_activation(graph, top, function, x, absorbed)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.relax_passes.rewriting.graph import Graph, is_image, shape_of
@@ -19,10 +17,10 @@ class FusePool2d(Rule):
     counted = False
     anchors = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Pool2d, Expr] | None:
         return pool_of(graph, var)
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Pool2d, Expr]) -> None:
         op, x = found
         graph.replace(var, graph.call_function(op.workload(), op.label, [x], var))
 

@@ -50,7 +50,7 @@ class FuseQuantized(Rule):
     name = "quantized"
     anchors = ("relax.matmul", "relax.nn.conv2d")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
         if dtype_of(var) == "int32":
             return self._integers(graph, var, call)

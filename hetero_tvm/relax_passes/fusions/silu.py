@@ -5,8 +5,6 @@ The sigmoid may be an operator or written ``1 / (1 + exp(-x))``, also with x as 
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
@@ -21,7 +19,7 @@ class _Gated(Rule):
     slope = 1.0
     anchors = ("relax.multiply", "relax.divide", "relax.nn.silu")
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, list[Var]] | None:
         call = graph.value(var)
         if call.op.name == "relax.nn.silu":
             if self.function != "silu":
@@ -42,7 +40,7 @@ class _Gated(Rule):
                 return x, absorbed
         return None
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, list[Var]]) -> None:
         x, absorbed = found
         replace_by_activation(graph, var, self.function, x, absorbed)
 

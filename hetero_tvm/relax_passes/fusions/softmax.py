@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hetero_tvm.host.tvm import Var
+from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -17,7 +15,7 @@ class FuseSoftmax(Rule):
     counted = False
     anchors = ("relax.nn.softmax",)
 
-    def match(self, graph: Graph, var: Var) -> Any | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Softmax, list[Expr]] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
         if int(call.attrs.axis) % len(shape) != len(shape) - 1:
@@ -26,6 +24,6 @@ class FuseSoftmax(Rule):
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
         return Softmax(shape[:-1], shape[-1]), [call.args[0]]
 
-    def rewrite(self, graph: Graph, var: Var, found: Any) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Softmax, list[Expr]]) -> None:
         op, operands = found
         graph.replace(var, graph.call_function(op.workload(), op.label, operands, var))

@@ -170,7 +170,7 @@ class Graph:
         return self._builder.get()
 
     # writing -----------------------------------------------------------------------------------
-    def rewrite(self, step: Callable[..., None], var: Var, found: Any) -> list[Any]:
+    def rewrite(self, step: Callable[..., None], var: Var, found: Any) -> list[Var]:
         """Run ``step(self, var, found)``; returns the variables that it wrote, ``var`` if there are none."""
         self._written = []
         step(self, var, found)

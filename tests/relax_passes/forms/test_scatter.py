@@ -15,7 +15,7 @@ def rows(*values):
 
 
 def elements(values, shape, axis):
-    """The same places for all indices of the other axes."""
+    """Places that are the same for all indices of the other axes."""
     along = [1] * len(shape)
     along[axis] = -1
     wanted = [*shape]
@@ -32,7 +32,7 @@ def nd(data, places, updates, reduction="update"):
 
 
 def expected(data, places, updates, axis, add):
-    """By NumPy; ``axis`` is None for rows."""
+    """Result of the scatter in NumPy; ``axis`` is None for rows."""
     after = data.copy()
     if axis is None:
         at = (places.reshape(-1),)

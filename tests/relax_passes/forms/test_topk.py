@@ -22,7 +22,7 @@ CASES = {
 @pytest.mark.parametrize("x, k, axis, largest", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("field", [0, 1])
 def test_the_results_stay(x, k, axis, largest, field):
-    """Of equal values the first is taken first."""
+    """Equal values are taken in their order."""
 
     def build(v):
         return op.topk(v, k, axis, "both", largest, "int64")[field]

@@ -57,7 +57,7 @@ def test_broadcasts(x, y):
 
 
 def test_constant_matrices_of_experts():
-    """One constant matrix is a matmul's weight; several are a batched product."""
+    """A single constant matrix is a matmul's weight; several are a batched product."""
 
     def product(*shape):
         after = run({"x": (7, 4)}, lambda e, x: e(op.matmul(x, constant(weights(*shape)))))

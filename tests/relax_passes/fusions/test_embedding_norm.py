@@ -49,7 +49,7 @@ def build(body, inputs):
 
 
 def same(before, after, rows=5):
-    """The same numbers, for indices from -rows to rows - 1."""
+    """Check that both modules compute the same, for indices from -rows to rows - 1."""
     generator = np.random.default_rng(3)
     shapes = [[int(e) for e in p.ty.shape] for p in before["main"].params]
     arrays = [generator.integers(-rows, rows, shape).astype("float64") for shape in shapes]

@@ -1,4 +1,4 @@
-"""What follows a product with a constant weight joins it, in order, and nothing else does."""
+"""Bias, activations and residuals join a product with a constant weight in order; nothing else does."""
 
 import numpy as np
 import pytest

@@ -73,7 +73,7 @@ def test_depthwise_converts_its_plain_input():
 
 
 def test_elementwise_between_convolutions_stays_in_blocks():
-    """Also where zero does not stay zero in the lanes past the channels, and with zeros around."""
+    """Lanes past the channels become zero again where an operator moves zero, and so do zeros around."""
 
     def body(emit, x):
         y = conv(emit, x, 6)
@@ -96,7 +96,7 @@ def test_elementwise_after_zeros_around_reads_a_slice():
 
 
 def test_regions_take_the_cheaper_layout():
-    """One small border to the plain side does not pull a large region off its blocks, and vice versa."""
+    """A small border to the plain side does not pull a large region off its blocks, and vice versa."""
     wide = {"x": (1, 3, 6, 5), "p": (1, 4, 6, 5), "q": (1, 4, 6, 5)}
 
     def mostly_plain(emit, x, p, q):

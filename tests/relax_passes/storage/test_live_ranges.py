@@ -13,7 +13,7 @@ from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, analyse
 
 
 def explicit(module):
-    """As the planner sees it."""
+    """A module in the form that the planner sees."""
     passes = (
         relax.transform.ToNonDataflow(), relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

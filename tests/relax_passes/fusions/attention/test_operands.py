@@ -131,7 +131,7 @@ def test_learned_queries(lead):
 
 
 def test_broadcast_batch():
-    """One sequence of queries, keys and values, masked in two ways: the result has two rows."""
+    """A sequence of queries, keys and values, masked in two ways: the result has two rows."""
     shapes = {"q": (1, S, WIDTH), "k": (1, S, WIDTH), "v": (1, S, WIDTH), "mask": (B, 1, 1, S)}
 
     def body(emit, q, k, v, mask):

@@ -34,7 +34,7 @@ def rope(emit, x, cos, sin, interleaved=False, **more):
 
 
 def by_parts(emit, x, cos, sin, interleaved=False):
-    """As ONNX defines RotaryEmbedding: tables of one value per pair."""
+    """RotaryEmbedding as ONNX defines it: tables of one value per pair."""
     shape = [int(e) for e in x.ty.shape]
     half = shape[-1] // 2
     ends = ((0, half, 1), (half, shape[-1], 1)) if not interleaved else ((0, 2**63 - 1, 2), (1, 2**63 - 1, 2))

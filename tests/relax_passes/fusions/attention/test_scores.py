@@ -102,7 +102,7 @@ def test_a_lower_triangle_with_another_offset_stays_a_mask():
 
 
 def test_fewer_keys_than_queries_are_not_causal():
-    """Its first queries would see nothing, of which a mask and a causal kernel make different numbers."""
+    """The first queries see nothing, of which a mask and a causal kernel make different numbers."""
     shapes = {"q": (B, S, WIDTH), "k": (B, 2, WIDTH), "v": (B, 2, WIDTH)}
     found, _ = fused(lambda e, *t: attention(e, *t, causal_scores("add")), shapes)
     assert not found.causal and found.mask == (1, 1, S, 2)
