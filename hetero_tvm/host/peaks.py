@@ -12,7 +12,7 @@ from hetero_tvm.host.cpu import MIB, caches
 
 
 def measure_peak(threads: int | None = None) -> float:
-    """Measured f32 FMA peak of ``threads`` pinned threads together, in GFLOP/s.
+    """Measure the f32 FMA peak of ``threads`` pinned threads together, in GFLOP/s.
 
     ``threads`` defaults to one per available core.  Takes about 0.1 s (the first call also
     compiles a small C++ source).  Raises ``NativeBuildError`` without a C++ compiler.
@@ -22,7 +22,7 @@ def measure_peak(threads: int | None = None) -> float:
 
 
 def measure_bandwidth(threads: int | None = None) -> float:
-    """Measured rate at which ``threads`` pinned threads read main memory together, in GB/s.
+    """Measure the rate at which ``threads`` pinned threads read main memory together, in GB/s.
 
     Reads a buffer of four times the last-level cache (64 to 1024 MiB in all).
     """
@@ -32,6 +32,7 @@ def measure_bandwidth(threads: int | None = None) -> float:
 
 
 def _cores_for(threads: int | None) -> list[int]:
+    """Core of each thread; cores serve again when there are fewer."""
     cores = available_cores()
     count = len(cores) if threads is None else threads
     if count < 1:
@@ -39,12 +40,12 @@ def _cores_for(threads: int | None) -> list[int]:
     return [cores[i % len(cores)] for i in range(count)]
 
 
-def _c_ints(values: Sequence[int]):
+def _c_ints(values: Sequence[int]) -> ctypes.Array[ctypes.c_int]:
     return (ctypes.c_int * len(values))(*values)
 
 
 @functools.lru_cache(maxsize=1)
-def _peak_library():
+def _peak_library() -> ctypes.CDLL:
     from hetero_tvm.host import native  # brings much that facts alone do not need
 
     path = native.compile_shared(["host/cpp/peak.cc"], flags=["-O3", "-march=native"], name="peak")

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DeviceCost:
-    """What a device counted in one call.
+    """Cost of one call as a device counted it.
 
     Parameters
     ----------

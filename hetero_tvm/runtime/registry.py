@@ -1,4 +1,4 @@
-"""What runs an exported library, by the kind of its target.
+"""Registry of the functions that open exported libraries, by the kind of their target.
 
 A kind that needs more than TVM's runtime on the host brings an opener ``(path, manifest, pinning, device,
 cuda_graph) -> Library`` that refuses what cannot run here and returns a :class:`Library` of its own.  Other
@@ -25,7 +25,7 @@ _PLAIN = ("cpu",)
 
 
 def opener(kind: str) -> Callable[..., Library] | None:
-    """What opens libraries of a kind; None where a plain :class:`Library` does."""
+    """Function that opens libraries of a kind; None where a plain :class:`Library` does."""
     if kind in _BUILTIN:
         module, _, name = _BUILTIN[kind].partition(":")
         return getattr(importlib.import_module(module), name)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -77,7 +78,7 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(op_type, list(inputs), results, name=name, **attributes))
         return results
 
-    def const(self, value, dtype=None) -> str:
+    def const(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Add a ``Constant`` node; Python ints become int64, floats float32."""
         array = np.asarray(value)
         if dtype is None and array.dtype.kind == "f":

@@ -88,7 +88,7 @@ class Cell:
 
 
 class Rnn(Cell):
-    """One gate."""
+    """Plain recurrent cell: a single gate."""
 
     gates, activations = 1, ("Tanh",)
 
@@ -101,7 +101,7 @@ class Rnn(Cell):
 
 
 class Gru(Cell):
-    """Gates z, r, n.  With ``linear_before_reset`` (PyTorch's form) one product serves all three."""
+    """Gated recurrent unit with gates z, r, n; ``linear_before_reset`` (PyTorch): one product for all three."""
 
     gates, activations = 3, ("Sigmoid", "Tanh")
 
@@ -125,7 +125,7 @@ class Gru(Cell):
 
 
 class Lstm(Cell):
-    """Gates i, o, f, g."""
+    """Long short-term memory with gates i, o, f, g."""
 
     gates, activations = 4, ("Sigmoid", "Tanh", "Tanh")
 

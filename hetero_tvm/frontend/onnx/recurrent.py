@@ -19,9 +19,9 @@ from hetero_tvm.frontend.onnx.cells import CELLS, Activation, Cell, Step, activa
 from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
 
 _FAN = 16
-"""Most parts of one Split or Concat."""
+"""Largest number of parts of one Split or Concat."""
 _MOST_STEPS = 4096
-"""Most time steps, since each is written out."""
+"""Largest number of time steps, since each is written out."""
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 

@@ -84,11 +84,11 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.marks: set[str] = set()
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
 
-    def _check_for_unsupported_ops(self, graph):
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
-    def _construct_nodes(self, graph):
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
             self.at = node
             super()._construct_nodes(SimpleNamespace(node=[node]))
@@ -100,7 +100,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.order.append((node.name, first.name if isinstance(first, relax.Var) else None))
         self.at = None
 
-    def _convert_operator(self, op_name, inputs, attrs, opset):
+    def _convert_operator(
+        self, op_name: str, inputs: list[relax.Expr | None], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
         try:
             if op_name == "Clip" and _numeric_bounds(inputs[1:3]):
                 return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
@@ -128,7 +130,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         except Exception as error:
             raise _Failed(self.at, error) from error
 
-    def _settle(self, node: onnx.NodeProto, name: str, value):
+    def _settle(self, node: onnx.NodeProto, name: str, value: Any) -> Any:
         """Bind a result; refuses one whose type is not what ONNX inferred."""
         if isinstance(value, relax.ShapeExpr):
             value = relax.const([int(dim) for dim in value.values], "int64")
@@ -346,13 +348,13 @@ class _Renamer(relax.PyExprMutator):
         if binding.var.name not in self.marks:
             super().visit_var_binding_(binding)
 
-    def visit_dataflow_var_def_(self, var):
+    def visit_dataflow_var_def_(self, var: relax.Var) -> relax.Var:
         return self._define(var, relax.DataflowVar)
 
-    def visit_var_def_(self, var):
+    def visit_var_def_(self, var: relax.Var) -> relax.Var:
         return self._define(var, relax.Var)
 
-    def _define(self, var, kind):
+    def _define(self, var: relax.Var, kind: type[relax.Var]) -> relax.Var:
         if var.name not in self.names:
             return var
         renamed = kind(self.names[var.name], var.ty)
