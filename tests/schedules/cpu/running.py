@@ -22,6 +22,12 @@ MACHINES = {
 }
 """Machines to emit for; LLVM splits vectors that this CPU lacks, so every kernel runs everywhere."""
 
+MOST_ROWS = {
+    16: {1: 14, 2: 6, 3: 4, 4: 2, 5: 2, 6: 1, 7: 1},
+    32: {1: 30, 2: 14, 3: 9, 4: 6, 5: 5, 6: 4, 7: 3, 8: 2},
+}
+"""Vector registers of a machine -> vectors of a register tile -> the most rows that do not spill."""
+
 SWEPT = [
     pytest.param(machine, id=name, marks=() if name == "avx2" else pytest.mark.exhaustive)
     for name, machine in MACHINES.items()

@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
+    MOST_ROWS,
     SWEPT,
     check_points,
     check_shapes,
@@ -89,6 +90,8 @@ def test_default_is_a_choice_and_features_are_finite():
         for op in ops:
             point = SPACE.default(op, machine)
             SPACE.check(op, point, machine)
+            for rows, vectors in SPACE.knobs(op, machine)[0].choices:
+                assert rows <= MOST_ROWS[machine.registers][vectors]
             values = SPACE.features(op, point, machine)
             assert np.isfinite(values).all()
             lengths.add(len(values))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.schedules.cpu.images.conv2d_blocked import WINOGRAD, BlockedConv2dSpace
-from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on
 from tests.schedules.cpu.running import (
     MACHINES,
     SWEPT,
@@ -21,57 +21,23 @@ from tests.schedules.cpu.running import (
     point_runners,
 )
 
-SPACE, DEPTHWISE = BlockedConv2dSpace(), DepthwiseSpace()
+SPACE = BlockedConv2dSpace()
 AVX2 = MACHINES["avx2"]
-PAD = (1, 1, 1, 1)
-WINOGRAD_ERROR = 6e-6
-"""Of the largest value: transforms with factors up to 5 around sums of a few channels."""
-
-
-def on(machine, op, x="", y="", residual=""):
-    """The op in blocks of the machine's lanes; texts give halos, None leaves X plain."""
-    block = f"NCHW{machine.lanes}c"
-    layouts = {"y_layout": block + y, "residual_layout": block + residual}
-    return dataclasses.replace(op, x_layout="NCHW" if x is None else block + x, **layouts)
 
 
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
         on(machine, Conv2d(1, 3, 14, 13, 7, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=("bias", "relu")), None),
-        on(machine, Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")),
-           "+1,2,2,1", "+1,1,1,1", "+0,1,2,3"),
+        on(
+            machine,
+            Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")),
+            *("+1,2,2,1", "+1,1,1,1", "+0,1,2,3"),
+        ),
         on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), epilogue=("bias", "residual", "relu"))),
         on(machine, Conv2d(1, 20, 9, 11, 35, (1, 1), (2, 2), epilogue=("residual", "bias", "sigmoid"))),
-    ]  # fmt: skip
+    ]
     check_shapes(SPACE, ops, machine, WINOGRAD_ERROR)
-
-
-@pytest.mark.parametrize("machine", SWEPT)
-@pytest.mark.parametrize("method", WINOGRAD)
-def test_winograd(machine, method):
-    """Whole and partial tiles, one and several blocks of tiles, panels past the filters, zeros around."""
-    ops = [
-        on(machine, Conv2d(2, 20, 9, 11, 35, (3, 3), padding=PAD, epilogue=("bias", "residual", "relu")),
-           "+1,2,2,1", "+1,1,1,1", "+0,1,2,3"),
-        on(machine, Conv2d(1, 16, 8, 8, 4, (3, 3), padding=(0, 1, 2, 1), epilogue=("residual", "bias")),
-           "+1,1,2,1"),
-        on(machine, Conv2d(1, 3, 3, 1, 5, (3, 3), padding=PAD, epilogue=("relu",)), "+1,1,1,1"),
-    ]  # fmt: skip
-    for op, blocks, groups in zip(ops, (1, 2, 1), (2, 1, 1), strict=True):
-        tile = SPACE.knobs(op, machine)[1].choices[-1]
-        points = [
-            {"method": method, "tile": tile, "blocks": blocks, "groups": groups},
-            {**SPACE.default(op, machine), "method": method},
-        ]
-        check_points(SPACE, op, points, machine, tolerance=WINOGRAD_ERROR)
-
-
-def test_winograd_is_exact_enough_over_many_channels():
-    """Close to what a plain float32 sum has: the points of the construction are chosen for that."""
-    op = on(AVX2, Conv2d(1, 64, 12, 12, 8, (3, 3), padding=PAD), "+1,1,1,1")
-    point = {**SPACE.default(op, AVX2), "method": "winograd4"}
-    check_points(SPACE, op, [point], AVX2, tolerance=3e-6)
 
 
 def test_method_by_size_of_the_image():
@@ -83,17 +49,6 @@ def test_method_by_size_of_the_image():
     assert SPACE.default(small, machine)["method"] == "direct"
     for op in (dataclasses.replace(large, strides=(2, 2)), dataclasses.replace(large, groups=4)):
         assert SPACE.knobs(op, machine)[0].choices == ("direct",)
-
-
-@pytest.mark.parametrize("machine", SWEPT)
-def test_every_choice_computes_the_depthwise_convolution(machine):
-    ops = [
-        on(machine, Conv2d(2, 20, 7, 9, 20, (3, 3), padding=PAD, groups=20, epilogue=("bias", "residual")),
-           "+1,2,2,1", "+1,1,1,1", "+1,1,1,1"),
-        on(machine, Conv2d(1, 4, 5, 5, 4, (3, 3), (2, 2), PAD, groups=4, epilogue=("bias", "sigmoid")),
-           "+1,1,1,1"),
-    ]  # fmt: skip
-    check_shapes(DEPTHWISE, ops, machine)
 
 
 @pytest.mark.parametrize(
@@ -128,21 +83,26 @@ def test_random_shapes_and_points(data):
     draw = data.draw
     machine = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
     channels = draw(st.integers(1, 40))
-    depthwise = draw(st.booleans())
-    space = DEPTHWISE if depthwise and channels > 1 else SPACE
     small, size = st.integers(1, 3), st.integers(1, 18)
-    filters = channels if space is DEPTHWISE else draw(st.integers(1, 40))
     pair, padding = st.tuples(small, small), draw(st.tuples(*[st.integers(0, 2)] * 4))
     steps = st.lists(st.sampled_from(["bias", "residual", "relu", "sigmoid"]), max_size=3, unique=True)
     op = Conv2d(
-        draw(st.integers(1, 2)), channels, draw(size), draw(size), filters, draw(pair), draw(pair),
-        padding, draw(pair), channels if space is DEPTHWISE else 1, tuple(draw(steps)),
-    )  # fmt: skip
+        batch=draw(st.integers(1, 2)),
+        channels=channels,
+        height=draw(size),
+        width=draw(size),
+        filters=draw(st.integers(1, 40)),
+        kernel=draw(pair),
+        strides=draw(pair),
+        padding=padding,
+        dilation=draw(pair),
+        epilogue=tuple(draw(steps)),
+    )
     more = draw(st.sampled_from(["", "+1,0,2,1"]))
     op = on(machine, op, "+" + ",".join(str(p + draw(st.integers(0, 1))) for p in padding), more, more)
-    assume(space.refuses(op, machine) is None)
-    point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in space.knobs(op, machine)}
-    check_points(space, op, [point], machine, tolerance=WINOGRAD_ERROR)
+    assume(SPACE.refuses(op, machine) is None)
+    point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
+    check_points(SPACE, op, [point], machine, tolerance=WINOGRAD_ERROR)
 
 
 def test_default_is_a_choice_and_features_are_finite():
@@ -151,17 +111,14 @@ def test_default_is_a_choice_and_features_are_finite():
         (Conv2d(1, 3, 224, 224, 64, (7, 7), (2, 2), (3, 3, 3, 3)), None),
         (Conv2d(1, 2048, 7, 7, 512, (1, 1)), ""),
         (Conv2d(1, 1, 1, 1, 1, (1, 1)), ""),
-        (Conv2d(1, 96, 112, 112, 96, (3, 3), (2, 2), PAD, groups=96), "+1,1,1,1"),
-        (Conv2d(8, 960, 7, 7, 960, (5, 5), padding=(2,) * 4, groups=960), "+2,2,2,2"),
     ]
     for machine in MACHINES.values():
         for op, x in ops:
-            space = DEPTHWISE if op.groups > 1 else SPACE
             op = on(machine, op, x)
-            assert space.refuses(op, machine) is None
-            point = space.default(op, machine)
-            space.check(op, point, machine)
-            assert np.isfinite(space.features(op, point, machine)).all()
+            assert SPACE.refuses(op, machine) is None
+            point = SPACE.default(op, machine)
+            SPACE.check(op, point, machine)
+            assert np.isfinite(SPACE.features(op, point, machine)).all()
 
 
 def test_refusals():
@@ -175,10 +132,6 @@ def test_refusals():
     assert "do not fit" in SPACE.refuses(on(AVX2, grouped, "+1,1,1,1"), AVX2)
     depthwise = dataclasses.replace(op, groups=8)
     assert SPACE.refuses(on(AVX2, depthwise, "+1,1,1,1"), AVX2) == "depthwise"
-    assert "without the padding" in DEPTHWISE.refuses(on(AVX2, depthwise), AVX2)
-    assert "not all in blocks of 8" in DEPTHWISE.refuses(depthwise, AVX2)
-    assert DEPTHWISE.refuses(op, AVX2) == "not depthwise"
-    assert DEPTHWISE.refuses(Softmax((3,), 4), AVX2) == "not a convolution"
     empty = on(AVX2, Conv2d(1, 8, 2, 2, 8, (3, 3)))
     assert SPACE.refuses(empty, AVX2) == "an extent is zero"
 
@@ -199,6 +152,3 @@ def test_no_heap_for_the_register_tile():
     op = on(AVX2, Conv2d(1, 8, 10, 10, 8, (3, 3), padding=PAD, epilogue=("bias", "relu")), "+1,1,1,1")
     direct = {**SPACE.default(op, AVX2), "method": "direct"}
     assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, direct, AVX2))
-    depthwise = dataclasses.replace(op, groups=8)
-    kernel = DEPTHWISE.emit(depthwise, DEPTHWISE.default(depthwise, AVX2), AVX2)
-    assert "TVMBackendAllocWorkspace" not in llvm_of(kernel)

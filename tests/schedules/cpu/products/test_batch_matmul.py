@@ -7,7 +7,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes, point_runners
+from tests.schedules.cpu.running import MACHINES, MOST_ROWS, SWEPT, check_shapes, point_runners
 
 SPACE = BatchMatmulSpace()
 
@@ -55,6 +55,8 @@ def test_defaults_and_refusals():
     for machine in MACHINES.values():
         for op in (plain((2,), 1, 1, 1), plain((1,), 300, 1000, 64), attention_like(1, 128, 12, 64)):
             SPACE.check(op, SPACE.default(op, machine), machine)
+            for rows, vectors in SPACE.knobs(op, machine)[0].choices:
+                assert rows <= MOST_ROWS[machine.registers][vectors]
     assert SPACE.refuses(Matmul((3,), 4, 5), avx2) == "not a product of two computed tensors"
     assert SPACE.refuses(plain((0,), 4, 5, 6), avx2) == "an extent is zero"
     assert "does not fit" in SPACE.refuses(plain((1,), 4, 5, 1 << 20), avx2)

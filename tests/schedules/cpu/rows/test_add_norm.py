@@ -6,13 +6,13 @@ from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.normalization import Normalize
 from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from tests.schedules.cpu.rows.helpers import LENGTHS
-from tests.schedules.cpu.running import MACHINES, check_shapes
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes
 
 SPACE = AddNormSpace()
 AVX2 = MACHINES["avx2"]
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_residual_and_norm_in_every_chunking(machine):
     ops = [AddNorm((2, 7), n, (2, 7, n), 1e-5, centered=n % 2 == 1, kept=n != 3) for n in LENGTHS]
     ops += [AddNorm((3, 5), 20, (5, 20), 1e-5), AddNorm((2, 3), 9, (9,), 1e-5, False, False, kept=False)]

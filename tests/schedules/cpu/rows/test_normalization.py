@@ -8,20 +8,20 @@ from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.rows.helpers import LENGTHS, check_bad_values_stay_in_their_row, check_defaults
-from tests.schedules.cpu.running import MACHINES, check_points, check_shapes
+from tests.schedules.cpu.running import MACHINES, SWEPT, check_points, check_shapes
 
 SPACE = NormalizeSpace()
 AVX2 = MACHINES["avx2"]
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_norms_in_every_chunking(machine):
     ops = [Normalize((2, 7), n, 1e-5, centered=n % 2 == 1) for n in LENGTHS]
     ops += [Normalize((1,), 77, 1e-5, shifted=False), Normalize((), 16, 1e-3, centered=False, shifted=False)]
     check_shapes(SPACE, ops, machine)
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", SWEPT)
 def test_norms_of_rows_at_strides(machine):
     # Heads of a packed projection [2, 5, 3 * 4 * 7]: the second third, heads before positions; and no lead.
     ops = [Normalize((2, 4, 5), 7, 1e-5, source=(2, 5, 84), place=(28, 420, 7, 84))]
