@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from hetero_tvm.machines.npu.spec import BANK_BYTES
 
 Dims = list[tuple[int, int]]
-"""(extent, stride in bytes), outermost first."""
+"""Dimensions of an access, (extent, stride in bytes), outermost first."""
 
 
-def normalize(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[Dims, int]:
-    """Drop extents of 1, merge what is contiguous: outer dimensions and the bytes of one run."""
-    dims = [(n, s) for n, s in zip(extents, strides, strict=True) if n > 1]
+def _runs(extents: Sequence[int], strides: Sequence[int], width: int) -> tuple[Dims, int]:
+    """Outer dimensions of an access, and the bytes of one contiguous run.
+
+    Without dimensions of stride 0, which repeat the same bytes; dimensions that continue each other are one.
+    """
+    dims = [(n, s) for n, s in zip(extents, strides, strict=True) if n > 1 and s != 0]
     run = width
     while dims and dims[-1][1] == run:
         run *= dims.pop()[0]
@@ -29,18 +32,12 @@ def normalize(extents: Sequence[int], strides: Sequence[int], width: int) -> tup
     return merged, run
 
 
-def distinct(extents: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Without the dimensions of stride 0, which repeat the same bytes."""
-    kept = [(n, s) for n, s in zip(extents, strides, strict=True) if s != 0]
-    return [n for n, _ in kept], [s for _, s in kept]
-
-
 def granules(extents: Sequence[int], strides: Sequence[int], width: int) -> int:
     """Bank-wide pieces that an access reads or writes: every run begins a new one.
 
     Repeated elements (stride 0) are fetched once per outer step that moves.
     """
-    dims, run = normalize(*distinct(extents, strides), width)
+    dims, run = _runs(extents, strides, width)
     return math.prod(n for n, _ in dims) * -(-run // BANK_BYTES)
 
 
@@ -51,10 +48,9 @@ def bank_cycles(extents: Sequence[int], strides: Sequence[int], width: int, byte
     may hit few banks: a step of all banks is served one run per cycle.
     """
     banks = bytes_per_cycle // BANK_BYTES
-    dims, run = normalize(*distinct(extents, strides), width)
-    pieces = math.prod(n for n, _ in dims) * -(-run // BANK_BYTES)
+    dims, run = _runs(extents, strides, width)
     usable = banks
     if dims and dims[-1][1] % BANK_BYTES == 0:
         step = abs(dims[-1][1]) // BANK_BYTES
         usable = min(banks, banks // math.gcd(banks, step) * -(-run // BANK_BYTES))
-    return pieces / usable
+    return granules(extents, strides, width) / usable

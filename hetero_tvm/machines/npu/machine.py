@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.machines.npu.numbers import NAMES, numpy_dtype
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.machines.roofs import Roofs
@@ -28,7 +29,7 @@ class NpuMachine:
 
     spec: NPUSpec
     dtype: str
-    host: Any
+    host: CpuModel
 
     @property
     def short(self) -> str:
@@ -63,11 +64,11 @@ class NpuMachine:
         return 1
 
     def codegen_target(self) -> dict[str, Any]:
-        """The host's; the search machinery wants one, and no code is generated for it."""
+        """Configuration of the host's code; the search wants one, and no code is generated for it."""
         return self.host.codegen_target()
 
     def roofs(self) -> Roofs:
-        """Peak of the matrix unit and of DRAM: what reports compare with.  Tasks count float32 bytes, of
+        """Peaks of the matrix unit and of DRAM, with which reports compare.  Tasks count float32 bytes, of
         which half cross, so DRAM counts twice."""
         clock = self.spec.clock_ghz
         return Roofs(2.0 * self.spec.macs_per_cycle() * clock, 2.0 * self.spec.dram_bytes_per_cycle * clock)

@@ -1,4 +1,4 @@
-"""What one NPU can do: sizes, rates, latencies, energy.  Presets are in ``presets.toml``.
+"""Description of one NPU: sizes, rates, latencies, energy.  Presets are in ``presets.toml``.
 
 Sizes are bytes, rates bytes or elements per cycle, times cycles of the NPU's one clock.
 """
@@ -10,7 +10,7 @@ import functools
 import importlib.resources
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ BANK_BYTES = 32
 """Width of one scratchpad bank, and the granule in which strided accesses are counted."""
 SCRATCHPADS = ("l1", "l0a", "l0b", "l0c", "ub")
 MOST_ENERGY = 1e12
-"""Picojoules of one event."""
+"""Greatest number of picojoules of one event."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class NPUSpec:
 
     name: str
     matrix_block: tuple[int, int, int]
-    """M, N, K multiplied and accumulated per cycle for f16 and bf16; K doubles for int8."""
+    """M, N, K of the product that is accumulated per cycle for f16 and bf16; K doubles for int8."""
     vector_lanes: int
-    """f16, bf16 or int8 elements per cycle; half as many when an operand has 4 bytes."""
+    """Elements per cycle of f16, bf16 or int8; half as many when an operand has 4 bytes."""
     clock_ghz: float
     l1_kib: int
     l0a_kib: int
@@ -72,21 +72,21 @@ class NPUSpec:
     l0c_to_ub: int
     """Bytes per cycle, counted in the four-byte accumulators; also the path from UB to L1."""
     dram_bytes_per_cycle: float
-    """Shared by the two DMA engines."""
+    """Bytes per cycle that the two DMA engines share."""
     dram_latency: int
-    """From request to first byte (load), from last byte to acknowledge (store)."""
+    """Cycles from request to first byte (load), from last byte to acknowledge (store)."""
     issue_cycles: int
-    """Spent by a queue on every instruction before it starts, flags and barriers included."""
+    """Cycles that a queue spends on every instruction before it starts, flags and barriers included."""
     transcendental_divisor: int = 4
-    """exp, log, erf, tanh, sigmoid, sqrt, rsqrt, reciprocal and div run at 1/this of the rate."""
+    """Factor by which exp, log, erf, tanh, sigmoid, sqrt, rsqrt, reciprocal and div are slower."""
     ub_bytes_per_cycle: int = 0
-    """All banks of the unified buffer together; 0 means 8 times the lanes (four 2-byte operands)."""
+    """Bytes per cycle of all banks of the unified buffer; 0: 8 times the lanes (four 2-byte operands)."""
     dma_outstanding: int = 8
     """Descriptors of one DMA engine under way at once: hides the latency."""
     events: int = 32
-    """Event ids of every pair of queues."""
+    """Number of event ids of every pair of queues."""
     alignment: int = 32
-    """Bytes; for tiles in L0A, L0B, L0C and for DRAM allocations.  Others: element size."""
+    """Bytes by which tiles in L0A, L0B, L0C and DRAM allocations are aligned; others by their element."""
     dram_mib: int = 4096
     energy_pj: Energy = field(default_factory=Energy)
 
@@ -111,7 +111,7 @@ class NPUSpec:
         return self.dram_mib * MIB
 
     def block(self, dtype: str) -> tuple[int, int, int]:
-        """M, N, K per cycle for operands of ``dtype`` (f16, bf16, i8)."""
+        """M, N, K of the product per cycle for operands of ``dtype`` (f16, bf16, i8)."""
         m, n, k = self.matrix_block
         return m, n, 2 * k if dtype == "i8" else k
 
@@ -128,6 +128,7 @@ class NPUSpec:
     # --- text --------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
+        """Fields by name, energies as a table of their own."""
         return dataclasses.asdict(self)
 
     def to_config(self) -> str:
@@ -141,7 +142,7 @@ class NPUSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str) -> NPUSpec:
-        """From a TOML table; unknown and missing keys are refused by name."""
+        """Spec of a TOML table.  Raises :class:`TargetError`, which names unknown and missing keys."""
         known = {f.name: f for f in dataclasses.fields(cls)}
         required = {key for key, f in known.items() if _has_no_default(f)} - {"name"}
         problems = [f"unknown key {key!r}" for key in values if key not in known]
@@ -170,7 +171,7 @@ class NPUSpec:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> NPUSpec:
-        """One machine per file, its keys at the top level.  Raises :class:`TargetError`."""
+        """Spec of a file: one machine, its keys at the top level.  Raises :class:`TargetError`."""
         path = Path(path)
         try:
             values = tomllib.loads(path.read_text())
@@ -183,7 +184,7 @@ class NPUSpec:
 
     @classmethod
     def preset(cls, name: str) -> NPUSpec:
-        """``edge``, ``mobile`` or ``datacenter``."""
+        """Spec of ``edge``, ``mobile`` or ``datacenter``.  Raises :class:`TargetError`."""
         tables = _presets()
         if name not in tables:
             raise TargetError(f"there is no NPU preset {name!r}", hint=f"presets: {', '.join(tables)}")
@@ -214,16 +215,29 @@ _HUGE = 1e300
 _LEAST_RATE = 1e-9
 # name -> least, greatest.  The greatest keep every quantity of the simulator within 53 bits.
 _INTEGERS = {
-    "vector_lanes": (8, 4096), "l1_kib": (1, 65536), "l0a_kib": (1, 16384), "l0b_kib": (1, 16384),
-    "l0c_kib": (1, 16384), "ub_kib": (1, 16384), "l1_to_l0a": (32, 16384), "l1_to_l0b": (32, 16384),
-    "l0c_to_ub": (32, 16384), "dram_latency": (0, 100_000), "issue_cycles": (0, 1000),
-    "transcendental_divisor": (1, 64), "ub_bytes_per_cycle": (32, 65536), "dma_outstanding": (1, 256),
-    "events": (1, 256), "alignment": (4, 4096), "dram_mib": (1, 1 << 20),
-}  # fmt: skip
+    "vector_lanes": (8, 4096),
+    "l1_kib": (1, 65536),
+    "l0a_kib": (1, 16384),
+    "l0b_kib": (1, 16384),
+    "l0c_kib": (1, 16384),
+    "ub_kib": (1, 16384),
+    "l1_to_l0a": (32, 16384),
+    "l1_to_l0b": (32, 16384),
+    "l0c_to_ub": (32, 16384),
+    "dram_latency": (0, 100_000),
+    "issue_cycles": (0, 1000),
+    "transcendental_divisor": (1, 64),
+    "ub_bytes_per_cycle": (32, 65536),
+    "dma_outstanding": (1, 256),
+    "events": (1, 256),
+    "alignment": (4, 4096),
+    "dram_mib": (1, 1 << 20),
+}
 _MULTIPLE_OF_BANK = ("l1_to_l0a", "l1_to_l0b", "l0c_to_ub", "ub_bytes_per_cycle")
 
 
-def _problems(spec: NPUSpec):
+def _problems(spec: NPUSpec | SimpleNamespace) -> Iterator[str]:
+    """Everything that is wrong with the values of a spec."""
     if not isinstance(spec.name, str) or not spec.name or not spec.name.isprintable() or "=" in spec.name:
         yield f"name must be a printable text without '=', got {spec.name!r}"
     for key, (least, greatest) in _INTEGERS.items():
