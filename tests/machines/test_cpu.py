@@ -1,0 +1,33 @@
+"""The description of a CPU: its JSON and the target that code is generated with."""
+
+import dataclasses
+
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.cpu import CpuModel
+
+MACHINE = CpuModel("znver3", ("avx2", "fma"), threads=6, disabled=("sse4a",), variant="dot")
+
+
+def test_json_keeps_every_field():
+    text = MACHINE.to_json()
+    assert CpuModel.from_json(text) == MACHINE
+    assert hash(CpuModel.from_json(text)) == hash(MACHINE), "lists become tuples again"
+    for field in dataclasses.fields(CpuModel):
+        assert f'"{field.name}"' in text
+
+
+def test_masked_features_are_switched_off_in_code():
+    assert MACHINE.codegen_target() == {
+        "kind": "llvm",
+        "mcpu": "znver3",
+        "num-cores": 6,
+        "mattr": ["-sse4a"],
+    }
+    target = tvm.target.Target(MACHINE.codegen_target())
+    has = tvm.target.codegen.target_has_features
+    assert has("avx2", target) and not has("sse4a", target)
+    assert "mattr" not in CpuModel("znver3").codegen_target()
+
+
+def test_loads_per_cycle():
+    assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 1.0]

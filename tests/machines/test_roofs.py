@@ -1,0 +1,39 @@
+"""Rooflines: the bound of a kernel, and peaks that a disturbed measurement must not lower."""
+
+import pytest
+
+from hetero_tvm import host
+from hetero_tvm.errors import NativeBuildError
+from hetero_tvm.machines import roofs
+from hetero_tvm.machines.roofs import Roofs
+
+
+def test_the_slower_of_arithmetic_and_traffic():
+    machine = Roofs(peak_gflops=100.0, bandwidth_gbs=10.0)
+    assert machine.least_seconds(flops=200_000_000_000, nbytes=10_000_000_000) == pytest.approx(2.0)
+    assert machine.least_seconds(flops=100_000_000_000, nbytes=30_000_000_000) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("machine", [Roofs(None, 10.0), Roofs(100.0, None), Roofs(None, None)])
+def test_an_unknown_peak_bounds_nothing(machine):
+    assert machine.least_seconds(1, 1) is None
+
+
+def test_the_higher_peaks_of_two_measurements():
+    assert Roofs(100.0, 8.0).or_higher(Roofs(90.0, 10.0)) == Roofs(100.0, 10.0)
+    assert Roofs(None, 8.0).or_higher(Roofs(90.0, None)) == Roofs(90.0, 8.0)
+    assert Roofs(None, None).or_higher(Roofs(None, None)) == Roofs(None, None)
+
+
+def test_measuring_asks_for_the_threads_of_the_kernels(monkeypatch):
+    monkeypatch.setattr(host, "measure_peak", lambda threads: 50.0 * threads)
+    monkeypatch.setattr(host, "measure_bandwidth", lambda threads: 10.0 + threads)
+    assert roofs.measure(2) == Roofs(100.0, 12.0)
+
+
+def test_without_a_compiler_there_are_no_roofs(monkeypatch):
+    def fail(threads):
+        raise NativeBuildError("no compiler")
+
+    monkeypatch.setattr(host, "measure_peak", fail)
+    assert roofs.measure(2) == Roofs(None, None)
