@@ -13,7 +13,6 @@ from benchmarks.gpu.results_file import ResultsFile
 from benchmarks.gpu.sections import section_named
 from hetero_tvm.search.measure.device_workers import DeviceWorkers
 from hetero_tvm.targets.registry import parse_target
-from tests.targets.cuda.fixtures import emulated  # noqa: F401
 
 OUT_OF_BOUNDS = """========= COMPUTE-SANITIZER
 hetero_tvm kernel softmax_5x100 default
@@ -90,7 +89,7 @@ def test_it_is_found_on_the_path(tmp_path, monkeypatch):
     assert sanitizer.find() == str(program)
 
 
-def test_the_process_launches_compiled_points(emulated):  # noqa: F811
+def test_the_process_launches_compiled_points(emulated):
     """On the emulated GPU, without a tool around it."""
     target = parse_target("cuda")
     points, _ = smoke.smoke_points([section_named("group_norm")], target, more=False)
