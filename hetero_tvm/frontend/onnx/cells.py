@@ -101,7 +101,7 @@ class Rnn(Cell):
 
 
 class Gru(Cell):
-    """Gated recurrent unit with gates z, r, n; ``linear_before_reset`` (PyTorch): one product for all three."""
+    """Gated recurrent unit with gates z, r, n; with ``linear_before_reset`` (PyTorch) one product."""
 
     gates, activations = 3, ("Sigmoid", "Tanh")
 

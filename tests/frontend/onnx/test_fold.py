@@ -1,10 +1,15 @@
 """Folding: shape arithmetic, branches, no-ops; what is huge or random is left alone."""
 
 import numpy as np
+import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm import zoo
+from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model, import_onnx
+from hetero_tvm.frontend.onnx.constants import ConstantPool
+from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, rename_inputs
 from hetero_tvm.reference import compare, run_reference, sample_inputs
 from tests.frontend.onnx.helpers import add_weight, against_original, operators, run_tvm, text_model
 
@@ -171,3 +176,130 @@ def test_shape_arithmetic_folds_away():
         left = {node.op_type for node in import_model(f"zoo:{name}").onnx_model.graph.node}
         assert not left & {"Shape", "ConstantOfShape", "Range", "Constant", "Identity", "Expand"} - {"Expand"}
         assert "Dropout" not in left
+
+
+# ---- single steps --------------------------------------------------------------------------
+
+
+def folded(body, types=None, opset=17):
+    """Operators that folding leaves, and the constants that it found."""
+    model = text_model(body, opset=opset)
+    pool = ConstantPool()
+    for tensor in model.graph.initializer:
+        pool.add_tensor(tensor)
+    del model.graph.initializer[:]
+    Folder(pool, {"": opset}).run(model.graph, dict(types or {}))
+    return [node.op_type for node in model.graph.node], {name: pool.array(name) for name in pool}
+
+
+def test_every_spelling_of_a_constant():
+    left, found = folded(
+        "g () => (float a) { a = Constant<value = float[2] {1, 2}>() b = Constant<value_int = 3>() "
+        "c = Constant<value_ints = [4, 5]>() d = Constant<value_float = 0.5>() "
+        "e = Constant<value_floats = [6.0]>() f = Constant<value_string = \"text\">() }"
+    )
+    assert left == ["Constant"]  # strings stay
+    kinds = {name: (array.dtype.name, array.tolist()) for name, array in found.items()}
+    assert kinds == {
+        "a": ("float32", [1, 2]),
+        "b": ("int64", 3),
+        "c": ("int64", [4, 5]),
+        "d": ("float32", 0.5),
+        "e": ("float32", [6.0]),
+    }
+    with pytest.raises(ModelError, match="2 values instead of one"):
+        folded("g () => (int64 a) { a = Constant<value_int = 3, value_float = 1.0>() }")
+
+
+SHORT_CUTS = {
+    "gather": "r = Gather<axis = 1>(d, i)",
+    "gather from the end": "r = Gather<axis = 0>(d, m)",
+    "concat": "r = Concat<axis = -1>(d, d, d)",
+    "unsqueeze": "r = Unsqueeze(s, z)",
+    "unsqueeze at the end": "r = Unsqueeze(d, two)",
+}
+
+
+@pytest.mark.parametrize("step", SHORT_CUTS.values(), ids=SHORT_CUTS.keys())
+def test_short_cuts_are_what_onnx_computes(step):
+    body = (
+        f"g () => (float[?] r) <int64[2,3] d = {{1, 2, 3, 4, 5, 6}}, int64[2] i = {{2, 0}}, "
+        f"int64 m = {{-1}}, int64 s = {{7}}, int64[1] z = {{0}}, int64[1] two = {{2}}> {{ {step} }}"
+    )
+    left, found = folded(body)
+    (expected,) = ReferenceEvaluator(text_model(body)).run(None, {})
+    assert left == [] and found["r"].dtype == expected.dtype
+    np.testing.assert_array_equal(found["r"], expected)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "r = RandomNormal<shape = [2]>()",
+        "r = RandomUniformLike(d)",
+        "r = DequantizeLinear(q, one, q)",
+        "r = Gather<axis = 0>(d, far)",  # outside: an error for run time
+        "r = Slice(x, one, far)",
+    ],
+)
+def test_random_quantized_and_impossible_nodes_stay(step):
+    left, found = folded(
+        "g (float[2] x) => (float[?] r) "
+        "<float[2] d = {1, 2}, int64 far = {9}, int8 q = {3}, float one = {1.0}> "
+        f"{{ {step} }}"
+    )
+    assert len(left) == 1 and "r" not in found
+
+
+def test_a_dropout_that_trains_stays():
+    body = (
+        "g (float[2] x) => (float[2] y) <float half = {{0.5}}, bool on = {{{on}}}> "
+        "{{ a = Dropout(x, half, on) y = Exp(a) }}"
+    )
+    assert folded(body.format(on=0))[0] == ["Exp"]
+    assert folded(body.format(on=1))[0] == ["Dropout", "Exp"]
+
+
+def test_a_branch_is_taken_with_its_constants():
+    left, found = folded(
+        "g (float[2] x) => (float[2] y) <bool c = {0}> { y = If(c) "
+        "<then_branch = a () => (float[2] p) { p = Sin(x) }, "
+        "else_branch = b () => (float[2] p) <float[2] w = {3, 4}> { q = Add(w, w) p = Mul(x, q) }> }"
+    )
+    assert left == ["Mul", "Identity"] and found["q"].tolist() == [6, 8]
+
+
+def test_identities_before_outputs_merge():
+    graph = text_model(
+        "g (float[2] x) => (float[2] y, float[2] z, float[2] same) "
+        "{ a = Exp(x) y = Identity(a) b = Neg(a) z = Identity(b) same = Identity(x) }"
+    ).graph
+    merge_identities(graph)
+    assert [(n.op_type, *n.input, *n.output) for n in graph.node] == [
+        ("Exp", "x", "y"), ("Neg", "y", "z"), ("Identity", "x", "same"),
+    ]  # fmt: skip
+
+
+def test_renaming_respects_names_of_subgraphs():
+    """The inner ``a`` is another tensor than the outer one."""
+    node = text_model(
+        "g (bool c, float[2] x) => (float[2] y) { y = If(c) "
+        "<then_branch = t () => (float[2] p) { p = Neg(x) }, "
+        "else_branch = e () => (float[2] p) { x = Exp(c) p = Sin(x) }> }"
+    ).graph.node[0]
+    rename_inputs(node, {"x": "new", "c": "flag"})
+    branches = {a.name: a.g for a in node.attribute}
+    assert list(node.input) == ["flag"]
+    assert list(branches["then_branch"].node[0].input) == ["new"]
+    inner = branches["else_branch"].node
+    assert list(inner[0].input) == ["flag"] and list(inner[1].input) == ["x"]
+
+
+def test_shapes_are_known_after_what_was_folded():
+    """A Reshape to a computed target has no inferred shape until the target is a constant."""
+    left, found = folded(
+        "g (float[2,6] x) => (int64[3] s) <int64[2] a = {3, 2}, int64[1] b = {2}> "
+        "{ t = Concat<axis = 0>(a, b) r = Reshape(x, t) s = Shape(r) }",
+        types={"x": (onnx.TensorProto.FLOAT, (2, 6))},
+    )
+    assert left == ["Reshape"] and found["s"].tolist() == [3, 2, 2]
