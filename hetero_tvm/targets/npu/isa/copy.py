@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from hetero_tvm.targets.npu.isa.encoding import (
     Access,
     Cost,
     Instruction,
+    Memories,
     Values,
     extents,
     i32,
@@ -68,7 +68,7 @@ def _box_accesses(v: Values, src: tuple[str, int], dst: tuple[str, int]) -> list
     return [Access(src[0], v["src"], inner(v), v["src_strides"], v["elem"], False, src[1]), written]
 
 
-def _copy_box(v: Values, machine: Any, src: tuple[str, int], dst: tuple[str, int]) -> None:
+def _copy_box(v: Values, machine: Memories, src: tuple[str, int], dst: tuple[str, int]) -> None:
     dtype = np.dtype(f"u{v['elem']}")
     box = np.full(v["extents"], v["fill"], dtype)
     if 0 not in inner(v):
@@ -236,7 +236,7 @@ def _im2col_accesses(v: Values) -> list[Access]:
     return [image, Access("l0a", v["dst"], (v["m"],), (v["dst_pitch"],), v["k"] * v["elem"], True)]
 
 
-def _im2col(v: Values, machine: Any) -> None:
+def _im2col(v: Values, machine: Memories) -> None:
     dtype = np.dtype(f"u{v['elem']}")
     m = v["m_start"] + np.arange(v["m"])[:, None]
     k = v["k_start"] + np.arange(v["k"])[None, :]
@@ -318,7 +318,7 @@ def _gather_accesses(v: Values) -> list[Access]:
     ]
 
 
-def _gather(v: Values, machine: Any) -> None:
+def _gather(v: Values, machine: Memories) -> None:
     rows = machine.read("ub", 0, v["indices"], (v["count"],), (4,), np.dtype("i4"))
     if ((rows < 0) | (rows >= v["rows"])).any():
         raise IndexError(f"index out of range: the table has {v['rows']} rows")

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.machines.npu.spec import NPUSpec
 
 Values = dict[str, Any]
+Numbers = Sequence[int]
 HEAD = struct.Struct("<BBH")
 RANK = 4
 """Dimensions of every strided region; shorter ones are padded with outer extents of 1."""
@@ -152,6 +156,26 @@ class Access:
         return low, self.base + sum(o for o in offsets if o > 0) + self.run
 
 
+class Memories(Protocol):
+    """Memories of a machine that executes instructions, one after the other."""
+
+    def read(
+        self,
+        memory: str,
+        slot: int,
+        base: int,
+        extents: Sequence[int],
+        strides: Sequence[int],
+        dtype: DTypeLike,
+    ) -> np.ndarray:
+        """A copy of a strided region (``base`` and ``strides`` in bytes)."""
+        ...
+
+    def write(self, memory: str, slot: int, base: int, strides: Numbers, values: np.ndarray) -> None:
+        """Overwrite a strided region."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cost:
     """Work of one instruction, by what it occupies."""
@@ -185,7 +209,7 @@ class Instruction:
     """Work on a machine, without the issue and the DRAM latency."""
     accesses: Callable[[Values], list[Access]]
     """Footprints of the operands."""
-    execute: Callable[[Values, Any], None] | None
+    execute: Callable[[Values, Memories], None] | None
     """NumPy semantics on a :class:`~hetero_tvm.targets.npu.isa.reference.Machine`; None: no data."""
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hetero_tvm.machines.npu.machine import ISA_VERSION as ISA_VERSION
@@ -22,13 +21,6 @@ INSTRUCTIONS = (
 )
 BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}
 BY_OPCODE = {instruction.opcode: instruction for instruction in INSTRUCTIONS}
-
-
-def queue_of(instruction: Instruction, values: Mapping[str, Any]) -> str | None:
-    """The queue in which an instruction executes; None for a barrier: in all."""
-    if instruction.queue in ("source", "target"):
-        return str(values[instruction.queue])
-    return None if instruction.queue == "all" else instruction.queue
 
 
 def encode(name: str, tag: int = 0, **values: Any) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from hetero_tvm.targets.npu.isa.encoding import (
     Access,
     Cost,
     Instruction,
+    Memories,
     Values,
     f32,
     i32,
@@ -59,7 +59,7 @@ def _mmad_accesses(v: Values) -> list[Access]:
     return [a, b, c, written] if v["accumulate"] == "yes" else [a, b, written]
 
 
-def _mmad(v: Values, machine: Any) -> None:
+def _mmad(v: Values, machine: Memories) -> None:
     width, dtype = WIDTH[v["dtype"]], numpy_dtype(v["dtype"])
     a_strides = (width, v["a_pitch"]) if v["a_transposed"] == "yes" else (v["a_pitch"], width)
     b_strides = (width, v["b_pitch"]) if v["b_transposed"] == "yes" else (v["b_pitch"], width)
@@ -182,7 +182,7 @@ def _move_out_accesses(v: Values) -> list[Access]:
     return [*result, Access("ub", v["dst"], (m, n), (v["row_stride"], v["column_stride"]), width, True)]
 
 
-def _move_out(v: Values, machine: Any) -> None:
+def _move_out(v: Values, machine: Memories) -> None:
     m, n = v["m"], v["n"]
     c = machine.read("l0c", 0, v["c"], (m, n), (v["c_pitch"], 4), numpy_dtype(v["src_dtype"]))
     bias = None

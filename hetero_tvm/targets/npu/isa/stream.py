@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_tvm.machines.npu.spec import SCRATCHPADS, NPUSpec
+from hetero_tvm.machines.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.isa import instructions as isa
 from hetero_tvm.targets.npu.isa.encoding import Instruction, StreamError, Values
 
@@ -172,29 +172,6 @@ class Stream:
         if index != self.instructions:
             raise StreamError(f"offset 24: {self.instructions} instructions announced, there are {index}")
 
-    def problems(self, spec: NPUSpec, most: int = 8) -> list[str]:
-        """Reasons why ``spec`` cannot run this, as far as one can know before running."""
-        found = [
-            f"needs {need} bytes of {memory}, {spec.name} has {spec.scratchpad(memory)}"
-            for memory, need in self.needs.items()
-            if need > spec.scratchpad(memory)
-        ]
-        for index, (_, instruction, tag, values) in enumerate(self.decode()):
-            if len(found) >= most:
-                break
-            why = isa.problems(instruction, values, spec)
-            for access in instruction.accesses(values) if not why else ():
-                if access.memory == "dram":
-                    if access.slot >= len(self.slots):
-                        why.append(f"slot {access.slot}, there are {len(self.slots)}")
-                    elif access.interval()[1] > self.slots[access.slot].bytes:
-                        why.append(
-                            f"reaches byte {access.interval()[1]} of slot {access.slot}, "
-                            f"which has {self.slots[access.slot].bytes}"
-                        )
-            found += [f"instruction {index} ({instruction.to_text(values, tag)}): {reason}" for reason in why]
-        return found
-
 
 class Builder:
     """Writes a stream instruction by instruction.
@@ -231,10 +208,6 @@ class Builder:
     def emit(self, name: str, **values: Any) -> None:
         """Append one instruction.  Raises :class:`StreamError` for bad fields."""
         self._code.append(isa.BY_NAME[name].encode(values, self.tag))
-
-    def extend(self, encoded: list[bytes]) -> None:
-        """Append instructions that are encoded already, one per item (cached kernels)."""
-        self._code += encoded
 
     def finish(self, needs: Mapping[str, int] | None = None, events: int | None = None) -> Stream:
         """``needs`` (bytes used per scratchpad) and ``events`` are computed when not given."""

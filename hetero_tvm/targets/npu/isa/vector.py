@@ -22,6 +22,7 @@ from hetero_tvm.targets.npu.isa.encoding import (
     Access,
     Cost,
     Instruction,
+    Memories,
     Values,
     extents,
     f32,
@@ -117,7 +118,7 @@ def _cost(v: Values, spec: NPUSpec) -> Cost:
     return Cost(unit=math.ceil(_elements(v) / rate), ub=banks)
 
 
-def _load(v: Values, machine: Any) -> list[Any]:
+def _load(v: Values, machine: Memories) -> list[Any]:
     """Read the sources as f32, or as int32 where the operation stays integer."""
     dtypes = {v[f"{n}_dtype"] for n in _sources(v)} - {"imm"}
     integer = v["op"] in INTEGER_OPS and bool(dtypes) and dtypes <= {"i8", "i32"}
@@ -133,7 +134,7 @@ def _load(v: Values, machine: Any) -> list[Any]:
     return result
 
 
-def _store(v: Values, machine: Any, result: np.ndarray) -> None:
+def _store(v: Values, machine: Memories, result: np.ndarray) -> None:
     full = np.broadcast_to(result, v["extents"])
     machine.write("ub", 0, v["dst"], v["dst_strides"], cast(full, v["dst_dtype"]))
 
@@ -163,7 +164,7 @@ _FUNCTION: dict[str, Any] = {
 _EXACT = {"copy", "neg", "abs", "relu", "square", "floor", "ceil", "round", "sqrt", "rsqrt", "reciprocal"}
 
 
-def _unary(v: Values, machine: Any) -> None:
+def _unary(v: Values, machine: Memories) -> None:
     with np.errstate(all="ignore"):
         (x,) = _load(v, machine)
         if v["src_dtype"] == "imm":
@@ -227,7 +228,7 @@ _OPERATOR: dict[str, Any] = {
 }
 
 
-def _binary(v: Values, machine: Any) -> None:
+def _binary(v: Values, machine: Memories) -> None:
     with np.errstate(all="ignore"):
         result = _OPERATOR[v["op"]](*_load(v, machine))
         _store(v, machine, result.astype(np.int32) if result.dtype == bool else result)
@@ -263,7 +264,7 @@ VBINARY = Instruction(
 # --- three sources -------------------------------------------------------------------------------
 
 
-def _ternary(v: Values, machine: Any) -> None:
+def _ternary(v: Values, machine: Memories) -> None:
     with np.errstate(all="ignore"):
         a, b, c = _load(v, machine)
         result = {
@@ -354,7 +355,7 @@ def ordered_sum(rows: np.ndarray) -> np.ndarray:
     return sums[..., 0]
 
 
-def _reduce(v: Values, machine: Any) -> None:
+def _reduce(v: Values, machine: Memories) -> None:
     axes = [i for i in range(4) if v["axes"] >> i & 1]
     shape, dst_strides = kept(v)
     with np.errstate(all="ignore"):

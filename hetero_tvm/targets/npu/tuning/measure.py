@@ -11,7 +11,9 @@ import numpy as np
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.roofs import Roofs
-from hetero_tvm.schedules.base import thaw
+from hetero_tvm.schedules.base import Point, thaw
+from hetero_tvm.schedules.npu.base import NpuSpace
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search.measure.service import Job, Result
 from hetero_tvm.targets.npu.device.driver import Device
 from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, RegionBuilder
@@ -19,7 +21,7 @@ from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, R
 OK, BUILD_ERROR = "ok", "build_error"
 
 
-def kernel_region(space: Any, op: Any, point: Any, machine: NpuMachine) -> CompiledRegion:
+def kernel_region(space: NpuSpace, op: Any, point: Point, machine: NpuMachine) -> CompiledRegion:
     """Program of one kernel, its operands as they lie between kernels (contents do not matter)."""
     builder = RegionBuilder("kernel", machine, KernelCache(machine))
     program = builder.cache.of_space(space, op, point)
@@ -38,7 +40,7 @@ def kernel_region(space: Any, op: Any, point: Any, machine: NpuMachine) -> Compi
     return builder.finish()
 
 
-def cycles(space: Any, op: Any, point: Any, machine: NpuMachine, device: Device) -> float:
+def cycles(space: NpuSpace, op: Any, point: Point, machine: NpuMachine, device: Device) -> float:
     """Simulated cycles of one kernel alone."""
     program = device.load(kernel_region(space, op, point, machine).stream)
     try:
@@ -48,14 +50,14 @@ def cycles(space: Any, op: Any, point: Any, machine: NpuMachine, device: Device)
 
 
 class SimulatedWorkers:
-    """Stands in for :class:`hetero_tvm.search.measure.service.Workers`: no process, no noise, no time limit.
+    """Workers that time candidates on the simulator: no process, no noise, no time limit.
 
     Parameters
     ----------
     tasks : those that will be asked for, all with an NPU space.
     """
 
-    def __init__(self, tasks: Sequence[Any], machine: NpuMachine):
+    def __init__(self, tasks: Sequence[Task], machine: NpuMachine):
         self._tasks = {task.key: task for task in tasks}
         self._machine = machine
         self._device: Device | None = None

@@ -1,4 +1,4 @@
-"""The search over whole models: what is best alone need not be best beside its neighbours.
+"""Search over whole models: the point that is best alone need not be best beside its neighbours.
 
 Kernels overlap with those around them and share L1, so the cost of a choice is what the whole model takes
 in the simulator.  Two phases, from the best combination known:
@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
 
 from hetero_tvm.errors import HeteroTVMError
+from hetero_tvm.host.tvm import IRModule
+from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.records.combinations import Combination, Found, Known
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu.base import NpuSpace
-from hetero_tvm.targets.npu.device.driver import open_device
+from hetero_tvm.schedules.task import Task
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.npu.device.driver import Device, open_device
 from hetero_tvm.targets.npu.tuning.choices import Choices, residency_of, without_residency
 from hetero_tvm.targets.npu.tuning.evolution import Evolution, plain, text_of
 from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
@@ -36,29 +39,28 @@ _IN_PLACE_POINTS = 4
 _RESTARTS, _RESTART_RATIO = 4, 0.995
 """Most families from which the survey begins anew; time of the model with one, relative to without, below
 which it does."""
-_HOPELESS = 1.02
-"""Changes that make the model slower by more than that are not tried again in the second round."""
-_IDLE = 400
-"""Combinations in a row that came to known code: there is nothing left to find."""
+_HOPELESS_RATIO = 1.02
+"""Time of the model with a change, relative to without, above which the second round leaves it out."""
+_MOST_IDLE = 400
+"""Combinations in a row that came to known code, after which there is nothing left to find."""
 _RETRIED = 8
-"""The best of earlier runs, timed again when the compiler has changed since."""
+"""Best combinations of earlier runs that are timed again when the compiler has changed since."""
 
 
 def search(
-    module: Any,
-    tasks: Sequence[Any],
-    target: Any,
+    module: IRModule,
+    tasks: Sequence[Task],
+    target: Target,
     known: Known,
     seed: int,
     more: Callable[[], bool],
     on_trial: Callable[[Combination, float | None, float], None],
 ) -> Found:
     """The best combination; never worse than the defaults.  See ``search/whole_model.py``."""
-    second = 1e-9 / target.spec.clock_ghz
+    machine: NpuMachine = target.machine
+    second = 1e-9 / machine.spec.clock_ghz
     kernels = {
-        task.key: Choices(
-            task, target.machine, [(point, s / second) for point, s in known.alone.get(task.key, ())]
-        )
+        task.key: Choices(task, machine, [(point, s / second) for point, s in known.alone.get(task.key, ())])
         for task in tasks
         if isinstance(task.space, NpuSpace)
     }
@@ -66,7 +68,7 @@ def search(
     def note(combination: Combination, cycles: float | None, best: float) -> None:
         on_trial(combination, None if cycles is None else cycles * second, best * second)
 
-    with open_device(target.spec) as device:
+    with open_device(machine.spec) as device:
         timer = RegionTimer(module, tasks, target)
         run = _Search(timer, device, kernels, seed, more, note)
         past = [(combination, s and s / second) for combination, s in known.past]
@@ -77,7 +79,7 @@ class _Search:
     def __init__(
         self,
         timer: RegionTimer,
-        device: Any,
+        device: Device,
         kernels: Mapping[str, Choices],
         seed: int,
         more: Callable[[], bool],
@@ -95,7 +97,7 @@ class _Search:
         self.large = sorted(kernels, key=lambda key: -kernels[key].alone(kernels[key].default))
 
     def go(self, past: Sequence[tuple[Combination, float | None]]) -> tuple[Combination, float, float]:
-        """The best combination, cycles by default, its cycles."""
+        """Best combination, cycles by default, and its cycles."""
         default = self.timer.cycles({}, self.device)
         self._resume(default, past)
         for combination in itertools.chain([self._alone()], self._survey()):
@@ -103,7 +105,7 @@ class _Search:
                 break
             self._try(combination)
         self._in_place()
-        while self.more() and self.idle < _IDLE and (batch := self.evolution.next(self.archive)):
+        while self.more() and self.idle < _MOST_IDLE and (batch := self.evolution.next(self.archive)):
             for combination in batch:
                 if self.more():
                     self._try(combination)
@@ -111,8 +113,11 @@ class _Search:
 
     # what is known ---------------------------------------------------------------------------------
     def _resume(self, default: float, past: Sequence[tuple[Combination, float | None]]) -> None:
-        """Begin with the default and what was found since it took as many cycles as now; if it does not, with
-        the best of earlier times timed again, whatever the budget: an old record must not win."""
+        """Begin with the records since the default took as many cycles as now.
+
+        If there are none, the best ones of earlier runs are timed again, whatever the budget: an old record
+        must not win.
+        """
         begin = max((n for n, (combination, _) in enumerate(past) if not combination), default=len(past))
         true = past[begin:]
         best = min(((cycles, one) for one, cycles in true if cycles), key=lambda e: e[0], default=None)
@@ -139,7 +144,7 @@ class _Search:
             return None
 
     def _try(self, combination: Combination) -> float | None:
-        """Cycles of a combination.  What comes to known code is no trial."""
+        """Cycles of a combination; None: it failed.  One that comes to known code is no trial."""
         combination = plain(combination, self.kernels)
         if (found := self.archive.get(text_of(combination))) is not None:
             return found[1]
@@ -153,7 +158,7 @@ class _Search:
         return cycles
 
     def _simplified(self) -> Combination:
-        """The best combination without what changes no code."""
+        """Best combination without the changes that change no code."""
         cycles, best = self.best
         for key, point in self.best[1].items():
             fewer = [{n: c for n, c in point.items() if n != name} for name in residency_of(point)]
@@ -188,7 +193,7 @@ class _Search:
         yield from self._climb(self.best[1], [*first, *more, *self._in_place()])
 
     def _climb(self, best: Combination, changes: Sequence[tuple[str, Point]]) -> Iterator[Combination]:
-        """Changes one by one from a combination; what makes it faster stays."""
+        """Combinations with one change after another from ``best``; a change that makes it faster stays."""
         least = self._known(best) or float("inf")
         hopeless = set()
         for _ in range(2):
@@ -200,7 +205,7 @@ class _Search:
                     continue
                 yield combination
                 cycles = self._known(combination)
-                if cycles is None or cycles > least * _HOPELESS:
+                if cycles is None or cycles > least * _HOPELESS_RATIO:
                     hopeless.add(n)
                 elif cycles < least:
                     least, best = cycles, combination
@@ -208,8 +213,8 @@ class _Search:
                 return
 
     def _next_restart(self) -> tuple[str, Combination] | None:
-        """A kernel, and the best combination with a family of its points that the best one overall lacks and
-        no climb began with."""
+        """A kernel, and the best combination with a family of its points from which no climb began; None:
+        there is none."""
         default = self._known({})
         found: dict[tuple[str, Hashable], tuple[float, str]] = {}
         for text, (combination, cycles) in self.archive.items():

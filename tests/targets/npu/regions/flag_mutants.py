@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-from hetero_tvm.targets.npu.isa import instructions as isa
 from hetero_tvm.targets.npu.isa.overlap import overlap
 from hetero_tvm.targets.npu.isa.synchronization import QUEUES
 
@@ -58,7 +57,7 @@ class Judge:
         for _, ins, _, values in stream.decode():
             if _orders(ins):
                 continue
-            queue = isa.queue_of(ins, values)
+            queue = queue_of(ins, values)
             for access in ins.accesses(values):
                 earlier = touched.setdefault((access.memory, access.slot), [])
                 low, high = access.interval()
@@ -72,7 +71,7 @@ class Judge:
     def verdict(self, mutant):
         items = []
         for _, ins, _, values in mutant.decode():
-            queue = isa.queue_of(ins, values)
+            queue = queue_of(ins, values)
             items.append((ins, values, QUEUES if queue is None else (queue,)))
         before, complete = _before(items)
         data = [i for i, item in enumerate(items) if not _orders(item[0])]
@@ -81,6 +80,13 @@ class Judge:
             if i in before and j in before and not (before[j] >> i & 1 or before[i] >> j & 1):
                 return "data race"
         return "ok" if complete else "deadlock"
+
+
+def queue_of(instruction, values):
+    """The queue in which an instruction executes; None for a barrier: in all."""
+    if instruction.queue in ("source", "target"):
+        return values[instruction.queue]
+    return None if instruction.queue == "all" else instruction.queue
 
 
 def _orders(instruction):
