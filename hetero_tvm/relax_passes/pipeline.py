@@ -83,6 +83,7 @@ def optimize(
     ----------
     module : Relax with static shapes; the function ``main``.
     sources : source node names by variable name.
+    rules : the passes, in order.
     disabled : names of fusions that are switched off.
     observe : called after each pass with its name and a function that gives the module it left.
 

@@ -17,7 +17,7 @@ from hetero_tvm.relax_passes.rewriting.constant_values import VALUES
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_GROWTH = 1 << 16
+_MOST_GROWTH = 1 << 16
 """Elements that a folded constant may have more than its operands together."""
 
 
@@ -34,7 +34,10 @@ class FoldConstants(Rule):
         if any(operand is None for operand in operands) or not is_tensor(var):
             return None
         shape, dtype = shape_of(var), dtype_of(var)
-        if dtype not in _DTYPES or np.prod(shape) > sum(_size(operand) for operand in operands) + _GROWTH:
+        if (
+            dtype not in _DTYPES
+            or np.prod(shape) > sum(_size(operand) for operand in operands) + _MOST_GROWTH
+        ):
             return None
         with np.errstate(all="ignore"):  # inf and NaN mean here what they mean at run time
             value = VALUES[call.op.name.removeprefix("relax.")](call, shape, *operands)

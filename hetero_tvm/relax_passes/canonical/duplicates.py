@@ -8,7 +8,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax, structural_equal, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_COMPARED = 1 << 12
+_COMPARED_ELEMENTS = 1 << 12
 """Most elements of constants that are compared by value; larger ones only by identity, which is quick."""
 
 
@@ -56,7 +56,7 @@ def _same(a: Expr, b: Expr) -> bool:
         return a.same_as(b)
     one, two = array_of(a), array_of(b)
     if one is not None and two is not None:
-        if a.same_as(b) or one.size > _COMPARED:
+        if a.same_as(b) or one.size > _COMPARED_ELEMENTS:
             return a.same_as(b)
         return one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes()
     if isinstance(a, tvm.ir.Call) and isinstance(b, tvm.ir.Call):

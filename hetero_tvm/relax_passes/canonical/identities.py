@@ -21,7 +21,7 @@ class DropIdentities(Rule):
     counted = False
 
     def match(self, graph: Graph, var: Var) -> Var | None:
-        same = _LOOKS[graph.op_name(var)](graph, graph.value(var))
+        same = _SAME_OPERAND[graph.op_name(var)](graph, graph.value(var))
         if same is None or not isinstance(same, relax.Var) or not is_tensor(var):
             return None
         # Broadcasting by a neutral constant, or a cast, makes it another tensor.
@@ -72,7 +72,7 @@ def _slice(graph: Graph, call: Call) -> Expr | None:
     return call.args[0] if all(int(getattr(step, "value", step)) > 0 for step in steps) else None
 
 
-_LOOKS: dict[str, Callable[[Graph, Call], Expr | None]] = {
+_SAME_OPERAND: dict[str, Callable[[Graph, Call], Expr | None]] = {
     "relax.reshape": _first,
     "relax.astype": _first,
     "relax.broadcast_to": _first,
@@ -88,5 +88,6 @@ _LOOKS: dict[str, Callable[[Graph, Call], Expr | None]] = {
     "relax.divide": _neutral(1.0, either=False),
     "relax.power": _neutral(1.0, either=False),
 }
+"""Operator -> its operand with the same value; None when there is none."""
 
-DropIdentities.anchors = tuple(_LOOKS)
+DropIdentities.anchors = tuple(_SAME_OPERAND)

@@ -10,7 +10,7 @@ from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_ELEMENTS = 1 << 31
+_MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
 
@@ -24,7 +24,7 @@ class ArgAsExtremum(Rule):
     def match(self, graph: Graph, var: Var) -> tuple[Call, int | None] | None:
         call = graph.value(var)
         shape = shape_of(call.args[0])
-        if not math.prod(shape) or math.prod(shape) >= _ELEMENTS or dtype_of(call.args[0]) == "float64":
+        if not math.prod(shape) or math.prod(shape) >= _MOST_ELEMENTS or dtype_of(call.args[0]) == "float64":
             return None
         return call, None if call.attrs.axis is None else int(call.attrs.axis) % len(shape)
 

@@ -12,7 +12,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_ELEMENTS = 1 << 31
+_MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
 
 
@@ -35,7 +35,7 @@ class GatherAsTake(Rule):
         call = graph.value(var)
         x, places = call.args
         shape = shape_of(x)
-        if not math.prod(shape_of(var)) or math.prod(shape) >= _ELEMENTS:
+        if not math.prod(shape_of(var)) or math.prod(shape) >= _MOST_ELEMENTS:
             return None
         if graph.op_name(var) == "relax.gather_elements":
             return _Found(x, places, shape, int(call.attrs.axis) % len(shape))

@@ -11,9 +11,9 @@ from hetero_tvm.host.tvm import Expr, PrimFunc, TETensor, Var, relax, te, tirx
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_PIXELS = 1 << 24
+_MOST_PIXELS = 1 << 24
 """Pixels of an image whose positions float32 still tells apart."""
-_SIDE = 48
+_LONGEST_SIDE = 48
 """Longest side of an image whose positions are an input: those become float16 on their way, which moves them
 by up to side / 8192 pixels."""
 
@@ -48,9 +48,9 @@ class GridSampleAsTake(Rule):
         if str(attrs.padding_mode) not in ("zeros", "border"):
             raise Miss(f"pixels beyond the image by {attrs.padding_mode}")
         batch, _, height, width = shape_of(x)
-        if batch * height * width >= _PIXELS:
+        if batch * height * width >= _MOST_PIXELS:
             raise Miss("the image has too many pixels")
-        if max(height, width) > _SIDE and graph.op_name(grid) in (None, "relax.permute_dims"):
+        if max(height, width) > _LONGEST_SIDE and graph.op_name(grid) in (None, "relax.permute_dims"):
             source = graph.value(grid)
             while graph.op_name(source) == "relax.permute_dims":
                 source = graph.value(source.args[0])

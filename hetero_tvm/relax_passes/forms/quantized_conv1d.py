@@ -6,7 +6,7 @@ from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_STEPS = ("relax.add", "relax.nn.relu", "relax.quantize")
+_FOLLOWING = ("relax.add", "relax.nn.relu", "relax.quantize")
 """Operators that may follow, in this order, before the result gets its own shape back."""
 
 
@@ -24,7 +24,7 @@ class QuantConv1dAsConv2d(Rule):
             return None
         if dtype_of(var) != "int32" and graph.call(call.args[0], "relax.dequantize") is None:
             return None
-        chain, left = [var], list(_STEPS)
+        chain, left = [var], list(_FOLLOWING)
         while (user := graph.only_user(chain[-1])) is not None and (name := graph.op_name(user)) in left:
             if name == "relax.add" and self._other(graph, user, chain[-1]) is None:
                 break

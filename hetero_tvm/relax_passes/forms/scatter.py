@@ -16,9 +16,9 @@ from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_FEW = 4
+_FEW_PLACES = 4
 """Most places that are compared with every position, one after another."""
-_PRODUCT = 1 << 18
+_PRODUCT_ELEMENTS = 1 << 18
 """Most elements of the matrix of ones and zeros that adds rows to rows; a larger one costs more than the way
 to the host."""
 
@@ -53,7 +53,7 @@ class _Write:
     @property
     def as_product(self) -> bool:
         """Whether slices are added that a product can gather."""
-        affordable = self.extent * self.count <= _PRODUCT
+        affordable = self.extent * self.count <= _PRODUCT_ELEMENTS
         return self.whole and self.add and affordable and dtype_of(self.data) == "float32"
 
     def along(self, values: np.ndarray) -> Expr:
@@ -100,7 +100,7 @@ class ScatterAsSelection(Rule):
             write.places = np.where(write.places < 0, write.places + write.extent, write.places)
             if len(set(write.places.tolist())) < write.count:
                 raise Miss("a scatter to one place twice")
-        elif write.count > _FEW and not write.as_product:
+        elif write.count > _FEW_PLACES and not write.as_product:
             raise Miss("a scatter to many computed places")
         return write
 
@@ -113,7 +113,7 @@ class ScatterAsSelection(Rule):
                 write.updates = bind(relax.op.reshape(write.updates, shape), "rows")
         if write.places is not None:
             result = _known(write, bind)
-        elif write.count <= _FEW:
+        elif write.count <= _FEW_PLACES:
             result = _compared(write, bind)
         else:
             result = _product(write, bind)

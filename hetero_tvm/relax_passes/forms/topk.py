@@ -11,7 +11,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_FEW = 8
+_MOST_VALUES = 8
 """Most values that are found one by one; each takes four passes over the tensor."""
 
 
@@ -42,7 +42,7 @@ class TopkAsExtrema(Rule):
             return None
         axis = int(attrs.axis) % len(shape)
         k = shape[axis] if k < 1 else min(k, shape[axis])
-        if k > _FEW:
+        if k > _MOST_VALUES:
             raise Miss(f"the greatest {k} are found by sorting")
         users: list[tuple[Var, int]] = []
         if str(attrs.ret_type) == "both":

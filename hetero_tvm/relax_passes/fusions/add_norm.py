@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.add_norm import AddNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -43,7 +43,7 @@ class FuseAddNorm(Rule):
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         norm = contract(graph.functions(), graph.value(var))
-        if not isinstance(norm, Normalize) or norm.special or norm.dtype != "float32":
+        if not isinstance(norm, Normalization) or norm.special or norm.dtype != "float32":
             return None
         total, *vectors = graph.value(var).args[1].fields
         passed: list[Var] = []

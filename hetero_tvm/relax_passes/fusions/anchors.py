@@ -26,7 +26,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 """Kind of anchor -> the rules that may take it in."""
 
 # fmt: off
-_MOVES = (
+_BETWEEN_PRODUCT_AND_SOFTMAX = (
     "relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze", "relax.astype",
     "relax.broadcast_to", "relax.where", "relax.multiply", "relax.divide", "relax.add", "relax.subtract",
     "relax.nn.dropout", "relax.maximum", "relax.minimum", "relax.clip", "relax.tanh", "relax.strided_slice",
@@ -50,7 +50,7 @@ def anchors_of(graph: Graph) -> list[Anchor]:
     """Anchors of an imported graph, in its order."""
     found = []
     for var in graph.bindings():
-        for kind, look in _LOOKS.items():
+        for kind, look in _REASONS_BY_KIND.items():
             reason = look(graph, var)
             if reason is not None:
                 found.append(Anchor(kind, graph.node(var), frozenset(_around(graph, var)), reason))
@@ -114,7 +114,7 @@ def _reaches(graph: Graph, start: Expr, onward: Callable[[Var], list[Var | None]
         name = graph.op_name(var)
         if name in ("relax.matmul", "relax.einsum"):
             return True
-        if name in _MOVES:
+        if name in _BETWEEN_PRODUCT_AND_SOFTMAX:
             pending += onward(var)
     return False
 
@@ -183,9 +183,10 @@ def _unwrapped(graph: Graph, expr: Expr) -> Expr:
     return expr
 
 
-_LOOKS: dict[str, Callable[[Graph, Var], str | None]] = {
+_REASONS_BY_KIND: dict[str, Callable[[Graph, Var], str | None]] = {
     "softmax": _softmax,
     "gelu": _gelu,
     "norm": _norm,
     "rotate_half": _rotate_half,
 }
+"""Kind of anchor -> the reason that stands if it is not fused; None for bindings that are no such anchor."""

@@ -33,7 +33,7 @@ def activation_input(graph: Graph, var: Var) -> Expr:
     return args[1].fields[0] if graph.op_name(var) == "relax.call_tir" else args[0]
 
 
-def replace_by_activation(graph: Graph, top: Var, function: str, x: Expr, absorbed: list[Var]) -> None:
+def replace_by_elementwise(graph: Graph, top: Var, function: str, x: Expr, absorbed: list[Var]) -> None:
     """Bind ``top`` to the activation of x as one operator."""
     op = Elementwise(shape_of(x), function)
     graph.replace(top, graph.call_function(op.workload(), op.label, [x], top), absorbs=absorbed)

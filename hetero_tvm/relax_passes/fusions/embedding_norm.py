@@ -13,13 +13,13 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import scalings
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-_MOST = 16
+_MOST_LOOKUPS = 16
 """Most lookups in one kernel: each holds an index in a register."""
 
 
@@ -39,9 +39,9 @@ class FuseEmbeddingNorm(Rule):
     name = "embedding_norm"
     anchors = ("relax.call_tir",)
 
-    def match(self, graph: Graph, var: Var) -> tuple[Normalize, _Terms, list[Expr]] | None:
+    def match(self, graph: Graph, var: Var) -> tuple[Normalization, _Terms, list[Expr]] | None:
         norm = contract(graph.functions(), graph.value(var))
-        if not isinstance(norm, Normalize):
+        if not isinstance(norm, Normalization):
             return None
         x, *vectors = graph.value(var).args[1].fields
         if graph.only_user(x) is None:
@@ -55,14 +55,14 @@ class FuseEmbeddingNorm(Rule):
                 graph.node(v) if isinstance(v, relax.Var) else "a constant" for v in terms.others
             )
             raise Miss(f"{names} is added to the embeddings, and is neither a lookup nor a constant")
-        if len(terms.lookups) > _MOST:
-            raise Miss(f"{len(terms.lookups)} embeddings are added, expected at most {_MOST}")
+        if len(terms.lookups) > _MOST_LOOKUPS:
+            raise Miss(f"{len(terms.lookups)} embeddings are added, expected at most {_MOST_LOOKUPS}")
         for _, table, _ in terms.lookups:
             if dtype_of(table) != "float32":
                 raise Miss(f"a table is of dtype {dtype_of(table)}, expected float32")
         return norm, terms, vectors
 
-    def rewrite(self, graph: Graph, var: Var, found: tuple[Normalize, _Terms, list[Expr]]) -> None:
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Normalization, _Terms, list[Expr]]) -> None:
         norm, terms, vectors = found
         rank, operands, lookups = len(norm.lead), [], []
         for factor, table, indices in terms.lookups:

@@ -12,16 +12,18 @@ import math
 from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Expr, Var
-from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
+from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_elementwise
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial, scalings
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _OPERATORS = {"relax.nn.gelu": "gelu_erf", "relax.nn.gelu_tanh": "gelu_tanh"}
-_ROOT = math.sqrt(2 / math.pi)
+_SLOPE = math.sqrt(2 / math.pi)
+"""Slope of the tanh approximation's argument at 0."""
+
 _ARGUMENTS = {
     "relax.erf": ("gelu_erf", {1: math.sqrt(0.5)}, "x / sqrt(2)"),
-    "relax.tanh": ("gelu_tanh", {1: _ROOT, 3: 0.044715 * _ROOT}, "sqrt(2 / pi) * (x + 0.044715 x**3)"),
+    "relax.tanh": ("gelu_tanh", {1: _SLOPE, 3: 0.044715 * _SLOPE}, "sqrt(2 / pi) * (x + 0.044715 x**3)"),
 }
 """Inner function -> the activation, its argument as a polynomial in x, and that in words."""
 
@@ -69,7 +71,7 @@ class FuseGelu(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         function, x, top, absorbed = found
-        replace_by_activation(graph, top, function, x, absorbed)
+        replace_by_elementwise(graph, top, function, x, absorbed)
 
 
 def _factor(graph: Graph, user: Var, top: Var) -> tuple[float | None, Expr | None]:

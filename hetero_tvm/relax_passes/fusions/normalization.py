@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation, as operators or written out -> ``ops.Normalize``.
+"""Layer and RMS normalisation, as operators or written out -> ``ops.Normalization``.
 
 ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale + shift`` over neighbouring axes, usually the
 last; where the target has no kernel for others, they are transposed to the end.  Without the
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, same_value, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
@@ -69,7 +69,7 @@ class _Norm(Rule):
         lead, n, trail = shape[:first], math.prod(shape[first:behind]), shape[behind:]
         if math.prod(trail) == 1:
             lead, trail = (*lead, *trail), ()
-        op = Normalize(lead, n, found.eps, self.centered, found.shift is not None, trail=trail)
+        op = Normalization(lead, n, found.eps, self.centered, found.shift is not None, trail=trail)
         moves = bool(trail) and not self._claims(op)
         if moves:
             op = replace(op, lead=(*lead, *trail), trail=())

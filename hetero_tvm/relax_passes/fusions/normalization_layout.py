@@ -14,7 +14,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from hetero_tvm.host.tvm import Expr, Var, relax
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -25,7 +25,7 @@ from hetero_tvm.relax_passes.rewriting.views import FREE_VIEWS, order_of, places
 class _Found:
     """``top`` becomes ``op`` of ``x``."""
 
-    op: Normalize
+    op: Normalization
     x: Expr
     top: Var
     absorbed: list[Var]
@@ -42,13 +42,13 @@ class _NormLayout(Rule):
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         op = contract(graph.functions(), graph.value(var))
-        if not isinstance(op, Normalize) or op.special:
+        if not isinstance(op, Normalization) or op.special:
             return None
         found = self._found(graph, var, op)
         return found if found is not None and self._claims(found.op) else None
 
     @abstractmethod
-    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalization) -> _Found | None:
         """The norm ``op`` at ``var`` with its moves; None when there are none."""
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
@@ -62,7 +62,7 @@ class NormAxis(_NormLayout):
 
     name = "norm_axis"
 
-    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalization) -> _Found | None:
         moved = graph.value(var).args[1].fields[0]
         before, back = graph.call(moved, "relax.permute_dims"), graph.only_user(var)
         after = graph.call(back, "relax.permute_dims") if back is not None else None
@@ -82,7 +82,7 @@ class NormRows(_NormLayout):
 
     name = "norm_rows"
 
-    def _found(self, graph: Graph, var: Var, op: Normalize) -> _Found | None:
+    def _found(self, graph: Graph, var: Var, op: Normalization) -> _Found | None:
         x = graph.value(var).args[1].fields[0]
         for place in reversed(places(graph, x)):
             if all(graph.op_name(v) in FREE_VIEWS for v in place.skipped):

@@ -6,7 +6,7 @@ The sigmoid may be an operator or written ``1 / (1 + exp(-x))``, also with x as 
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var
-from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_activation
+from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_elementwise
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -42,7 +42,7 @@ class _Gated(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, list[Var]]) -> None:
         x, absorbed = found
-        replace_by_activation(graph, var, self.function, x, absorbed)
+        replace_by_elementwise(graph, var, self.function, x, absorbed)
 
 
 class FuseSilu(_Gated):

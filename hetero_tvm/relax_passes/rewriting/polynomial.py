@@ -11,7 +11,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, same_value, scalar_of
 Polynomial = dict[int, float]
 """Exponent -> coefficient."""
 
-_HIGHEST = 8
+_HIGHEST_EXPONENT = 8
 
 
 def polynomial(graph: Graph, expr: Expr, x: Expr, depth: int = 12) -> Polynomial | None:
@@ -66,7 +66,7 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial | None:
     for p, c in a.items():
         for q, d in b.items():
             result[p + q] = result.get(p + q, 0.0) + c * d
-    return result if max(result, default=0) <= _HIGHEST else None
+    return result if max(result, default=0) <= _HIGHEST_EXPONENT else None
 
 
 def _quotient(a: Polynomial, b: Polynomial) -> Polynomial | None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.ops.add_norm import AddNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.fusions.add_norm import FuseAddNorm
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
@@ -167,7 +167,7 @@ class TestFuseAddNorm(Rewrite):
 
     def before(self, x, y):
         total = op.add(x, y)
-        normalized = kernel(Normalize((2, 3), 4, 0.25, shifted=False), total, constant(weights(4)))
+        normalized = kernel(Normalization((2, 3), 4, 0.25, shifted=False), total, constant(weights(4)))
         return op.tanh(total), normalized
 
     def expected(self, x, y):

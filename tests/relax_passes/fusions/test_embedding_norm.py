@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.fusions.embedding_norm import FuseEmbeddingNorm
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
@@ -193,7 +193,7 @@ def test_random_embeddings(data):
 class TestFuseEmbeddingNorm(Rewrite):
     rule = FuseEmbeddingNorm()
     inputs = {"ids": ("int64", 2, 3)}
-    norm = Normalize((2, 3), 4, 0.25, shifted=False)
+    norm = Normalization((2, 3), 4, 0.25, shifted=False)
 
     def before(self, ids):
         words = op.take(constant(weights(7, 4)), ids, 0, mode="wrap")

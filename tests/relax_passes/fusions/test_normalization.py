@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from tests.relax_passes.graphs import (
     calls,
@@ -295,7 +295,7 @@ class TestFuseLayerNorm(Rewrite):
         return op.add(op.multiply(y, constant(weights(4))), constant(weights(4, seed=1)))
 
     def expected(self, x):
-        return kernel(Normalize((2, 3), 4, 0.25), x, constant(weights(4)), constant(weights(4, seed=1)))
+        return kernel(Normalization((2, 3), 4, 0.25), x, constant(weights(4)), constant(weights(4, seed=1)))
 
 
 class TestFuseRmsNorm(Rewrite):
@@ -307,4 +307,4 @@ class TestFuseRmsNorm(Rewrite):
         return op.multiply(y, constant(weights(4)))
 
     def expected(self, x):
-        return kernel(Normalize((2, 3), 4, 0.25, centered=False, shifted=False), x, constant(weights(4)))
+        return kernel(Normalization((2, 3), 4, 0.25, centered=False, shifted=False), x, constant(weights(4)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.relax_passes.fusions.normalization import FuseLayerNorm, FuseRmsNorm
 from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormRows
 from tests.relax_passes.graphs import (
@@ -103,7 +103,7 @@ def test_rows_that_stay(body):
 
 
 SCALE = constant(weights(4))
-RMS = Normalize((2, 3), 4, 0.25, centered=False, shifted=False)
+RMS = Normalization((2, 3), 4, 0.25, centered=False, shifted=False)
 
 
 class TestNormAxis(Rewrite):

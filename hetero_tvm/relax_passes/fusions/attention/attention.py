@@ -34,7 +34,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import below
 
-_MASK = "#mask"
+_MASK_NAME = "#mask"
 """Mark in the names of bindings that compute masks, by which equal ones are found again."""
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -118,7 +118,7 @@ class FuseAttention(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         op, output = found.op, found.layout.output
-        earlier = [v for v in graph.bindings() if _MASK in v.name]
+        earlier = [v for v in graph.bindings() if _MASK_NAME in v.name]
         operands = []
         for index, (candidate, shape) in enumerate(zip(distinct(found.layout), op.shapes, strict=True)):
             factors = [] if index else found.scores.row_factors
@@ -309,14 +309,14 @@ def _mask_operand(graph: Graph, op: Attention, found: _Found, earlier: list[Var]
 
     ``earlier`` are such bindings of attentions before this one, which are used again.
     """
-    full = op.batch, op.heads, op.q_len, op.kv_len
+    full, top = (op.batch, op.heads, op.q_len, op.kv_len), found.layout.output.top
 
     def put(value: Expr) -> Expr:
         for var in earlier:
             known = graph.value(var)
             if known.op.same_as(value.op) and all(map(_same, known.args, value.args)):
                 return var
-        return graph.insert_before(found.layout.output.top, value, f"{found.layout.output.top.name}{_MASK}")
+        return graph.insert_before(top, value, f"{top.name}{_MASK_NAME}")
 
     def full_batch(mask: Expr) -> Expr:
         """A mask that repeats with a period along the batch, written out."""

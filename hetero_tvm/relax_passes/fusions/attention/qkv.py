@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.attention import Attention, standard
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.relax_passes.fusions.linear import constant_matrix
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
@@ -127,7 +127,7 @@ def _traced(graph: Graph, expr: Expr) -> _Projection | None:
         call = graph.value(expr)
         if graph.op_name(expr) in _TRACED:
             expr = call.args[0]
-        elif isinstance(contract(graph.functions(), call), Rope | Normalize):
+        elif isinstance(contract(graph.functions(), call), Rope | Normalization):
             expr = call.args[1].fields[0]
         else:
             return None
@@ -176,7 +176,7 @@ def _redirected(
             return False
         op = replace(op, source=shape_of(merged), place=place)
         operands = [merged, *call.args[1].fields[1:]]
-    elif isinstance(op, Normalize) and not op.trail:
+    elif isinstance(op, Normalization) and not op.trail:
         part = _part(graph, call.args[1].fields[0], found)
         offset, *strides = op.place or (0, *_strides(op.lead, op.n))
         place = part and _moved(offset, tuple(zip(strides, op.lead, strict=True)), op.n, *part)

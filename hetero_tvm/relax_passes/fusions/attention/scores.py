@@ -12,7 +12,7 @@ from hetero_tvm.relax_passes.rewriting.views import below, times_number
 MASKED = -1e4
 """Mask value at or below which a key is hidden: its weight is 0 in float32."""
 
-_WIDE = 1e30
+_WIDE_BOUND = 1e30
 """Bound on scores from which on it changes no float32 score: it keeps float16 from overflowing."""
 
 
@@ -190,11 +190,11 @@ def _is_score(graph: Graph, product: Call) -> bool:
 def _is_wide_bound(graph: Graph, name: str | None, call: Call) -> bool:
     if name == "relax.clip":
         low, high = (float(bound.value) for bound in call.args[1:])
-        return low <= -_WIDE and high >= _WIDE
+        return low <= -_WIDE_BOUND and high >= _WIDE_BOUND
     if name not in ("relax.maximum", "relax.minimum"):
         return False
     bound = scalar_of(graph.value(call.args[1]))
-    return bound is not None and (bound <= -_WIDE if name == "relax.maximum" else bound >= _WIDE)
+    return bound is not None and (bound <= -_WIDE_BOUND if name == "relax.maximum" else bound >= _WIDE_BOUND)
 
 
 def _reaches_product(graph: Graph, expr: Expr, depth: int = 8) -> bool:

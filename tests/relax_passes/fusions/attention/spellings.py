@@ -86,7 +86,7 @@ def miss(body, inputs=QKV, rule=None):
 
 
 def guarded(emit, q, k, v, guard):
-    """As PyTorch exports it: the keys transposed through rank 3, the weights guarded against NaN."""
+    """PyTorch's export: the keys transposed through rank 3, the weights guarded against NaN."""
     merged = emit(op.reshape(heads(emit, k), (B * H, 6, D)))
     key = emit(op.reshape(emit(op.permute_dims(merged, [0, 2, 1])), (B, H, D, 6)))
     w = emit(op.nn.softmax(emit(op.matmul(heads(emit, q), key)), axis=-1))
