@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -22,7 +22,7 @@ class AddNorm(FusedOp):
     Parameters
     ----------
     lead, n, eps, centered, shifted : attributes of the norm, see
-        :class:`hetero_tvm.ops.normalization.Normalize`.
+        :class:`hetero_tvm.ops.normalization.Normalization`.
     added : extents of R, those of X without leading axes along which it repeats (positions: [S, n]).
     kept : whether the sum is a result as well, before the norm.
 
@@ -41,9 +41,9 @@ class AddNorm(FusedOp):
     kept: bool = True
 
     @property
-    def norm(self) -> Normalize:
+    def norm(self) -> Normalization:
         """Contract of the norm alone."""
-        return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted)
+        return Normalization(self.lead, self.n, self.eps, self.centered, self.shifted)
 
     @property
     def rows(self) -> int:

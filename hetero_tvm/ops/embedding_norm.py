@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from hetero_tvm.ops.base import FusedOp, Operand, suffix
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 
 if TYPE_CHECKING:
     from hetero_tvm.host.tvm import PrimFunc
@@ -42,7 +42,7 @@ class EmbeddingNorm(FusedOp):
     lookups : lookups by indices that are known at run time only, as :class:`Lookup` or its fields.
     added : shape [..., n] of a constant that is broadcast to the result and added (positions, token
         types that never change); () for none.
-    eps, centered, shifted : attributes of the norm, see :class:`hetero_tvm.ops.normalization.Normalize`.
+    eps, centered, shifted : attributes of the norm, see :class:`hetero_tvm.ops.normalization.Normalization`.
     dtype : type of tables, ``added`` and the result.
 
     Operands: for each lookup indices and table [rows, n] (constant), then ``added`` (constant), scale
@@ -66,9 +66,9 @@ class EmbeddingNorm(FusedOp):
         object.__setattr__(self, "lookups", lookups)
 
     @property
-    def norm(self) -> Normalize:
+    def norm(self) -> Normalization:
         """Contract of the norm alone."""
-        return Normalize(self.lead, self.n, self.eps, self.centered, self.shifted, self.dtype)
+        return Normalization(self.lead, self.n, self.eps, self.centered, self.shifted, self.dtype)
 
     @property
     def rows(self) -> int:

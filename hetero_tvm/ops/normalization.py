@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Normalize(FusedOp):
+class Normalization(FusedOp):
     """``(x - mean) / sqrt(variance + eps) * scale + shift`` over one axis (Ba et al., 2016).
 
     Parameters

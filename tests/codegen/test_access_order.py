@@ -11,7 +11,7 @@ from hetero_tvm.codegen.access_order import why_not_in_place
 from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import te, tirx, tvm
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.relax_passes.storage.in_place import variant
 from hetero_tvm.schedules.cpu import generic
@@ -236,7 +236,7 @@ def test_against_executing_the_loops_one_by_one(rows, columns, read, written, pa
 def test_row_kernels_run_in_place(machine, rows, n):
     model = MACHINES[machine]
     for op, space in [
-        (Normalize((rows,), n, 1e-5, True, True), NormalizeSpace()),
+        (Normalization((rows,), n, 1e-5, True, True), NormalizeSpace()),
         (Softmax((rows,), n), SoftmaxSpace()),
     ]:
         function = space.emit(op, space.default(op, model), model)

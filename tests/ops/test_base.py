@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.base import Operand, from_json, strided_view, suffix
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 
 
 def test_bytes_of_operands():
@@ -23,7 +23,7 @@ def test_json_is_sorted_and_names_the_kind():
 
 
 @pytest.mark.parametrize(
-    "op", [Matmul((2,), 3, 4), Attention(1, 2, 3, 4, 5, 0.5, 2), Normalize((2,), 3, 1e-5)], ids=str
+    "op", [Matmul((2,), 3, 4), Attention(1, 2, 3, 4, 5, 0.5, 2), Normalization((2,), 3, 1e-5)], ids=str
 )
 def test_later_fields_are_written_when_they_are_used_only(op):
     """Records from before such a field existed have the same text, and are read."""

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from tests.ops.helpers import check, sample_inputs
 
 
@@ -23,27 +23,27 @@ def formula(eps, centered=True):
 
 @pytest.mark.parametrize("lead, n", [((1,), 2), ((2, 3), 9), ((4,), 1)])
 def test_layer_norm(lead, n):
-    check(Normalize(lead, n, 1e-3), formula(1e-3))
-    check(Normalize(lead, n, 1e-3, shifted=False), formula(1e-3))
+    check(Normalization(lead, n, 1e-3), formula(1e-3))
+    check(Normalization(lead, n, 1e-3, shifted=False), formula(1e-3))
 
 
 @pytest.mark.parametrize("lead, n", [((4,), 9), ((2, 3), 1)])
 def test_rms_norm(lead, n):
-    check(Normalize(lead, n, 1e-3, centered=False, shifted=False), formula(1e-3, centered=False))
+    check(Normalization(lead, n, 1e-3, centered=False, shifted=False), formula(1e-3, centered=False))
 
 
 def test_an_axis_that_is_not_the_last():
     def channels(x, scale, shift):
         return np.moveaxis(formula(1e-5)(np.ascontiguousarray(np.moveaxis(x, 1, -1)), scale, shift), -1, 1)
 
-    op = Normalize((2,), 5, 1e-5, trail=(3, 4))
+    op = Normalization((2,), 5, 1e-5, trail=(3, 4))
     assert op.rows == 24 and "not the last" in op.special
     check(op, channels)
 
 
 def test_rows_at_strides_of_their_own():
     """Heads of the middle third of a packed projection [2, 3, 60]."""
-    op = Normalize((2, 4, 3), 5, 1e-5, False, False, source=(2, 3, 60), place=(20, 180, 5, 60))
+    op = Normalization((2, 4, 3), 5, 1e-5, False, False, source=(2, 3, 60), place=(20, 180, 5, 60))
 
     def heads(x, scale):
         x_BSHD = x[..., 20:40].reshape(2, 3, 4, 5)
@@ -54,7 +54,7 @@ def test_rows_at_strides_of_their_own():
 
 
 def test_constant_rows_and_nan():
-    op = Normalize((3,), 8, 1e-5)
+    op = Normalization((3,), 8, 1e-5)
     x, scale, shift = sample_inputs(op)
     x[0], x[1, 2] = 3, np.nan  # eighths of 3 add up exactly
     check(op, formula(1e-5), [x, scale, shift])
@@ -62,11 +62,11 @@ def test_constant_rows_and_nan():
 
 
 def test_half_precision():
-    check(Normalize((3,), 8, 1e-3, dtype="float16"), formula(1e-3), tolerance=5e-4)
+    check(Normalization((3,), 8, 1e-3, dtype="float16"), formula(1e-3), tolerance=5e-4)
 
 
 def test_cost_and_label():
-    op = Normalize((2, 3), 9, 1e-5)
+    op = Normalization((2, 3), 9, 1e-5)
     assert op.nbytes == 4 * (2 * 54 + 18) and op.flops > 0 and op.special is None
     assert op.label == "layer_norm_6x9"
-    assert Normalize((4,), 9, 1e-5, centered=False).label == "rms_norm_4x9"
+    assert Normalization((4,), 9, 1e-5, centered=False).label == "rms_norm_4x9"

@@ -2,7 +2,7 @@
 
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.task import Task, symbol, task_key
 
@@ -11,8 +11,8 @@ OPS = [
     Matmul((2, 3), 5, 4, ("residual", "gelu_erf", "bias")),
     Matmul((6,), 5, 4),
     BatchMatmul((1,), 6, 5, 4, (1, 6, 4), (0, 24, 4, 1), (1, 4, 5), (0, 20, 5, 1), (0, 1, 2)),
-    Normalize((2, 3), 9, 1e-5),
-    Normalize((2, 3), 9, 1e-6),
+    Normalization((2, 3), 9, 1e-5),
+    Normalization((2, 3), 9, 1e-6),
     Softmax((2, 3), 9),
 ]
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from benchmarks.gpu.case import COPY, Case, Section
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 
 _EPS = 1e-5
-Normed = Normalize | AddNorm | EmbeddingNorm
+Normed = Normalization | AddNorm | EmbeddingNorm
 
 
 def norm(op: Normed, x: torch.Tensor, scale: torch.Tensor, *shift: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def add_norm(
     return (total, y) if op.kept else y
 
 
-def eager(op: Normalize, *tensors: torch.Tensor) -> Callable[[], Any]:
+def eager(op: Normalization, *tensors: torch.Tensor) -> Callable[[], Any]:
     return lambda: norm(op, *tensors)
 
 
@@ -44,7 +44,7 @@ def add_eager(op: AddNorm, *tensors: torch.Tensor) -> Callable[[], Any]:
 
 
 def _norm(rows: int, n: int, dtype: str, centered: bool = True, **more: Any) -> Case:
-    op = Normalize((rows,), n, _EPS, centered, centered, dtype)
+    op = Normalization((rows,), n, _EPS, centered, centered, dtype)
     precision = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}[dtype]
     return Case(op, norm, {"torch": eager}, precision, goals={COPY: 0.85}, **more)
 

@@ -8,7 +8,7 @@ from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.targets.npu.spaces import NPU_SPACES
 from tests.schedules.npu.running import assert_close, machine
 
@@ -18,7 +18,7 @@ OPS = [
     Attention(1, 2, 36, 36, 12, 0.25, 2, packed=True, mask=(1, 1, 1, 36)),
     Conv2d(1, 3, 20, 20, 10, (3, 3), (2, 2), SAME, epilogue=("bias", "relu")),
     Conv2d(1, 24, 6, 6, 24, (3, 3), (1, 1), SAME, groups=24, epilogue=("bias", "relu6")),
-    Normalize((20,), 48, 1e-5),
+    Normalization((20,), 48, 1e-5),
 ]
 CHANGES = [
     {"alignment": 1024},

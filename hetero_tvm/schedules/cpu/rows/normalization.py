@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
 from hetero_tvm.schedules.cpu.rows.row_reduction import add, each_vector, reduce_row
@@ -28,13 +28,13 @@ from hetero_tvm.schedules.emit import Index, Kernel, constant, strided_position
 
 
 class NormalizeSpace(RowSpace):
-    """Design space of ``Normalize`` over the last axis; its chunks are of rows."""
+    """Design space of ``Normalization`` over the last axis; its chunks are of rows."""
 
     name = "cpu.normalize"
     version = 1
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Normalize):
+        if not isinstance(op, Normalization):
             return "not a normalisation"
         if op.dtype != "float32":
             return f"the operands are {op.dtype}"
@@ -42,7 +42,7 @@ class NormalizeSpace(RowSpace):
             return op.special
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> PrimFunc:
+    def emit(self, op: Normalization, point: Point, machine: CpuModel) -> PrimFunc:
         k = Kernel()
         with k:
             x, *vectors = (k.argument(o.name, o.shape) for o in op.inputs)
@@ -67,7 +67,7 @@ class NormalizeSpace(RowSpace):
 
 def normalize_row(
     k: Kernel,
-    op: Normalize,
+    op: Normalization,
     lanes: int,
     first: Callable[[Index, int], Expr],
     again: Callable[[Index, int], Expr],

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
 from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
@@ -30,13 +30,13 @@ _VECTORS = 4
 
 
 class NormalizeAxisSpace(RowSpace):
-    """Design space of ``Normalize`` over an inner axis; its chunks are of blocks of neighbours."""
+    """Design space of ``Normalization`` over an inner axis; its chunks are of blocks of neighbours."""
 
     name = "cpu.normalize_axis"
     version = 1
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
-        if not isinstance(op, Normalize):
+        if not isinstance(op, Normalization):
             return "not a normalisation"
         if not op.trail:
             return "the normalised axis is the last"
@@ -44,11 +44,11 @@ class NormalizeAxisSpace(RowSpace):
             return f"the operands are {op.dtype}"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def row_count(self, op: Normalize, machine: CpuModel) -> int:
+    def row_count(self, op: Normalization, machine: CpuModel) -> int:
         """Blocks of neighbours, which share no reduction."""
         return math.prod(op.lead) * max(1, math.prod(op.trail) // (_VECTORS * machine.lanes))
 
-    def emit(self, op: Normalize, point: Point, machine: CpuModel) -> PrimFunc:
+    def emit(self, op: Normalization, point: Point, machine: CpuModel) -> PrimFunc:
         outer, inner, lanes = math.prod(op.lead), math.prod(op.trail), machine.lanes
         width = _VECTORS * lanes
         whole, rest = divmod(inner, width)
@@ -76,7 +76,7 @@ class NormalizeAxisSpace(RowSpace):
 
 def _normalize_block(
     k: Kernel,
-    op: Normalize,
+    op: Normalization,
     x: Buffer,
     y: Buffer,
     vectors: list[Buffer],

@@ -11,7 +11,7 @@ from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.add_norm import AddNorm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda.rows.row_tiles import RowKernel
 from hetero_tvm.schedules.cuda.rows.space import RowSpace
@@ -19,7 +19,7 @@ from hetero_tvm.schedules.cuda.values import const, vector_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
-class CudaNormalizeSpace(RowSpace):
+class CudaNormalizationSpace(RowSpace):
     """Rows in registers (see :mod:`.row_tiles`): mean, then variance around it, then one write.
 
     The second pass over the registers keeps float32 accurate where the mean is large.
@@ -28,20 +28,20 @@ class CudaNormalizeSpace(RowSpace):
     name = "cuda.normalize"
 
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
-        if not isinstance(op, Normalize):
+        if not isinstance(op, Normalization):
             return f"it serves normalize, not {op.kind}"
         if op.trail:
             return op.special
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
-    def vector(self, op: Normalize) -> int:
+    def vector(self, op: Normalization) -> int:
         """Elements of one access: rows that lie at strides of their own must start at whole ones."""
         return vector_of(op.dtype, op.n, *op.place)
 
-    def weights(self, op: Normalize) -> int:
+    def weights(self, op: Normalization) -> int:
         return len(op.inputs) - 1
 
-    def emit(self, op: Normalize, point: Point, machine: GpuModel) -> PrimFunc:
+    def emit(self, op: Normalization, point: Point, machine: GpuModel) -> PrimFunc:
         k = Kernel("normalize")
         shape = self.shape(op, point)
         with k:
@@ -56,7 +56,7 @@ class CudaNormalizeSpace(RowSpace):
         return k.function
 
 
-def _start(op: Normalize, row: Expr) -> Expr:
+def _start(op: Normalization, row: Expr) -> Expr:
     """Offset in the operand at which row ``row`` of the result begins."""
     if not op.place:
         return row * op.n
@@ -70,7 +70,7 @@ def _start(op: Normalize, row: Expr) -> Expr:
 def finish(
     k: Kernel,
     kernel: RowKernel,
-    op: Normalize | AddNorm | EmbeddingNorm,
+    op: Normalization | AddNorm | EmbeddingNorm,
     vectors: Sequence[Buffer],
     y: Buffer,
 ) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows.row_tiles import RowSpace, tile_rows
@@ -25,28 +25,28 @@ from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
 
 
 class NpuNormalizationSpace(RowSpace):
-    """``ops.Normalize`` on the vector unit."""
+    """``ops.Normalization`` on the vector unit."""
 
     name = "npu.normalize"
     version = 1
-    operator = Normalize
+    operator = Normalization
 
-    def unsupported(self, op: Normalize, machine: NpuMachine) -> str | None:
+    def unsupported(self, op: Normalization, machine: NpuMachine) -> str | None:
         return op.special or self.does_not_fit(op, machine)
 
-    def ranked(self, op: Normalize, machine: NpuMachine) -> list[int]:
+    def ranked(self, op: Normalization, machine: NpuMachine) -> list[int]:
         # Scale and shift stay in the unified buffer for all tiles.
         return tile_rows(op.n, op.rows, 2, machine.spec, shared=4 * op.n + 1024)
 
-    def pack(self, op: Normalize, point: Point, machine: NpuMachine) -> dict[int, Packer]:
+    def pack(self, op: Normalization, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         dtype = machine.numpy_dtype
         return {i: lambda v: np.ascontiguousarray(v).astype(dtype) for i in range(1, len(op.inputs))}
 
-    def on_chip(self, op: Normalize) -> frozenset[int]:
+    def on_chip(self, op: Normalization) -> frozenset[int]:
         return frozenset({len(op.inputs)})
 
     def emit_held(
-        self, op: Normalize, point: Point, machine: NpuMachine, held: frozenset[int]
+        self, op: Normalization, point: Point, machine: NpuMachine, held: frozenset[int]
     ) -> PrimFunc:
         rows, n, dtype = point["rows"], op.n, machine.dtype
         k = Kernel()
@@ -72,7 +72,7 @@ class NpuNormalizationSpace(RowSpace):
 
 def emit_normalization(
     k: Kernel,
-    op: Normalize,
+    op: Normalization,
     rows: int,
     box: Sequence[Extent],
     out: At,

@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tvm.ops.add_norm import AddNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from tests.schedules.cpu.rows.helpers import LENGTHS
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes
@@ -20,5 +20,5 @@ def test_residual_and_norm_in_every_chunking(machine):
 
 
 def test_refusals():
-    assert SPACE.refuses(Normalize((3,), 4, 1e-5), AVX2) == "not an addition with its norm"
+    assert SPACE.refuses(Normalization((3,), 4, 1e-5), AVX2) == "not an addition with its norm"
     assert SPACE.refuses(AddNorm((0,), 4, (4,), 1e-5), AVX2) == "an extent is zero"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
 from tests.schedules.cpu.running import MACHINES, SWEPT, check_shapes
 
@@ -13,11 +13,12 @@ AVX2 = MACHINES["avx2"]
 @pytest.mark.parametrize("machine", SWEPT)
 def test_norms_over_another_axis(machine):
     trails = (1, 3), (5, 7), (16, 9), (64,)  # less than a vector, odd, whole blocks and a rest, whole blocks
-    ops = [Normalize((2,), 5, 1e-5, trail=trail) for trail in trails]
-    ops += [Normalize((), 33, 1e-5, False, False, trail=(37,)), Normalize((3, 2), 1, 1e-5, trail=(4,))]
+    ops = [Normalization((2,), 5, 1e-5, trail=trail) for trail in trails]
+    ops.append(Normalization((), 33, 1e-5, False, False, trail=(37,)))
+    ops.append(Normalization((3, 2), 1, 1e-5, trail=(4,)))
     check_shapes(SPACE, ops, machine)
 
 
 def test_refusals():
-    assert "is the last" in SPACE.refuses(Normalize((3,), 4, 1e-5), AVX2)
-    assert SPACE.refuses(Normalize((3,), 4, 1e-5, trail=(0,)), AVX2) == "an extent is zero"
+    assert "is the last" in SPACE.refuses(Normalization((3,), 4, 1e-5), AVX2)
+    assert SPACE.refuses(Normalization((3,), 4, 1e-5, trail=(0,)), AVX2) == "an extent is zero"

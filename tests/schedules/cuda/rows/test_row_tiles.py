@@ -6,11 +6,11 @@ import pytest
 
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cuda.rows.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.rows.group_norm import CudaGroupNormSpace
-from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizeSpace
+from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizationSpace
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from tests.schedules.cuda.rows.cases import EMBEDDINGS, GROUPS, SINGLE, half, some
 from tests.schedules.cuda.running import MACHINE
@@ -23,7 +23,7 @@ from tests.schedules.cuda.spaces import (
 )
 from tests.selection import exhaustive
 
-SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizeSpace()
+SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizationSpace()
 GROUP, EMBEDDING = CudaGroupNormSpace(), CudaEmbeddingNormSpace()
 
 
@@ -31,7 +31,7 @@ def test_every_block(emulated):
     op = Softmax((5,), 132)
     every = points(SOFTMAX, op)
     assert len(every) >= 8
-    norm = Normalize((5,), 132, 1e-5)
+    norm = Normalization((5,), 132, 1e-5)
     cases = [(SOFTMAX, op, point, None, SINGLE) for point in every]
     check_all([*cases, *((NORM, norm, point, None, SINGLE) for point in points(NORM, norm))])
 
@@ -40,14 +40,14 @@ def test_rows_longer_than_the_registers_of_a_block(emulated):
     n = 65536 + 4
     op = Softmax((2,), n)
     assert not SOFTMAX.shape(op, SOFTMAX.default(op, MACHINE)).resident
-    ops = {SOFTMAX: Softmax((2,), n), NORM: Normalize((1,), n, 1e-5)}
+    ops = {SOFTMAX: Softmax((2,), n), NORM: Normalization((1,), n, 1e-5)}
     check_all([(space, op, None, None, 4 * SINGLE) for space, op in ops.items()])
 
 
 def test_bfloat16(emulated):
     cases = []
     for space, op in (
-        (SOFTMAX, Softmax((3,), 40)), (NORM, Normalize((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
+        (SOFTMAX, Softmax((3,), 40)), (NORM, Normalization((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
         (EMBEDDING, EMBEDDINGS[0]),
     ):  # fmt: skip
         op = dataclasses.replace(op, dtype="bfloat16")
@@ -60,7 +60,7 @@ def test_bfloat16(emulated):
 def test_one_read_and_one_write_in_full_vectors(arch, compiler):
     rows_, n = 4096, 768
     cases = {
-        SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalize((rows_,), n, 1e-5), 2),
+        SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalization((rows_,), n, 1e-5), 2),
         GROUP: (GroupNorm((rows_ // 32, 32, 24, 32), 32, 1e-5, "silu"), 0),
     }  # fmt: skip
     both = [
@@ -83,7 +83,7 @@ def test_one_read_and_one_write_in_full_vectors(arch, compiler):
 
 def test_no_registers_spill(compiler):
     cases = (
-        (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalize((512,), 2048, 1e-5))),
+        (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalization((512,), 2048, 1e-5))),
         (GROUP, GroupNorm((2, 32, 16, 16), 8, 1e-5, "gelu_tanh")),
         (EMBEDDING, half(EmbeddingNorm((2, 128), 768, (Lookup(1000, (2, 128)),), (128, 768), 1e-5))),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from tests.schedules.cuda.rows.cases import SINGLE, check_both
@@ -31,4 +31,4 @@ def test_values_at_the_edges(emulated):
 
 def test_refusals():
     assert "zero" in SOFTMAX.refuses(Softmax((0,), 4), MACHINE)
-    assert "softmax" in SOFTMAX.refuses(Normalize((1,), 4, 1e-5), MACHINE)
+    assert "softmax" in SOFTMAX.refuses(Normalization((1,), 4, 1e-5), MACHINE)

@@ -11,7 +11,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.ops.tensor_program import TensorProgram
@@ -26,7 +26,7 @@ CONTRACTS = [
     Elementwise((3, 7, 5, 4, 3), "silu"),
     Elementwise((1,), "gelu_erf"),
     Softmax((3, 7), 100),
-    Normalize((3, 7), 100, 1e-5),
+    Normalization((3, 7), 100, 1e-5),
     Rope((2, 4, 12, 16), 8, True, (1, 1, 12, 4), (2, 12, 64), (0, 768, 16, 64)),
     Rope((2, 4, 13, 32), 16, False, (1, 1, 13, 8), (2, 13, 256), (5, 13 * 256, 32, 256)),
     Rope((1, 2, 5, 6), 6, False, (1, 1, 5, 6), (1, 2, 5, 6), (0, 60, 30, 6)),

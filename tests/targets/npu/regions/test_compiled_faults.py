@@ -11,7 +11,7 @@ import pytest
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.ops.normalization import Normalize
+from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.targets.npu.device.driver import DriverError, open_device
 from hetero_tvm.targets.npu.isa.stream import Stream
 from hetero_tvm.targets.npu.spaces import NPU_SPACES
@@ -27,7 +27,7 @@ OPS = [
     Attention(1, 2, 20, 20, 16, 0.25, 2, packed=True, mask=(1, 1, 1, 20)),
     Conv2d(1, 16, 9, 9, 24, (3, 3), (1, 1), SAME, epilogue=("bias", "relu")),
     Conv2d(1, 24, 6, 6, 24, (3, 3), (1, 1), SAME, groups=24, epilogue=("bias", "relu6")),
-    Normalize((20,), 48, 1e-5),
+    Normalization((20,), 48, 1e-5),
 ]
 MUTANTS = 40
 """Per kernel: 200 in all."""
