@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import multiprocessing
 import os
+import secrets
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.search.measure.remote import TOKEN_VARIABLE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,20 +26,33 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m hetero_tvm.serve",
         allow_abbrev=False,
         description="Serve this machine's CPU and GPUs to `python -m hetero_tvm.tune --rpc HOST:PORT`. "
-        "Whoever reaches the port can run code here: keep it inside a trusted network.",
+        "Whoever reaches the port and knows the token can run code here: keep it inside a trusted network.",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; 0.0.0.0 for all)"
     )
-    parser.add_argument("--port", type=cli_common.positive, default=9090, help="default: 9090")
+    parser.add_argument("--port", type=_port, default=9090, help="default: 9090")
     parser.add_argument(
         "--tracker",
         metavar="HOST:PORT",
         help="announce this machine to a tracker (python -m tvm.exec.rpc_tracker)",
     )
+    parser.add_argument(
+        "--token",
+        help=f"what clients must know (default: ${TOKEN_VARIABLE}, or a random one that is printed); "
+        "the tracker hands out its own",
+    )
     parser.add_argument("--key", help="the name under which the tracker knows this kind of machine")
     parser.set_defaults(precision=None, shape=[])  # what every command line is checked for
     return parser
+
+
+def _port(text: str) -> int:
+    """A TCP port that has a successor, which the server tries too; an argparse type."""
+    port = cli_common.positive(text)
+    if port > 65534:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65534")
+    return port
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -48,6 +65,7 @@ def _run(options: argparse.Namespace) -> int:
         if not options.key:
             raise UsageError("--tracker needs --key", hint="for example --key h100")
 
+    token = _token(options)
     try:
         from hetero_tvm.host.tvm import rpc_server as server
     except ImportError as error:
@@ -58,12 +76,25 @@ def _run(options: argparse.Namespace) -> int:
     say = f"serving on {options.host}:{options.port}"
     if tracker is not None:
         say += f", known to {options.tracker} as {options.key!r}"
+    elif options.token is None and TOKEN_VARIABLE not in os.environ:
+        say += f", for --rpc {token}@HOST:{options.port}"
+    if not _is_loopback(options.host):
+        print(
+            f"warning: {options.host} is seen by other machines: the token crosses the network in plain "
+            "text, and whoever has it can run code here",
+            file=sys.stderr,
+            flush=True,
+        )
     try:
         while True:
             # In this process: TVM's own wrapper would start a second one that outlives this.
             try:
                 made = server.PopenRPCServerState(
-                    options.host, options.port, options.port + 1, tracker_addr=tracker, key=options.key or ""
+                    options.host,
+                    options.port,
+                    options.port + 1,
+                    tracker_addr=tracker,
+                    key=options.key or token,
                 )
             except (OSError, ValueError) as error:
                 raise UsageError(f"cannot listen on {options.host}:{options.port}: {error}") from error
@@ -77,6 +108,25 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _leave()
     return 0
+
+
+def _token(options: argparse.Namespace) -> str:
+    """What clients must know: given, of the environment, or a fresh one."""
+    token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
+    if token is None:
+        return secrets.token_urlsafe(16)
+    if not token or any(character.isspace() for character in token):
+        raise UsageError(
+            "a token has at least one character, and no space", hint="leave out --token for a random one"
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return all(ipaddress.ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
+    except (OSError, ValueError):
+        return False
 
 
 def _leave() -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,35 @@ from hetero_tvm.search.measure.peer import Peer, PeerLost
 _OPEN, _ASK, _RESTART = (f"hetero_tvm.device.{name}" for name in ("open", "ask", "restart"))
 _NETWORK_SECONDS = 60.0
 """Seconds that a message may take on top of the work that it asks for."""
+TOKEN_VARIABLE = "HETERO_TVM_RPC_TOKEN"
 INSTALL = "pip install 'hetero-tvm[rpc]'"
 
 
 @dataclass(frozen=True)
 class Address:
-    """``HOST:PORT`` of a server, or ``HOST:PORT:KEY`` of a tracker that knows servers under a key."""
+    """``TOKEN@HOST:PORT`` of a server, or ``HOST:PORT:KEY`` of a tracker that knows servers under a key.
+
+    The token may stand in the environment variable ``HETERO_TVM_RPC_TOKEN`` instead, where other users of
+    this machine do not see it.
+    """
 
     host: str
     port: int
     key: str | None = None
+    token: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """:class:`UsageError` when the text is of another form."""
-        parts = text.split(":", 2)
+        token, at, place = text.rpartition("@")
+        parts = place.split(":", 2)
         if len(parts) < 2 or not parts[0] or not parts[1].isdigit() or not 0 < int(parts[1]) < 65536:
             raise UsageError(
                 f"--rpc {text} is no address",
-                hint="--rpc HOST:PORT for a server, --rpc HOST:PORT:KEY for a device of a tracker",
+                hint="--rpc TOKEN@HOST:PORT for a server, --rpc HOST:PORT:KEY for a device of a tracker",
             )
-        return cls(parts[0], int(parts[1]), parts[2] if len(parts) > 2 else None)
+        token = token if at else os.environ.get(TOKEN_VARIABLE, "")
+        return cls(parts[0], int(parts[1]), parts[2] if len(parts) > 2 else None, token)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" + (f":{self.key}" if self.key else "")
@@ -157,7 +165,7 @@ def _connect(address: Address) -> Any:
         raise TuningError(f"TVM's RPC cannot be imported: {error}", hint=INSTALL) from error
     try:
         if address.key is None:
-            return rpc.connect(address.host, address.port)
+            return rpc.connect(address.host, address.port, key=address.token)
         tracker = rpc.connect_tracker(address.host, address.port)
         free = tracker.summary()["queue_info"].get(address.key)
         if free is None:
@@ -171,6 +179,11 @@ def _connect(address: Address) -> Any:
     except TuningError:
         raise
     except Exception as error:
+        if address.key is None and "matches key" in str(error):
+            raise TuningError(
+                f"{address} refuses the token" if address.token else f"{address} asks for a token",
+                hint=f"--rpc TOKEN@{address}, or {TOKEN_VARIABLE}, with the token that `serve` printed there",
+            ) from error
         what = "server" if address.key is None else "tracker"
         start = "hetero_tvm.serve" if address.key is None else "tvm.exec.rpc_tracker"
         raise TuningError(

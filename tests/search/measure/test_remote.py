@@ -19,6 +19,7 @@ from hetero_tvm.targets.registry import parse_target
 from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, task
 
 DOOR = parse_target("cpu").device_door
+TOKEN = "open-sesame"
 ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
 LIMITS = Limits(build_seconds=600, run_seconds=600, memory=2 << 30)
 
@@ -41,7 +42,7 @@ class Process:
     def wait_for(self, text):
         for line in self.process.stdout:
             if text in line:
-                return
+                return line
         raise AssertionError(f"it ended without saying {text!r}")
 
     def kill(self):
@@ -55,7 +56,7 @@ class Process:
 
 def server(*more):
     port = free_port()
-    process = Process("hetero_tvm.serve", "--port", port, *more)
+    process = Process("hetero_tvm.serve", "--port", port, "--token", TOKEN, *more)
     process.wait_for("serving on")
     return process, port
 
@@ -63,7 +64,7 @@ def server(*more):
 @pytest.fixture
 def served():
     process, port = server()
-    yield process, Address("127.0.0.1", port)
+    yield process, Address("127.0.0.1", port, token=TOKEN)
     process.kill()
 
 
@@ -140,3 +141,41 @@ def test_wrong_addresses(text):
     with pytest.raises(UsageError, match="no address"):
         Address.parse(text)
     assert Address.parse("h:1:a:b") == Address("h", 1, "a:b")
+    secret = Address.parse("to@ken@h:1")
+    assert secret == Address("h", 1, None, "to@ken") and "ken" not in f"{secret} {secret!r}"
+
+
+def test_a_token_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("HETERO_TVM_RPC_TOKEN", "secret")
+    assert Address.parse("h:1").token == "secret" and Address.parse("other@h:1").token == "other"
+
+
+@pytest.mark.parametrize("token, said", [("wrong", "refuses the token"), ("", "asks for a token")])
+def test_who_does_not_know_the_token_gets_nothing(served, token, said):
+    _, address = served
+    with pytest.raises(TuningError, match=said) as caught:
+        RemoteDevice(Address(address.host, address.port, token=token), DOOR.device).open()
+    assert "TOKEN@" in caught.value.hint
+
+
+def test_without_a_choice_the_token_is_random_and_printed():
+    port = free_port()
+    process = Process("hetero_tvm.serve", "--port", port)
+    try:
+        line = process.wait_for("serving on")
+        token = line.split("--rpc ")[1].split("@")[0]
+        assert len(token) >= 20
+        device = RemoteDevice(Address("127.0.0.1", port, token=token), DOOR.device, ENVIRONMENT)
+        assert device.open()["kind"] == "cpu"
+        device.close()
+    finally:
+        process.kill()
+
+
+def test_other_interfaces_are_warned_of():
+    port = free_port()
+    process = Process("hetero_tvm.serve", "--host", "0.0.0.0", "--port", port, "--token", "x")
+    try:
+        assert "in plain text" in process.wait_for("warning")
+    finally:
+        process.kill()
