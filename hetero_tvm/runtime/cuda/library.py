@@ -17,6 +17,7 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
 _POOLED = 2
@@ -179,13 +180,15 @@ class CudaLibrary(Library):
         warnings.warn(text, RuntimeWarning, stacklevel=5)
         return result
 
-    def _on_gpu(self, spec: Any) -> Any:
+    def _on_gpu(self, spec: TensorSpec) -> Any:
+        """A new tensor on the device."""
         ffi = self._runtime.ffi
         make = self._runtime.function("runtime.TVMTensorAllocWithScope")
         return make(ffi.Shape(tuple(spec.shape)), ffi.dtype(spec.dtype), self._place, None)
 
     # what is given -----------------------------------------------------------------------------
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Arguments in the order of the inputs.  :class:`InputError`: some are missing, or too many."""
         given = dict(zip(self._names, args, strict=False))
         wrong = [name for name in kwargs if name in given or name not in self._names]
         missing = [name for name in self._names if name not in given and name not in kwargs]
@@ -196,12 +199,14 @@ class CudaLibrary(Library):
         return [given[name] for name in self._names]
 
     def _borrow(self, tensor: Any) -> Any:
+        """A DLPack tensor as one of TVM's runtime, over the same memory."""
         try:
             return tensor if hasattr(tensor, "__chandle__") else self._runtime.ffi.from_dlpack(tensor)
         except Exception as error:
             raise InputError(f"this is no DLPack tensor: {error}") from error
 
-    def _wrong(self, spec: Any, tensor: Any) -> list[str]:
+    def _wrong(self, spec: TensorSpec, tensor: Any) -> list[str]:
+        """Faults of a device tensor as an input."""
         found = []
         if (
             tensor.device.dlpack_device_type() != cuda_runtime.CUDA
@@ -226,6 +231,7 @@ def _is_on_gpu(value: Any) -> bool:
 
 
 def _framework(tensor: Any) -> Any:
+    """The module that a tensor's type comes from (``torch``, ``cupy``); None where it is unknown."""
     return sys.modules.get(type(tensor).__module__.partition(".")[0])
 
 

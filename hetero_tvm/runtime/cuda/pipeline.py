@@ -17,6 +17,10 @@ import numpy as np
 from hetero_tvm.errors import LibraryError
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.cuda import cudart
+from hetero_tvm.runtime.signature import TensorSpec
+
+MakeTensor = Callable[[TensorSpec], Any]
+"""Specification -> a tensor on the device (an object of TVM's runtime)."""
 
 
 class Staging:
@@ -40,7 +44,7 @@ class Pending:
         self._lock = threading.Lock()
 
     def wait(self) -> np.ndarray | tuple[np.ndarray, ...]:
-        """The results, as a plain call would give them; blocks until they are there.
+        """Block until the results are there, and give them as a plain call does.
 
         Raises :class:`LibraryError` when the device failed.
         """
@@ -62,7 +66,9 @@ class Pending:
 
 
 class _Slot:
-    def __init__(self, specs: Sequence[Any], dtypes: Sequence[np.dtype], make: Callable[[Any], Any]):
+    """Pinned memory, device memory and events of one call in flight."""
+
+    def __init__(self, specs: Sequence[TensorSpec], dtypes: Sequence[np.dtype], make: MakeTensor):
         self.inputs = [Staging(tuple(x.shape), d) for x, d in zip(specs, dtypes, strict=True)]
         self.tensors = [make(spec) for spec in specs]
         self.there, self.done, self.left = cudart.Event(), cudart.Event(), cudart.Event()
@@ -85,9 +91,9 @@ class Pipeline:
     def __init__(
         self,
         device: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        make: Callable[[Any], Any],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        make: MakeTensor,
         run: Callable[[int, list[Any]], list[Any]],
         depth: int = 2,
     ):

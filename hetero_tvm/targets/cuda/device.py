@@ -1,9 +1,10 @@
-"""Compiling candidates for a GPU, and timing them on it."""
+"""Compilation of candidates for a GPU, and the GPU as a device that times them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import cycle
 from time import perf_counter
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.codegen.c_names import with_c_names
-from hetero_tvm.host.tvm import tvm, tvm_ffi
+from hetero_tvm.host.tvm import DeviceTensor, PrimFunc, tvm, tvm_ffi
 from hetero_tvm.machines.gpu import MODELS, GpuModel
 from hetero_tvm.runtime.cuda import cudart
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
@@ -32,12 +33,12 @@ _L2 = 3
 """Size of the sets of operands together, in L2 caches."""
 
 
-def compile_candidate(function: Any, machine: GpuModel, path: str) -> dict[str, Any]:
+def compile_candidate(function: PrimFunc, machine: GpuModel, path: str) -> dict[str, kernel_facts.Facts]:
     """A shared library with one kernel; no driver is needed, and no context is made.
 
     Returns
     -------
-    Facts of its device code by kernel (see :mod:`.facts`).
+    Facts of its device code by kernel (see :mod:`.kernel_facts`).
 
     Raises
     ------
@@ -84,13 +85,13 @@ class GpuDevice(MeasuredDevice):
             "capability": self._info.capability,
         }
 
-    def place(self, array: np.ndarray) -> Any:
+    def place(self, array: np.ndarray) -> DeviceTensor:
         return tvm.runtime.tensor(array, self._device)
 
-    def copy(self, tensor: Any) -> Any:
+    def copy(self, tensor: DeviceTensor) -> DeviceTensor:
         return tensor.copyto(self._device)
 
-    def fetch(self, tensor: Any) -> np.ndarray:
+    def fetch(self, tensor: DeviceTensor) -> np.ndarray:
         self._stream.synchronize()
         return tensor.numpy()
 
@@ -101,7 +102,7 @@ class GpuDevice(MeasuredDevice):
             function(*sets[0])
         self._stream.synchronize()
 
-    def _on_stream(self) -> Any:
+    def _on_stream(self) -> AbstractContextManager[Any]:
         return tvm_ffi.use_raw_stream(self._device, self._stream.handle)
 
     def times(self, kernels: Sequence[Kernel], budget: float, limit: float | None) -> list[float]:
@@ -138,6 +139,7 @@ class GpuDevice(MeasuredDevice):
         return lambda: self._timed(queue) / launches
 
     def _timed(self, work: Callable[[], Any]) -> float:
+        """Seconds that the device takes for what ``work`` queues."""
         begin, end = cudart.Event(timing=True), cudart.Event(timing=True)
         begin.record(self._stream.handle)
         work()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from hetero_tvm.machines.gpu import WARP, GpuModel, model_named
 from hetero_tvm.targets.cuda import cubin
@@ -14,7 +14,22 @@ _SHARED_RESERVED = 1 << 10  # that the driver takes of each block's shared memor
 _RESERVED_IN_CUBIN = 90  # ... and which cubins count as the kernel's own from this capability on
 
 
-def of_module(module: DeviceModule) -> dict[str, Any]:
+class Facts(TypedDict):
+    """Facts of one kernel.
+
+    Registers of a thread; bytes of its stack (spills live there) and of a block's shared memory; threads of a
+    block, grid and occupancy, None where they are only known at run time.
+    """
+
+    registers: int
+    stack: int
+    shared: int
+    threads: int | None
+    grid: list[int | None] | None
+    occupancy: float | None
+
+
+def of_module(module: DeviceModule) -> dict[str, Facts]:
     """Registers, stack, shared memory, threads and occupancy of each kernel of one architecture.
 
     Empty for code that is not a cubin (the CPU emulation's).
@@ -22,7 +37,7 @@ def of_module(module: DeviceModule) -> dict[str, Any]:
     if module.binary[:4] != b"\x7fELF":
         return {}
     model = model_named(module.arch)
-    result = {}
+    result: dict[str, Facts] = {}
     for name, kernel in cubin.kernels_of(module.binary).items():
         launch = module.launches.get(name)
         threads = threads_of(launch)
@@ -40,7 +55,7 @@ def of_module(module: DeviceModule) -> dict[str, Any]:
     return result
 
 
-def worst(kernels: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def worst(kernels: Iterable[Facts]) -> Facts:
     """Facts of a candidate with several kernels (a split reduction has two): the ones that limit it most."""
     every = list(kernels)
     known = [kernel["occupancy"] for kernel in every if kernel["occupancy"] is not None]

@@ -9,7 +9,7 @@ those the model's order decides, and more resident warps break near ties.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
@@ -21,10 +21,13 @@ from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.records.choose import choose_one
 from hetero_tvm.records.store import RANKED, UNMEASURED, RecordStore, new_record
 from hetero_tvm.schedules.base import Knob, Point, thaw
+from hetero_tvm.schedules.task import Task
 from hetero_tvm.search.cost_model import SpaceModel, described
+from hetero_tvm.search.ledger import OnEvent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.cuda import codegen, kernel_facts
+from hetero_tvm.targets.cuda.kernel_facts import Facts
 
 WARNING = (
     "NOTHING WAS MEASURED: there is no GPU here that runs this; candidates were ranked by the cost model "
@@ -37,11 +40,11 @@ _NEAR = 4
 
 
 def rank(
-    tasks: Sequence[Any],
+    tasks: Sequence[Task],
     target: Target,
     trials: int | None,
     store: RecordStore,
-    on_event: Callable[[dict[str, Any]], None],
+    on_event: OnEvent,
 ) -> TuneReport:
     """Choose, for each task, the candidate that its machine code speaks for.
 
@@ -91,14 +94,14 @@ def rank(
     return TuneReport(rows, trials=count, elapsed=elapsed, warnings=[WARNING], logs=str(store.path))
 
 
-def _shares(tasks: Sequence[Any], trials: int) -> dict[str, int]:
+def _shares(tasks: Sequence[Task], trials: int) -> dict[str, int]:
     """Candidates of each task: the same for all, what is left over to those with the most work."""
     base, extra = divmod(trials, max(1, len(tasks)))
     most = sorted(tasks, key=lambda task: -(task.flops + task.nbytes) * task.count)
     return {task.key: base + (place < extra) for place, task in enumerate(most)}
 
 
-def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[str, SpaceModel]:
+def trained(tasks: Sequence[Task], target: Target, store: RecordStore) -> dict[str, SpaceModel]:
     """Cost models by space, trained with whatever was measured on GPUs of this architecture."""
     models: dict[str, SpaceModel] = {}
     for task in tasks:
@@ -112,7 +115,7 @@ def trained(tasks: Sequence[Any], target: Target, store: RecordStore) -> dict[st
     return models
 
 
-def _features(task: Any, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> list[float]:
+def _features(task: Task, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> list[float]:
     point = _point(knobs, indices)
     found = task.space.features(task.op, point, target.machine)
     return described(found, indices, [len(knob.choices) for knob in knobs], target.machine)
@@ -122,7 +125,7 @@ def _point(knobs: Sequence[Knob], indices: Sequence[int]) -> dict[str, Any]:
     return {knob.name: knob.choices[index] for knob, index in zip(knobs, indices, strict=True)}
 
 
-def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[dict[str, Any]]:
+def candidates(task: Task, target: Target, model: SpaceModel, most: int) -> list[dict[str, Any]]:
     """Points of a task's space by the cost model, the fastest first; the default is always among them."""
     default = dict(task.space.default(task.op, target.machine))
     knobs = task.space.knobs(task.op, target.machine)
@@ -136,7 +139,7 @@ def candidates(task: Any, target: Target, model: SpaceModel, most: int) -> list[
     return points
 
 
-def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
+def known_of(task: Task, point: Point, target: Target) -> Facts | str:
     """Facts of a candidate's kernel, or the reason why there is none."""
     try:
         kernel = target.stamp(task.space.emit(task.op, point, target.machine))
@@ -149,7 +152,7 @@ def known_of(task: Any, point: Point, target: Target) -> dict[str, Any] | str:
         return str(error).strip().splitlines()[-1]
 
 
-def refusal(known: dict[str, Any] | str) -> str | None:
+def refusal(known: Facts | str) -> str | None:
     """Kind of failure of a candidate that does not count; None when it does."""
     if isinstance(known, str):
         return "build_error"
@@ -158,7 +161,7 @@ def refusal(known: dict[str, Any] | str) -> str | None:
     return None if known["occupancy"] is None or known["occupancy"] > 0 else "does_not_fit"
 
 
-def pick(found: Sequence[dict[str, Any] | str]) -> int | None:
+def pick(found: Sequence[Facts | str]) -> int | None:
     """Index of the best candidate; None when none counts."""
     valid = [index for index, known in enumerate(found) if refusal(known) is None]
     if not valid:
@@ -167,6 +170,7 @@ def pick(found: Sequence[dict[str, Any] | str]) -> int | None:
     return max(near, key=lambda index: (min(found[index]["occupancy"] or 0.0, 0.25), -index))
 
 
-def _told(known: dict[str, Any]) -> str:
+def _told(known: Facts) -> str:
+    """The chosen candidate's facts, for the report."""
     occupancy = "" if known["occupancy"] is None else f", occupancy {known['occupancy']:.0%}"
     return f"{known['registers']} registers, {known['shared'] / 1024:.0f} KB shared{occupancy}"

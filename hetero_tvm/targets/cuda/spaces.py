@@ -15,7 +15,7 @@ from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 from hetero_tvm.schedules.cuda.rows.add_norm import CudaAddNormSpace
 from hetero_tvm.schedules.cuda.rows.embedding_norm import CudaEmbeddingNormSpace
 from hetero_tvm.schedules.cuda.rows.group_norm import CudaGroupNormSpace
-from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizeSpace
+from hetero_tvm.schedules.cuda.rows.normalization import CudaNormalizationSpace
 from hetero_tvm.schedules.cuda.rows.softmax import CudaSoftmaxSpace
 from hetero_tvm.schedules.cuda.tensor_program.arg_reduce import CudaArgReduceSpace
 from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaElementwiseSpace
@@ -32,7 +32,7 @@ CUDA_SPACES: tuple[DesignSpace, ...] = (
     CudaAttentionSpace(),
     CudaFloatAttentionSpace(),
     CudaSoftmaxSpace(),
-    CudaNormalizeSpace(),
+    CudaNormalizationSpace(),
     CudaAddNormSpace(),
     CudaGroupNormSpace(),
     CudaEmbeddingNormSpace(),

@@ -96,12 +96,7 @@ class CudaFloatAttentionSpace(DesignSpace):
         ]
 
     def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
-        choices = [
-            dataclasses.replace(tile, splits=splits).choice
-            for tile in self._tiles(op, machine)
-            for splits in shapes.split_choices(op, tile.keys)
-        ]
-        return (Knob("tile", tuple(choices)),)
+        return (shapes.tile_knob(op, self._tiles(op, machine)),)
 
     def default(self, op: Attention, machine: GpuModel) -> Point:
         best = min(self._tiles(op, machine), key=lambda tile: _cost(op, tile, machine))

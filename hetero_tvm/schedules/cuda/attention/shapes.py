@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.attention import Attention, Heads
+from hetero_tvm.schedules.base import Knob
 from hetero_tvm.schedules.cuda.values import vector_of
 
 _FEW_ROWS = 16
 """Number of queries below which the rows of a block come from all heads that share keys."""
 SPLITS = (1, 2, 4, 8, 16)
 """Numbers of parts that the keys may be cut into."""
+
+
+class SplitTile(Protocol):
+    """The shape of a block's work, as far as splits of the keys go."""
+
+    keys: int
+    splits: int
+
+    @property
+    def choice(self) -> tuple[int, ...]:
+        """The tile as a knob's choice."""
 
 
 def is_grouped(op: Attention) -> bool:
@@ -31,6 +47,16 @@ def split_choices(op: Attention, keys: int) -> tuple[int, ...]:
     """Numbers of parts that the keys can be cut into, none of them empty."""
     blocks = -(-op.kv_len // keys)
     return tuple(n for n in SPLITS if n <= blocks and (n - 1) * -(-blocks // n) < blocks)
+
+
+def tile_knob(op: Attention, tiles: Sequence[SplitTile]) -> Knob:
+    """Knob ``tile``: each tile with every number of splits."""
+    choices = [
+        dataclasses.replace(tile, splits=splits).choice
+        for tile in tiles
+        for splits in split_choices(op, tile.keys)
+    ]
+    return Knob("tile", tuple(choices))
 
 
 def default_splits(op: Attention, rows: int, keys: int, machine: GpuModel) -> int:

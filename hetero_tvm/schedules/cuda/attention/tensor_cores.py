@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -112,12 +111,7 @@ class CudaAttentionSpace(DesignSpace):
         return [tile for tile in every if tile.fragments == 1 or _is_worth_two_fragments(op, tile, dim)]
 
     def knobs(self, op: Attention, machine: GpuModel) -> tuple[Knob, ...]:
-        choices = [
-            dataclasses.replace(tile, splits=splits).choice
-            for tile in self._tiles(op, machine)
-            for splits in shapes.split_choices(op, tile.keys)
-        ]
-        return (Knob("tile", tuple(choices)),)
+        return (shapes.tile_knob(op, self._tiles(op, machine)),)
 
     def default(self, op: Attention, machine: GpuModel) -> Point:
         found = self._tiles(op, machine)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
@@ -18,6 +16,9 @@ from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_ti
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Tile
 from hetero_tvm.schedules.cuda.values import bytes_of, vector_of
 from hetero_tvm.schedules.emit import Kernel, int32
+
+Pixel = tuple[Expr, Expr, Expr, Expr]
+"""Offset of a window's corner, its row and column in the image, chunk of the reduction."""
 
 
 class Windows(Source):
@@ -38,10 +39,10 @@ class Windows(Source):
         # Whether any tap of any pixel lies beyond the image.
         self.border = any(op.padding)
 
-    def _base(self, line: Expr, chunk: Expr) -> Any:
+    def _base(self, line: Expr, chunk: Expr) -> Expr:
         return chunk
 
-    def _prepare(self, line: Expr, chunk: Expr, base: Any, further: int) -> Any:
+    def _prepare(self, line: Expr, chunk: Expr, base: Expr, further: int) -> Pixel:
         k, op, chunk = self.k, self.op, base
         pixel = device.fixed(k, tirx.min(self.first + line + further, int32(pixels(op) - 1)))
         area = op.out_height * op.out_width
@@ -58,13 +59,13 @@ class Windows(Source):
     def predicated(self) -> bool:
         return False  # one branch around all the arithmetic of a copy
 
-    def _copy(self, shared: Expr, at: Expr, prepared: Any, step: Expr, when: Expr | None) -> None:
+    def _copy(self, shared: Expr, at: Expr, prepared: Pixel, step: Expr, when: Expr | None) -> None:
         if self.layout.blocked:
             self._copy_channels(shared, at, prepared, step)
         else:
             self._gather(shared, at, prepared, step)
 
-    def _copy_channels(self, shared: Expr, at: Expr, prepared: Any, step: Expr) -> None:
+    def _copy_channels(self, shared: Expr, at: Expr, prepared: Pixel, step: Expr) -> None:
         """Copy 16 bytes of the channels of one pixel."""
         base, y, x, chunk = prepared
         k, vector = self.k, self.vector
@@ -84,7 +85,7 @@ class Windows(Source):
             offset = tirx.Select(valid > 0, offset, int32(0))
         self._chunk(shared, at, self.x, offset, valid, CHUNK, None)
 
-    def _gather(self, shared: Expr, at: Expr, prepared: Any, step: Expr) -> None:
+    def _gather(self, shared: Expr, at: Expr, prepared: Pixel, step: Expr) -> None:
         """Copy values of a plain image, each from its own plane or row."""
         base, y, x, chunk = prepared
         k, op = self.k, self.op

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tvm.host.tvm import Buffer, Expr, TensorLoad, tirx, tvm, tvm_ffi
-from hetero_tvm.schedules.cuda.tensor_program.nests import Nest, loads_of
+from hetero_tvm.host.tvm import Buffer, Expr, SBlock, TensorLoad, tirx, tvm, tvm_ffi
+from hetero_tvm.schedules.cuda.tensor_program.nests import Axes, Nest, loads_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class ArgNest(Nest):
     largest: bool = True
 
 
-def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
+def arg_nest(block: SBlock, axes: Axes, reduced: Axes) -> ArgNest | None:
     """The nest of a block that reduces pairs of place and value; None for any other block."""
     body = block.body
     if not reduced or not isinstance(body, tirx.SeqStmt) or len(body.seq) != 4:
@@ -47,7 +46,7 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
     def given(now: int, at: int, new: int, here: int) -> tuple[int, int] | None:
         """Place and value after ``value new at here`` meets ``value now at at``."""
 
-        def number(expression: Any) -> Any:
+        def number(expression: Expr) -> Expr:
             if tvm_ffi.structural_equal(expression, term):
                 return tirx.const(new, str(term.ty.dtype))
             if tvm_ffi.structural_equal(expression, position):
@@ -77,8 +76,8 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
     else:
         return None
     return ArgNest(
-        tuple(axes),
-        tuple(reduced),
+        axes,
+        reduced,
         place.buffer,
         tuple(place.indices),
         term,
@@ -88,14 +87,14 @@ def arg_nest(block: Any, axes: Any, reduced: Any) -> ArgNest | None:
     )
 
 
-def _other(select: Any, own: Any) -> Any | None:
+def _other(select: Expr, own: Buffer) -> Expr | None:
     """The side of a choice that is not the old value of ``own``; None when there is no such pair of sides."""
     sides = [_plain(side) for side in (select.true_value, select.false_value)]
     mine = [isinstance(side, TensorLoad) and side.source.same_as(own) for side in sides]
     return sides[mine.index(False)] if sum(mine) == 1 else None
 
 
-def _plain(expression: Any) -> Any:
+def _plain(expression: Expr) -> Expr:
     """The expression below the casts of a place to other integer types."""
     while isinstance(expression, tirx.Cast) and "int" in str(expression.ty.dtype):
         expression = expression.value

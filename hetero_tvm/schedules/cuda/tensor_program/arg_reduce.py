@@ -17,9 +17,8 @@ order in which threads meet, and NaN is better than any number, as in NumPy and 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import T, tirx, tvm
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx, tvm
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
@@ -65,7 +64,7 @@ class CudaArgReduceSpace(DesignSpace):
         ]
         return {"threads": wanted[-1]}
 
-    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> PrimFunc:
         return emit(program_nests(op), point["threads"])
 
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
@@ -94,7 +93,7 @@ def refuses(nests: Nests) -> str | None:
     return None
 
 
-def emit(nests: Nests, threads: int) -> Any:
+def emit(nests: Nests, threads: int) -> PrimFunc:
     """The function; ``threads`` along the reduction: 1, or a power of two of at least 8."""
     kernel = PlainKernel(nests)
     with kernel.arguments():
@@ -137,12 +136,13 @@ class _Emitter:
             else:
                 self._finish(known)
 
-    def _worst(self) -> Any:
+    def _worst(self) -> Expr:
+        """Value that every other one is better than."""
         if self.real:
             return tirx.const(-math.inf if self.nest.largest else math.inf, self.dtype)
         return tvm.tirx.min_value(self.dtype) if self.nest.largest else tvm.tirx.max_value(self.dtype)
 
-    def _take(self, result: Any, at: Any) -> None:
+    def _take(self, result: Expr, at: Expr) -> None:
         nest = self.nest
         values = {**unflatten(nest.axes, result), **unflatten(nest.reduced, at)}
         term = substitute(self.kernel.with_loads(nest.value), values)
@@ -151,7 +151,7 @@ class _Emitter:
         position = substitute(nest.position, values).astype("int32")
         self._compare(self.k.load(here, [0]), position)
 
-    def _compare(self, value: Any, place: Any) -> None:
+    def _compare(self, value: Expr, place: Expr) -> None:
         """Keep the better one of what is known and another pair."""
         k = self.k
         best, known = k.load(self.best, [0]), k.load(self.place, [0])
@@ -165,7 +165,7 @@ class _Emitter:
             k.store(self.best, value, [0])
             k.store(self.place, place, [0])
 
-    def _meet(self, x: Any, y: Any, beside: int) -> None:
+    def _meet(self, x: Expr, y: Expr, beside: int) -> None:
         """The best pair of all threads of a row, in each of them."""
         k, threads = self.k, self.threads
         self._within_warp(min(threads, WARP))
@@ -191,7 +191,7 @@ class _Emitter:
             k.store(place, shuffle_xor(k.load(self.place, [0]), lanes), [0])
             self._compare(k.load(value, [0]), k.load(place, [0]))
 
-    def _finish(self, result: Any) -> None:
+    def _finish(self, result: Expr) -> None:
         k, nest, after, kernel = self.k, self.nest, self.after, self.kernel
         value = cast(k.load(self.place, [0]), str(nest.buffer.dtype))
         loads = [load for load, _ in loads_of(after.value) if load.source.same_as(nest.buffer)]

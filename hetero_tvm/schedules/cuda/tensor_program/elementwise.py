@@ -15,9 +15,9 @@ once for the vector.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
-from hetero_tvm.host.tvm import Call, T, tirx, tvm_ffi
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, T, TensorLoad, tirx, tvm_ffi
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
@@ -67,7 +67,7 @@ class CudaElementwiseSpace(DesignSpace):
     def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return default(program_nests(op), machine)
 
-    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> PrimFunc:
         return emit(program_nests(op), point["width"], point["threads"])
 
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
@@ -94,7 +94,7 @@ def refuses(nests: Nests) -> str | None:
     return None
 
 
-def emit(nests: Nests, width: int, threads: int) -> Any:
+def emit(nests: Nests, width: int, threads: int) -> PrimFunc:
     """The function, with a kernel for each nest.
 
     Parameters
@@ -129,7 +129,7 @@ def _fits(nest: Nest, near: Neighbours) -> bool:
     return _all_move_together(nest, nest.value, near)
 
 
-def _all_move_together(nest: Nest, expression: Any, near: Neighbours, depth: int = 0) -> bool:
+def _all_move_together(nest: Nest, expression: Expr, near: Neighbours, depth: int = 0) -> bool:
     """Whether every large operand is contiguous, or the same, on each side that a vector may take."""
     if (node := _uniform_condition(nest, expression, near, depth)) is not None:
         for side in (1, 2):
@@ -138,42 +138,37 @@ def _all_move_together(nest: Nest, expression: Any, near: Neighbours, depth: int
                     return False
         return True
     for load, guarded in loads_of(expression):
-        small = _elements(load.source) * 4 <= nest.size  # it stays in L1 after the first touch
+        # A small operand stays in L1 after the first touch.
+        small = math.prod(map(int, load.source.shape)) * 4 <= nest.size
         if not small and (guarded or step_of(near, nest, load) is None):
             return False
     return True
 
 
-def _elements(buffer: Any) -> int:
-    size = 1
-    for extent in buffer.shape:
-        size *= int(extent)
-    return size
-
-
-def _at(nest: Nest) -> Any:
+def _at(nest: Nest) -> Callable[[Expr, Expr], Expr]:
+    """Function from an expression of the nest's axes, and a flat index, to its value there."""
     return lambda expression, index: substitute(expression, unflatten(nest.axes, index))
 
 
-def _condition(node: Any) -> Any:
+def _condition(node: Expr) -> Expr:
     return node.args[0] if is_conditional(node) else node.condition
 
 
-def _side(node: Any, side: int) -> Any:
+def _side(node: Expr, side: int) -> Expr:
     return node.args[side] if is_conditional(node) else (node.true_value, node.false_value)[side - 1]
 
 
-def _holds(nest: Nest, node: Any, side: int, near: Neighbours) -> Any:
+def _holds(nest: Nest, node: Expr, side: int, near: Neighbours) -> Expr:
     """The condition that holds for a vector that takes a side."""
     condition = _at(nest)(_condition(node), near.at(0))
     return condition if side == 1 else tirx.Not(condition)
 
 
-def _uniform_condition(nest: Nest, expression: Any, near: Neighbours, depth: int) -> Any:
+def _uniform_condition(nest: Nest, expression: Expr, near: Neighbours, depth: int) -> Expr | None:
     """A conditional value that takes the same side for a whole vector; None when there is none."""
-    found: list[Any] = []
+    found: list[Expr] = []
 
-    def visit(node: Any) -> None:
+    def visit(node: Expr) -> None:
         if found or not (is_conditional(node) or isinstance(node, tirx.Select)):
             return
         if loads_of(node) and near.uniform(_condition(node), _at(nest)):
@@ -184,10 +179,10 @@ def _uniform_condition(nest: Nest, expression: Any, near: Neighbours, depth: int
     return found[0] if found else None
 
 
-def _chosen(expression: Any, node: Any, side: int) -> Any:
+def _chosen(expression: Expr, node: Expr, side: int) -> Expr:
     """The expression with one side of a condition."""
 
-    def replace(call: Any) -> Any:
+    def replace(call: Expr) -> Expr:
         return _side(node, side) if tvm_ffi.structural_equal(call, node) else call
 
     return tvm_ffi.structural_map(expression, ((Call, tirx.Select), replace), order="pre")
@@ -218,7 +213,7 @@ def _nest(kernel: PlainKernel, nest: Nest, width: int, threads: int) -> None:
 
 
 def _vector(
-    kernel: PlainKernel, nest: Nest, expression: Any, near: Neighbours, group: Any, depth: int = 0
+    kernel: PlainKernel, nest: Nest, expression: Expr, near: Neighbours, group: Expr, depth: int = 0
 ) -> None:
     k, width = kernel.k, near.width
     if (node := _uniform_condition(nest, expression, near, depth)) is not None:
@@ -234,7 +229,7 @@ def _vector(
     if width == 1:
         k.store(target, kernel.value(nest, expression, group), [kernel.place(nest, group)])
         return
-    known: list[list[tuple[Any, Any]]] = [[] for _ in range(width)]
+    known: list[list[tuple[TensorLoad, Expr]]] = [[] for _ in range(width)]
     for load in distinct([load for load, guarded in loads_of(expression) if not guarded]):
         step, kind = step_of(near, nest, load), str(load.source.dtype)
         if step is None or (kind == "bool" and step):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm
+from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm
 from hetero_tvm.schedules.cuda.tensor_program.nests import loads_of
 
 
@@ -19,7 +18,7 @@ class Neighbours:
         self._analyzer = tvm.sym.Analyzer()
         self._analyzer.bind(self.base, tvm.ir.Range(0, max(1, groups)))
 
-    def bind(self, name: str, extent: int) -> Any:
+    def bind(self, name: str, extent: int) -> Var:
         """Another variable, of which ``0 <= variable < extent`` is known."""
         variable = tvm.ir.Var(name, tvm.ir.PrimType(self.dtype))
         self._analyzer.bind(variable, tvm.ir.Range(0, max(1, extent)))
@@ -29,7 +28,7 @@ class Neighbours:
         """Index of neighbour ``e``."""
         return self.base * self.width + e
 
-    def step(self, place: Callable[[Any], Any]) -> int | None:
+    def step(self, place: Callable[[Expr], Expr]) -> int | None:
         """0 or 1 where ``place(index)`` is the same, or grows by one, from neighbour to neighbour; a
         growing one starts at a multiple of the width.  None otherwise."""
         index = tvm.ir.Var("index", tvm.ir.PrimType(self.dtype))
@@ -44,13 +43,13 @@ class Neighbours:
             return 1 if self._is_multiple(first) else None
         return None
 
-    def _difference(self, here: Any, first: Any, e: int) -> int | None:
+    def _difference(self, here: Expr, first: Expr, e: int) -> int | None:
         value = self._analyzer.simplify(here - first)
         if not isinstance(value, tirx.IntImm):
             return None
         return {0: 0, e: 1}.get(int(value))
 
-    def uniform(self, condition: Any, at: Callable[[Any, Any], Any]) -> bool:
+    def uniform(self, condition: Expr, at: Callable[[Expr, Expr], Expr]) -> bool:
         """Whether a condition is the same for all neighbours; ``at(expression, index)`` is an expression of
         the nest's axes at a flat index."""
         if isinstance(condition, tirx.And | tirx.Or):
@@ -76,7 +75,7 @@ class Neighbours:
         return False
 
     @contextmanager
-    def assuming(self, condition: Any) -> Iterator[None]:
+    def assuming(self, condition: Expr) -> Iterator[None]:
         """Open while a condition of ``base`` is known to hold."""
         with self._analyzer.constraint_scope(condition):
             yield
@@ -86,11 +85,11 @@ class Neighbours:
         value = self._analyzer.simplify(value)
         return isinstance(value, tirx.IntImm) and int(value) == number
 
-    def _is_multiple(self, value: Any) -> bool:
+    def _is_multiple(self, value: Expr) -> bool:
         return self.equals(tirx.floormod(value, self.width), 0)
 
 
-def _motion(place: Any, index: Any, width: int) -> tuple[int | None, bool]:
+def _motion(place: Expr, index: Var, width: int) -> tuple[int | None, bool]:
     """Step of a place from neighbour to neighbour (None: unknown), and whether it is a multiple of ``width``
     where ``index`` is.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, TensorLoad, Var, tirx, tvm, tvm_ffi
 
@@ -90,7 +89,7 @@ def unflatten(axes: Axes, index: Expr) -> dict[Var, Expr]:
 
 def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """Flat index of an element of a compact buffer."""
-    place: Any = None
+    place: Expr | None = None
     for extent, index in zip(buffer.shape, indices, strict=True):
         place = index if place is None else place * int(extent) + index
     return tirx.const(0, "int32") if place is None else place
@@ -100,7 +99,7 @@ def loads_of(expression: Expr) -> list[tuple[TensorLoad, bool]]:
     """The loads of an expression, each with whether only a condition leads to it."""
     found: list[tuple[TensorLoad, bool]] = []
 
-    def visit(node: Any, guarded: bool) -> None:
+    def visit(node: Expr, guarded: bool) -> None:
         if isinstance(node, TensorLoad):
             found.append((node, guarded))
             for index in node.indices:
@@ -118,12 +117,12 @@ def loads_of(expression: Expr) -> list[tuple[TensorLoad, bool]]:
     return found
 
 
-def is_conditional(node: Any) -> bool:
+def is_conditional(node: Expr) -> bool:
     """Whether only one of two values is computed (``Select`` computes both)."""
     return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == "prim.if_then_else"
 
 
-def _children(node: Any) -> list[Any]:
+def _children(node: Expr) -> list[Expr]:
     if isinstance(node, tvm.ir.Call):
         return list(node.args)
     names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")

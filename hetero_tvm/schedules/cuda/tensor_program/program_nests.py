@@ -113,7 +113,7 @@ def _nest(schedule: Schedule, reference: Any) -> Nest | None:
     if not _covers(schedule, reference, math.prod(extent for _, extent in (*axes, *reduced))):
         return None
     if not isinstance(block.body, tirx.BufferStore):
-        return arg_nest(block, axes, reduced)
+        return arg_nest(block, tuple(axes), tuple(reduced))
     store, init = block.body, None
     if reduced:
         if not isinstance(block.init, tirx.BufferStore):

@@ -20,8 +20,8 @@ is read once, in full lines.  Sums of float16 are made in float32.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
@@ -55,7 +55,7 @@ class CudaReduceSpace(DesignSpace):
     def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return {"block": blocks_of(reduction_of(program_nests(op)), machine)[0].choice}
 
-    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> PrimFunc:
         nests = program_nests(op)
         return emit(nests, reduction_of(nests), ReductionBlock(*point["block"]))
 

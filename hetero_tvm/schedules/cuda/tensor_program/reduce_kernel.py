@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from hetero_tvm.codegen.pipeline import STACK_LIMIT
-from hetero_tvm.host.tvm import PrimFunc, T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, TensorLoad, Var, tirx
 from hetero_tvm.machines.gpu import WARP
 from hetero_tvm.schedules.cuda.tensor_program.nests import Nests, loads_of, offset, substitute, unflatten
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct, vector
@@ -46,7 +45,7 @@ class _Emitter:
         if self.splits > 1:
             self._merge()
 
-    def _neutral(self) -> Any:
+    def _neutral(self) -> Expr:
         """First value of the reduction: combining it twice must change nothing.
 
         A largest (smallest) value of nothing is minus (plus) infinity: TVM's finite one would win over it.
@@ -81,7 +80,9 @@ class _Emitter:
             with k.when(tirx.all(inside, result < nest.size) if nest.size % self.beside else inside):
                 self._put(split, known, k.load(sums, [int32(0)]))
 
-    def _along(self, split: Any, lane: Any, result: Any, slot: Callable[[int], Any], sums: Any) -> None:
+    def _along(
+        self, split: Expr, lane: Expr, result: Expr, slot: Callable[[int], Expr], sums: Buffer
+    ) -> None:
         """Emit one thread's part of the reduction: every ``threads``-th step of its split."""
         k = self.k
         with k.serial(tirx.const(self.steps, self.nest.index_dtype)) as step:
@@ -98,17 +99,17 @@ class _Emitter:
             else:
                 self._terms(place, result, slot, sums)
 
-    def _terms(self, place: Any, result: Any, slot: Callable[[int], Any], sums: Any) -> None:
+    def _terms(self, place: Expr, result: Expr, slot: Callable[[int], Expr], sums: Buffer) -> None:
         k, nest, width, rows = self.k, self.nest, self.width, self.found.rows
 
-        def values(e: int) -> dict[Any, Any]:
+        def values(e: int) -> dict[Var, Expr]:
             if rows:
                 here = place * width + e if width > 1 else place
                 return {**unflatten(nest.axes, result), **unflatten(nest.reduced, here)}
             here = result + e if width > 1 else result
             return {**unflatten(nest.axes, here), **unflatten(nest.reduced, place)}
 
-        known: list[list[tuple[Any, Any]]] = [[] for _ in range(width)]
+        known: list[list[tuple[TensorLoad, Expr]]] = [[] for _ in range(width)]
         if width > 1:
             near, at = neighbours(nest, rows, width)
             for load in distinct([load for load, guarded in loads_of(self.found.term) if not guarded]):
@@ -158,13 +159,13 @@ class _Emitter:
                     self._put(split, first + e if width > 1 else first, k.load(sums, [int32(e)]))
 
     # results
-    def _put(self, split: Any, result: Any, value: Any) -> None:
+    def _put(self, split: Expr, result: Expr, value: Expr) -> None:
         if self.splits > 1:
             self.k.store(self.partial, value, [split * self.nest.size + result])
         else:
             self._finish(result, value)
 
-    def _finish(self, result: Any, value: Any) -> None:
+    def _finish(self, result: Expr, value: Expr) -> None:
         nest, after, kernel = self.nest, self.found.after, self.kernel
         value = cast(value, str(nest.buffer.dtype))
         if after is None:

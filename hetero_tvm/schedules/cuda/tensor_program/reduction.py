@@ -7,7 +7,6 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
@@ -211,13 +210,13 @@ def _fits(nest: Nest, term: Expr, rows: bool, width: int) -> bool:
     )
 
 
-def neighbours(nest: Nest, rows: bool, width: int) -> tuple[Neighbours, Callable[[Any, Any], Any]]:
+def neighbours(nest: Nest, rows: bool, width: int) -> tuple[Neighbours, Callable[[Expr, Expr], Expr]]:
     """Neighbours along the reduction or along the results, and an expression's value at one of them."""
     extent = nest.length if rows else nest.size
     near = Neighbours(max(1, extent // width), width, nest.index_dtype)
     other = near.bind("other", nest.size if rows else nest.length)
 
-    def place(expression: Any, index: Any) -> Any:
+    def place(expression: Expr, index: Expr) -> Expr:
         result, step = (other, index) if rows else (index, other)
         values = {**unflatten(nest.axes, result), **unflatten(nest.reduced, step)}
         return substitute(expression, values)

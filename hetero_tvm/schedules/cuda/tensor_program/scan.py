@@ -17,9 +17,8 @@ when the axis is the last one; rows longer than a tile are read once.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from hetero_tvm.host.tvm import T, s_tir, tirx
+from hetero_tvm.host.tvm import Expr, PrimFunc, T, s_tir, tirx
 from hetero_tvm.schedules.cuda.tensor_program.plain import launch
 from hetero_tvm.schedules.cuda.threads import barrier
 from hetero_tvm.schedules.emit import Kernel
@@ -35,7 +34,7 @@ def scan(
     *,
     product: bool = False,
     exclusive: bool = False,
-) -> Any:
+) -> PrimFunc:
     """The function ``(x, y)``: ``y[.., i, ..]`` is the sum of ``x[.., :i + 1, ..]`` (``:i`` if exclusive).
 
     Parameters
@@ -52,7 +51,7 @@ def scan(
     index = "int64" if math.prod(shape) >= 2**31 else "int32"
     neutral = tirx.const(1 if product else 0, dtype)
 
-    def both(a: Any, b: Any) -> Any:
+    def both(a: Expr, b: Expr) -> Expr:
         return a * b if product else a + b
 
     k = Kernel("main")

@@ -14,9 +14,9 @@ read a column of the tile in 32 different banks.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from hetero_tvm.host.tvm import T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, TensorLoad, Var, tirx
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
@@ -54,7 +54,7 @@ class CudaTransposeSpace(DesignSpace):
     def default(self, op: FusedOp, machine: GpuModel) -> Point:
         return {"down": DOWN[0]}
 
-    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> Any:
+    def emit(self, op: FusedOp, point: Point, machine: GpuModel) -> PrimFunc:
         return emit(program_nests(op), point["down"])
 
     def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
@@ -68,7 +68,7 @@ def refuses(nests: Nests) -> str | None:
     return None if _turned(nests.nests[0]) else "no operand is contiguous along another axis than the result"
 
 
-def _step(nest: Nest, buffer: Any, indices: Any, axis: int) -> bool:
+def _step(nest: Nest, buffer: Buffer, indices: Sequence[Expr], axis: int) -> bool:
     """Whether a place moves by one along an axis."""
     near = Neighbours(1, 1, nest.index_dtype)
     values = {var: near.bind(var.name, extent) for var, extent in nest.axes}
@@ -78,7 +78,7 @@ def _step(nest: Nest, buffer: Any, indices: Any, axis: int) -> bool:
     return near.equals(moved, 1)
 
 
-def _turned(nest: Nest) -> tuple[Any, int] | None:
+def _turned(nest: Nest) -> tuple[TensorLoad, int] | None:
     """The operand that is contiguous along another axis, and that axis."""
     if len(nest.axes) < 2 or nest.axes[-1][1] < _LEAST:
         return None
@@ -96,7 +96,8 @@ def _turned(nest: Nest) -> tuple[Any, int] | None:
     return found[0] if len(found) == 1 and str(found[0][0].source.dtype) != "bool" else None
 
 
-def emit(nests: Nests, down: int) -> Any:
+def emit(nests: Nests, down: int) -> PrimFunc:
+    """The function, with tiles of ``down`` threads a column."""
     (nest,) = nests.nests
     load, across = _turned(nest)
     kernel, last = PlainKernel(nests), len(nest.axes) - 1
@@ -116,7 +117,7 @@ def emit(nests: Nests, down: int) -> Any:
                 values[nest.axes[a][0]] = rest % extents[a]
                 rest = rest // extents[a]
 
-            def each(inner: int, outer: int, body: Any) -> None:
+            def each(inner: int, outer: int, body: Callable[[Expr, dict[Var, Expr]], None]) -> None:
                 """``body(place inside of the tile, values of the axes)``, lanes along the axis ``inner``."""
                 origin = {across: first_i, last: first_j}
                 for step in range(TILE // down):
@@ -131,10 +132,10 @@ def emit(nests: Nests, down: int) -> Any:
                     else:
                         body(place, known)
 
-            def fetch(place: Any, known: Any) -> None:
+            def fetch(place: Expr, known: dict[Var, Expr]) -> None:
                 k.store(tile, substitute(kernel.with_loads(load), known), [place])
 
-            def write(place: Any, known: Any) -> None:
+            def write(place: Expr, known: dict[Var, Expr]) -> None:
                 value = kernel.with_loads(nest.value, [(load, k.load(tile, [place]))])
                 to = substitute(kernel.with_loads(offset(nest.buffer, nest.indices)), known)
                 k.store(kernel.flat(nest.buffer), substitute(value, known), [to])
