@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.memory.model_plan import MemoryPlan
@@ -27,7 +27,7 @@ from hetero_tvm.relax_passes.fusions.normalization_layout import NormAxis, NormR
 from hetero_tvm.relax_passes.fusions.silu import FuseQuickGelu, FuseSilu
 from hetero_tvm.relax_passes.fusions.softmax import FuseSoftmax
 from hetero_tvm.relax_passes.rewriting.fused import Claims
-from hetero_tvm.relax_passes.rewriting.graph import Graph
+from hetero_tvm.relax_passes.rewriting.graph import Graph, Sources
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
@@ -72,11 +72,11 @@ Observer = Callable[[str, Callable[[], IRModule]], None]
 
 def optimize(
     module: IRModule,
-    sources: Mapping[str, tuple[str, ...]],
+    sources: Sources,
     rules: Sequence[GraphPass] = FUSIONS,
     disabled: frozenset[str] = frozenset(),
     observe: Observer = lambda name, module: None,
-) -> tuple[IRModule, dict[str, tuple[str, ...]], Report]:
+) -> tuple[IRModule, Sources, Report]:
     """Fuse and lower to calls of kernels: fused operators, and generic TensorIR for the rest.
 
     Parameters
@@ -128,7 +128,7 @@ def optimize(
 
 def lower(
     module: IRModule,
-    sources: Mapping[str, tuple[str, ...]] | None = None,
+    sources: Sources | None = None,
     in_place: bool = True,
     device_passes: Sequence[tvm.transform.Pass] = (),
 ) -> tuple[IRModule, MemoryPlan]:

@@ -191,6 +191,7 @@ def _call(mod, call, value_of):
     return Conv2d(*x.shape, w.shape[0], w.shape[2:], groups=int(attrs.groups), **numbers).reference(x, w)
 
 
+# fmt: off
 _SIMPLE = {
     "matmul": np.matmul, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "divide": np.divide, "power": np.power, "square": np.square, "sqrt": np.sqrt, "erf": special.erf,
@@ -202,4 +203,5 @@ _SIMPLE = {
     "equal": np.equal, "not_equal": np.not_equal,
     "logical_xor": np.logical_xor, "logical_not": np.logical_not,
     "where": lambda c, a, b: np.where(c != 0, a, b),
-}  # fmt: skip
+}
+# fmt: on

@@ -16,6 +16,9 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tvm
 
+Sources = Mapping[str, tuple[str, ...]]
+"""Variable name -> names of the source nodes that the variable stands for."""
+
 
 class Graph:
     """The dataflow of one Relax function, as ordered bindings.
@@ -26,9 +29,7 @@ class Graph:
     sources : source node names by variable name; variables not in it stand for their own name.
     """
 
-    def __init__(
-        self, module: IRModule, name: str = "main", sources: Mapping[str, tuple[str, ...]] | None = None
-    ):
+    def __init__(self, module: IRModule, name: str = "main", sources: Sources | None = None):
         self._name = name
         self._function = module[name]
         self._builder = relax.BlockBuilder(module)
@@ -239,7 +240,7 @@ class Graph:
         """A ``call_tir`` of a PrimFunc, added to the module, with the type of ``out_var``."""
         return relax.call_tir(self.add_function(function, name), args, out_ty=out_var.ty)
 
-    def rebuild(self) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+    def rebuild(self) -> tuple[IRModule, Sources]:
         """The module with this function rewritten and dead bindings dropped, and sources by variable name."""
         kept = self.bindings()
         block = relax.DataflowBlock([relax.VarBinding(var, self._value[var]) for var in kept])

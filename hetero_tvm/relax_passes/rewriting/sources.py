@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hetero_tvm.host.tvm import Expr, IRModule, RelaxFunction, Var, relax, tvm
-from hetero_tvm.relax_passes.rewriting.graph import variables_in
+from hetero_tvm.relax_passes.rewriting.graph import Sources, variables_in
 
 
-def initial(module: IRModule, node_of: Callable[[Var], str]) -> dict[str, tuple[str, ...]]:
+def initial(module: IRModule, node_of: Callable[[Var], str]) -> Sources:
     """Source names of an imported module: ``node_of(var)`` gives the node of one binding."""
     return {binding.var.name: (node_of(binding.var),) for binding in _bindings(module["main"])}
 
 
-def after_fusion(
-    before: IRModule, module: IRModule, sources: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
+def after_fusion(before: IRModule, module: IRModule, sources: Sources) -> Sources:
     """Source names after ``FuseOps``: a group stands for all bindings that moved into its function.
 
     Names do not tell which they are: equal groups share one function, with the names of the first.

@@ -18,6 +18,7 @@ from hetero_tvm import memory
 from hetero_tvm.host.tvm import GlobalVar, IRModule, Var, relax, tvm
 from hetero_tvm.memory.model_plan import Arena, MemoryPlan, Tensor
 from hetero_tvm.relax_passes.rewriting.bindings import map_bindings
+from hetero_tvm.relax_passes.rewriting.graph import Sources
 from hetero_tvm.relax_passes.storage import in_place, workspaces
 from hetero_tvm.relax_passes.storage.live_ranges import LiveRanges, Storage, analyse, bindings_of, is_op_call
 
@@ -25,8 +26,6 @@ ALIGNMENT = 64
 """Alignment of every tensor, in bytes: one cache line, which is also what TVM's kernels require."""
 PLANNING_SECONDS = 10.0
 """Time limit of the search for a better plan, in seconds; graphs of models take milliseconds."""
-
-Sources = Mapping[str, tuple[str, ...]]
 
 
 def plan_memory(

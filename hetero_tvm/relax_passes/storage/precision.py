@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
@@ -21,16 +21,14 @@ import numpy as np
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, s_tir, te, tirx, tvm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract, contract_of, is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, Sources, array_of, shape_of
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 """Precisions that :func:`convert` makes, by the name of the option."""
 
 
-def convert(
-    module: IRModule, sources: Mapping[str, tuple[str, ...]], dtype: str
-) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+def convert(module: IRModule, sources: Sources, dtype: str) -> tuple[IRModule, Sources]:
     """Convert the fused operators of an optimized module.
 
     Parameters
@@ -45,9 +43,7 @@ def convert(
     return _fused(*_Conversion(module, sources, dtype).run())
 
 
-def _fused(
-    module: IRModule, names: dict[str, tuple[str, ...]]
-) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+def _fused(module: IRModule, names: Sources) -> tuple[IRModule, Sources]:
     """Module in which casts are parts of the elementwise kernels before and behind them."""
     for variable, function in list(module.functions.items()):
         if isinstance(function, tirx.PrimFunc) and contract_of(function) is None:
@@ -77,14 +73,14 @@ def _inlined(function: PrimFunc) -> PrimFunc:
 
 
 class _Conversion:
-    def __init__(self, module: IRModule, sources: Mapping[str, tuple[str, ...]], dtype: str):
+    def __init__(self, module: IRModule, sources: Sources, dtype: str):
         self._module, self._dtype = module, dtype
         self._graph = Graph(module, sources=sources)
         self._narrow: dict[Var, Var] = {}
         self._widened: set[Var] = set()
         self._functions: dict[Any, GlobalVar] = {}
 
-    def run(self) -> tuple[IRModule, dict[str, tuple[str, ...]]]:
+    def run(self) -> tuple[IRModule, Sources]:
         graph = self._graph
         for var in graph.bindings():
             op = contract(self._module, graph.value(var))

@@ -11,9 +11,15 @@ from tests.relax_passes.rewrite import Rewrite
 
 @pytest.mark.parametrize(
     ("exponent", "left"),
-    [(2.0, {"multiply": 1}), (3.0, {"multiply": 2}), (0.5, {"sqrt": 1}), (-1.0, {"divide": 1}),
-     (-0.5, {"rsqrt": 1}), (1.5, {"power": 1})],
-)  # fmt: skip
+    [
+        (2.0, {"multiply": 1}),
+        (3.0, {"multiply": 2}),
+        (0.5, {"sqrt": 1}),
+        (-1.0, {"divide": 1}),
+        (-0.5, {"rsqrt": 1}),
+        (1.5, {"power": 1}),
+    ],
+)
 def test_powers(exponent, left):
     positive = lambda e, x: e(op.power(e(op.exp(x)), constant(exponent)))  # noqa: E731
     assert simplified(positive, ExpandPowers()) == {"exp": 1, **left}
@@ -21,9 +27,17 @@ def test_powers(exponent, left):
 
 @pytest.mark.parametrize(
     ("divisor", "name"),
-    [(4.0, "multiply"), (-0.125, "multiply"), ([2.0, 1.0, 8.0, -2.0], "multiply"), (3.0, "divide"),
-     (0.0, "divide"), (2.0**127, "divide"), ([2.0, 3.0, 2.0, 2.0], "divide"), (np.inf, "divide")],
-)  # fmt: skip
+    [
+        (4.0, "multiply"),
+        (-0.125, "multiply"),
+        ([2.0, 1.0, 8.0, -2.0], "multiply"),
+        (3.0, "divide"),
+        (0.0, "divide"),
+        (2.0**127, "divide"),
+        ([2.0, 3.0, 2.0, 2.0], "divide"),
+        (np.inf, "divide"),
+    ],
+)
 def test_divisions(divisor, name):
     before = module(X, lambda e, x: e(op.divide(x, constant(divisor))))
     after, _, _ = fuse(before, MultiplyByReciprocal())

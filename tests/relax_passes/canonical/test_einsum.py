@@ -18,10 +18,21 @@ EXTENTS = dict(zip("bhijdnq", (2, 3, 4, 5, 6, 7, 1), strict=True))
 @pytest.mark.parametrize(
     "subscripts",
     [
-        "ij,jd->id", "ij,jd->di", "bhid,bhjd->bhij", "ibnd,jbnd->bnij", "bnij,jbnd->ibnd", "bid,hjd->bhij",
-        "bid,bjd->bij", "bi,bi->b", "i,i->", "i,ij->j", "ij,j->i", "bqd,bjd->bqj", "bij,bj->ib",
+        "ij,jd->id",
+        "ij,jd->di",
+        "bhid,bhjd->bhij",
+        "ibnd,jbnd->bnij",
+        "bnij,jbnd->ibnd",
+        "bid,hjd->bhij",
+        "bid,bjd->bij",
+        "bi,bi->b",
+        "i,i->",
+        "i,ij->j",
+        "ij,j->i",
+        "bqd,bjd->bqj",
+        "bij,bj->ib",
     ],
-)  # fmt: skip
+)
 def test_einsum_of_two(subscripts):
     terms = subscripts.split("->")[0].split(",")
     inputs = {name: tuple(EXTENTS[letter] for letter in term) for name, term in zip("xy", terms, strict=True)}

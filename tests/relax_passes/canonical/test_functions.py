@@ -17,8 +17,10 @@ def test_hyperbolic_functions(function):
     assert found["exp"] == 2 and not {"cosh", "sinh"} & set(found)
 
 
-@pytest.mark.parametrize("function, expected", [(op.equal, {"logical_xor": 1, "logical_not": 1}),
-                                                (op.not_equal, {"logical_xor": 1})])  # fmt: skip
+@pytest.mark.parametrize(
+    "function, expected",
+    [(op.equal, {"logical_xor": 1, "logical_not": 1}), (op.not_equal, {"logical_xor": 1})],
+)
 def test_equality_of_truth(function, expected):
     def body(e, x):
         compared = e(function(e(op.greater(x, constant(0.0))), e(op.less(x, constant(0.5)))))

@@ -16,11 +16,17 @@ from tests.relax_passes.rewrite import Rewrite
 @pytest.mark.parametrize(
     "places, found",
     [
-        ([1], {"strided_slice": 1}), ([0, 1], {"strided_slice": 1}), ([0, 2], {"strided_slice": 1}),
-        ([-2, -1], {"strided_slice": 1}), ([0, 1, 2], {}), ([2, 1], {"take": 1}), ([0, 1, 1], {"take": 1}),
-        ([[0, 1]], {"take": 1}), ([1, 1], {"take": 1}),
+        ([1], {"strided_slice": 1}),
+        ([0, 1], {"strided_slice": 1}),
+        ([0, 2], {"strided_slice": 1}),
+        ([-2, -1], {"strided_slice": 1}),
+        ([0, 1, 2], {}),
+        ([2, 1], {"take": 1}),
+        ([0, 1, 1], {"take": 1}),
+        ([[0, 1]], {"take": 1}),
+        ([1, 1], {"take": 1}),
     ],
-)  # fmt: skip
+)
 def test_lookups_that_are_slices(places, found):
     def body(emit, x):
         index = relax.const(np.array(places), "int64")
@@ -32,10 +38,13 @@ def test_lookups_that_are_slices(places, found):
 @pytest.mark.parametrize(
     "places, found",
     [
-        ([[1]], {"strided_slice": 1}), ([[0], [1]], {}), ([[1], [0]], {"gather_nd": 1}),
-        ([[1, 2]], {"gather_nd": 1}), ([[[1]]], {"gather_nd": 1}),
+        ([[1]], {"strided_slice": 1}),
+        ([[0], [1]], {}),
+        ([[1], [0]], {"gather_nd": 1}),
+        ([[1, 2]], {"gather_nd": 1}),
+        ([[[1]]], {"gather_nd": 1}),
     ],
-)  # fmt: skip
+)
 def test_lookups_along_the_first_axis(places, found):
     def body(emit, x):
         return emit(op.tanh(emit(op.gather_nd(x, relax.const(np.array(places), "int64")))))

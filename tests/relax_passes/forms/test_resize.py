@@ -19,12 +19,16 @@ RESIZES = {
     "one axis": ((4, 13), {"coordinate_transformation_mode": "asymmetric"}),
     "cubic": ((9, 11), {"method": "cubic"}),
     "neighbours": (
-        (7, 13), {"method": "nearest_neighbor", "rounding_method": "floor",
-                  "coordinate_transformation_mode": "asymmetric"},
+        (7, 13),
+        {
+            "method": "nearest_neighbor",
+            "rounding_method": "floor",
+            "coordinate_transformation_mode": "asymmetric",
+        },
     ),
     "the same": ((4, 5), {"coordinate_transformation_mode": "half_pixel"}),
     "to one": ((1, 1), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("size, options", RESIZES.values(), ids=RESIZES.keys())

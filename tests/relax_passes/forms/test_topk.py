@@ -47,9 +47,7 @@ def test_both_results():
 
 
 def test_one_result():
-    after, _ = rewritten(
-        lambda v: op.topk(v, 2, 1, "indices", True, "int32"), [TIES], [TopkAsExtrema()]
-    )  # fmt: skip
+    after, _ = rewritten(lambda v: op.topk(v, 2, 1, "indices", True, "int32"), [TIES], [TopkAsExtrema()])
     np.testing.assert_array_equal(result(after, [TIES]), [[1, 2], [0, 2]])
 
 

@@ -127,7 +127,7 @@ def test_two_norms_of_one_sum():
         (X, lambda e, x, r: layer_norm(e, e(op.reshape(e(op.add(x, r)), (2, 24))), 24)),
     ],
     ids=["inner axis repeats", "both repeat", "subtract", "between", "scalar", "rows"],
-)  # fmt: skip
+)
 def test_what_stays_apart(inputs, body):
     before = module(inputs, body)
     after, _, report = fuse(before, *RULES)

@@ -47,10 +47,16 @@ def epilogue(mod):
     return found.epilogue
 
 
-@pytest.mark.parametrize("attrs", [
-    {}, {"padding": (0, 1, 2, 3)}, {"strides": (2, 1)}, {"dilation": (2, 1), "padding": (2, 2)},
-    {"padding": 0},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"padding": (0, 1, 2, 3)},
+        {"strides": (2, 1)},
+        {"dilation": (2, 1), "padding": (2, 2)},
+        {"padding": 0},
+    ],
+)
 def test_attributes(attrs):
     after, _ = fused(lambda e, x: conv(e, x, **attrs), conv_epilogue=1)
     assert calls(after) == {"conv2d": 1} and epilogue(after) == ()
@@ -156,10 +162,13 @@ def test_zeros_around_the_input_become_padding():
     assert report.fusions == {"conv_epilogue": 1}  # the pad is not counted
 
 
-@pytest.mark.parametrize(("width", "value", "reason"), [
-    ([0, 0, 0, 0, 1, 1, 1, 1], 2.0, "something else than zeros"),
-    ([0, 1, 0, 0, 1, 1, 1, 1], 0.0, "the batch or the channels"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "value", "reason"),
+    [
+        ([0, 0, 0, 0, 1, 1, 1, 1], 2.0, "something else than zeros"),
+        ([0, 1, 0, 0, 1, 1, 1, 1], 0.0, "the batch or the channels"),
+    ],
+)
 def test_other_pads_stay(width, value, reason):
     before = module(X, lambda e, x: conv(e, e(op.nn.pad(x, width, "constant", value))))
     after, _, report = fuse(before, FoldPad())
@@ -197,17 +206,19 @@ def test_convolution_misses():
     variable = {**X, "w": (4, 3, 3, 3)}
     _, report = fused(lambda e, x, w: conv(e, x, w), variable)
     assert [miss["reason"] for miss in report.misses] == ["the weight is not constant"]
-    before = module({"x": (2, 6, 5, 3)}, lambda e, x: conv(e, x, constant(weights(4, 3, 3, 3)),
-                                                           data_layout="NHWC"))  # fmt: skip
+    before = module(
+        {"x": (2, 6, 5, 3)}, lambda e, x: conv(e, x, constant(weights(4, 3, 3, 3)), data_layout="NHWC")
+    )
     _, _, report = fuse(before, FuseConv2d())
     assert "layouts are NHWC and OIHW" in report.misses[0]["reason"]
 
 
 def test_float16_stays_float16():
     before = module(
-        X, lambda e, x: batch_norm(e, conv(e, x, constant(weights(4, 3, 3, 3), "float16")), dtype="float16"),
+        X,
+        lambda e, x: batch_norm(e, conv(e, x, constant(weights(4, 3, 3, 3), "float16")), dtype="float16"),
         "float16",
-    )  # fmt: skip
+    )
     after, _, report = fuse(before, FoldBatchNorm(), FuseConv2d())
     relax.analysis.well_formed(after)
     assert str(after["main"].ret_ty.dtype) == "float16"

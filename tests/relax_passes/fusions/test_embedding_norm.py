@@ -165,8 +165,12 @@ def test_operands_in_order():
     after, _, _ = run(build(body, {"ids": (2, 3)}), *RULES)
     (call,) = [b.value for b in bindings(after) if isinstance(b.value, tvm.ir.Call)]
     assert [tuple(int(e) for e in f.ty.shape) for f in call.args[1].fields] == [
-        (2, 3), (7, N), (3, N), (N,), (N,)
-    ]  # fmt: skip
+        (2, 3),
+        (7, N),
+        (3, N),
+        (N,),
+        (N,),
+    ]
     relax.analysis.well_formed(after)
 
 

@@ -24,9 +24,12 @@ from tests.relax_passes.rewrite import Rewrite, kernel
 
 X = {"x": (2, 3, 6)}
 ACTIVATIONS = {
-    "silu": op.nn.silu, "gelu_erf": op.nn.gelu, "gelu_tanh": op.nn.gelu_tanh, "relu": op.nn.relu,
+    "silu": op.nn.silu,
+    "gelu_erf": op.nn.gelu,
+    "gelu_tanh": op.nn.gelu_tanh,
+    "relu": op.nn.relu,
     "sigmoid": op.sigmoid,
-}  # fmt: skip
+}
 
 
 def linear(emit, x, n=4, bias=False, seed=0, rows=False):

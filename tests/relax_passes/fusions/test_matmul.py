@@ -35,9 +35,15 @@ def fused(body, inputs=X, fusions=1):
 
 @pytest.mark.parametrize(
     ("function", "step"),
-    [(op.nn.relu, "relu"), (op.nn.gelu, "gelu_erf"), (op.nn.gelu_tanh, "gelu_tanh"), (op.nn.silu, "silu"),
-     (op.sigmoid, "sigmoid"), (op.tanh, "tanh")],
-)  # fmt: skip
+    [
+        (op.nn.relu, "relu"),
+        (op.nn.gelu, "gelu_erf"),
+        (op.nn.gelu_tanh, "gelu_tanh"),
+        (op.nn.silu, "silu"),
+        (op.sigmoid, "sigmoid"),
+        (op.tanh, "tanh"),
+    ],
+)
 def test_bias_activation_residual(function, step):
     def body(emit, x, r):
         y = emit(function(emit(op.add(B, emit(op.matmul(x, W))))))

@@ -52,7 +52,8 @@ CASES = {
     "weights of nine bits": (lambda x: product(x, w_zero=-100), [integers("int8", 5, 8)]),
     "bias and steps": (lambda x: to_bytes(op.add(product(x), BIAS)), [integers("int8", 5, 8)]),
     "relu and unsigned steps": (
-        lambda x: to_bytes(op.nn.relu(product(x)), dtype="uint8"), [integers("int8", 5, 8)]
+        lambda x: to_bytes(op.nn.relu(product(x)), dtype="uint8"),
+        [integers("int8", 5, 8)],
     ),
     "a convolution, padded": (
         lambda x: to_bytes(convolution(x, strides=(2, 1), padding=(1, 0, 1, 2)), 1),

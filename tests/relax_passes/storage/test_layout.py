@@ -68,8 +68,11 @@ def test_residual_block_with_pool_and_global_mean():
 def test_depthwise_converts_its_plain_input():
     after, report = blocked(lambda e, x: conv(e, conv(e, x, 3, groups=3), 3, groups=3), conversions=2)
     assert report.conversions[0] == {
-        "node": "x", "from": "NCHW", "to": "NCHW4c+1,1,1,1", "reason": "input x gives NCHW",
-    }  # fmt: skip
+        "node": "x",
+        "from": "NCHW",
+        "to": "NCHW4c+1,1,1,1",
+        "reason": "input x gives NCHW",
+    }
 
 
 def test_elementwise_between_convolutions_stays_in_blocks():
@@ -174,8 +177,14 @@ def test_random_nets(data):
             kind = draw(st.sampled_from(KINDS))
             if kind == "conv":
                 kernel = draw(st.sampled_from([1, 3]))
-                x = conv(emit, x, draw(st.sampled_from([4, 6, 8])), kernel, seed=step,
-                         padding=draw(st.integers(kernel // 2, 2)))  # fmt: skip
+                x = conv(
+                    emit,
+                    x,
+                    draw(st.sampled_from([4, 6, 8])),
+                    kernel,
+                    seed=step,
+                    padding=draw(st.integers(kernel // 2, 2)),
+                )
             elif kind == "depthwise":
                 x = conv(emit, x, channels, groups=channels, seed=step)
             elif kind == "pool" and min(height, width) > 1:

@@ -15,9 +15,10 @@ from hetero_tvm.relax_passes.storage.live_ranges import ELSEWHERE, analyse
 def explicit(module):
     """A module in the form that the planner sees."""
     passes = (
-        relax.transform.ToNonDataflow(), relax.transform.RemovePurityChecking(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
-    )  # fmt: skip
+    )
     return tvm.transform.Sequential(list(passes))(module)
 
 

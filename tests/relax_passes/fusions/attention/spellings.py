@@ -31,8 +31,18 @@ def heads(emit, x, axes=(0, 2, 1, 3)):
     return emit(op.permute_dims(emit(op.reshape(x, (*shape[:2], H, D))), list(axes)))
 
 
-def attention(emit, q, k, v, scores=lambda emit, s: emit(op.multiply(s, SCALE)), *, key="once", q_by=None,
-              k_by=None, v_by=None):  # fmt: skip
+def attention(
+    emit,
+    q,
+    k,
+    v,
+    scores=lambda emit, s: emit(op.multiply(s, SCALE)),
+    *,
+    key="once",
+    q_by=None,
+    k_by=None,
+    v_by=None,
+):
     """``scores`` maps the product to the softmax's input; ``*_by`` map the heads."""
     query, value = heads(emit, q), heads(emit, v)
     if key == "once":

@@ -41,8 +41,13 @@ def test_plain(key):
     found, after = fused(lambda e, *t: attention(e, *t, key=key))
     assert calls(after) == {"attention": 1}
     assert (found.batch, found.heads, found.kv_heads, found.q_len, found.kv_len, found.head_dim) == (
-        B, H, H, S, 6, D,
-    )  # fmt: skip
+        B,
+        H,
+        H,
+        S,
+        6,
+        D,
+    )
     assert math.isclose(found.scale, 1 / math.sqrt(D), rel_tol=1e-6) and not found.mask and not found.causal
 
 
@@ -106,9 +111,11 @@ def test_random_forms(data):
     full = (batch, count, q_len, kv_len)
     shape = tuple(draw(st.sampled_from((1, extent))) for extent in full)
     inputs = {
-        "q": (batch, q_len, count * dim), "k": (batch, kv_len, kv_heads * dim),
-        "v": (batch, kv_len, kv_heads * values), "mask": shape,
-    }  # fmt: skip
+        "q": (batch, q_len, count * dim),
+        "k": (batch, kv_len, kv_heads * dim),
+        "v": (batch, kv_len, kv_heads * values),
+        "mask": shape,
+    }
 
     def split(emit, x, length, n, width):
         x = emit(op.permute_dims(emit(op.reshape(x, (batch, length, n, width))), [0, 2, 1, 3]))

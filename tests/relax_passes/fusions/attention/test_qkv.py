@@ -81,9 +81,7 @@ def test_cross_attention_merges_keys_and_values():
         pieces = [emit(op.matmul(z, constant(weights(7, WIDTH, seed=i)))) for i, z in enumerate((x, y, y))]
         return attention(emit, *pieces)
 
-    found, after = fused(
-        body, {**INPUT, "y": (B, 6, 7)}, FuseAttention(), MergeQkv(), attention=1, qkv=1
-    )
+    found, after = fused(body, {**INPUT, "y": (B, 6, 7)}, FuseAttention(), MergeQkv(), attention=1, qkv=1)
     assert calls(after)["matmul"] == 2 and found.heads_at[1].row == 2 * WIDTH
 
 
@@ -118,9 +116,14 @@ def test_projections_merge_across_rotary_embeddings(kv_heads, norm):
         query, key, value = (emit(op.permute_dims(t, [0, 2, 1, 3])) for t in (query, key, value))
         query, key = (rope(emit, t, *tables) for t in (query, key))
         key, value = (
-            emit(op.reshape(emit(op.broadcast_to(emit(op.expand_dims(t, 2)), (B, kv_heads, group, S, dim))),
-                            (B, H, S, dim))) for t in (key, value)
-        )  # fmt: skip
+            emit(
+                op.reshape(
+                    emit(op.broadcast_to(emit(op.expand_dims(t, 2)), (B, kv_heads, group, S, dim))),
+                    (B, H, S, dim),
+                )
+            )
+            for t in (key, value)
+        )
         w = emit(op.nn.softmax(emit(op.matmul(query, emit(op.permute_dims(key, [0, 1, 3, 2])))), axis=-1))
         out = emit(op.permute_dims(emit(op.matmul(w, value)), [0, 2, 1, 3]))
         return emit(op.reshape(out, (B, S, H * dim)))
