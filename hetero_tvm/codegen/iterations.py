@@ -114,9 +114,9 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal,
     "GT": np.greater, "GE": np.greater_equal,
     "And": np.logical_and, "Or": np.logical_or,
+    "LShift": np.left_shift, "RShift": np.right_shift, "BitwiseAnd": np.bitwise_and,
 }
 _CALLS: dict[str, Callable[..., np.ndarray]] = {
-    "tirx.shift_left": np.left_shift, "tirx.shift_right": np.right_shift, "tirx.bitwise_and": np.bitwise_and,
-    "tirx.if_then_else": lambda c, a, b: np.where(c != 0, a, b), "tirx.likely": lambda a: a,
+    "prim.if_then_else": lambda c, a, b: np.where(c != 0, a, b), "prim.likely": lambda a: a,
 }
 # fmt: on

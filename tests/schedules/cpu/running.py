@@ -22,6 +22,9 @@ MACHINES = {
 }
 """Machines to emit for; LLVM splits vectors that this CPU lacks, so every kernel runs everywhere."""
 
+UNWRITTEN = 7.5
+"""Value of every element of a result before a kernel runs, which it must overwrite."""
+
 MOST_ROWS = {
     16: {1: 14, 2: 6, 3: 4, 4: 2, 5: 2, 6: 1, 7: 1},
     32: {1: 30, 2: 14, 3: 9, 4: 6, 5: 5, 6: 4, 7: 3, 8: 2},
@@ -58,8 +61,8 @@ def compiled(functions) -> list:
     def caller(name, shape):
         def call(*arrays):
             several = isinstance(shape, list)
-            outs = [tvm.runtime.tensor(np.full(s, 7.5, "float32")) for s in (shape if several else [shape])]
-            # 7.5 is a value that must be overwritten
+            shapes = shape if several else [shape]
+            outs = [tvm.runtime.tensor(np.full(s, UNWRITTEN, "float32")) for s in shapes]
             library[name](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays), *outs)
             return tuple(out.numpy() for out in outs) if several else outs[0].numpy()
 
