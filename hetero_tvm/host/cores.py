@@ -46,15 +46,15 @@ def _first_siblings(cores: Sequence[int]) -> tuple[int, ...]:
     first = []
     for core in cores:
         text = read_text(Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"))
-        siblings = frozenset(_parse_list(text)) if text else frozenset({core})
+        siblings = frozenset(parse_cores(text)) if text else frozenset({core})
         if siblings not in seen:
             seen.add(siblings)
             first.append(core)
     return tuple(first)
 
 
-def _parse_list(text: str) -> list[int]:
-    """``"0-2,8"`` -> ``[0, 1, 2, 8]``."""
+def parse_cores(text: str) -> list[int]:
+    """Ids in a list as Linux writes it: ``0-2,8`` gives ``[0, 1, 2, 8]``; raises :class:`ValueError`."""
     ids: list[int] = []
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")

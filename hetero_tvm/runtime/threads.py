@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from hetero_tvm import host
 from hetero_tvm.errors import LibraryError, UsageError
+from hetero_tvm.host.cores import parse_cores
 from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 
 THREADS_VARIABLE = "HETERO_TVM_THREADS"
@@ -87,11 +88,7 @@ def _pin_from_environment() -> bool | tuple[int, ...] | None:
     if text in ("", "0", "1"):
         return {"": None, "0": False, "1": True}[text]
     try:
-        cores: list[int] = []
-        for part in filter(None, text.split(",")):
-            low, _, high = part.partition("-")
-            cores.extend(range(int(low), int(high or low) + 1))
-        return tuple(cores)
+        return tuple(parse_cores(text))
     except ValueError:
         raise UsageError(
             f"{PIN_VARIABLE}={text!r} is not 0, 1, or a list of core ids", hint=f"{PIN_VARIABLE}=2,3"

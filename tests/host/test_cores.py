@@ -59,6 +59,13 @@ def test_no_proc_at_all(tmp_path):
     assert host.cpu_quota(tmp_path, tmp_path) is None
 
 
+def test_lists_of_cores():
+    assert cores.parse_cores("0-2,8\n") == [0, 1, 2, 8]
+    assert cores.parse_cores("5,") == [5] and cores.parse_cores("") == []
+    with pytest.raises(ValueError):
+        cores.parse_cores("many")
+
+
 @pytest.mark.parametrize(("quota", "count"), [(None, 4), (9.0, 4), (2.7, 2), (0.3, 1)])
 def test_cores_are_the_mask_cut_to_the_quota(monkeypatch, quota, count):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {8, 9, 10, 11})

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hetero_tvm.host.without_torch import without_torch
-
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -23,14 +21,6 @@ print(os.environ["TVM_NUM_THREADS"], os.environ["TVM_BIND_THREADS"])
     result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [str(len(os.sched_getaffinity(0))), "0"]
-
-
-def test_a_torch_that_is_loaded_stays(monkeypatch):
-    torch = type(sys)("torch")
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    with without_torch():
-        assert sys.modules["torch"] is torch
-    assert sys.modules["torch"] is torch
 
 
 def test_tvmscript_still_sees_names_of_the_caller():
