@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.tvm import PrimFunc, tvm
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec
-from hetero_tvm.schedules.npu.base import stored_as
+from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
 from hetero_tvm.targets.npu.device.driver import Run, open_device
 from hetero_tvm.targets.npu.regions.region import (
     CompiledRegion,
@@ -53,6 +55,28 @@ def compile_kernel(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: An
     return builder.finish()
 
 
+def run_function(
+    function: PrimFunc, mach: NpuMachine, arrays: Sequence[np.ndarray], shape: tuple[int, ...], dtype: str
+) -> np.ndarray:
+    """The result of a kernel whose parameters lie in DRAM as the arrays have them, the result last."""
+    cache = KernelCache(mach)
+    builder = RegionBuilder("kernel", mach, cache)
+    tensors = []
+    for n, array in enumerate(arrays):
+        value = builder.input(f"X{n}", array.shape, array.dtype.name)
+        tensors.append(builder.tensor_of(value, ROW_MAJOR, f"X{n}", array.dtype.name))
+    value = Value(shape, dtype=dtype)
+    value.by_layout[plain_layout(shape, ROW_MAJOR)] = builder.fresh(shape, dtype)
+    program = cache.get("kernel", lambda: function, builder.ub_end)
+    builder.call(program, [*tensors, *value.by_layout.values()], "kernel")
+    builder.output("out", value, "out")
+    region = builder.finish()
+    bound: dict[str, Any] = {f"X{n}": array for n, array in enumerate(arrays)}
+    bound |= {"constants": np.frombuffer(region.constants, np.uint8), "out": (shape, dtype)}
+    with open_device(mach.spec) as device:
+        return device.run(device.load(region.stream), bound).outputs["out"]
+
+
 def run(space: Any, op: Any, mach: NpuMachine, arrays: Any, point: Any = None) -> tuple[np.ndarray, Run]:
     """The kernel's result and what it cost."""
     region = compile_kernel(space, op, mach, arrays, point)
@@ -78,6 +102,40 @@ def sample(op: Any, seed: int = 0) -> list[np.ndarray]:
             array /= np.sqrt(fan_in).astype(np.float32)
         arrays.append(array)
     return arrays
+
+
+def sample_integers(op: Any, saturating: bool = False) -> list[np.ndarray]:
+    """Operands of 8 bits over the whole of their types; results mostly inside of theirs, or outside."""
+    rng = np.random.default_rng(0)
+    depth = op.flops / np.prod(op.output.shape) / 2
+    arrays = []
+    for operand in op.inputs:
+        if operand.name == "scale":
+            spread = (8.0 if saturating else 0.01) * rng.random(operand.shape) + 0.001
+            arrays.append((spread / np.sqrt(depth)).astype(np.float32))
+        elif operand.name == "bias":
+            arrays.append(rng.integers(-5000, 5000, operand.shape).astype(np.int32))
+        else:
+            limits = np.iinfo(operand.dtype)
+            values = rng.integers(limits.min, limits.max, operand.shape, endpoint=True)
+            arrays.append(values.astype(operand.dtype))
+    return arrays
+
+
+def assert_same_bits(space: Any, op: Any, mach: NpuMachine, point: Any = None) -> None:
+    """Against the contract of an operator of 8 bits."""
+    assert space.refuses(op, mach) is None
+    arrays = sample_integers(op)
+    np.testing.assert_array_equal(run(space, op, mach, arrays, point)[0], op.reference(*arrays))
+
+
+def assert_host_computes_the_same(op: Any) -> None:
+    """The TensorIR that runs on the CPU where the NPU does not take an operator of 8 bits."""
+    arrays = sample_integers(op)
+    module = tvm.IRModule({"main": op.workload().with_attr("global_symbol", "main")})
+    result = tvm.runtime.tensor(np.zeros(op.output.shape, op.output.dtype))
+    tvm.compile(module, target="llvm")["main"](*map(tvm.runtime.tensor, arrays), result)
+    np.testing.assert_array_equal(result.numpy(), op.reference(*arrays))
 
 
 def assert_close(space: Any, op: Any, mach: NpuMachine, arrays: Any = None, point: Any = None) -> Run:

@@ -12,13 +12,12 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.normalization import Normalization
+from hetero_tvm.ops.quantized import QuantConv2d
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.ops.tensor_program import TensorProgram
-from hetero_tvm.schedules.npu.tensor_program.index import Affine, NotAffineError
-from hetero_tvm.schedules.npu.tensor_program.recover import recover
 from hetero_tvm.schedules.npu.tensor_program.space import NpuProgramSpace
-from tests.schedules.npu.running import assert_close, machine, run, sample
+from tests.schedules.npu.running import assert_close, assert_same_bits, machine, run, sample
 
 SPACE = NpuProgramSpace()
 
@@ -55,6 +54,19 @@ def test_contracts_are_kept(op, preset, dtype):
     mach = machine(preset, dtype)
     assert SPACE.refuses(op, mach) is None
     assert_close(SPACE, op, mach, drawn(op))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        QuantConv2d("uint8", "int8", 9, False, 1, 8, 7, 9, 12, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 4),
+        QuantConv2d("int8", "int32", 0, True, 1, 3, 5, 5, 6, (2, 2), groups=3),
+    ],
+    ids=lambda op: op.label,
+)
+@pytest.mark.parametrize("preset", ["edge", "mobile", "datacenter"])
+def test_groups_of_8_bits_are_exact(op, preset):
+    assert_same_bits(SPACE, op, machine(preset))
 
 
 def tensors(*specs):
@@ -170,26 +182,3 @@ def test_large_tensors_are_cut_into_tiles():
     (x,) = placeholders = tensors(((300, 700), F))
     op = program(placeholders, topi.transpose(topi.nn.relu(x)))
     assert_close(SPACE, op, machine("edge"))
-
-
-@pytest.mark.parametrize(
-    "specs, build, reason",
-    [
-        ([((2, 9), F)], lambda x: topi.argmax(x, 1), "no chain of loops"),
-        ([((2, 9), "float64")], lambda x: x + 1.0, "the vector unit has no float64"),
-        ([((2, 9), F)], lambda x: topi.atan(x), "no atan"),
-        ([((9,), F)], lambda x: te.compute((9,), lambda i: x[i] + i.astype(F)), "computes with positions"),
-        ([((5, 9), F), ((5, 9), "int32")], lambda x, i: topi.gather(x, 1, i), "share an axis"),
-    ],
-)
-def test_what_the_machine_cannot_do_is_named(specs, build, reason):
-    placeholders = tensors(*specs)
-    with pytest.raises(NotAffineError, match=reason):
-        recover(te.create_prim_func([*placeholders, build(*placeholders)]))
-
-
-def test_affine_forms():
-    x = Affine(3, {0: 2, 1: -1})
-    assert x.range((4, 5)) == (-1, 9)
-    assert (x + x.scaled(-1)) == Affine(0)
-    assert x.strides(3) == (2, -1, 0)
