@@ -10,7 +10,7 @@ from hetero_tvm.ops.activations import ACTIVATIONS
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
-from hetero_tvm.schedules.cpu.products.matmul_estimate import k_block_choices, row_block_choices
+from hetero_tvm.schedules.cpu.products.matmul_estimate import row_block_choices
 from tests.ops.helpers import sample_inputs
 from tests.schedules.cpu.running import (
     MACHINES,
@@ -56,12 +56,6 @@ def test_a_cut_reduction_computes_the_product(machine):
             for shape in SPACE.knobs(op, machine)[0].choices[:2]
         ]
         check_points(SPACE, op, points, machine)
-
-
-def test_which_reductions_may_be_cut():
-    assert k_block_choices(Matmul((64,), 32, 1024), AVX2) == [1, 2, 4]
-    assert k_block_choices(Matmul((64,), 32, 511), AVX2) == [1]
-    assert k_block_choices(Matmul((2,), 32, 1024), AVX2) == [1]  # threads share out the columns
 
 
 def test_partial_sums_may_lie_where_the_residual_lay():
