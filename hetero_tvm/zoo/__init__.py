@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
@@ -20,12 +19,22 @@ from hetero_tvm.zoo import bert, convnet, gpt2, llama, vit
 DEFAULT = "minilm-l6"
 
 
+Config = (
+    bert.BertConfig
+    | gpt2.Gpt2Config
+    | vit.VitConfig
+    | llama.LlamaConfig
+    | convnet.ResNetConfig
+    | convnet.MobileNetConfig
+)
+
+
 @dataclass(frozen=True)
 class _Entry:
     """A model: how it is built, its usual and longest sequence, and one line for people."""
 
     builder: Callable[..., onnx.ModelProto]
-    config: Any
+    config: Config
     sequence: int | None  # default sequence length; None for image models
     longest: int | None
     summary: str

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ShapeError, UsageError
 from hetero_tvm.frontend.onnx.importer import import_onnx
@@ -21,9 +22,12 @@ from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
 
 def import_torch(
-    source: Any,
+    source: str | Path | ExportedProgram,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
@@ -64,7 +68,7 @@ def import_torch(
     return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 
 
-def _open_inputs(torch: Any, program: Any) -> dict[str, list[Any]]:
+def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[Any]]:
     """Dimensions of each tensor input in the program: numbers or expressions of symbols."""
     names = set(program.graph_signature.user_inputs)
     return {

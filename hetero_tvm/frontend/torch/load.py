@@ -11,10 +11,14 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 #: Packages whose result types may be imported because a file names them.
 _TRUSTED = frozenset({"transformers"})
@@ -22,7 +26,7 @@ _CONTAINER = re.compile(r'\\"type\\": \\"([A-Za-z_][\w.]*)\\"')
 _SAVE = "torch.export.save(torch.export.export(model.eval(), example_inputs), 'model.pt2')"
 
 
-def require(module: str) -> Any:
+def require(module: str) -> ModuleType:
     """Import PyTorch or a part of its exporter.
 
     Raises
@@ -39,7 +43,7 @@ def require(module: str) -> Any:
         ) from error
 
 
-def load_program(path: Path) -> Any:
+def load_program(path: Path) -> ExportedProgram:
     """Load the ``torch.export.ExportedProgram`` in a file.
 
     Raises

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.torch.load import require
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Interpreter
 
 
 class TorchProgram:
@@ -21,7 +26,7 @@ class TorchProgram:
     inputs : names of the tensors that it takes.
     """
 
-    def __init__(self, program: Any, inputs: Sequence[str]):
+    def __init__(self, program: ExportedProgram, inputs: Sequence[str]):
         torch = require("torch")
         self.program = program
         self.inputs = tuple(inputs)
@@ -64,7 +69,7 @@ class TorchProgram:
 
         return to_onnx(self.program)
 
-    def _arguments(self, torch: Any, inputs: Mapping[str, np.ndarray], double: bool) -> list[Any]:
+    def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray], double: bool) -> list[Any]:
         """Arguments of the flat graph: weights and constants, then the caller's inputs."""
         kinds = torch.export.graph_signature.InputKind
         program = self.program
@@ -83,7 +88,7 @@ class TorchProgram:
         return arguments
 
 
-def _interpreter(torch: Any, module: Any, double: bool) -> Any:
+def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interpreter:
     """An interpreter of the flat graph; nested graphs run in the same precision."""
     narrow = {torch.float32, torch.float16, torch.bfloat16}
 

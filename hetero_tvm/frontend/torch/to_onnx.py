@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -13,12 +14,16 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.constants import shortened
 from hetero_tvm.frontend.torch.load import quiet, require
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram, ExportGraphSignature
+    from torch.fx import Node
+
 #: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
 _OPSET = 20
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def to_onnx(program: Any) -> onnx.ModelProto:
+def to_onnx(program: ExportedProgram) -> onnx.ModelProto:
     """Translate an exported program; open dimensions stay open.
 
     Raises
@@ -52,7 +57,7 @@ def to_onnx(program: Any) -> onnx.ModelProto:
 # ---- what cannot be compiled ----------------------------------------------------------------
 
 
-def _refuse_impure(torch: Any, program: Any) -> None:
+def _refuse_impure(torch: ModuleType, program: ExportedProgram) -> None:
     """Refuse programs that are not pure functions of tensors; lists everything."""
     signature = program.graph_signature
     kinds = torch.export.graph_signature
@@ -71,7 +76,7 @@ def _refuse_impure(torch: Any, program: Any) -> None:
         raise _impure(problems)
 
 
-def _refuse_changes(signature: Any) -> None:
+def _refuse_changes(signature: ExportGraphSignature) -> None:
     """Refuse programs that keep or change state; it shows once they are decomposed."""
     changed = {*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()}
     if changed:
@@ -87,7 +92,7 @@ def _impure(problems: list[str]) -> ModelError:
     )
 
 
-def _trains(torch: Any, node: Any) -> bool:
+def _trains(torch: ModuleType, node: Node) -> bool:
     """Whether a node draws random numbers or changes its statistics."""
     flags = {torch.ops.aten.dropout.default: "train", torch.ops.aten.batch_norm.default: "training"}
     if node.target not in flags:
@@ -97,7 +102,7 @@ def _trains(torch: Any, node: Any) -> bool:
     return bool(arguments.get(flags[node.target])) and arguments.get("p") != 0
 
 
-def _translation_error(program: Any, error: Exception) -> ModelError:
+def _translation_error(program: ExportedProgram, error: Exception) -> ModelError:
     """Error for a failed translation; lists all operators without translation, if that was the reason."""
     causes = []
     link: BaseException | None = error
@@ -126,7 +131,7 @@ def _translation_error(program: Any, error: Exception) -> ModelError:
     )
 
 
-def _untranslatable(program: Any) -> dict[str, list[str]]:
+def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     """Nodes by operator that the exporter's registry does not know, after decomposition."""
     registration = require("torch.onnx._internal.exporter._registration")
     decomposition = require("torch.onnx._internal.exporter._decomp")
@@ -145,7 +150,7 @@ def _untranslatable(program: Any) -> dict[str, list[str]]:
 # ---- names ----------------------------------------------------------------------------------
 
 
-def _scoped(node: Any) -> str:
+def _scoped(node: Node) -> str:
     """``path.of.module/node`` of a node of the program."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
@@ -174,7 +179,7 @@ def _scope(node: onnx.NodeProto) -> str:
     return "/".join(scopes[-2:])
 
 
-def _input_names(torch: Any, program: Any) -> list[str]:
+def _input_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
     """Names of the tensors that the program takes; flags and None are fixed in it."""
     kinds = torch.export.graph_signature
     return [
@@ -184,7 +189,7 @@ def _input_names(torch: Any, program: Any) -> list[str]:
     ]
 
 
-def _output_names(torch: Any, program: Any) -> list[str]:
+def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
     """Names from the structure that the program returns: keys of dictionaries and fields, or numbers."""
     pytree = torch.utils._pytree
     specs = [
