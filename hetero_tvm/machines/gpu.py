@@ -1,4 +1,4 @@
-"""What design spaces know about a GPU, and the architectures that the target can name."""
+"""Data of a GPU that design spaces need, and the architectures that the target can name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GpuModel:
 
     @property
     def capability(self) -> int:
-        """80 for compute capability 8.0."""
+        """Compute capability as a number: 80 for 8.0."""
         return int(re.sub(r"\D", "", self.arch))
 
     def codegen_target(self) -> dict[str, Any]:

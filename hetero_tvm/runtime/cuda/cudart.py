@@ -53,6 +53,7 @@ class CudaError(LibraryError):
 
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
+    """The run-time library, with the types of its functions."""
     cuda_runtime.start()
     # By its name: the one that TVM's runtime has loaded, wherever it lies.
     library = ctypes.CDLL("libcudart.so.13")

@@ -106,6 +106,7 @@ def standins() -> dict[str, Path]:
 
 
 def _load_cudart() -> None:
+    """Load CUDA's run-time library from NVIDIA's wheels, the toolkit, or the system."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(p) / "cu13" / "lib" for p in (spec.submodule_search_locations or [])] if spec else []
     folders += [

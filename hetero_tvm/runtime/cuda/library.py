@@ -223,6 +223,7 @@ class CudaLibrary(Library):
 
 
 def _is_on_gpu(value: Any) -> bool:
+    """Whether a value is a tensor on a CUDA device."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return False
     with contextlib.suppress(Exception):  # it will be refused by name, as an array
@@ -243,6 +244,7 @@ def _from_dlpack_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def _current_stream(tensors: tuple[Any, ...], device: int) -> int:
+    """Handle of PyTorch's current stream where the tensors are PyTorch's; else 0, the default stream."""
     torch = _framework(tensors[0]) if tensors else None
     if torch is not None and torch.__name__ == "torch":
         return int(torch.cuda.current_stream(device).cuda_stream)

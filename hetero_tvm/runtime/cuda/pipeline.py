@@ -132,6 +132,7 @@ class Pipeline:
 
 
 def _collect(slot: _Slot) -> tuple[np.ndarray, ...]:
+    """Copies of a call's results, once they have left the device."""
     try:
         slot.left.synchronize()
     except cudart.CudaError as error:

@@ -24,6 +24,7 @@ __forceinline__ __device__ void {name}({acc}* c, const unsigned* a, const unsign
 
 
 def _mma(name: str, shape: str, types: str, acc: str = "float") -> str:
+    """Source of a product of fragments of one warp."""
     return _MMA.format(name=name, shape=shape, types=types, acc=acc, r="f" if acc == "float" else "r")
 
 
@@ -46,6 +47,7 @@ __forceinline__ __device__ void NAME({acc}* c, int x, int w) {{
 
 
 def _copy_async(cache: str, size: int) -> str:
+    """Assembly of a copy of ``size`` bytes to shared memory behind the arithmetic."""
     return (
         f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, %4, 0; @p cp.async.{cache}.shared.global [%0], [%1], '
         f'%2, %3; }}" :: "r"(to), "l"(from), "n"({size}), "r"(valid), "r"(when));'

@@ -98,6 +98,7 @@ def _build(module: IRModule, target: TVMTarget) -> Any:
 
 @tvm_ffi.register_global_func("tvm_callback_cuda_compile", override=True)
 def _compile(code: Any) -> bytes:
+    """Compile CUDA C++ for the architecture of the module in the making."""
     made = _current.get()
     if made is None:  # somebody else's build in this process
         return _stock_compile(code)
@@ -125,6 +126,7 @@ class _LaunchReader:
         self.shared: dict[str, int | None] = {}
 
     def read(self, function: PrimFunc) -> Launch:
+        """The launch of a kernel."""
         tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, self._extent), order="post")
         tvm_ffi.structural_walk(function.body, (tirx.AllocBuffer, self._buffer), order="post")
         grid, block = (
@@ -157,6 +159,7 @@ def _number(value: Expr | int) -> int | None:
 
 # --- lowering ----------------------------------------------------------------------------------
 def _pipeline_factory() -> tuple[Any, Any, Any]:
+    """Lowering, host and device passes, as TVM's registry of pipelines wants them."""
     lower, finalize_host, _ = s_tir_pipeline.default_s_tir_pipeline()
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.LowerForCuda")

@@ -111,6 +111,7 @@ def _functions(source: str) -> dict[str, str]:
 
 
 def _split(parameters: str) -> list[str]:
+    """Parameters of a C++ function, one by one."""
     return [text.strip() for text in parameters.split(",") if text.strip()]
 
 
@@ -199,6 +200,7 @@ def _instruction(text: str) -> str:
 
 
 def _async_copy(text: str, inputs: list[str]) -> str:
+    """A ``cp.async`` as a call of ``emulated.h``."""
     size = inputs[2] if len(inputs) > 2 else re.search(r"], (\d+)", text).group(1)
     if found := re.search(r"setp\.\w+\.\w+ \w+, %(\d+)", text):
         # Where the predicate is false: zeros, where the statement stores them, else nothing.
@@ -211,6 +213,7 @@ def _async_copy(text: str, inputs: list[str]) -> str:
 
 
 def _mma(found: re.Match, outputs: list[str], inputs: list[str]) -> str:
+    """An ``mma.sync`` as a call of ``emulated.h``."""
     depth, element = int(found.group(1)), _ELEMENT[found.group(3)]
     result = {"f32": "float", "s32": "int", "f16": "half"}[found.group(2)]
     per_a = depth * {"tf32": 4, "half": 2, "nv_bfloat16": 2, "signed char": 1, "uchar": 1}[element] // 8

@@ -116,12 +116,14 @@ def trained(tasks: Sequence[Task], target: Target, store: RecordStore) -> dict[s
 
 
 def _features(task: Task, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> list[float]:
+    """Numbers of a point, given by the index of each choice, that the cost model sees."""
     point = _point(knobs, indices)
     found = task.space.features(task.op, point, target.machine)
     return described(found, indices, [len(knob.choices) for knob in knobs], target.machine)
 
 
 def _point(knobs: Sequence[Knob], indices: Sequence[int]) -> dict[str, Any]:
+    """The point of these choices."""
     return {knob.name: knob.choices[index] for knob, index in zip(knobs, indices, strict=True)}
 
 

@@ -151,6 +151,8 @@ def _sizes(op: Attention, tile: FloatTile) -> tuple[int, int, int, int]:
 
 
 class _Emitter(AttentionKernel):
+    """Emits the kernel: 16 threads across share a row, products are float32 multiply-adds."""
+
     lanes = (8, 4, 2, 1)
 
     def __init__(self, op: Attention, tile: FloatTile):

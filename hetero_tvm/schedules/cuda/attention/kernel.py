@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, T
-from hetero_tvm.schedules.cuda.arguments import flat
 from hetero_tvm.schedules.cuda.async_copy import commit, wait
 from hetero_tvm.schedules.cuda.attention.results import Results
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST
+from hetero_tvm.schedules.cuda.buffers import flat
 from hetero_tvm.schedules.cuda.threads import barrier
 from hetero_tvm.schedules.cuda.values import const
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -34,6 +34,7 @@ class AttentionKernel(Results):
     """The order of the steps; a subclass lays the tile out over threads and writes the two products."""
 
     def function(self) -> PrimFunc:
+        """The finished PrimFunc."""
         op, k = self.op, Kernel("attention")
         with k:
             self.k = k

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import Expr, T, tirx
 from hetero_tvm.schedules.cuda.attention.softmax import LOWEST, OnlineSoftmax
+from hetero_tvm.schedules.cuda.buffers import workspace
 from hetero_tvm.schedules.cuda.values import cast, const
 from hetero_tvm.schedules.emit import int32
 
@@ -18,8 +18,7 @@ class Results(OnlineSoftmax):
         """Allocate global memory for the results of all splits."""
         self._results = self.op.batch * self.op.heads * self.op.q_len
         size = self.splits * self._results * (self.op.values + 2)
-        # Never so small that it would be taken for the stack of the host.
-        self._workspace = T.alloc_buffer((max(size, STACK_LIMIT // 4 + 1),), "float32", scope="global")
+        self._workspace = workspace(size)
 
     def store(self) -> None:
         """Store the results of the block's rows."""

@@ -15,6 +15,7 @@ from hetero_tvm.schedules.emit import int32
 
 
 def exp2(value: Expr) -> Expr:
+    """2 to the power of a float32 value."""
     return device.value("htvm_exp2", value, dtype="float32")
 
 
@@ -154,5 +155,6 @@ class OnlineSoftmax(AttentionTile):
         return nullcontext()
 
     def each(self, at: Expr, width: int, body: Callable[[Expr], None]) -> None:
+        """Call ``body([place])`` for ``width`` places from ``at`` on."""
         for e in range(width):
             body([at + e])

@@ -50,6 +50,7 @@ class TensorCoreTile:
 
     @property
     def rows(self) -> int:
+        """Rows of the block."""
         return 16 * self.warps * self.fragments
 
     @property
@@ -189,6 +190,8 @@ def _stages(op: Attention, tile: TensorCoreTile, machine: GpuModel) -> int:
 
 
 class _Emitter(AttentionKernel):
+    """Emits the kernel: a warp has 16 or 32 rows, products are ``mma`` on fragments."""
+
     lanes = (1, 2)
 
     def __init__(self, op: Attention, tile: TensorCoreTile, stages: int):

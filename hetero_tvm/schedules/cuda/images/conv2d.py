@@ -11,11 +11,10 @@ from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.cuda.images.conv2d_kernel import conv2d
 from hetero_tvm.schedules.cuda.images.conv2d_product import columns, packed, pixels, reduction
 from hetero_tvm.schedules.cuda.products.fragments import element_for, element_of
+from hetero_tvm.schedules.cuda.products.product import GRID_Z
 from hetero_tvm.schedules.cuda.products.space import TiledProductSpace
 from hetero_tvm.schedules.cuda.products.tiles import CHUNK, Problem, Tile
 from hetero_tvm.schedules.cuda.values import oversized
-
-_GRID_Z = 65535
 
 
 class CudaConv2dSpace(TiledProductSpace):
@@ -44,7 +43,7 @@ class CudaConv2dSpace(TiledProductSpace):
             return "groups do not begin at multiples of 16 bytes"
         if op.groups > 1 and y.blocked and op.filters % y.block:
             return "groups do not fill the last block of the result"
-        if op.groups > _GRID_Z:
+        if op.groups > GRID_Z:
             return f"{op.groups} groups are more than a grid has"
         return oversized(op)
 

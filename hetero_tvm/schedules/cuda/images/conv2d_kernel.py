@@ -7,7 +7,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.images.conv2d_product import columns, packed_shape, pixels, reduction
 from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps
 from hetero_tvm.schedules.cuda.products.fragments import Element

@@ -15,7 +15,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps
 from hetero_tvm.schedules.cuda.values import oversized, vector_of
 from hetero_tvm.schedules.emit import Kernel
@@ -92,12 +92,15 @@ def _vector(op: Conv2d) -> int:
 
 
 def _threads(op: Conv2d, pixels: int) -> int:
+    """Number of threads, each with ``pixels`` results side by side."""
     y = Layout.parse(op.y_layout)
     vectors = y.blocks(op.channels) * y.block // _vector(op)
     return op.batch * vectors * op.out_height * -(-op.out_width // pixels)
 
 
 class _Emitter:
+    """Emits the kernel of one point."""
+
     def __init__(self, op: Conv2d, pixels: int, threads: int):
         self.op, self.pixels, self.threads = op, pixels, threads
         self.vector = _vector(op)

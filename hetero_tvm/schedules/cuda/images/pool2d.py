@@ -11,7 +11,7 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.threads import reduce_in_row
 from hetero_tvm.schedules.cuda.values import oversized, vector_of
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -81,14 +81,18 @@ class CudaPool2dSpace(DesignSpace):
 
 
 def _vector(op: Pool2d) -> int:
+    """Elements of one access."""
     return vector_of(op.dtype, Layout.parse(op.y_layout).block)
 
 
 def _results(op: Pool2d) -> int:
+    """Number of vectors of the result."""
     return math.prod(op.output.shape) // _vector(op)
 
 
 class _Emitter:
+    """Emits the kernel of one point."""
+
     def __init__(self, op: Pool2d, lanes: int):
         self.op, self.lanes, self.vector = op, lanes, _vector(op)
         self.x_layout, self.y_layout = Layout.parse(op.x_layout), Layout.parse(op.y_layout)

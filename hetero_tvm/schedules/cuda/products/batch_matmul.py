@@ -11,7 +11,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.products.epilogue import Place, RowMajor
 from hetero_tvm.schedules.cuda.products.fragments import Element, element_for, element_of
 from hetero_tvm.schedules.cuda.products.operands import Columns, Matrix, Part, Reduction, Rows, Source
@@ -62,6 +62,7 @@ def _along(op: BatchMatmul) -> bool:
 
 
 def _kernel(op: BatchMatmul, tile: Tile, element: Element) -> PrimFunc:
+    """The PrimFunc: A, B and Y where they lie."""
     k, size = Kernel("batch_matmul"), element.size
     along, y_strides = _along(op), _result_strides(op)
     aligned = [math.gcd(CHUNK, *(size * step for step in place[:-2])) for place in (op.left_at, op.right_at)]

@@ -11,7 +11,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.products.fragments import Element, element_for, element_of
 from hetero_tvm.schedules.cuda.products.packing import packed, weight_rows
 from hetero_tvm.schedules.cuda.products.product import Epilogue, blocks, emit_tile, packed_sources
@@ -99,6 +99,7 @@ class _Gate(Epilogue):
 
 
 def _kernel(op: GatedMatmul, tile: Tile, element: Element) -> PrimFunc:
+    """The PrimFunc: X [*lead, k], W packed [2 n, k], the bias, Y [*lead, n]."""
     k = Kernel("gated_matmul")
     columns, depth = 2 * whole(op.n, _STRIPE), whole(op.k, tile.depth)
     with k:

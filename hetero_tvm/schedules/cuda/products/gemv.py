@@ -15,7 +15,7 @@ from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cuda import device
 from hetero_tvm.schedules.cuda.activations import ACTIVATIONS
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments
 from hetero_tvm.schedules.cuda.threads import barrier, reduce_in_warp
 from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of, oversized, whole
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -101,6 +101,8 @@ def _terms(op: Matmul | GatedMatmul) -> int:
 
 
 class _Emitter:
+    """Emits the kernel of one point."""
+
     def __init__(self, op: Matmul | GatedMatmul, columns: int, split: int, across: int):
         self.op, self.columns, self.split, self.across = op, columns, split, across
         self.vector, self.terms = _vector(op), _terms(op)

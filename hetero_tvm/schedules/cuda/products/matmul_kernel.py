@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, tirx
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cuda import device
-from hetero_tvm.schedules.cuda.arguments import flat_arguments
+from hetero_tvm.schedules.cuda.buffers import flat_arguments, workspace
 from hetero_tvm.schedules.cuda.products.epilogue import EpilogueSteps, Place, RowMajor
 from hetero_tvm.schedules.cuda.products.fragments import Element
 from hetero_tvm.schedules.cuda.products.packing import weight_rows
@@ -31,8 +30,7 @@ def matmul(op: Matmul, tile: Tile, element: Element, splits: int = 1) -> PrimFun
             _tiles(k, op, tile, element, x, w, 1, lambda part: result)
         else:
             area = op.m * op.n
-            # Large enough for the pass that makes a planned tensor of it (relax_passes.storage.workspaces).
-            parts = T.alloc_buffer((max(splits * area, STACK_LIMIT // 4 + 1),), "float32", scope="global")
+            parts = workspace(splits * area)
 
             def partial(part: Expr) -> Epilogue:
                 return RowMajor(Place(parts, part * area, op.n), "float32", op.m, op.n)

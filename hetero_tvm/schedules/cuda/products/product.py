@@ -32,7 +32,8 @@ from hetero_tvm.schedules.cuda.products.tiles import Tile
 from hetero_tvm.schedules.cuda.values import whole
 from hetero_tvm.schedules.emit import Kernel, int32
 
-_GRID_Z = 65535
+GRID_Z = 65535
+"""Blocks along the third axis of a grid at most."""
 _GROUP = 8
 """Tiles down that are worked on together: they share columns of W, and rows of X with their neighbours."""
 
@@ -79,7 +80,7 @@ class Block:
 def blocks(k: Kernel, m: int, n: int, tile: Tile, products: int = 1) -> Iterator[Block]:
     """A launch of one block a tile, for ``products`` products of ``m`` rows and ``n`` columns."""
     down, across = -(-m // tile.rows), -(-n // tile.columns)
-    several = products > _GRID_Z  # then they share the first axis of the grid, which is longer
+    several = products > GRID_Z  # then they share the first axis of the grid, which is longer
     with (
         T.launch_thread("blockIdx.z", 1 if several else products) as product,
         T.launch_thread("blockIdx.x", down * across * (products if several else 1)) as block,

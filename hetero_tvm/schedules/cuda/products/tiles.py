@@ -38,14 +38,17 @@ class Tile:
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return 32 * self.warps[0] * self.warps[1]
 
     @property
     def warp_rows(self) -> int:
+        """Rows of one warp."""
         return self.rows // self.warps[0]
 
     @property
     def warp_columns(self) -> int:
+        """Columns of one warp."""
         return self.columns // self.warps[1]
 
     @property

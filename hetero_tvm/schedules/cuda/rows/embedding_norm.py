@@ -69,4 +69,5 @@ class CudaEmbeddingNormSpace(RowSpace):
 
 
 def _wide(value: Expr, lanes: int) -> Expr:
+    """A vector of ``lanes`` values as float32."""
     return cast(value, f"float32x{lanes}" if lanes > 1 else "float32")

@@ -61,6 +61,7 @@ class RowShape:
 
     @property
     def blocks(self) -> int:
+        """Number of blocks of the grid."""
         return -(-self.rows // self.block_rows)
 
     @property

@@ -102,6 +102,8 @@ def emit(nests: Nests, threads: int) -> PrimFunc:
 
 
 class _Emitter:
+    """Emits the kernel: pairs of value and place, compared by threads, warps and blocks."""
+
     def __init__(self, kernel: PlainKernel, nests: Nests, threads: int):
         self.kernel, self.k, self.threads = kernel, kernel.k, threads
         self.nest, self.after = nests.nests

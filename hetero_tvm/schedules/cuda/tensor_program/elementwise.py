@@ -123,6 +123,7 @@ def width_of(nest: Nest) -> int:
 
 
 def _fits(nest: Nest, near: Neighbours) -> bool:
+    """Whether vectors of the nest's result, and of every large operand, lie side by side."""
     place = offset(nest.buffer, nest.indices)
     if near.step(lambda index: substitute(place, unflatten(nest.axes, index))) != 1:
         return False
@@ -151,10 +152,12 @@ def _at(nest: Nest) -> Callable[[Expr, Expr], Expr]:
 
 
 def _condition(node: Expr) -> Expr:
+    """The condition of a conditional value."""
     return node.args[0] if is_conditional(node) else node.condition
 
 
 def _side(node: Expr, side: int) -> Expr:
+    """One side of a conditional value: 1 where its condition holds, 2 where it does not."""
     return node.args[side] if is_conditional(node) else (node.true_value, node.false_value)[side - 1]
 
 
@@ -189,6 +192,7 @@ def _chosen(expression: Expr, node: Expr, side: int) -> Expr:
 
 
 def _nest(kernel: PlainKernel, nest: Nest, width: int, threads: int) -> None:
+    """Emit the kernel of one nest."""
     k, dtype = kernel.k, nest.index_dtype
     groups, tail = divmod(nest.size, width)
     blocks = -(-(groups + bool(tail)) // threads)
@@ -215,6 +219,7 @@ def _nest(kernel: PlainKernel, nest: Nest, width: int, threads: int) -> None:
 def _vector(
     kernel: PlainKernel, nest: Nest, expression: Expr, near: Neighbours, group: Expr, depth: int = 0
 ) -> None:
+    """Emit one thread's vector of the result, with conditions that are the same for it chosen once."""
     k, width = kernel.k, near.width
     if (node := _uniform_condition(nest, expression, near, depth)) is not None:
 

@@ -123,6 +123,7 @@ def is_conditional(node: Expr) -> bool:
 
 
 def _children(node: Expr) -> list[Expr]:
+    """Expressions that an expression is made of."""
     if isinstance(node, tvm.ir.Call):
         return list(node.args)
     names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")

@@ -88,6 +88,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _inline(schedule: Schedule, root: Any) -> None:
+    """Inline every producer and consumer that can be."""
     for way in (schedule.compute_inline, schedule.reverse_compute_inline):
         for block in list(schedule.get_child_blocks(root)):
             if any(variable.iter_type != tirx.IterVar.DataPar for variable in schedule.get(block).iter_vars):
@@ -99,6 +100,7 @@ def _inline(schedule: Schedule, root: Any) -> None:
 
 
 def _nest(schedule: Schedule, reference: Any) -> Nest | None:
+    """The nest of a block; None where it is no plain one."""
     block = schedule.get(reference)
     if len(block.match_buffers):
         return None

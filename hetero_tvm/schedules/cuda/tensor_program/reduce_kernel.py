@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hetero_tvm.codegen.pipeline import STACK_LIMIT
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, TensorLoad, Var, tirx
 from hetero_tvm.machines.gpu import WARP
+from hetero_tvm.schedules.cuda.buffers import workspace
 from hetero_tvm.schedules.cuda.tensor_program.nests import Nests, loads_of, offset, substitute, unflatten
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct, vector
 from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, ReductionBlock, neighbours
@@ -27,6 +27,8 @@ def emit(nests: Nests, found: Reduction, block: ReductionBlock) -> PrimFunc:
 
 
 class _Emitter:
+    """Emits the kernel, and the one that merges splits."""
+
     def __init__(self, kernel: PlainKernel, found: Reduction, block: ReductionBlock):
         self.kernel, self.found, self.k = kernel, found, kernel.k
         self.nest, self.width = found.nest, found.width
@@ -39,8 +41,7 @@ class _Emitter:
 
     def write(self) -> None:
         if self.splits > 1:
-            size = max(self.splits * self.nest.size, STACK_LIMIT // 4 + 1)
-            self.partial = T.alloc_buffer((size,), self.found.dtype, scope="global")
+            self.partial = workspace(self.splits * self.nest.size, self.found.dtype)
         (self._rows if self.found.rows else self._columns)()
         if self.splits > 1:
             self._merge()

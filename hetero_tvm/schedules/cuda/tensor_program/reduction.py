@@ -144,6 +144,7 @@ def _starts_neutral(nest: Nest) -> bool:
 
 
 def _is_compact(nest: Nest) -> bool:
+    """Whether results are stored in the order in which they are computed."""
     near = Neighbours(nest.size, 1, nest.index_dtype)
     place = substitute(offset(nest.buffer, nest.indices), unflatten(nest.axes, near.base))
     return near.equals(place - near.base, 0) or nest.size == 1
@@ -201,6 +202,7 @@ def _shape(nest: Nest, term: Expr) -> tuple[bool, int]:
 
 
 def _fits(nest: Nest, term: Expr, rows: bool, width: int) -> bool:
+    """Whether every large operand can be read in vectors of ``width`` elements."""
     near, place = neighbours(nest, rows, width)
     return all(
         not guarded

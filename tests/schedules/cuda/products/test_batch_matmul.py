@@ -96,7 +96,7 @@ def test_zeros_behind_the_end_are_not_multiplied_with_what_lies_there(emulated):
 
 def test_more_products_than_the_grid_is_deep(emulated, monkeypatch):
     assert SPACE.refuses(product((65537,), 8, 8, 8), MACHINE) is None
-    monkeypatch.setattr(tiled_product, "_GRID_Z", 2)  # as many as 65535 take minutes to emulate
+    monkeypatch.setattr(tiled_product, "GRID_Z", 2)  # as many as 65535 take minutes to emulate
     op = product((3,), 70, 40, 20, dtype="float16")
     check([default(op)])
 
