@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -199,9 +201,13 @@ def test_a_prefetch_is_no_access():
 
 @settings(max_examples=40)
 @given(
-    st.integers(1, 4), st.integers(1, 5), st.permutations(range(3)), st.permutations(range(3)),
-    st.booleans(), st.integers(0, 2),
-)  # fmt: skip
+    rows=st.integers(1, 4),
+    columns=st.integers(1, 5),
+    read=st.permutations(range(3)),
+    written=st.permutations(range(3)),
+    parallel=st.booleans(),
+    offset=st.integers(0, 2),
+)
 def test_against_executing_the_loops_one_by_one(rows, columns, read, written, parallel, offset):
     """Random three-dimensional copies: the answer is that of an interpreter that walks all iterations."""
     extents = (rows, columns, 3)
@@ -219,8 +225,8 @@ def test_against_executing_the_loops_one_by_one(rows, columns, read, written, pa
 
     steps = [
         (a, place(read, (a, b, c), 0), place(written, (a, b, c), offset))
-        for a in range(rows) for b in range(columns) for c in range(3)
-    ]  # fmt: skip
+        for a, b, c in itertools.product(*map(range, extents))
+    ]
     broken = any(
         steps[i][2] == steps[j][1] and (i < j or (parallel and rows > 1 and steps[i][0] != steps[j][0]))
         for i in range(len(steps))

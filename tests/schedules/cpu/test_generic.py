@@ -11,6 +11,7 @@ from tests.schedules.cpu.running import MACHINES, TARGET, compile_kernels
 AVX2 = MACHINES["avx2"]
 
 # name -> (compute, shapes of the inputs); an integer input is marked by a dtype
+# fmt: off
 CASES = {
     "add_same": (topi.add, [(3, 40), (3, 40)]),
     "add_row": (topi.add, [(3, 5, 40), (40,)]),
@@ -71,7 +72,8 @@ CASES = {
     "where": (lambda c, x, y: topi.where(c, x, y), [("bool", (1, 40)), (6, 40), (6, 40)]),
     "power": (lambda x: topi.power(topi.abs(x), 3.0), [(6, 40)]),
     "flipped_relu": (lambda x: topi.nn.relu(topi.flip(x, 1)), [(6, 40)]),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def plain(compute, inputs):

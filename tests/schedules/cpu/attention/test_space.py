@@ -54,10 +54,9 @@ def strided(**more):
         (1, 3, kv_heads * head, head, row),
         (1, 3 + dim, kv_heads * head, head, row),
     )
-    return Attention(
-        batch, heads, q_len, kv_len, dim, 0.4, kv_heads, value_dim=values,
-        tensors=((batch * heads, q_len, dim), (kv_len * row + 3,)), places=places, **more,
-    )  # fmt: skip
+    tensors = (batch * heads, q_len, dim), (kv_len * row + 3,)
+    more |= {"value_dim": values, "tensors": tensors, "places": places}
+    return Attention(batch, heads, q_len, kv_len, dim, 0.4, kv_heads, **more)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -75,10 +74,9 @@ def test_windows_caps_and_masks_by_period(data):
     q_len, period = draw(st.integers(1, 40)), draw(st.sampled_from((1, 2)))
     kv_len, window = q_len + draw(st.integers(0, 40)), draw(st.integers(1, 24))
     mask = (period, 1, q_len, kv_len) if draw(st.booleans()) else ()
-    op = Attention(
-        4, 2, q_len, kv_len, 5, 0.4, 1, mask=mask, causal=True, value_dim=draw(st.sampled_from((0, 3, 20))),
-        window=window, softcap=draw(st.sampled_from((0.0, 1.5))),
-    )  # fmt: skip
+    value_dim, softcap = draw(st.sampled_from((0, 3, 20))), draw(st.sampled_from((0.0, 1.5)))
+    forms = {"mask": mask, "causal": True, "value_dim": value_dim, "window": window, "softcap": softcap}
+    op = Attention(4, 2, q_len, kv_len, 5, 0.4, 1, **forms)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
     check_points(SPACE, op, [point], machine, tolerance=3e-6)
 

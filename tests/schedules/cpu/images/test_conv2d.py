@@ -69,9 +69,18 @@ def test_random_shapes_and_points(data):
     pair, padding = st.tuples(small, small), st.tuples(*[st.integers(0, 2)] * 4)
     steps = st.lists(st.sampled_from(["bias", "residual", "relu", "relu6"]), max_size=3)
     op = Conv2d(
-        draw(st.integers(1, 2)), channels, draw(size), draw(size), filters, draw(pair), draw(pair),
-        draw(padding), draw(pair), groups, tuple(draw(steps)),
-    )  # fmt: skip
+        batch=draw(st.integers(1, 2)),
+        channels=channels,
+        height=draw(size),
+        width=draw(size),
+        filters=filters,
+        kernel=draw(pair),
+        strides=draw(pair),
+        padding=draw(padding),
+        dilation=draw(pair),
+        groups=groups,
+        epilogue=tuple(draw(steps)),
+    )
     assume(SPACE.refuses(op, machine) is None)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
     check_points(SPACE, op, [point], machine)

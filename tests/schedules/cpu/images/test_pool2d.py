@@ -31,17 +31,24 @@ SHAPES = [
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_pooling(machine):
     block = f"NCHW{machine.lanes}c"
-    forms = [(block, block + "+1,0,2,1"), (block + "+1,1,1,1", block)]
-    check_shapes(POOL, [Pool2d(*s, **dict(zip(("x_layout", "y_layout"), forms[i % 2], strict=True)))
-                        for i, s in enumerate([(*s, False)[:10] for s in SHAPES])], machine)  # fmt: skip
+    forms = [
+        {"x_layout": block, "y_layout": block + "+1,0,2,1"},
+        {"x_layout": block + "+1,1,1,1", "y_layout": block},
+    ]
+    check_shapes(POOL, [Pool2d(*shape, **forms[i % 2]) for i, shape in enumerate(SHAPES)], machine)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_relayout(machine):
     block = f"NCHW{machine.lanes}c"
     for channels in (1, machine.lanes, 2 * machine.lanes + 3):
-        for x, y in [("NCHW", block), ("NCHW", block + "+1,2,0,1"), (block + "+1,2,0,1", "NCHW"),
-                     (block, block + "+1,1,1,1"), (block + "+1,1,1,1", block)]:  # fmt: skip
+        for x, y in [
+            ("NCHW", block),
+            ("NCHW", block + "+1,2,0,1"),
+            (block + "+1,2,0,1", "NCHW"),
+            (block, block + "+1,1,1,1"),
+            (block + "+1,1,1,1", block),
+        ]:
             op = Relayout(2, channels, 5, 3, x, y)
             assert RELAYOUT.refuses(op, machine) is None
             check_points(RELAYOUT, op, [{}], machine, tolerance=0)

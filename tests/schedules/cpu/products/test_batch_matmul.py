@@ -17,10 +17,8 @@ def plain(lead, m, n, k, order=None):
     batch = int(np.prod(lead))
     steps = [int(np.prod(lead[i + 1 :])) for i in range(len(lead))]
     left, right = (tuple(step * size for step in steps) for size in (m * k, k * n))
-    return BatchMatmul(
-        lead, m, n, k, (batch * m * k,), (0, *left, k, 1), (batch * k * n,), (0, *right, n, 1),
-        tuple(order or range(len(lead) + 2)),
-    )  # fmt: skip
+    operands = (batch * m * k,), (0, *left, k, 1), (batch * k * n,), (0, *right, n, 1)
+    return BatchMatmul(lead, m, n, k, *operands, tuple(order or range(len(lead) + 2)))
 
 
 def attention_like(b, s, h, d):
@@ -46,7 +44,7 @@ def test_shapes_and_strides(machine):
         ),
         # both transposed: neither rows nor columns of the right operand follow one another
         BatchMatmul((2,), 6, 9, 4, (4, 6, 2), (0, 1, 2, 12), (4, 9, 2), (0, 1, 18, 2), (0, 1, 2)),
-    ]  # fmt: skip
+    ]
     check_shapes(SPACE, ops, machine)
 
 

@@ -17,10 +17,8 @@ def rope(shape, rotary=None, interleaved=False, per_pair=False, table=None, sour
     rotary = rotary or shape[-1]
     lead = (1,) * (len(shape) - 2) + (shape[-2],) if table is None else table
     strides = tuple(View.whole(shape).stride(axis) for axis in range(len(shape) - 1))
-    return Rope(
-        shape, rotary, interleaved, (*lead, rotary // 2 if per_pair else rotary), source or shape,
-        place or (0, *strides),
-    )  # fmt: skip
+    tables = (*lead, rotary // 2 if per_pair else rotary)
+    return Rope(shape, rotary, interleaved, tables, source or shape, place or (0, *strides))
 
 
 @pytest.mark.parametrize("machine", SWEPT)
