@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.host.tvm import PrimFunc, tvm
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec
-from hetero_tvm.schedules.npu.base import ROW_MAJOR, stored_as
+from hetero_tvm.schedules.npu.base import stored_as
 from hetero_tvm.targets.npu.device.driver import Run, open_device
 from hetero_tvm.targets.npu.regions.region import (
     CompiledRegion,
@@ -61,15 +61,9 @@ def run_function(
     """The result of a kernel whose parameters lie in DRAM as the arrays have them, the result last."""
     cache = KernelCache(mach)
     builder = RegionBuilder("kernel", mach, cache)
-    tensors = []
-    for n, array in enumerate(arrays):
-        value = builder.input(f"X{n}", array.shape, array.dtype.name)
-        tensors.append(builder.tensor_of(value, ROW_MAJOR, f"X{n}", array.dtype.name))
-    value = Value(shape, dtype=dtype)
-    value.by_layout[plain_layout(shape, ROW_MAJOR)] = builder.fresh(shape, dtype)
-    program = cache.get("kernel", lambda: function, builder.ub_end)
-    builder.call(program, [*tensors, *value.by_layout.values()], "kernel")
-    builder.output("out", value, "out")
+    tensors = [builder.device_tensor(f"X{n}", array.nbytes, "input") for n, array in enumerate(arrays)]
+    tensors.append(builder.device_tensor("out", np.zeros(shape, dtype).nbytes, "output"))
+    builder.call(cache.get("kernel", lambda: function, builder.ub_end), tensors, "kernel")
     region = builder.finish()
     bound: dict[str, Any] = {f"X{n}": array for n, array in enumerate(arrays)}
     bound |= {"constants": np.frombuffer(region.constants, np.uint8), "out": (shape, dtype)}
