@@ -6,7 +6,7 @@ answers three questions: what is wrong, where (node, operator, shape, file), wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class HeteroTVMError(Exception):
@@ -81,3 +81,9 @@ def last_line(error: BaseException) -> str:
     """Last line that an error of another library says, which is where TVM's name the cause; else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
+    """The first problems, and how many more there are."""
+    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+    return [*problems[:most], *more]

@@ -6,8 +6,8 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_tvm.errors import BuildError
-from hetero_tvm.memory.problem import Buffer, Problem, shortened
+from hetero_tvm.errors import BuildError, shortened
+from hetero_tvm.memory.problem import Buffer, Problem
 
 
 class PlanError(BuildError):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hetero_tvm.errors import UsageError
+from hetero_tvm.errors import UsageError, shortened
 from hetero_tvm.memory.check import PlanError, check_plan
 from hetero_tvm.memory.plan_data import Plan
-from hetero_tvm.memory.problem import Buffer, Problem, max_live, shortened
+from hetero_tvm.memory.problem import Buffer, Problem, max_live
 
 VERSION = 1
 

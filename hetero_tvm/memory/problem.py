@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hetero_tvm.errors import UsageError
+from hetero_tvm.errors import UsageError, shortened
 
 LIMIT = 2**62
 """Times and the sum of all sizes must stay under this in magnitude: the planner is 64 bits wide."""
 
 _REQUIRED = ("id", "lower", "upper", "size")
 _OPTIONAL = ("alignment", "offset")
-_MOST_PROBLEMS = 20
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 
 
@@ -186,12 +185,6 @@ def format_csv(problem: Problem, offsets: Mapping[str, int] | None = None) -> st
             row.append(offsets[b.id])
         writer.writerow(row)
     return out.getvalue()
-
-
-def shortened(items: Sequence[str], most: int = _MOST_PROBLEMS) -> list[str]:
-    """The first items, and how many more there are."""
-    more = len(items) - most
-    return [*items[:most], *([f"... {more} more"] if more > 0 else [])]
 
 
 def _rows(text: str) -> Iterable[tuple[int, list[str]]]:

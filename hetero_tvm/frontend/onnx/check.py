@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 import onnx
 from onnx import defs
 
-from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, node_inputs, shortened, subgraphs
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, node_inputs, subgraphs
 
 
 def opset_of(model: onnx.ModelProto) -> int:

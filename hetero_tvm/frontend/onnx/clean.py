@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import ModelError, shortened
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
@@ -20,7 +20,7 @@ from hetero_tvm.frontend.onnx.check import (
     remove_dead_nodes,
     sort_nodes,
 )
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, names_used, shortened, tensor_problem
+from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, names_used, tensor_problem
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type

@@ -5,7 +5,7 @@ Large weights are neither copied nor serialized while the graph is checked, conv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -98,12 +98,6 @@ class ConstantPool:
                 graph.initializer.append(self.tensor(name))
             else:
                 graph.input.append(helper.make_tensor_value_info(name, element, dims))
-
-
-def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
-    """The first problems, and how many more there are."""
-    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
-    return [*problems[:most], *more]
 
 
 def names_used(graph: onnx.GraphProto) -> set[str]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import onnx
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.cells import CELLS
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, shortened
+from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.recurrent import recurrent
 from hetero_tvm.frontend.onnx.transforms import col2im, dft
 

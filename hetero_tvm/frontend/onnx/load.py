@@ -10,8 +10,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend.onnx.constants import shortened, subgraphs
+from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.frontend.onnx.constants import subgraphs
 
 #: Protobuf cannot hold more in one message.
 _LARGEST_FILE = 2**31 - 1

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.constants import shortened
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.torch.load import quiet, require
 
 if TYPE_CHECKING:

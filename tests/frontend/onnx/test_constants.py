@@ -11,7 +11,6 @@ from hetero_tvm.frontend.onnx.constants import (
     ConstantPool,
     names_used,
     node_inputs,
-    shortened,
     subgraphs,
     tensor_problem,
     to_array,
@@ -108,8 +107,3 @@ def damaged(**changes):
 def test_damage_is_named(tensor, words):
     with pytest.raises(ModelError, match=f"Tensor 't' is damaged: .*{words}"):
         to_array(tensor)
-
-
-def test_long_lists_are_shortened():
-    assert shortened(list("abc"), 3) == ["a", "b", "c"]
-    assert shortened(list("abcde"), 3) == ["a", "b", "c", "and 2 more"]
