@@ -12,7 +12,7 @@ from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.epilogue import Found, residual
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 
 class _Normalized(NamedTuple):
@@ -57,8 +57,7 @@ class FoldBatchNorm(Rule):
             raise Miss("the convolution's result is used before normalisation as well")
         if str(conv.attrs.data_layout) != "NCHW" or str(conv.attrs.kernel_layout) != "OIHW":
             raise Miss(f"layout is {conv.attrs.data_layout}, expected NCHW")
-        if dtype_of(conv_var) != "float32":
-            raise Miss(f"dtype is {dtype_of(conv_var)}, expected float32")
+        check_float32(conv_var)
         absorbed = [v for v in (var, conv_var, bias_var) if v is not None]
         return _Normalized(conv, weight, bias, values, float(call.attrs.epsilon), first, absorbed)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.relax_passes.rewriting.fused import contract
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss
+from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 
 _OPERATORS = {
     "relax.nn.relu": "relu",
@@ -37,9 +36,3 @@ def replace_by_elementwise(graph: Graph, top: Var, function: str, x: Expr, absor
     """Bind ``top`` to the activation of x as one operator."""
     op = Elementwise(shape_of(x), function)
     graph.replace(top, graph.call_function(op.workload(), op.label, [x], top), absorbs=absorbed)
-
-
-def check_dtype(x: Expr) -> None:
-    """Raise Miss unless ``x`` is float32."""
-    if dtype_of(x) != "float32":
-        raise Miss(f"dtype is {dtype_of(x)}, expected float32")

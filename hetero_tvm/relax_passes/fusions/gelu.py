@@ -12,10 +12,10 @@ import math
 from typing import NamedTuple
 
 from hetero_tvm.host.tvm import Expr, Var
-from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_elementwise
+from hetero_tvm.relax_passes.fusions.elementwise import replace_by_elementwise
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial, scalings
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 _OPERATORS = {"relax.nn.gelu": "gelu_erf", "relax.nn.gelu_tanh": "gelu_tanh"}
 _SLOPE = math.sqrt(2 / math.pi)
@@ -44,7 +44,7 @@ class FuseGelu(Rule):
     def match(self, graph: Graph, var: Var) -> _Found | None:
         name = graph.op_name(var)
         if name in _OPERATORS:
-            check_dtype(var)
+            check_float32(var)
             return _Found(_OPERATORS[name], graph.value(var).args[0], var, [])
         function = name.removeprefix("relax.")
         plus_one = graph.only_user(var)
@@ -64,7 +64,7 @@ class FuseGelu(Rule):
             half *= factor
             top = user
             absorbed.append(user)
-        check_dtype(x)
+        check_float32(x)
         if shape_of(x) != shape_of(top):
             raise Miss(f"x has shape {shape_of(x)}, the result {shape_of(top)}")
         return _Found(_ARGUMENTS[name][0], x, top, absorbed)

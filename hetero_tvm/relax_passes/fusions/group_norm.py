@@ -15,8 +15,8 @@ from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.normalization import divided, variance_under
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 _OPERATORS = ("relax.nn.group_norm", "relax.nn.instance_norm")
 
@@ -43,8 +43,7 @@ class FuseGroupNorm(Rule):
         found = _operator(graph, var) if graph.op_name(var) in _OPERATORS else _parts(graph, var)
         if found is None:
             return None
-        if dtype_of(found.x) != "float32":
-            raise Miss(f"dtype is {dtype_of(found.x)}, expected float32")
+        check_float32(found.x)
         _follow(graph, found)
         user = graph.only_user(found.top)
         if user is not None and (activation := activation_of(graph, user)) is not None:

@@ -6,10 +6,10 @@ The sigmoid may be an operator or written ``1 / (1 + exp(-x))``, also with x as 
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var
-from hetero_tvm.relax_passes.fusions.elementwise import check_dtype, replace_by_elementwise
+from hetero_tvm.relax_passes.fusions.elementwise import replace_by_elementwise
 from hetero_tvm.relax_passes.rewriting.graph import Graph, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.polynomial import is_polynomial, polynomial
-from hetero_tvm.relax_passes.rewriting.rule import Rule
+from hetero_tvm.relax_passes.rewriting.rule import Rule, check_float32
 
 
 class _Gated(Rule):
@@ -24,7 +24,7 @@ class _Gated(Rule):
         if call.op.name == "relax.nn.silu":
             if self.function != "silu":
                 return None
-            check_dtype(var)
+            check_float32(var)
             return call.args[0], []
         pairs = [tuple(call.args), tuple(call.args)[::-1]]
         for x, gate in pairs if call.op.name == "relax.multiply" else pairs[:1]:
@@ -36,7 +36,7 @@ class _Gated(Rule):
                 continue
             argument, absorbed = inner
             if is_polynomial(polynomial(graph, argument, x), {1: self.slope}):
-                check_dtype(var)
+                check_float32(var)
                 return x, absorbed
         return None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.softmax import Softmax
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 
 class FuseSoftmax(Rule):
@@ -20,8 +20,7 @@ class FuseSoftmax(Rule):
         shape = shape_of(call.args[0])
         if int(call.attrs.axis) % len(shape) != len(shape) - 1:
             raise Miss(f"axis {int(call.attrs.axis)} of {len(shape)}, expected the last")
-        if dtype_of(var) != "float32":
-            raise Miss(f"dtype is {dtype_of(var)}, expected float32")
+        check_float32(var)
         return Softmax(shape[:-1], shape[-1]), [call.args[0]]
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Softmax, list[Expr]]) -> None:

@@ -12,12 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_tvm.host.tvm import Var
-from hetero_tvm.relax_passes.rewriting.graph import Graph
+from hetero_tvm.host.tvm import Expr, Var
+from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of
 
 
 class Miss(Exception):
     """A near miss, with the reason why a binding that looks like the pattern is not fused."""
+
+
+def check_float32(expr: Expr) -> None:
+    """Raise Miss unless ``expr`` is float32."""
+    if dtype_of(expr) != "float32":
+        raise Miss(f"dtype is {dtype_of(expr)}, expected float32")
 
 
 @dataclass(frozen=True)

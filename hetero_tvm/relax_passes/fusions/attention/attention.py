@@ -31,7 +31,7 @@ from hetero_tvm.relax_passes.fusions.attention.operands import (
 )
 from hetero_tvm.relax_passes.fusions.attention.scores import MASKED, Mask, Scores, trace_scores
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 from hetero_tvm.relax_passes.rewriting.views import below
 
 _MASK_NAME = "#mask"
@@ -70,8 +70,7 @@ class FuseAttention(Rule):
             return None
         if isinstance(uses, Miss):
             raise uses
-        if dtype_of(var) != "float32":
-            raise Miss(f"dtype is {dtype_of(var)}, expected float32")
+        check_float32(var)
         guard, weights, between, product = uses
         if guard is not None and guard.mask is not None:
             if not any(mask.expr.same_as(guard.mask) and mask.hidden is None for mask in scores.masks):

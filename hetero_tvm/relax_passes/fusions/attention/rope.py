@@ -21,7 +21,7 @@ from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.relax_passes.fusions.epilogue import other_operand
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
-from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 from hetero_tvm.relax_passes.rewriting.views import Place, View, below, places
 
 
@@ -62,8 +62,7 @@ class FuseRope(Rule):
         rotations = list(_rotations(graph, var))
         if not rotations:
             return None
-        if dtype_of(var) != "float32":
-            raise Miss(f"dtype is {dtype_of(var)}, expected float32")
+        check_float32(var)
         for rotation in rotations:
             if (found := _located(graph, rotation)) is not None:
                 return found
