@@ -7,9 +7,7 @@ from hetero_tvm.schedules.cuda.values import bytes_of
 from hetero_tvm.schedules.emit import Kernel, int32
 
 
-def copy(
-    k: Kernel, shared: Buffer, to: Expr, source: Buffer, origin: Expr, width: int, dtype: str
-) -> None:
+def copy(k: Kernel, shared: Buffer, to: Expr, source: Buffer, origin: Expr, width: int, dtype: str) -> None:
     """``shared[to:to + width] = source[origin:origin + width]``, both flat buffers of ``dtype``.
 
     Complete after the :func:`wait` for its group; a single value of 2 bytes is copied at once, because

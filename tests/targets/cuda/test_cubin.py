@@ -1,8 +1,6 @@
 """Facts that a cubin holds."""
 
 
-
-
 def test_facts_of_a_cubin(compiler):
     from hetero_tvm.targets.cuda import cubin
 

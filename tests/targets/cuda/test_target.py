@@ -1,6 +1,5 @@
 """Target texts, architectures, what is missing, and that nothing unscheduled passes."""
 
-
 import pytest
 
 from hetero_tvm.errors import TargetError

@@ -66,9 +66,7 @@ class Place:
 class RowMajor(Epilogue):
     """Results [rows, columns] in rows."""
 
-    def __init__(
-        self, place: Place, dtype: str, rows: int, columns: int, steps: EpilogueSteps | None = None
-    ):
+    def __init__(self, place: Place, dtype: str, rows: int, columns: int, steps: EpilogueSteps | None = None):
         self.place, self.rows, self.columns = place, rows, columns
         self.steps = steps or EpilogueSteps((), ())
         self.vector = vector_of(dtype, columns, place.stride, *place.strides)

@@ -159,9 +159,7 @@ class Rows(MatrixSource):
         row = self.part.first + line
         return column, device.fixed(self.k, matrix.offset + row * matrix.stride + column)
 
-    def _prepare(
-        self, line: Expr, chunk: Expr, base: tuple[Expr, Expr], further: int
-    ) -> tuple[Expr, Expr]:
+    def _prepare(self, line: Expr, chunk: Expr, base: tuple[Expr, Expr], further: int) -> tuple[Expr, Expr]:
         matrix, part = self.matrix, self.part
         column, offset = base
         if part.extent is not None and part.extent % part.count:

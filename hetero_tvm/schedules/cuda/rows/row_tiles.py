@@ -216,9 +216,7 @@ class RowKernel:
         self.each(piece_terms)
         self._held, self._held_dtype = terms, "float32"
 
-    def reduce(
-        self, term: Callable[[Expr], Expr], combine: Combine, neutral: float, padded: bool
-    ) -> Expr:
+    def reduce(self, term: Callable[[Expr], Expr], combine: Combine, neutral: float, padded: bool) -> Expr:
         """``combine`` over ``term(x)`` of the whole row, in every thread.
 
         ``padded`` says that the term of a position past the end is not neutral, and must be left out.
@@ -244,9 +242,7 @@ class RowKernel:
         self._reductions += 1
         return k.load(self._sums, at)
 
-    def store(
-        self, result: Callable[[Expr, Expr, int], Expr], put: Callable[[Expr, Expr], None]
-    ) -> None:
+    def store(self, result: Callable[[Expr, Expr, int], Expr], put: Callable[[Expr, Expr], None]) -> None:
         """Write the row: ``result(x, column, e)`` is the float32 value of element ``column + e``, from
         the row's own value x; ``put(column, vector)`` stores ``vector`` elements."""
         k, width = self.k, self.shape.vector

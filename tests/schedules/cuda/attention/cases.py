@@ -19,6 +19,7 @@ def forms(dtype):
         return attention(*args, dtype=dtype, **fields)
 
     packed = of(40, 40, heads=4, packed=True)
+    # fmt: off
     return [
         of(1, 1), of(1, 77), of(17, 5), of(33, 33, causal=True), of(20, 70, causal=True),
         of(70, 20, causal=True, zero_masked=True), of(12, 12, 16, batch=3),
@@ -33,4 +34,5 @@ def forms(dtype):
         of(12, 12, 16, tensors=((1, 2, 12, 16),) * 3, places=tuple((i, 0, 384, 192, 16) for i in range(3))),
         of(18, 34, mask=(1, 2, 18, 34)), of(18, 34, batch=2, mask=(2, 1, 18, 34)),
         dataclasses.replace(of(5, 9, 8), scale=-0.5),
-    ]  # fmt: skip
+    ]
+    # fmt: on

@@ -101,10 +101,11 @@ def test_every_form_is_served_on_every_gpu():
 @pytest.mark.parametrize(
     ("dtype", "dim"),
     [
-        ("float16", 64), ("float32", 256),
+        ("float16", 64),
+        ("float32", 256),
         *exhaustive([("bfloat16", 128), ("float16", 256), ("float32", 64)]),
     ],
-)  # fmt: skip
+)
 def test_no_choice_spills(dtype, dim, compiler):
     op = attention(300, 300, dim, 8, dtype=dtype, causal=True, kv_heads=4)
     every = [point for point in points(SPACES[dtype], op) if 1 in point["tile"][2:4]]

@@ -85,13 +85,30 @@ def test_refusals():
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
     op = Conv2d(
-        8, 256, 14, 14, 256, (3, 3), padding=(1, 1, 1, 1), epilogue=("bias", "residual", "relu"),
-        dtype="float16", **BLOCKED,
-    )  # fmt: skip
-    stem = Conv2d(
-        8, 3, 224, 224, 64, (7, 7), (2, 2), (3, 3, 3, 3), epilogue=("bias", "relu"), y_layout="NCHW8c",
+        8,
+        256,
+        14,
+        14,
+        256,
+        (3, 3),
+        padding=(1, 1, 1, 1),
+        epilogue=("bias", "residual", "relu"),
         dtype="float16",
-    )  # fmt: skip
+        **BLOCKED,
+    )
+    stem = Conv2d(
+        8,
+        3,
+        224,
+        224,
+        64,
+        (7, 7),
+        (2, 2),
+        (3, 3, 3, 3),
+        epilogue=("bias", "relu"),
+        y_layout="NCHW8c",
+        dtype="float16",
+    )
     choice = random.Random(arch).choice(SPACE.knobs(op, machine)[0].choices)
     cases = [(one, SPACE.default(one, machine)) for one in (op, stem)]
     ptx = compiled_facts(SPACE, [*cases, (op, {"tile": choice})], machine, compiler)

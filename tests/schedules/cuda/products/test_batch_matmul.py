@@ -48,10 +48,13 @@ def forms(dtype):
         product(lead, m, n, k, transposed, shared, dtype=dtype)
         for transposed in both
         for lead, m, n, k, shared in (
-            ((2, 3), 20, 40, 48, False), ((), 17, 16, 80, False), ((3,), 1, 24, 33, False),
-            ((2,), 33, 7, 10, True), ((1, 2), 5, 1, 1, False),
+            ((2, 3), 20, 40, 48, False),
+            ((), 17, 16, 80, False),
+            ((3,), 1, 24, 33, False),
+            ((2,), 33, 7, 10, True),
+            ((1, 2), 5, 1, 1, False),
         )
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", *exhaustive(["bfloat16", "float32"])])
@@ -119,7 +122,9 @@ def test_compiled_code(arch, compiler):
         cases.append((op, {"tile": choice}))
     ptx = compiled_facts(SPACE, cases, machine, compiler)
     for instruction in (
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8", "ldmatrix.sync.aligned.m8n8.x4.trans",
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32", "cp.async.cg.shared.global",
-    ):  # fmt: skip
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8",
+        "ldmatrix.sync.aligned.m8n8.x4.trans",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32",
+        "cp.async.cg.shared.global",
+    ):
         assert instruction in ptx

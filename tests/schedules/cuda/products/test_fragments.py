@@ -16,6 +16,7 @@ from tests.schedules.cuda.products.test_batch_matmul import product
 from tests.schedules.cuda.running import check_points
 
 MACHINE = MODELS["sm_90a"]
+# fmt: off
 CASES = {
     "gated": (CudaGatedMatmulSpace(), GatedMatmul((70,), 40, 130, "silu", True, "float16"), 2.0**-10),
     "int8": (CudaBatchMatmulSpace(), product((2,), 70, 72, 260, True, dtype="int8"), 0.0),
@@ -27,7 +28,8 @@ CASES = {
         ),
         2.0**-10,
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("name", list(CASES))

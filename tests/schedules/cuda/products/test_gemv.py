@@ -28,8 +28,10 @@ def points(op):
     columns, split, across = SPACE.knobs(op, MACHINE)
     return [
         {"columns": c, "split": s, "across": a}
-        for c in columns.choices for s in split.choices for a in across.choices
-    ]  # fmt: skip
+        for c in columns.choices
+        for s in split.choices
+        for a in across.choices
+    ]
 
 
 def test_choices(emulated):
@@ -46,12 +48,15 @@ def test_forms(emulated):
             for op in (
                 Matmul((1,), 40, 1024, (), "float16"),
                 Matmul((1, 8), 16, 96, ("bias", "gelu_erf"), "float16"),
-                Matmul((2,), 5, 33, ("residual", "relu"), "float16"), Matmul((1,), 9, 50, ("bias",)),
-                Matmul((2, 2), 24, 256, ("bias", "residual"), "bfloat16"), Matmul((1, 1), 1, 1),
-                GatedMatmul((1,), 20, 300, "silu", True, "float16"), GatedMatmul((3,), 7, 31, "gelu_tanh"),
+                Matmul((2,), 5, 33, ("residual", "relu"), "float16"),
+                Matmul((1,), 9, 50, ("bias",)),
+                Matmul((2, 2), 24, 256, ("bias", "residual"), "bfloat16"),
+                Matmul((1, 1), 1, 1),
+                GatedMatmul((1,), 20, 300, "silu", True, "float16"),
+                GatedMatmul((3,), 7, 31, "gelu_tanh"),
             )
         ]
-    )  # fmt: skip
+    )
 
 
 def test_refusals():
@@ -62,8 +67,11 @@ def test_refusals():
 @pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]
-    ops = [Matmul((1,), 4096, 4096, ("bias",), "float16"), Matmul((8,), 768, 3072, ("bias",)),
-           GatedMatmul((4,), 2048, 768, "silu", False, "bfloat16")]  # fmt: skip
+    ops = [
+        Matmul((1,), 4096, 4096, ("bias",), "float16"),
+        Matmul((8,), 768, 3072, ("bias",)),
+        GatedMatmul((4,), 2048, 768, "silu", False, "bfloat16"),
+    ]
     cases = [default(op, machine) for op in ops]
     cases += [(op, random.Random(arch).choice(points(op))) for op in ops]
     ptx = compiled_facts(SPACE, cases, machine, compiler)

@@ -61,18 +61,28 @@ def test_tiles_of_every_kind(dtype, machine, emulated):
 
 def test_epilogues(emulated):
     steps = [
-        ("bias",), ("bias", "residual"), ("residual", "relu"), ("silu",), ("gelu_tanh",),
+        ("bias",),
+        ("bias", "residual"),
+        ("residual", "relu"),
+        ("silu",),
+        ("gelu_tanh",),
         ("bias", "gelu_erf"),
-    ]  # fmt: skip
+    ]
     cases = [default(Matmul((1, 33), 64, 64, step, "float16")) for step in steps]
     check([*cases, default(Matmul((9,), 40, 32, ("bias", "residual", "gelu_erf"), "bfloat16"))])
     check([small(Matmul((9,), 40, 32, ("bias", "residual", "gelu_erf")))])
 
 
 ODD = [
-    ((1,), 8, 32), ((2, 5), 40, 96), ((2, 3, 4), 16, 64), ((17,), 30, 33), ((5,), 33, 70), ((1, 1), 1, 1),
-    ((3,), 7, 100), ((5,), 270, 40),
-]  # fmt: skip
+    ((1,), 8, 32),
+    ((2, 5), 40, 96),
+    ((2, 3, 4), 16, 64),
+    ((17,), 30, 33),
+    ((5,), 33, 70),
+    ((1, 1), 1, 1),
+    ((3,), 7, 100),
+    ((5,), 270, 40),
+]
 
 
 @pytest.mark.parametrize("dtype", ["float16", *exhaustive(["bfloat16"])])
@@ -91,7 +101,7 @@ def test_parts_of_the_reduction(emulated):
         Matmul((20,), 24, 1024, ("bias", "residual", "gelu_erf"), "float16"),
         Matmul((5,), 9, 2100, ("bias",)),
         Matmul((3, 2), 30, 1056, ("silu",), "bfloat16"),
-    ]  # fmt: skip
+    ]
     for op in cases:
         assert SPACE.knobs(op, MACHINE)[1].choices[1:]
     split = [
@@ -143,9 +153,14 @@ def test_compiled_code(arch, compiler):
     cases.append(default(Matmul((197,), 768, 768, ("bias",), "float16"), machine))
     ptx = compiled_facts(SPACE, cases, machine, compiler)
     for instruction in (
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16",
-        "ldmatrix.sync", "cp.async.cg.shared.global", "cp.async.wait_group", "st.global.v4", "ld.shared.v4",
-    ):  # fmt: skip
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16",
+        "ldmatrix.sync",
+        "cp.async.cg.shared.global",
+        "cp.async.wait_group",
+        "st.global.v4",
+        "ld.shared.v4",
+    ):
         assert instruction in ptx
 
 

@@ -1,6 +1,5 @@
 """Tiles of products: limits of machines, and their order."""
 
-
 import pytest
 
 from hetero_tvm.machines.gpu import MODELS

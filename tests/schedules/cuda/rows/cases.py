@@ -16,9 +16,11 @@ EMBEDDINGS = [
     EmbeddingNorm((4, 1), 128, (Lookup(7, (4, 1)),), (4, 1, 128), 1e-6, False, False),
 ]
 GROUPS = [
-    GroupNorm((2, 6, 5, 7), 3, 1e-5), GroupNorm((1, 8, 4, 4), 2, 1e-5, "silu"), GroupNorm((3, 4, 2), 4, 1e-5),
+    GroupNorm((2, 6, 5, 7), 3, 1e-5),
+    GroupNorm((1, 8, 4, 4), 2, 1e-5, "silu"),
+    GroupNorm((3, 4, 2), 4, 1e-5),
     GroupNorm((2, 4), 2, 1e-5, "relu"),
-]  # fmt: skip
+]
 
 
 def half(op):

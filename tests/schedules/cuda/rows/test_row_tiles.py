@@ -47,9 +47,11 @@ def test_rows_longer_than_the_registers_of_a_block(emulated):
 def test_bfloat16(emulated):
     cases = []
     for space, op in (
-        (SOFTMAX, Softmax((3,), 40)), (NORM, Normalization((3,), 40, 1e-5)), (GROUP, GROUPS[1]),
+        (SOFTMAX, Softmax((3,), 40)),
+        (NORM, Normalization((3,), 40, 1e-5)),
+        (GROUP, GROUPS[1]),
         (EMBEDDING, EMBEDDINGS[0]),
-    ):  # fmt: skip
+    ):
         op = dataclasses.replace(op, dtype="bfloat16")
         arrays = some(op) if space is EMBEDDING else None
         cases.append((space, op, None, arrays, 2.0**-7))  # two roundings to 8 bits
@@ -60,13 +62,15 @@ def test_bfloat16(emulated):
 def test_one_read_and_one_write_in_full_vectors(arch, compiler):
     rows_, n = 4096, 768
     cases = {
-        SOFTMAX: (Softmax((rows_,), n), 0), NORM: (Normalization((rows_,), n, 1e-5), 2),
+        SOFTMAX: (Softmax((rows_,), n), 0),
+        NORM: (Normalization((rows_,), n, 1e-5), 2),
         GROUP: (GroupNorm((rows_ // 32, 32, 24, 32), 32, 1e-5, "silu"), 0),
-    }  # fmt: skip
+    }
     both = [
         (space, one, vectors, per_vector)
-        for space, (op, vectors) in cases.items() for one, per_vector in ((op, 4), (half(op), 8))
-    ]  # fmt: skip
+        for space, (op, vectors) in cases.items()
+        for one, per_vector in ((op, 4), (half(op), 8))
+    ]
     module, _ = check_all_machine_code([(space, one, None) for space, one, *_ in both], arch)
     whole = compiler.ptx(module.source, arch)
     for number, (space, one, vectors, per_vector) in enumerate(both):
@@ -83,8 +87,9 @@ def test_one_read_and_one_write_in_full_vectors(arch, compiler):
 
 def test_no_registers_spill(compiler):
     cases = (
-        (SOFTMAX, Softmax((512,), 1536)), (NORM, half(Normalization((512,), 2048, 1e-5))),
+        (SOFTMAX, Softmax((512,), 1536)),
+        (NORM, half(Normalization((512,), 2048, 1e-5))),
         (GROUP, GroupNorm((2, 32, 16, 16), 8, 1e-5, "gelu_tanh")),
         (EMBEDDING, half(EmbeddingNorm((2, 128), 768, (Lookup(1000, (2, 128)),), (128, 768), 1e-5))),
-    )  # fmt: skip
+    )
     check_all_machine_code([(space, op, point) for space, op in cases for point in sample(space, op)])

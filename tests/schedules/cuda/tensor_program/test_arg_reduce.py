@@ -22,9 +22,11 @@ CASES = {
     "half": ([HALF], topi.argmax(HALF, axis=1), lambda x: x.argmax(1)),
     "ties of integers": ([INT], topi.argmax(INT, axis=1), lambda x: x.argmax(1)),
     "of a chain": (
-        [X], topi.cast(topi.argmax(topi.tanh(X), axis=1), "int64"), lambda x: np.tanh(x).argmax(1)
+        [X],
+        topi.cast(topi.argmax(topi.tanh(X), axis=1), "int64"),
+        lambda x: np.tanh(x).argmax(1),
     ),
-}  # fmt: skip
+}
 
 
 def test_numbers(emulated):

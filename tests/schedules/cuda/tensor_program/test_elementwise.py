@@ -22,18 +22,20 @@ X, BIAS, MORE = tensor("x", 5, 36), tensor("b", 36), tensor("y", 3, 36)
 SIDE, TABLE, INDEX = tensor("z", 5, 4), tensor("t", 50, 64), tensor("i", 4, 7, dtype="int64")
 NARROW, ODD, ODD_BIAS = tensor("h", 6, 40, dtype="float16"), tensor("o", 7, 37), tensor("c", 37)
 MASK = tensor("m", 5, 36, dtype="bool")
+# fmt: off
 WIDTHS = {
     "bias and relu": 4, "odd rows": 4, "rows joined": 4, "columns joined": 4, "columns cut": 4,
     "cut askew": 1,
     "gather": 4, "gather columns": 1, "padded": 4, "padded askew": 1, "narrowed": 8, "widened": 8, "half": 8,
     "comparison": 1, "choice": 1, "integers": 2, "repeated": 4, "scalar": 1, "turned": 1, "uneven": 2,
-}  # fmt: skip
+}
 CASES = {
     "bias and relu": ([X, BIAS], topi.nn.relu(topi.add(X, BIAS)), lambda x, b: np.maximum(x + b, 0)),
     "odd rows": ([ODD, ODD_BIAS], topi.add(ODD, ODD_BIAS), lambda x, b: x + b),
     "rows joined": ([X, MORE], topi.concatenate([X, MORE], 0), lambda x, y: np.concatenate([x, y])),
     "columns joined": (
-        [X, SIDE], topi.nn.relu(topi.concatenate([X, SIDE], 1)),
+        [X, SIDE],
+        topi.nn.relu(topi.concatenate([X, SIDE], 1)),
         lambda x, z: np.maximum(np.concatenate([x, z], 1), 0),
     ),
     "columns cut": ([X], topi.strided_slice(X, [0, 4], [5, 12], [1, 1]), lambda x: x[:, 4:12]),
@@ -52,13 +54,16 @@ CASES = {
     "scalar": ([tensor("s")], te.compute((), lambda: tirx.const(2.0, "float32")), lambda s: np.float32(2)),
     "turned": ([X], topi.transpose(X), lambda x: x.T),
     "uneven": ([X], topi.nn.pad(X, [0, 6], [0, 2]), lambda x: np.pad(x, [(0, 0), (6, 2)])),
-}  # fmt: skip
+}
+# fmt: on
 LLAMA = Rope((1, 4, 12, 16), 16, False, (1, 1, 12, 16), (1, 12, 128), (0, 1536, 16, 128))
 PARTIAL = Rope((1, 4, 12, 64), 32, False, (1, 1, 12, 16), (1, 12, 256), (0, 3072, 64, 256))
 ROPES = [
-    LLAMA, PARTIAL, Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
+    LLAMA,
+    PARTIAL,
+    Rope((2, 3, 4, 7), 6, False, (1, 1, 4, 6), (2, 4, 30), (9, 120, 7, 30)),
     Rope((2, 4, 3, 6), 6, True, (2, 4, 1, 3), (2, 4, 3, 6), (0, 72, 18, 6)),
-]  # fmt: skip
+]
 
 
 def test_numbers(emulated):

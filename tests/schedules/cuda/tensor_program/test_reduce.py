@@ -23,6 +23,7 @@ HALF, LONG, INT = (
     tensor("i", 6, 50),
 )
 FACTOR, BIAS, VECTOR = tensor("f", 136), tensor("b", 5), tensor("v", 3000)
+# fmt: off
 CASES = {
     "rows": ([X], topi.sum(X, axis=1), lambda x: x.sum(1)),
     "columns": ([X], topi.sum(X, axis=0), lambda x: x.sum(0)),
@@ -45,7 +46,8 @@ CASES = {
     ),
     "transposed": ([FOUR], topi.transpose(topi.sum(FOUR, axis=2)), lambda x: x.sum(2).T),
     "vector": ([VECTOR], topi.sum(topi.multiply(VECTOR, VECTOR), axis=0), lambda x: (x * x).sum()),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def test_numbers(emulated):
@@ -62,12 +64,14 @@ def test_extremes_of_infinities(emulated):
         assert np.array_equal(result, extreme(x, axis=1))
 
 
+# fmt: off
 POOLS = [
     Pool2d(2, 16, 9, 7, (3, 3), (2, 2), (1, 1, 1, 1), (5, 4), "max", False, *BLOCKED),
     Pool2d(1, 8, 6, 5, (3, 2), (1, 2), (1, 0, 1, 1), (6, 3), "avg", True, *BLOCKED),
     Pool2d(2, 24, 7, 7, (7, 7), (1, 1), (0, 0, 0, 0), (1, 1), "avg", False, *BLOCKED),
     Pool2d(1, 16, 8, 8, (2, 2), (2, 2), (0, 0, 0, 0), (4, 4), "max", False, "NCHW", "NCHW8c"),
-]  # fmt: skip
+]
+# fmt: on
 
 
 def test_pooling_of_blocks_of_channels(emulated):
@@ -89,10 +93,19 @@ def test_every_choice(emulated):
     check(SPACE, cases, every=True, tolerance=2e-5)
 
 
-@pytest.mark.parametrize(("name", "rows", "width"), [
-    ("rows", True, 4), ("columns", False, 4), ("odd rows", True, 1), ("minima of columns", False, 1),
-    ("middle axes", False, 4), ("first and last", True, 4), ("half", True, 8), ("int64", True, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "rows", "width"),
+    [
+        ("rows", True, 4),
+        ("columns", False, 4),
+        ("odd rows", True, 1),
+        ("minima of columns", False, 1),
+        ("middle axes", False, 4),
+        ("first and last", True, 4),
+        ("half", True, 8),
+        ("int64", True, 2),
+    ],
+)
 def test_how_memory_is_read(name, rows, width):
     arguments, result, _ = CASES[name]
     found = reduction_of(program_nests(program(arguments, result)))

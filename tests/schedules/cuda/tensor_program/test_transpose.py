@@ -14,13 +14,14 @@ WHOLE = tensor("e", 2, 32, 64)
 CASES = {
     "plain": ([X], topi.transpose(X), lambda x: x.T),
     "in a chain": (
-        [X, BIAS, LIKE], topi.nn.relu(topi.add(topi.add(topi.transpose(X), BIAS), LIKE)),
+        [X, BIAS, LIKE],
+        topi.nn.relu(topi.add(topi.add(topi.transpose(X), BIAS), LIKE)),
         lambda x, b, w: np.maximum(x.T + b + w, 0),
     ),
     "last two": ([IMAGE], topi.transpose(IMAGE, [0, 1, 3, 2]), lambda q: q.transpose(0, 1, 3, 2)),
     "last to front": ([IMAGE], topi.transpose(IMAGE, [3, 0, 1, 2]), lambda q: q.transpose(3, 0, 1, 2)),
     "whole tiles": ([WHOLE], topi.transpose(WHOLE, [0, 2, 1]), lambda x: x.transpose(0, 2, 1)),
-}  # fmt: skip
+}
 
 
 def test_numbers(emulated):
