@@ -12,6 +12,9 @@ from hetero_tvm.errors import TargetError
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.canonical.rules import CANONICAL
+from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -70,6 +73,14 @@ _CHECKED = (
     "amx-bf16",
     "amx-int8",
 )
+
+
+_FORMS: tuple[GraphPass, ...] = (
+    *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+    ConvTransposeAsPhases(),  # a convolution per phase: no products with zeros, and a space that is fast
+    Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+)
+"""Convolutions that have no design space, in terms of those that have one."""
 
 
 class CpuTarget(Target):
@@ -183,7 +194,7 @@ class CpuTarget(Target):
             return self.space_for(op)[0] is not None
 
         # Last: it lays out what the fusions have left.
-        return (*fusions(claims), BlockImages(self.machine.lanes, claims))
+        return (*_FORMS, *fusions(claims), BlockImages(self.machine.lanes, claims))
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
