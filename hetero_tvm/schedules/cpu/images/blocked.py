@@ -48,7 +48,7 @@ class PixelTile:
 
 
 class Plane:
-    """Writes zeros around the rows of a plane.
+    """Positions in an image tensor in blocks, plane by plane, and the zeros around them.
 
     A *plane* is one channel block of one image of the batch, numbered through.
     """
@@ -108,16 +108,16 @@ class BlockedOutput:
     def declare(self, bias_length: int) -> None:
         """Declare the arguments after X and W: the epilogue's (a packed bias of that length), and Y."""
         op, k = self.op, self.k
-        self._extra = []
+        self._operands = []
         for operand in op.inputs[2:]:
             if operand.name == BIAS:
-                self._extra.append(k.argument(BIAS, (bias_length,)))
+                self._operands.append(k.argument(BIAS, (bias_length,)))
             else:
-                self._extra.append(k.argument(operand.name, operand.shape))
+                self._operands.append(k.argument(operand.name, operand.shape))
         y = k.argument("Y", op.output.shape)
-        self._extra = [
+        self._operands = [
             buffer if operand.name == BIAS else self.residual.view(buffer)
-            for buffer, operand in zip(self._extra, op.inputs[2:], strict=True)
+            for buffer, operand in zip(self._operands, op.inputs[2:], strict=True)
         ]
         self.y = self.plane.view(y)
 
@@ -126,12 +126,12 @@ class BlockedOutput:
         k = self.k
         if self.op.epilogue[:1] != (BIAS,):
             return k.splat(0.0, self.lanes)
-        return k.let(k.load(self._extra[0], [k.ramp(filter_block * self.lanes, self.lanes)]))
+        return k.let(k.load(self._operands[0], [k.ramp(filter_block * self.lanes, self.lanes)]))
 
     def put(self, value: Expr, plane: Index, filter_block: Index, y: Index, x: Index) -> None:
         """Apply the epilogue to one pixel (y, x) of one plane, and store it."""
         op, k, lanes = self.op, self.k, self.lanes
-        for index, (step, operand) in enumerate(steps_with_operands(op.epilogue, self._extra)):
+        for index, (step, operand) in enumerate(steps_with_operands(op.epilogue, self._operands)):
             if step == BIAS:
                 if index:  # the first step is in the accumulator already
                     value = value + k.load(operand, [k.ramp(filter_block * lanes, lanes)])

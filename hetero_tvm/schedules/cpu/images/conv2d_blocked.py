@@ -20,7 +20,7 @@ the planes come with X's halo (its producer wrote them), so there is no border c
 and columns are tiles of their own size, so nothing is computed twice or thrown away.  A 1x1
 convolution without halos is one long row.
 
-3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd.py``), one of the decisions.
+3x3 convolutions may use Winograd's method instead (see ``conv2d_winograd_kernel.py``), one of the decisions.
 
 Weights are packed as [panels, channel blocks, taps, block, NR]: a panel is read front to back and
 stays in L2 while the pixels of the block pass over it.  In a convolution with groups a panel is one
@@ -41,8 +41,9 @@ from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.matmul import BIAS
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.blocked import PixelTile
-from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel, BlockedShape
-from hetero_tvm.schedules.cpu.images.conv2d_winograd import TileGrid, WinogradKernel, applies
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedConvKernel
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
+from hetero_tvm.schedules.cpu.images.conv2d_winograd_kernel import TileGrid, WinogradKernel, applies
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 DIRECT = "direct"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import functools
-import math
-
-import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
-from hetero_tvm.ops.matmul import RESIDUAL
 from hetero_tvm.schedules.cpu.images.blocked import (
     FEW_PASSES,
     BlockedOutput,
@@ -23,114 +19,11 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     prefetch_lines,
     share,
 )
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
 _PREFETCHED = 8 << 10
 """Bytes of a panel below which it is fetched soon enough."""
-
-
-class BlockedShape:
-    """Extents of one convolution on channel blocks.
-
-    Attributes
-    ----------
-    x, y, residual : layouts; ``x`` is what the products read (after the copy of a plain input).
-    flat : a 1x1 convolution without halos: all pixels are one row.
-    height, width : rows and columns of the output as the tiles see them.
-    taps : (row, column) offset in X of each filter tap.
-    filter_blocks, channel_blocks : blocks of the output, and blocks of the input that one panel reads.
-    group_blocks : with groups, (first input block of each panel); None when they do not fit.
-    depth : products per output value.
-    """
-
-    def __init__(self, op: Conv2d, lanes: int):
-        self.op, self.lanes = op, lanes
-        self.x, self.y = Layout.parse(op.x_layout), Layout.parse(op.y_layout)
-        self.residual = Layout.parse(op.residual_layout)
-        if not self.x.blocked:
-            self.x = Layout(1, op.padding)
-        halos = (self.x.halo, self.y.halo, self.residual.halo if RESIDUAL in op.epilogue else (0,) * 4)
-        self.flat = op.kernel == op.strides == (1, 1) and not any(map(any, halos))
-        self.height, self.width = op.out_height, op.out_width
-        if self.flat:
-            self.height, self.width = 1, self.height * self.width
-        top, left = self.x.halo[0] - op.padding[0], self.x.halo[1] - op.padding[1]
-        self.taps = [
-            (top + i * op.dilation[0], left + j * op.dilation[1])
-            for i in range(op.kernel[0])
-            for j in range(op.kernel[1])
-        ]
-        self.filter_blocks = -(-op.filters // lanes)
-        self.channel_blocks = self.x.blocks(op.channels)
-        if op.groups > 1:
-            self.channel_blocks = self.group_blocks[1] if self.group_blocks else 0
-        channels = op.channels if op.groups == 1 else self.channel_blocks * lanes
-        self.depth = len(self.taps) * channels
-
-    @functools.cached_property
-    def group_blocks(self) -> tuple[list[int], int] | None:
-        """First input block of each filter block, and how many it reads; None when groups straddle blocks."""
-        op, lanes = self.op, self.lanes
-        per_in, per_out = op.channels // op.groups, op.filters // op.groups
-        firsts, counts = [], set()
-        for block in range(self.filter_blocks):
-            last_filter = min(op.filters, (block + 1) * lanes) - 1
-            first = block * lanes // per_out * per_in // lanes
-            last = ((last_filter // per_out + 1) * per_in - 1) // lanes
-            firsts.append(first)
-            counts.add(last - first + 1)
-        # Wasted products are zeros; beyond four times the work the plain kernels are no worse.
-        if max(counts) * lanes > max(lanes, 4 * per_in):
-            return None
-        most = max(counts)
-        blocks = -(-op.channels // lanes)
-        return [min(first, blocks - most) for first in firsts], most
-
-    @property
-    def pitch(self) -> int:
-        """Pixels from one row of X to the next."""
-        return self.x.pitch(self.op.width)
-
-    @property
-    def units(self) -> int:
-        """Most pieces that the image is cut into: rows, or groups of pixels of a flat image."""
-        return self.width // 4 + 1 if self.flat else self.height
-
-    def tile_units(self, rows: int, columns: int) -> int:
-        """Tiles along the direction that blocks cut."""
-        return -(-self.width // columns) if self.flat else -(-self.height // rows)
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of one image of X, halo included."""
-        return 4 * math.prod(self.x.shape(self.op.image)[1:])
-
-    def weight_shape(self, vectors: int) -> tuple[int, int, int]:
-        """[panels, channel blocks * taps * block, NR]."""
-        panels = -(-self.filter_blocks // vectors)
-        return panels, self.channel_blocks * len(self.taps) * self.x.block, vectors * self.lanes
-
-    def pack_weight(self, w: np.ndarray, vectors: int) -> np.ndarray:
-        """[O, C / groups, KH, KW] -> [panels, channel blocks * taps * block, NR], zeros where nothing is."""
-        op, block = self.op, self.x.block
-        columns, taps = vectors * self.lanes, len(self.taps)
-        panels = -(-self.filter_blocks // vectors)
-        dense = np.zeros((panels * columns, self.channel_blocks * block, taps), "float32")
-        if op.groups == 1:
-            dense[: op.filters, : op.channels] = w.reshape(op.filters, op.channels, taps)
-        else:
-            per_in, per_out = op.channels // op.groups, op.filters // op.groups
-            firsts = self.group_blocks[0]
-            for o in range(op.filters):
-                start = o // per_out * per_in - firsts[o // self.lanes] * block
-                dense[o, start : start + per_in] = w[o].reshape(per_in, taps)
-        split = dense.reshape(panels, columns, self.channel_blocks, block, taps)
-        return np.ascontiguousarray(split.transpose(0, 2, 4, 3, 1)).reshape(self.weight_shape(vectors))
-
-    def pack_bias(self, bias: np.ndarray, vectors: int) -> np.ndarray:
-        """[O] -> [panels * NR], zeros past O."""
-        panels, _, columns = self.weight_shape(vectors)
-        return np.pad(bias, (0, panels * columns - self.op.filters))
 
 
 class BlockedConvKernel:
@@ -320,8 +213,7 @@ class BlockedConvKernel:
 
     def _first_block(self, panel: Expr) -> Expr:
         """First input block that a filter block reads, as an expression (it is linear in steps)."""
-        firsts, most = self.shape.group_blocks
         op = self.op
         per_in, per_out = op.channels // op.groups, op.filters // op.groups
         first = tirx.floordiv(tirx.floordiv(panel * self.lanes, per_out) * per_in, self.lanes)
-        return tirx.min(first, int32(self.shape.x.blocks(op.channels) - most))
+        return tirx.min(first, int32(self.shape.x.blocks(op.channels) - self.shape.group_blocks.count))

@@ -40,7 +40,7 @@ from hetero_tvm.schedules.cpu.images.blocked import (
     prefetch_lines,
     share,
 )
-from hetero_tvm.schedules.cpu.images.conv2d_blocked_kernel import BlockedShape
+from hetero_tvm.schedules.cpu.images.conv2d_blocked_shape import BlockedShape
 from hetero_tvm.schedules.cpu.images.winograd import FILTER, winograd
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32
