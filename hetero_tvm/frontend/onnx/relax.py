@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from hetero_tvm.errors import HeteroTVMError, ModelError
+from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.body import as_text
 from hetero_tvm.frontend.onnx.check import opset_of
@@ -162,8 +162,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
 def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> ModelError:
     """Error of ours for an error of TVM's importer."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = f"{type(error).__name__}: {(lines or [''])[-1][:300]}"
+    reason = f"{type(error).__name__}: {last_line(error)[:300]}"
     if node is None:
         return ModelError(f"TVM cannot import this model. {reason}")
     return ModelError(
