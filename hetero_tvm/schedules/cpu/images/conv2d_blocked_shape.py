@@ -15,7 +15,7 @@ from hetero_tvm.ops.matmul import RESIDUAL
 
 @dataclass(frozen=True)
 class GroupBlocks:
-    """Input blocks that the filter blocks of a grouped convolution read: ``count`` from each of ``firsts``."""
+    """Input blocks that filter blocks of a grouped convolution read: ``count`` from each of ``firsts``."""
 
     firsts: list[int]
     count: int
