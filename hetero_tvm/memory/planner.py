@@ -43,7 +43,7 @@ def plan(
         none.  None: look for the lowest peak until it is proven lowest or the time is over.
     seconds : limit of the search, wall clock; the greedy start may take longer on huge problems.
     alignment : bytes, a power of two; every offset is a multiple of it, unless the buffer has its own.
-    seed : of the search.  The same seed gives the same plan as long as time does not run out, in
+    seed : seed of the search.  The same seed gives the same plan as long as time does not run out, in
         whatever order the buffers come (but where greedy by size in just that order is better still).
     keep_on_interrupt : Ctrl-C ends the search with the best plan so far, instead of an exception.
 

@@ -48,7 +48,7 @@ class ConstantProduct(FusedOp):
         return Operand("Y", (*self.lead, self.n), self.dtype)
 
     def _operands(self, columns: int) -> list[Operand]:
-        """X, and W of so many columns."""
+        """X, and W with ``columns``."""
         w = Operand("W", (self.k, columns), self.dtype, constant=True)
         return [Operand("X", (*self.lead, self.k), self.dtype), w]
 

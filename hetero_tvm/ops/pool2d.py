@@ -25,7 +25,7 @@ class Pool2d(FusedOp):
     batch, channels, height, width : extents of X.
     kernel, strides : (vertical, horizontal); a global pooling has the whole image as its kernel.
     padding : (top, left, bottom, right) of the window positions; padded places count in no maximum.
-    out : rows and columns of Y (rounded up or down by whoever made the contract).
+    out : rows and columns of Y (rounded up or down when the contract was made).
     mode : ``max`` or ``avg``.
     count_padding : the mean divides by the padded places inside the window as well (those beyond the
         declared padding never count).

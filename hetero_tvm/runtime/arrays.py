@@ -160,9 +160,9 @@ def result_array(tensor: Any, dtype: np.dtype, inputs: list[InputSlot]) -> np.nd
     owners = _reference_count(tensor.__chandle__()).value - 1  # without the array's
     if owners > _FRESH_REFERENCES or not array.flags.writeable:
         return array.copy()
-    place = tensor.data_ptr()
+    address = tensor.data_ptr()
     for slot in inputs:  # a view of an input, from a model that only reshapes, say
         start, stop = slot.span
-        if start <= place < stop:
+        if start <= address < stop:
             return array.copy()
     return array

@@ -207,10 +207,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def _find(path: Path, data: mmap.mmap) -> bytes:
     """The manifest's JSON text, found by the section table, else (it was stripped) by the marker."""
     try:
-        place = elf.section(data, SECTION.encode())
+        section = elf.section(data, SECTION.encode())
     except (ValueError, struct.error) as error:
         raise LibraryError(f"{path} is cut off or damaged ({error})", hint=_COPY_AGAIN) from error
-    at = place[0] if place else data.find(MAGIC)
+    at = section[0] if section else data.find(MAGIC)
     if at < 0:
         raise LibraryError(
             f"{path} carries no manifest: it was not exported by hetero_tvm",

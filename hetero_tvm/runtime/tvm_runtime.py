@@ -63,8 +63,8 @@ def _library_folder() -> Path:
         folders.append(Path(sys.modules["tvm"].__path__[0]) / "lib")
     else:
         spec = importlib.util.find_spec("tvm")
-        places = (spec.submodule_search_locations if spec else None) or []
-        folders += [Path(place) / "lib" for place in places]
+        packages = (spec.submodule_search_locations if spec else None) or []
+        folders += [Path(package) / "lib" for package in packages]
     for folder in folders:
         if (folder / "libtvm_runtime.so").exists():
             return folder

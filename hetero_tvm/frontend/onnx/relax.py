@@ -208,15 +208,15 @@ def _einsum_terms(attrs: dict[str, Any]) -> str | None:
     return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
 
 
-def _non_negative(data: relax.Expr, places: relax.Expr) -> relax.Expr:
-    """Constant places of a scatter, counted from the beginning.
+def _non_negative(data: relax.Expr, indices: relax.Expr) -> relax.Expr:
+    """Constant indices of a scatter, counted from the beginning.
 
     TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
     """
-    values = places.value.numpy()
+    values = indices.value.numpy()
     extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
     if values.size and not ((values >= -extents) & (values < extents)).all():
-        raise ValueError("a place lies outside the tensor")
+        raise ValueError("an index lies outside the tensor")
     return relax.const(np.where(values < 0, values + extents, values))
 
 

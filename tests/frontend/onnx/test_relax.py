@@ -67,7 +67,7 @@ def test_gather_counts_negative_indices_from_the_end():
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
-def test_known_places_of_a_scatter_stay_known():
+def test_known_indices_of_a_scatter_stay_known():
     model = text_model(
         """scatter (float[4, 2] x, float[2, 2] u) => (float[4, 2] y) <int64[2, 1] i = {3, -4}> {
             y = ScatterND(x, i, u) }"""
@@ -81,7 +81,7 @@ def test_known_places_of_a_scatter_stay_known():
         """scatter (float[4, 2] x, float[1, 2] u) => (float[4, 2] y) <int64[1, 1] i = {4}> {
             y = ScatterND(x, i, u) }"""
     )
-    with pytest.raises(ModelError, match="a place lies outside the tensor"):
+    with pytest.raises(ModelError, match="an index lies outside the tensor"):
         import_model(onnx_model)
 
 
