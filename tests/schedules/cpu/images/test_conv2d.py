@@ -9,6 +9,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from tests.ops.helpers import sample_inputs
+from tests.schedules.cpu.images.helpers import random_conv2d
 from tests.schedules.cpu.running import (
     MACHINES,
     MOST_ROWS,
@@ -63,24 +64,9 @@ def test_random_shapes_and_points(data):
     draw = data.draw
     machine = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
     channels = draw(st.integers(1, 6))
-    groups = channels if draw(st.booleans()) else 1
-    small, size = st.integers(1, 3), st.integers(1, 18)
-    filters = channels if groups > 1 else draw(st.integers(1, 20))
-    pair, padding = st.tuples(small, small), st.tuples(*[st.integers(0, 2)] * 4)
-    steps = st.lists(st.sampled_from(["bias", "residual", "relu", "relu6"]), max_size=3)
-    op = Conv2d(
-        batch=draw(st.integers(1, 2)),
-        channels=channels,
-        height=draw(size),
-        width=draw(size),
-        filters=filters,
-        kernel=draw(pair),
-        strides=draw(pair),
-        padding=draw(padding),
-        dilation=draw(pair),
-        groups=groups,
-        epilogue=tuple(draw(steps)),
-    )
+    depthwise = channels > 1 and draw(st.booleans())
+    filters = channels if depthwise else draw(st.integers(1, 20))
+    op = random_conv2d(draw, channels, filters, channels if depthwise else 1)
     assume(SPACE.refuses(op, machine) is None)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
     check_points(SPACE, op, [point], machine)

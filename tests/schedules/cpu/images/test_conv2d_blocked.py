@@ -11,7 +11,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from tests.ops.helpers import sample_inputs
-from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on
+from tests.schedules.cpu.images.helpers import PAD, WINOGRAD_ERROR, on, random_blocks, random_conv2d
 from tests.schedules.cpu.running import (
     MACHINES,
     SWEPT,
@@ -82,24 +82,8 @@ def test_unusual_shapes(op, x):
 def test_random_shapes_and_points(data):
     draw = data.draw
     machine = MACHINES[draw(st.sampled_from(sorted(MACHINES)))]
-    channels = draw(st.integers(1, 40))
-    small, size = st.integers(1, 3), st.integers(1, 18)
-    pair, padding = st.tuples(small, small), draw(st.tuples(*[st.integers(0, 2)] * 4))
-    steps = st.lists(st.sampled_from(["bias", "residual", "relu", "sigmoid"]), max_size=3, unique=True)
-    op = Conv2d(
-        batch=draw(st.integers(1, 2)),
-        channels=channels,
-        height=draw(size),
-        width=draw(size),
-        filters=draw(st.integers(1, 40)),
-        kernel=draw(pair),
-        strides=draw(pair),
-        padding=padding,
-        dilation=draw(pair),
-        epilogue=tuple(draw(steps)),
-    )
-    more = draw(st.sampled_from(["", "+1,0,2,1"]))
-    op = on(machine, op, "+" + ",".join(str(p + draw(st.integers(0, 1))) for p in padding), more, more)
+    op = random_conv2d(draw, draw(st.integers(1, 40)), draw(st.integers(1, 40)))
+    op = random_blocks(draw, machine, op)
     assume(SPACE.refuses(op, machine) is None)
     point = {knob.name: draw(st.sampled_from(knob.choices)) for knob in SPACE.knobs(op, machine)}
     check_points(SPACE, op, [point], machine, tolerance=WINOGRAD_ERROR)
