@@ -6,8 +6,8 @@ import pytest
 from benchmarks.npu_ablation.single_buffered import SingleBuffered, SingleBufferedKernels
 from benchmarks.npu_ablation.unfused import Unfused
 from hetero_tvm.targets.npu.regions.region import KernelCache
-from tests.targets.npu.regions.chains import ChainRegion
-from tests.targets.npu.regions.test_chains import bottleneck, machine
+from tests.schedules.npu.running import machine
+from tests.targets.npu.regions.chains import ChainRegion, bottleneck
 
 
 class SingleBufferedChain(SingleBuffered, ChainRegion):

@@ -13,10 +13,11 @@ from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace
 from hetero_tvm.schedules.npu.images.depthwise_matrix import NpuDepthwiseMatrixSpace
 from hetero_tvm.schedules.npu.images.global_pool import NpuGlobalPoolSpace
 from hetero_tvm.schedules.npu.images.pool2d import NpuPool2dSpace
-from hetero_tvm.targets.npu.device.driver import Run, open_device
+from hetero_tvm.targets.npu.device.driver import Counters, Run, open_device
 from hetero_tvm.targets.npu.regions.compile_region import RegionCompiler
 from hetero_tvm.targets.npu.regions.region import CompiledRegion, KernelCache, Value
 from hetero_tvm.targets.npu.regions.residency import Step
+from tests.schedules.npu.running import machine
 
 SPACE, POOL, MEAN = NpuConv2dSpace(), NpuPool2dSpace(), NpuGlobalPoolSpace()
 DEPTHWISE = NpuDepthwiseMatrixSpace()
@@ -127,3 +128,23 @@ def _space_of(op: Any) -> Any:
     if isinstance(op, Conv2d):
         return DEPTHWISE if op.depthwise else SPACE
     return MEAN if op.mode == AVERAGE else POOL
+
+
+def bottleneck(channels: int, size: int, middle: int, stride: int = 1) -> Chain:
+    """A residual block of three convolutions."""
+    chain = Chain((1, channels, size, size))
+    a = chain.conv(0, middle)
+    b = chain.conv(a, middle, 3, stride)
+    wide = channels if stride == 1 else 2 * channels
+    around = 0 if stride == 1 else chain.conv(0, wide, 1, stride, relu=False)
+    chain.conv(b, wide, residual=around)
+    return chain
+
+
+def check(chain: Chain, preset: str = "edge") -> Counters:
+    """Compare the simulated last image with float64; the counters of the run."""
+    got, run = chain.run(machine(preset))
+    expected = chain.expected()
+    # Some four roundings to float16 on the way.
+    assert np.abs(got - expected).max() <= 4e-3 * np.abs(expected).max()
+    return run.counters

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from hetero_tvm.targets.npu.device.driver import DriverError, open_device
-from hetero_tvm.targets.npu.isa.encoding import Access
-from hetero_tvm.targets.npu.isa.overlap import overlap
 from tests.targets.npu.isa import programs
 from tests.targets.npu.isa.programs import COPY, FLAG, LOAD, STORE, at_load, builder_with_slots
 from tests.targets.npu.matmul import matmul
@@ -64,23 +62,6 @@ def test_races_are_exact_on_bytes(load_fields, copy_fields, race, spec):
         with pytest.raises(DriverError, match="instruction 3 .*queue vector and instruction 2 ") as error:
             device.load(unordered)
         assert error.value.status == "data race"
-
-
-def test_overlap_of_random_regions_against_sets_of_bytes():
-    rng = np.random.default_rng(0)
-
-    def random_access():
-        extents = tuple(int(n) for n in rng.integers(1, 5, 3))
-        strides = tuple(int(s) for s in rng.integers(-20, 21, 3))
-        return Access("ub", 200 + int(rng.integers(0, 40)), extents, strides, int(rng.integers(1, 5)), False)
-
-    def covered(a):
-        grid = np.indices(a.extents).reshape(3, -1).T @ np.array(a.strides)
-        return {a.base + int(g) + i for g in grid for i in range(a.run)}
-
-    for _ in range(700):
-        a, b = random_access(), random_access()
-        assert overlap(a, b) == bool(covered(a) & covered(b)), (a, b)
 
 
 def test_a_race_in_dram_between_slots_of_one_allocation():
