@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -147,6 +148,24 @@ class NpuSpace(DesignSpace):
         """The kernel with the operands ``held`` in L1.  A space that keeps nothing there has :meth:`emit`
         alone."""
         raise NotImplementedError(f"{self.name} keeps nothing in L1")
+
+
+Tile = TypeVar("Tile", bound="KnobTile")
+
+
+class KnobTile:
+    """A dataclass of tile sizes that one knob chooses: its choices list the fields in order."""
+
+    knob: ClassVar[str] = "tiles"
+
+    @classmethod
+    def of(cls: type[Tile], point: Point) -> Tile:
+        """The tile sizes of a point."""
+        return cls(*point[cls.knob])
+
+    def choice(self) -> tuple[int | str, ...]:
+        """The choice of the knob that stands for this tile."""
+        return dataclasses.astuple(self)
 
 
 class RankedSpace(NpuSpace):

@@ -106,7 +106,7 @@ def apply(
 
 @dataclass(frozen=True)
 class Activation:
-    """How an activation is computed on a tile ``x``.
+    """Code and cost of an activation on a tile ``x``.
 
     Parameters
     ----------

@@ -11,6 +11,8 @@ from hetero_tvm.host.tvm import Expr, tirx
 
 Extent = int | Expr
 """A plain number, or an expression of the loops."""
+ISSUE = 12
+"""Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 
 
 def ceil_div(a: int, b: int) -> int:

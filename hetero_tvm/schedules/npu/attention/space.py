@@ -23,7 +23,7 @@ class NpuAttentionSpace(RankedSpace):
             return f"no tile of heads of {op.head_dim} elements fits the scratchpads of {machine.spec.name}"
         return None
 
-    def ranked(self, op: Attention, machine: NpuMachine) -> list[tuple[int, ...]]:
+    def ranked(self, op: Attention, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         return [t.choice() for t in ranked(op, machine.spec)]
 
     def features(self, op: Attention, point: Point, machine: NpuMachine) -> list[float]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.attention import Attention
-from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.npu.tiles import ceil_div, even, round_up
+from hetero_tvm.schedules.npu.base import KnobTile
+from hetero_tvm.schedules.npu.tiles import ISSUE, ceil_div, even, round_up
 
-_ISSUE = 12
-"""Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 _PIECE = 6
 """Cycles by which a step is longer for every product that it is cut into."""
 _CHAIN = 200
@@ -24,7 +22,7 @@ _WIDE = 2
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(KnobTile):
     """Tile sizes of attention.
 
     Parameters
@@ -49,19 +47,10 @@ class Tiles:
         """Rows of the score matrix: queries of all heads of a tile."""
         return self.tq * self.heads
 
-    @classmethod
-    def of(cls, point: Point) -> Tiles:
-        """Tiles of a point, whose knob lists the fields in order."""
-        return cls(*point["tiles"])
-
-    def choice(self) -> tuple[int, ...]:
-        """The choice of the knob that stands for these tiles."""
-        return astuple(self)
-
 
 @functools.lru_cache(maxsize=256)
 def ranked(op: Attention, spec: NPUSpec) -> tuple[Tiles, ...]:
-    """All tiles, the likely ones first."""
+    """Tiles that fit, the best by estimate first."""
     return tuple(sorted(dict.fromkeys(_candidates(op, spec)), key=lambda t: estimate(op, t, spec)))
 
 
@@ -81,7 +70,10 @@ def _candidates(op: Attention, spec: NPUSpec) -> Iterator[Tiles]:
                     # What holds a head's keys and values is better than what loads them again.
                     again = ceil_div(op.q_len, tq) * (op.heads // op.kv_heads) // heads > 1
                     versions = (2, 1, 0) if again else (0,)
-                    options = (Tiles(tq, heads, block, tn, tk, resident) for resident in versions)
+                    options = (
+                        Tiles(tq=tq, heads=heads, block=block, tn=tn, tk=tk, resident=resident)
+                        for resident in versions
+                    )
                     found = next((t for t in options if fits(op, t, spec)), None)
                     if found is not None:
                         yield found
@@ -155,20 +147,20 @@ def estimate(op: Attention, t: Tiles, spec: NPUSpec, held: frozenset[int] = froz
     passes = 2.0 * _WIDE + slow + (1 + slow + _WIDE) * bool(op.softcap)
     passes += _WIDE * (bool(op.mask) and op.mask[2] > 1 and not op.zero_masked)
     vector = scores * (passes / lanes + leave)
-    vector += steps * (rows * dv * (leave + _WIDE * online / lanes) + (6 + 6 * online) * _ISSUE)
+    vector += steps * (rows * dv * (leave + _WIDE * online / lanes) + (6 + 6 * online) * ISSUE)
     vector += steps * online * rows * _WIDE * (4 + slow) / lanes
-    vector += rounds * (rows * dv * _WIDE / lanes + 4 * _ISSUE)
+    vector += rounds * (rows * dv * _WIDE / lanes + 4 * ISSUE)
     if op.causal:
         vector += rounds * rows * min(t.block, t.tq) * _WIDE / lanes
     wide = scores / (steps * rows)
     tn, tk = min(t.tn, wide), min(t.tk, wide)
     bm, bn, bk = spec.matrix_block
     high = ceil_div(rows, bm)
-    matrix = high * (-(-tn // bn) * ceil_div(d, bk)) * (wide / tn) + _ISSUE * (wide / tn)
-    matrix += (high * (ceil_div(dv, bn) + 1) * -(-tk // bk) + 2 * _ISSUE) * (wide / tk)
+    matrix = high * (-(-tn // bn) * ceil_div(d, bk)) * (wide / tn) + ISSUE * (wide / tn)
+    matrix += (high * (ceil_div(dv, bn) + 1) * -(-tk // bk) + 2 * ISSUE) * (wide / tk)
     matrix *= steps
     move = scores * 2.0 / spec.l1_to_l0a + steps * wide * 2.0 * (d + dv) / spec.l1_to_l0b
-    move += steps * _ISSUE * (wide / tn + 2 * wide / tk)
+    move += steps * ISSUE * (wide / tn + 2 * wide / tk)
     if 4 * (t.tn * d + t.tk * dv) + 2 * t.tk > spec.scratchpad("l0b"):
         move += 0.5 * matrix  # the operands of one product wait for those of the other one
     keys = wide * steps if not t.resident else s * t.heads * op.kv_heads / op.heads

@@ -134,5 +134,5 @@ class Walk:
         return tirx.max(0, tile * self.t.tq + self.before - self.op.window + 1) // self.t.block
 
     def _end(self, tile: Extent) -> Extent:
-        """One past the last block of which some query sees a key."""
+        """The block behind the last of which some query sees a key."""
         return tile_count(self._visible(tile), self.t.block)

@@ -7,7 +7,6 @@ padding, and where the image lies in L1, those of :mod:`hetero_tvm.schedules.npu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class NpuConv2dSpace(RankedSpace):
     def layouts(self, op: Conv2d) -> tuple[tuple[str, ...], str]:
         return image_layouts(op)
 
-    def ranked(self, op: Conv2d, machine: NpuMachine) -> list[tuple[Any, ...]]:
+    def ranked(self, op: Conv2d, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         tiles = sorted(_candidates(op, machine.spec), key=lambda t: _estimate(op, t, machine.spec))
         return [t.choice() for t in tiles[: choices.MOST]]
 

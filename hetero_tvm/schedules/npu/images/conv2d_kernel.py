@@ -138,9 +138,7 @@ class Conv2dEmitter(ProductEmitter):
                         high = extent_at(op.m, t.tm, p * t.sub + s)
                         a0 = k.alloc(L0A, (t.tm, t.tk), self.dtype)
                         self._patches(a0, (high, d), r, s * t.tm, image)
-                    sums = At(acc, lambda i, j, q: (s, i, j))
-                    patches, weights = At(a0, lambda i, j, q: (i, q)), At(b0, lambda i, j, q: (q, j))
-                    k.mmad((high, width, d), sums, patches, weights, r == 0)
+                    self._multiply((high, width, d), a0, b0, acc, s, r == 0)
 
     def _patches(
         self, a0: Buffer, box: tuple[Extent, Extent], r: Extent, start: Extent, rows: ImageRows

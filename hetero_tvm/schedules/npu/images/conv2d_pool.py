@@ -149,7 +149,7 @@ def _width(op: ConvPool) -> int:
 
 @dataclass(frozen=True)
 class _ProductTile:
-    """What one product takes, and how all weights lie in L0B.
+    """Extents of one product, and places of all weights in L0B.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ class _Emitter:
         self._pool(y, t, turn)
 
     def _end(self, t: Extent) -> Extent:
-        """One past the last row of X under strip ``t``."""
+        """Row of X behind the last one under strip ``t``."""
         c = self.op.conv
         rows = (t + 1) * (self.rows * self.op.pool.strides[0]) - 1
         reach = (c.kernel[0] - 1) * c.dilation[0] + 1

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -41,12 +40,10 @@ from hetero_tvm.schedules.npu.matmul.finish import ProductFinish
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, on_chip, roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits_l0c, fits_ub, piece_rows
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at, least, round_up
+from hetero_tvm.schedules.npu.tiles import ISSUE, Extent, ceil_div, even, extent_at, least, round_up
 
 _MOST = 32
 """Number of tiles that the space offers."""
-_ISSUE = 12
-"""Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 
 
 def group_width(spec: NPUSpec) -> int:
@@ -89,7 +86,7 @@ class NpuDepthwiseMatrixSpace(RankedSpace):
     def layouts(self, op: Conv2d) -> tuple[tuple[str, ...], str]:
         return image_layouts(op)
 
-    def ranked(self, op: Conv2d, machine: NpuMachine) -> list[tuple[Any, ...]]:
+    def ranked(self, op: Conv2d, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         tiles = sorted(_candidates(op, machine.spec), key=lambda t: _cost(op, t, machine.spec))
         return [t.choice() for t in tiles[:_MOST]]
 
@@ -206,12 +203,12 @@ def _cost(op: Conv2d, t: Tiles, spec: NPUSpec, held: Roles = NOTHING) -> float:
     each = spec.matrix_cycles(t.tm, wide, t.tk)
     pieces = t.tm * (t.tk // wide) * ceil_div(2 * wide, BANK_BYTES)
     patches = pieces * BANK_BYTES / spec.l1_to_l0a
-    tile = steps * (max(each, patches) + 2 * _ISSUE)
+    tile = steps * (max(each, patches) + 2 * ISSUE)
     rest = epilogue.split(op.epilogue).rest
     passes = epilogue.passes(rest, spec.transcendental_divisor)
     elements = product.m * op.channels
     out = elements * (4.0 / spec.l0c_to_ub + passes / spec.vector_lanes)
-    out += tiles_m * ceil_div(op.channels, t.tn) * ceil_div(t.tm, t.rows) * _ISSUE * (1 + len(rest))
+    out += tiles_m * ceil_div(op.channels, t.tn) * ceil_div(t.tm, t.rows) * ISSUE * (1 + len(rest))
     moved = 0 if "w" in held else groups * wide * product.k
     if "x" not in held:
         moved += tiles_m * _loaded_rows(op, t) * op.width * op.channels

@@ -26,25 +26,18 @@ from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.pool2d import AVERAGE, Pool2d
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.npu.base import CHANNELS_LAST, RankedSpace, other_layout
+from hetero_tvm.schedules.npu.base import CHANNELS_LAST, KnobTile, RankedSpace, other_layout
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at, round_up
 
 
 @dataclass(frozen=True)
-class GlobalPoolTile:
+class GlobalPoolTile(KnobTile):
     """Channels and pixels that one product takes."""
 
     channels: int
     pixels: int
-
-    @classmethod
-    def of(cls, point: Point) -> GlobalPoolTile:
-        return cls(*point["tile"])
-
-    def choice(self) -> tuple[int, int]:
-        """The choice of the knob that stands for this tile."""
-        return self.channels, self.pixels
+    knob = "tile"
 
 
 class NpuGlobalPoolSpace(RankedSpace):
@@ -68,7 +61,7 @@ class NpuGlobalPoolSpace(RankedSpace):
     def layouts(self, op: Pool2d) -> tuple[tuple[str, ...], str]:
         return (CHANNELS_LAST,), CHANNELS_LAST
 
-    def ranked(self, op: Pool2d, machine: NpuMachine) -> list[tuple[int, int]]:
+    def ranked(self, op: Pool2d, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         tiles = sorted(_tiles(op, machine.spec), key=lambda t: _cost(op, t, machine.spec))
         return [tile.choice() for tile in tiles]
 

@@ -23,7 +23,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.schedules.npu.base import RankedSpace
+from hetero_tvm.schedules.npu.base import KnobTile, RankedSpace
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even
 
@@ -34,19 +34,12 @@ _ISSUE = 8
 
 
 @dataclass(frozen=True, order=True)
-class WindowTile:
+class WindowTile(KnobTile):
     """Output rows and channels that are computed at a time."""
 
     rows: int
     channels: int
-
-    @classmethod
-    def of(cls, point: Point) -> WindowTile:
-        return cls(*point["tile"])
-
-    def choice(self) -> tuple[int, int]:
-        """The choice of the knob that stands for this tile."""
-        return self.rows, self.channels
+    knob = "tile"
 
 
 class Window:
@@ -154,7 +147,7 @@ class WindowSpace(RankedSpace):
             return f"one row of {op.width} pixels does not fit the unified buffer of {machine.spec.name}"
         return None
 
-    def ranked(self, op: FusedOp, machine: NpuMachine) -> list[tuple[int, int]]:
+    def ranked(self, op: FusedOp, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         return [tile.choice() for tile in self.window_tiles(op, machine)[:_MOST]]
 
     def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:

@@ -58,7 +58,9 @@ def candidates(op: Matmul, spec: NPUSpec, held: Roles = NOTHING, l1: int | None 
                             if slices > 1 and (slices - 1) * tk >= op.k:
                                 continue
                             for ring in (1, 2, 4) if "x" in held and stationary == "w" else (2, 4):
-                                tiles = Tiles(stationary, tm, tn, tk, slices, sub, ring, rows)
+                                tiles = Tiles(
+                                    stationary, tm, tn, tk, slices=slices, sub=sub, ring=ring, rows=rows
+                                )
                                 if l1_bytes(op, tiles, 1, held) <= l1:
                                     yield tiles
 

@@ -11,10 +11,8 @@ from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
-from hetero_tvm.schedules.npu.tiles import ceil_div
+from hetero_tvm.schedules.npu.tiles import ISSUE, ceil_div
 
-_ISSUE = 12
-"""Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 _ISSUE_MATRIX = 24
 """Cycles that a product costs the matrix unit's queue beyond its work."""
 
@@ -68,8 +66,8 @@ def queue_cycles(op: Matmul, t: Tiles, spec: NPUSpec, held: Roles = NOTHING) -> 
     matrix = float(n_tiles * ((m_tiles - 1) * column(t.tm) + column(last)) + mmads * _ISSUE_MATRIX)
     shared = mmads // max(1, min(t.sub, inner))
     a_moves, b_moves = (shared, mmads) if t.stationary == "w" else (mmads, shared)
-    move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + _ISSUE)
-    move += b_moves * (2.0 * t.tn * t.tk / spec.l1_to_l0b + _ISSUE)
+    move = a_moves * (2.0 * t.tm * t.tk / spec.l1_to_l0a + ISSUE)
+    move += b_moves * (2.0 * t.tn * t.tk / spec.l1_to_l0b + ISSUE)
     divisor = spec.transcendental_divisor
     rest = epilogue.split(op.epilogue).rest
     pieces = m_tiles * n_tiles * ceil_div(t.tm, t.rows)
@@ -81,7 +79,7 @@ def queue_cycles(op: Matmul, t: Tiles, spec: NPUSpec, held: Roles = NOTHING) -> 
         vector += max(0.0, in_banks - 4.0 * m * n / spec.l0c_to_ub)
     if "y" in held:
         vector = max(vector, in_banks)
-    vector += pieces * _ISSUE * (1 + len(rest))
+    vector += pieces * ISSUE * (1 + len(rest))
     versions = 2 if 8 * t.sub * t.tm * t.tn <= spec.scratchpad("l0c") else 1
     store_rate = spec.l0c_to_ub if "y" in held else spec.dram_bytes_per_cycle
     if versions == 1:  # the next block's products wait until the accumulators are out

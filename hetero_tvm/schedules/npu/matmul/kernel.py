@@ -19,7 +19,7 @@ their queues; with many rows the weights are stationary.
 
 from __future__ import annotations
 
-from hetero_tvm.host.tvm import Buffer, PrimFunc
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
 from hetero_tvm.schedules.npu.matmul.finish import ProductFinish
 from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
@@ -128,5 +128,18 @@ class ProductEmitter(ProductFinish):
                     source = None if x_held else At(panel, lambda a, b: (s, at, a, b))
                     self._move_x(a0, (high, d), i, r, source)
                     extents = (high, width, d)
-                sums = At(c, lambda i, j, q: (s, i, j))
-                k.mmad(extents, sums, At(a0, lambda i, j, q: (i, q)), At(b0, lambda i, j, q: (q, j)), r == 0)
+                self._multiply(extents, a0, b0, c, s, r == 0)
+
+    def _multiply(
+        self,
+        extents: tuple[Extent, Extent, Extent],
+        a0: Buffer,
+        b0: Buffer,
+        c: Buffer,
+        s: Extent,
+        first: Expr,
+    ) -> None:
+        """Multiply what lies in L0 onto the accumulators of tile ``s``, from zero when ``first``."""
+        sums = At(c, lambda i, j, q: (s, i, j))
+        a, b = At(a0, lambda i, j, q: (i, q)), At(b0, lambda i, j, q: (q, j))
+        self.k.mmad(extents, sums, a, b, first)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.matmul import Matmul
@@ -30,7 +28,7 @@ class NpuMatmulSpace(RankedSpace):
     def unsupported(self, op: Matmul, machine: NpuMachine) -> str | None:
         return epilogue.supported(op.epilogue) or too_large(op, machine.spec)
 
-    def ranked(self, op: Matmul, machine: NpuMachine) -> list[tuple[Any, ...]]:
+    def ranked(self, op: Matmul, machine: NpuMachine) -> list[tuple[int | str, ...]]:
         return [t.choice() for t in ranked(op, machine.spec) if self.splits or t.parts == 1]
 
     def check(self, op: Matmul, point: Point, machine: NpuMachine) -> None:
@@ -60,7 +58,7 @@ class NpuMatmulSpace(RankedSpace):
         return on_chip(op)
 
     def on_chip_at(self, op: Matmul, point: Point | None) -> frozenset[int]:
-        """None where the reduction is cut: its parts meet in DRAM."""
+        """Indices as for any point, but none where the reduction is cut: its parts meet in DRAM."""
         cut = point is not None and Tiles.of(point).parts > 1
         return frozenset() if cut else self.on_chip(op)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
-from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.npu import epilogue
+from hetero_tvm.schedules.npu.base import KnobTile
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.tiles import aligned_rows, round_up
 
@@ -18,7 +18,7 @@ STATIONARY = ("x", "w", "none")
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(KnobTile):
     """Tile sizes of a product, in elements.
 
     Parameters
@@ -42,18 +42,13 @@ class Tiles:
     rows: int
     parts: int = 1
 
-    @classmethod
-    def of(cls, point: Point) -> Tiles:
-        """Tiles of a point, whose knob lists the fields in order."""
-        return cls(*point["tiles"])
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers without ``parts``, in the order of the knob."""
         return (self.tm, self.tn, self.tk, self.slices, self.sub, self.ring, self.rows)
 
-    def choice(self) -> tuple[Any, ...]:
-        """The choice of the knob that stands for these tiles."""
+    def choice(self) -> tuple[int | str, ...]:
+        """The choice of the knob, which has ``parts`` only where there are several."""
         return (self.stationary, *self.sizes, *((self.parts,) if self.parts > 1 else ()))
 
 
@@ -66,7 +61,7 @@ def column_panels(w: np.ndarray, tn: int, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def part_of(op: Matmul, parts: int) -> Matmul:
-    """One part of the reduction: the sum of those before it is one residual more."""
+    """The product of one part of the reduction: the sum of those before it is one residual more."""
     return replace(op, k=op.k // parts, epilogue=(*op.epilogue, RESIDUAL))
 
 

@@ -30,7 +30,7 @@ _MOST_ROWS = 64
 
 
 class GatherStage:
-    """One :class:`Gather`; ``rows`` is 0 when not one row fits, nor half of one, nor a third ..."""
+    """A :class:`Gather` in tiles of ``rows``: 0 when not one row fits, nor half of one, nor a third ..."""
 
     def __init__(self, stage: Gather, dtypes: tuple[str, ...], spec: NPUSpec):
         self._dtypes = dtypes

@@ -29,7 +29,7 @@ from hetero_tvm.schedules.npu.tiles import Extent
 
 
 class MapStage:
-    """One :class:`Map`, planned for a machine; ``tiling`` is None when nothing of it fits."""
+    """A :class:`Map`, planned for a machine; ``tiling`` is None when nothing of it fits."""
 
     def __init__(self, stage: Map, dtypes: tuple[str, ...], spec: NPUSpec):
         self.stage = stage = simplified(stage)

@@ -43,7 +43,7 @@ class _Span:
 
 
 class ProductStage:
-    """One :class:`Product`, with the axes that the matrix unit takes: ``m``, ``n`` and ``k``; it is repeated
+    """A :class:`Product` with the axes that the matrix unit takes: ``m``, ``n`` and ``k``; it is repeated
     along ``outer``, and summed up along ``sums``."""
 
     def __init__(self, stage: Product, dtypes: tuple[str, ...], spec: NPUSpec):

@@ -67,7 +67,7 @@ def test_a_query_that_sees_nothing_gives_zero_when_the_contract_says_so():
 
 
 def rounded(array, dtype):
-    """As the machine keeps it, so that only the kernel's own errors are seen."""
+    """The array as the machine keeps it, so that only the kernel's own errors are seen."""
     return array.astype(numpy_dtype({"float16": "f16", "bfloat16": "bf16"}[dtype])).astype(np.float32)
 
 
@@ -122,7 +122,7 @@ def test_a_causal_tile_leaves_out_what_it_cannot_see():
 
 
 def test_keys_that_do_not_fit_pass_through_in_tiles():
-    """On the smallest machine; queries of several tiles, a mask, shared heads."""
+    """The smallest machine; queries of several tiles, a mask, shared heads."""
     op, mach = Attention(1, 2, 9, 600, 64, 0.125, 1, mask=(1, 1, 1, 600)), machine("edge")
     point = SPACE.default(op, mach)
     assert Tiles.of(point).block < op.kv_len

@@ -31,7 +31,7 @@ def test_what_fits_compiles(op, preset):
 
 
 def test_the_best_by_estimate_are_the_best_by_cycles():
-    """Of the first tiles and those at the end of the list."""
+    """The first tiles of the list against the last."""
     op, mach = Attention(1, 4, 128, 128, 32, 0.2, 4), machine("mobile")
     tiles = ranked(op, mach.spec)
     costs = [estimate(op, t, mach.spec) for t in tiles]

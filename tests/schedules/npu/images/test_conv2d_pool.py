@@ -17,7 +17,7 @@ SAME = (1, 1, 1, 1)
 
 @dataclass(frozen=True)
 class Joined(ConvPool):
-    """With the parts of a contract that a test needs."""
+    """The joined operators with the parts of a contract that a test needs."""
 
     label = "joined"
 

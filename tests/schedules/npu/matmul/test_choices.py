@@ -19,7 +19,7 @@ def test_candidates_fit_and_the_best_come_first(preset):
 
 @pytest.mark.parametrize("room", [16 << 10, 64 << 10])
 def test_points_for_a_place_fit_there_and_alone(room):
-    """So that a record of one is kept, whatever is held when the model is built."""
+    """A record of one is kept, whatever is held when the model is built."""
     op, mach, held = Matmul((64,), 96, 64, ("bias",)), machine("edge"), frozenset({0})
     space = NpuMatmulSpace()
     found = space.in_place(op, mach, held, room, 4)
