@@ -54,7 +54,7 @@ class Attention(FusedOp):
     """
 
     kind: ClassVar[str] = "attention"
-    _NEWER: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("value_dim", "window", "softcap", "tensors", "places")
 
     batch: int
     heads: int
@@ -145,8 +145,8 @@ class Attention(FusedOp):
     @property
     def label(self) -> str:
         shape = f"attention_b{self.batch}h{self.heads}q{self.q_len}k{self.kv_len}d{self.head_dim}"
-        said = ("packed", "mask", "causal", "zero_masked", "window", "softcap")
-        return "_".join([shape, *(name for name in said if getattr(self, name)), *suffix(self.dtype)])
+        options = ("packed", "mask", "causal", "zero_masked", "window", "softcap")
+        return "_".join([shape, *(name for name in options if getattr(self, name)), *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         mask = arrays[-1] if self.mask else None

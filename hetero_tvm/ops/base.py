@@ -45,7 +45,7 @@ class FusedOp(ABC):
     """Contract of a fused operator: semantics, attributes, operands and cost."""
 
     kind: ClassVar[str] = ""
-    _NEWER: ClassVar[tuple[str, ...]] = ()
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ()
     """Fields that are not written at their defaults, so that records made before they existed stay valid."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -96,9 +96,10 @@ class FusedOp(ABC):
 
     def to_json(self) -> str:
         """The contract as JSON; :func:`from_json` is its inverse."""
-        newer = {f.name: f.default for f in dataclasses.fields(self) if f.name in (*self._NEWER, "dtype")}
-        fields = dataclasses.asdict(self)
-        kept = {name: v for name, v in fields.items() if name not in newer or v != newer[name]}
+        omitted = {*self._OMITTED_AT_DEFAULT, "dtype"}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        values = dataclasses.asdict(self).items()
+        kept = {name: v for name, v in values if name not in omitted or v != defaults[name]}
         return json.dumps({"kind": self.kind, **kept}, sort_keys=True)
 
 

@@ -35,7 +35,7 @@ class Normalization(FusedOp):
     """
 
     kind: ClassVar[str] = "normalize"
-    _NEWER: ClassVar[tuple[str, ...]] = ("trail", "source", "place")
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("trail", "source", "place")
 
     lead: tuple[int, ...]
     n: int
