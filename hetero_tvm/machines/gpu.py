@@ -91,6 +91,7 @@ _KB, _MB = 1 << 10, 1 << 20
 MODELS = {
     model.arch: model
     for model in (
+        # sms, shared_per_block, shared_per_sm, threads_per_sm, blocks_per_sm
         GpuModel("sm_80", 108, 163 * _KB, 164 * _KB, 2048, 32, l2=40 * _MB),  # A100
         GpuModel("sm_86", 84, 99 * _KB, 100 * _KB, 1536, 16, l2=6 * _MB),  # RTX 3090, A10
         GpuModel("sm_89", 128, 99 * _KB, 100 * _KB, 1536, 24, l2=72 * _MB),  # RTX 4090, L4

@@ -132,7 +132,8 @@ class _LaunchReader:
         grid, block = (
             tuple(self.extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz") for kind in ("block", "thread")
         )
-        return Launch(grid, block, self.shared.get("shared", 0), self.shared.get("shared.dyn", 0))
+        static, dynamic = self.shared.get("shared", 0), self.shared.get("shared.dyn", 0)
+        return Launch(grid, block, static_shared=static, dynamic_shared=dynamic)
 
     def _extent(self, node: Stmt) -> None:
         if str(node.attr_key) == "thread_extent":

@@ -50,7 +50,8 @@ class CudaConv2dSpace(TiledProductSpace):
     def problem(self, op: Conv2d, machine: GpuModel) -> Problem:
         element = element_of(op, machine)
         length = reduction(op, element.size)
-        return Problem(pixels(op), columns(op), length, element.size, bool(element.mma), op.groups)
+        cores = bool(element.mma)
+        return Problem(pixels(op), columns(op), length, element.size, cores, batch=op.groups)
 
     def emit(self, op: Conv2d, point: Point, machine: GpuModel) -> PrimFunc:
         return conv2d(op, Tile.of(point["tile"]), element_of(op, machine))

@@ -67,7 +67,7 @@ class CudaDepthwiseSpace(DesignSpace):
         return {"pixels": enough[0] if enough else 1, "threads": 128}
 
     def emit(self, op: Conv2d, point: Point, machine: GpuModel) -> PrimFunc:
-        return _Emitter(op, point["pixels"], point["threads"]).function()
+        return _Emitter(op, pixels=point["pixels"], threads=point["threads"]).function()
 
     def pack(self, op: Conv2d, point: Point, machine: GpuModel) -> dict[int, Packer]:
         def by_taps(w: np.ndarray) -> np.ndarray:

@@ -50,7 +50,8 @@ class CudaBatchMatmulSpace(TiledProductSpace):
 
     def problem(self, op: BatchMatmul, machine: GpuModel) -> Problem:
         element = element_of(op, machine)
-        return Problem(op.m, op.n, op.k, element.size, bool(element.mma), op.batch, not _along(op))
+        cores, across = bool(element.mma), not _along(op)
+        return Problem(op.m, op.n, op.k, element.size, cores, batch=op.batch, across=across)
 
     def emit(self, op: BatchMatmul, point: Point, machine: GpuModel) -> PrimFunc:
         return _kernel(op, Tile.of(point["tile"]), element_of(op, machine))

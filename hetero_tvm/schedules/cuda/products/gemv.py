@@ -66,7 +66,7 @@ class CudaGemvSpace(DesignSpace):
         return {"columns": columns, "split": split, "across": 1 if split >= 4 else 4 // split}
 
     def emit(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> PrimFunc:
-        return _Emitter(op, point["columns"], point["split"], point["across"]).function()
+        return _Emitter(op, point["columns"], split=point["split"], across=point["across"]).function()
 
     def pack(self, op: Matmul | GatedMatmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
         length = whole(op.k, _vector(op))

@@ -154,7 +154,8 @@ def emit_tile(
     engine = warp_of(k, tile, element, across, rounded)
     engine.begin(block.warp, block.lane, shared)
     x_bytes = tile.rows * tile.depth * element.size
-    stages = Stages(k, shared, operands, steps, tile.stages, tile.stage_bytes(element.size), x_bytes)
+    nbytes = tile.stage_bytes(element.size)
+    stages = Stages(k, shared, operands, steps, count=tile.stages, nbytes=nbytes, w_at=x_bytes)
     run(k, stages, engine)
     _finish(k, tile, element, engine, epilogue, shared, block)
 

@@ -75,7 +75,7 @@ class Tile:
     def of(cls, choice: tuple[int, ...]) -> Tile:
         """The tile of a knob's choice."""
         rows, columns, depth, down, across, stages, *group = choice
-        return cls(rows, columns, depth, (down, across), stages, bool(group))
+        return cls(rows, columns, depth, warps=(down, across), stages=stages, group=bool(group))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
     """The tiles that can be built for ``problem`` on ``machine``, the most promising first."""
     shapes = _TENSOR_TILES if problem.tensor_cores else _FMA_TILES
     found = [
-        Tile(rows, columns, nbytes // problem.size, warps, stages)
+        Tile(rows, columns, depth=nbytes // problem.size, warps=warps, stages=stages)
         for rows, columns, warps in shapes
         for nbytes in (64, 128)
         for stages in _STAGES
@@ -148,7 +148,7 @@ def _group_tiles(problem: Problem, machine: GpuModel) -> list[Tile]:
     if machine.arch != "sm_90a" or not problem.tensor_cores or problem.across:
         return []
     found = [
-        Tile(rows, columns, 128 // problem.size, (rows // 16, 1), stages, True)
+        Tile(rows, columns, depth=128 // problem.size, warps=(rows // 16, 1), stages=stages, group=True)
         for rows in (128, 64)
         for columns in WGMMA_COLUMNS
         for stages in _GROUP_STAGES

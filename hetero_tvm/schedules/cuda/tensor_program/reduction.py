@@ -114,7 +114,7 @@ def reduction_of(nests: Nests) -> Reduction | str:
     if after is None and not _is_compact(first):
         return "results are stored in another order than they are computed"
     rows, width = _shape(first, term)
-    return Reduction(first, combine, term, after, rows, width)
+    return Reduction(first, combine, term, after, rows=rows, width=width)
 
 
 def _combination(nest: Nest) -> tuple[Combine, Expr] | tuple[None, None]:

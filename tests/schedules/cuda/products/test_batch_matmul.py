@@ -62,6 +62,7 @@ def test_forms(dtype, emulated):
     check([default(op) for op in forms(dtype)])
 
 
+@pytest.mark.exhaustive
 def test_forms_with_tf32(emulated):
     check([default(op, TF32) for op in forms("float32")], TF32)
 

@@ -90,7 +90,7 @@ def test_odd_shapes(dtype, emulated):
     check([default(Matmul(lead, n, k, ("bias",), dtype)) for lead, n, k in ODD])
 
 
-@pytest.mark.parametrize("machine", [MACHINE, TF32], ids=["f32", "tf32"])
+@pytest.mark.parametrize("machine", [MACHINE, *exhaustive([TF32])], ids=["f32", "tf32"])
 def test_odd_shapes_of_float32(machine, emulated):
     check([small(Matmul(lead, n, k, ("bias",)), machine) for lead, n, k in ODD], machine)
 
