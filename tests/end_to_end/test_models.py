@@ -219,7 +219,7 @@ def test_infinite_masks_do_not_draw_suspicion(tmp_path, monkeypatch):
     add_weight(model, "w", np.random.default_rng(0).standard_normal((8, 16)).astype("float32"))
 
     def wrong(patch, op):
-        patch.setattr(vector_math, "relu", vector_math.tanh)
+        patch.setitem(vector_math.ACTIVATIONS, "relu", vector_math.tanh)
 
     broken(monkeypatch, MatmulSpace, wrong)
     built = build(optimize_model(import_model(model)), tmp_path)
