@@ -14,6 +14,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
+from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
@@ -78,6 +79,7 @@ _CHECKED = (
 _FORMS: tuple[GraphPass, ...] = (
     *CANONICAL,  # first: a bias is a constant by then, which the forms take along
     ConvTransposeAsPhases(),  # a convolution per phase: no products with zeros, and a space that is fast
+    Conv3dAsConv2d(),  # depth is summed up as channels are
     Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
 )
 """Convolutions that have no design space, in terms of those that have one."""

@@ -1,4 +1,4 @@
-"""Convolutions of rows and transposed ones on the CPU: kernels of a space, and onnxruntime's numbers."""
+"""Convolutions of rows, of volumes, transposed ones on the CPU: kernels of a space, onnxruntime's numbers."""
 
 import numpy as np
 import onnx
@@ -20,6 +20,14 @@ CONV1D = {
     "depthwise": ((1, 24, 60), (24, 1, 31), {"group": 24, "pads": [15, 15]}),
     "one input channel": ((1, 1, 200), (32, 1, 10), {"strides": [5]}),
     "one pixel": ((1, 4, 3), (8, 4, 3), {}),
+}
+CONV3D = {
+    "plain": ((1, 4, 6, 9, 8), (8, 4, 3, 3, 3), {"pads": [1] * 6}),
+    "odd": ((2, 3, 5, 7, 6), (5, 3, 2, 3, 1), {"pads": [0, 1, 0, 1, 0, 2]}),
+    "strided": ((1, 6, 9, 9, 9), (4, 6, 3, 3, 3), {"strides": [2, 1, 2], "pads": [1, 1, 1, 1, 1, 1]}),
+    "dilated": ((1, 4, 9, 6, 6), (4, 4, 3, 3, 3), {"dilations": [3, 1, 2], "pads": [0, 1, 2, 0, 1, 2]}),
+    "grouped": ((1, 8, 4, 5, 5), (8, 2, 2, 3, 3), {"group": 4}),
+    "flat": ((1, 4, 1, 6, 6), (4, 4, 1, 3, 3), {}),
 }
 TRANSPOSED = {
     "2x2 s2": ((1, 16, 9, 7), (16, 8, 2, 2), {"strides": [2, 2]}),
@@ -59,11 +67,15 @@ def model_of(operator, x, weight, attributes, bias):
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "plain"])
 @pytest.mark.parametrize(
     "operator, case",
-    [*(("Conv", name) for name in CONV1D), *(("ConvTranspose", name) for name in TRANSPOSED)],
+    [
+        *(("Conv", name) for name in CONV1D),
+        *(("Conv3d", name) for name in CONV3D),
+        *(("ConvTranspose", name) for name in TRANSPOSED),
+    ],
 )
 def test_numbers_and_kernels(operator, case, bias):
-    x, weight, attributes = (CONV1D if operator == "Conv" else TRANSPOSED)[case]
-    model = model_of(operator, x, weight, attributes, bias)
+    x, weight, attributes = {"Conv": CONV1D, "Conv3d": CONV3D, "ConvTranspose": TRANSPOSED}[operator][case]
+    model = model_of(operator.removesuffix("3d"), x, weight, attributes, bias)
     optimized = optimize_model(import_model(model), "cpu")
     convolutions = [task for task in optimized.tasks if task.op is not None and task.op.kind == "conv2d"]
     assert len(convolutions) == 1 and convolutions[0].space is not None

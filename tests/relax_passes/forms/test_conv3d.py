@@ -1,0 +1,55 @@
+"""Convolutions of volumes as those of images: the same numbers."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
+from tests.relax_passes.compiled import check_convolution
+from tests.relax_passes.graphs import calls, constant, fuse, module, op, weights
+from tests.relax_passes.rewrite import Rewrite
+
+CASES = {
+    "conv3d": (
+        (2, 3, 5, 6, 7),
+        lambda x: relax.op.nn.conv3d(x, constant(weights(4, 3, 3, 3, 3)), strides=2, padding=1),
+    ),
+    "conv3d dilated, grouped": (
+        (1, 6, 7, 5, 5),
+        lambda x: relax.op.nn.conv3d(
+            x, constant(weights(4, 3, 2, 3, 1)), padding=(1, 0, 2, 0, 1, 0), dilation=(3, 1, 2), groups=2
+        ),
+    ),
+    "one slice": ((1, 2, 1, 4, 4), lambda x: relax.op.nn.conv3d(x, constant(weights(2, 2, 1, 3, 3)))),
+}
+
+
+@pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
+def test_the_numbers_stay(shape, build):
+    check_convolution(shape, build, [Conv3dAsConv2d()])
+
+
+def test_depthwise_ones_stay():
+    w = constant(weights(4, 1, 3, 3, 3))
+    made = module({"x": (1, 4, 3, 5, 5)}, lambda emit, x: emit(op.nn.conv3d(x, w, groups=4)))
+    assert calls(fuse(made, Conv3dAsConv2d())[0]) == {"conv3d": 1}
+
+
+class TestConv3dAsConv2d(Rewrite):
+    rule = Conv3dAsConv2d()
+    inputs = {"x": (1, 2, 4, 5, 5)}
+    w = np.arange(2 * 2 * 2 * 9, dtype="float32").reshape(2, 2, 2, 3, 3)
+
+    def before(self, x):
+        y = op.nn.conv3d(x, constant(self.w), strides=(2, 1, 1), padding=(0, 1, 1, 0, 1, 1))
+        return op.add(y, constant(np.float32([1, 2]).reshape(1, 2, 1, 1, 1)))
+
+    def expected(self, x):
+        slices = op.reshape(op.permute_dims(x, [0, 2, 1, 3, 4]), (1, 4, 1, 2, 5, 5))
+        first = op.strided_slice(slices, [1], [0], [3], [2])
+        second = op.strided_slice(slices, [1], [1], [4], [2])
+        image = op.reshape(op.concat([first, second], axis=3), (2, 4, 5, 5))
+        w = constant(self.w.transpose(0, 2, 1, 3, 4).reshape(2, 4, 3, 3))
+        y = op.nn.conv2d(image, w, strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
+        y = op.add(y, constant(np.float32([1, 2]).reshape(1, 2, 1, 1)))
+        return op.permute_dims(op.reshape(y, (1, 2, 2, 5, 5)), [0, 2, 1, 3, 4])
