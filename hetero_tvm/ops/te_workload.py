@@ -59,7 +59,7 @@ def activation(name: str, x: Expr) -> Expr:
     """Activation of an epilogue on a scalar expression (see ``codegen.vector_math``)."""
     from hetero_tvm.codegen import vector_math
 
-    return getattr(vector_math, name)(x)
+    return vector_math.ACTIVATIONS[name](x)
 
 
 def image(tensor: TETensor, layout: str, extents: tuple[int, ...]) -> TETensor:
