@@ -23,7 +23,8 @@ def test_two_fragments_of_rows_a_warp(emulated, pick):
     tiles = [(4, 64, 1, 2), (4, 32, 1, 2), (4, 32, 2, 2), (4, 32, 1, 2)]
     for op, tile in zip(ops, tiles, strict=True):
         assert {"tile": tile} in points(HALF, op)
-    check_numbers(HALF, [(op, {"tile": tile}, None) for op, tile in zip(ops, tiles, strict=True)], TOLERANCE)
+    cases = [(op, {"tile": tile}, None) for op, tile in zip(ops, tiles, strict=True)]
+    check_numbers(HALF, pick(cases, 2), TOLERANCE)
 
 
 @pytest.mark.parametrize(
