@@ -39,16 +39,16 @@ def tuned(model: str, target: str, trials: int, logs: str) -> dict[str, Any]:
         sys.exit(f"{' '.join(command)} failed with status {done.returncode}: see above")
     search = json.loads(done.stdout)["search"]
     seconds = time.monotonic() - started
-    plan = api.optimize_model(api.import_model(f"zoo:{model}"), target)
-    store = api.record_store(plan, logs, use_shipped=False)
-    chosen = choose(plan.tasks, plan.machine, store)
+    optimized = api.optimize_model(api.import_model(f"zoo:{model}"), target)
+    store = api.record_store(optimized, logs, use_shipped=False)
+    chosen = choose(optimized.tasks, optimized.machine, store)
     points = {key: choice.point for key, choice in chosen.items() if choice.point is not None}
-    default, best = cycles(plan, {}), cycles(plan, points)
+    default, best = cycles(optimized, {}), cycles(optimized, points)
     return {
         "model": model,
         "target": target,
         "trials": trials,
-        "whole_model_trials": len(store.trials(WholeModel.of(plan.tasks))),
+        "whole_model_trials": len(store.trials(WholeModel.of(optimized.tasks))),
         "default": round(default),
         "tuned": round(best),
         "ratio": round(best / default, 4),
@@ -56,16 +56,16 @@ def tuned(model: str, target: str, trials: int, logs: str) -> dict[str, Any]:
         "search_seconds": round(search["elapsed"]),
         "points": {
             task.name: points[task.key]
-            for task in plan.tasks
+            for task in optimized.tasks
             if chosen[task.key].origin != "default" and task.key in points
         },
     }
 
 
-def cycles(plan: Any, points: dict[str, Any]) -> float:
+def cycles(optimized: Any, points: dict[str, Any]) -> float:
     """Cycles of all regions as a library contains them."""
-    with open_device(plan.target.spec) as device:
-        regions = compile_regions(plan.module, plan.tasks, points, plan.target)
+    with open_device(optimized.target.spec) as device:
+        regions = compile_regions(optimized.module, optimized.tasks, points, optimized.target)
         return sum(device.time(device.load(region.stream)).counters.cycles for region in regions)
 
 

@@ -15,8 +15,8 @@ from hetero_tvm.targets.registry import parse_target
 
 @functools.cache
 def built(name, target):
-    plan = api.optimize_model(api.import_model(f"zoo:{name}"), target)
-    return api.build_model(plan, use_shipped=False)
+    optimized = api.optimize_model(api.import_model(f"zoo:{name}"), target)
+    return api.build_model(optimized, use_shipped=False)
 
 
 ODD = """
@@ -120,7 +120,7 @@ def test_records_of_one_machine_serve_no_other(tmp_path):
     edge = api.optimize_model(model, "npu:edge")
     assert api.tune_model(edge, trials=6, logs=tmp_path, use_shipped=False).report.trials == 6
     for target in (f"npu:{path}", "npu:edge,bf16", "npu:mobile", "cpu"):
-        plan = api.optimize_model(model, target)
-        store = api.record_store(plan, tmp_path, use_shipped=False)
-        assert not any(store.measured(task) for task in plan.tasks), target
+        optimized = api.optimize_model(model, target)
+        store = api.record_store(optimized, tmp_path, use_shipped=False)
+        assert not any(store.measured(task) for task in optimized.tasks), target
     assert any(api.record_store(edge, tmp_path, False).measured(task) for task in edge.tasks)

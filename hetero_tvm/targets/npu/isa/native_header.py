@@ -39,7 +39,7 @@ def render() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield "// Written by hetero_tvm/targets/npu/isa/native_header.py from the declarations in isa*.py."
+    yield "// Written by hetero_tvm/targets/npu/isa/native_header.py from the declarations beside it."
     yield "#pragma once"
     yield "#include <cstddef>"
     yield "#include <cstdint>"

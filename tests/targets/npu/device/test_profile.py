@@ -13,8 +13,8 @@ CLOCK_GHZ = 0.5
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    plan = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "npu:edge")
-    return api.build_model(plan, use_shipped=False).export(tmp_path_factory.mktemp("lib"))
+    optimized = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "npu:edge")
+    return api.build_model(optimized, use_shipped=False).export(tmp_path_factory.mktemp("lib"))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,8 @@ def test_tables_for_people(library, capsys):
 
 
 def test_what_cannot_be_profiled_is_refused(library, tmp_path, capsys):
-    plan = api.optimize_model(api.import_model("zoo:bert-base-tiny"), "cpu")
-    path = api.build_model(plan).export(tmp_path)
+    optimized = api.optimize_model(api.import_model("zoo:bert-base-tiny"), "cpu")
+    path = api.build_model(optimized).export(tmp_path)
     assert profile.main([str(path)]) == 2
     assert "libraries for target cpu carry no counters" in capsys.readouterr().err
     assert npu_usage(hetero_tvm.load(path)) is None

@@ -6,18 +6,18 @@ from hetero_tvm.targets.npu.tuning.region_timer import RegionTimer
 
 
 @pytest.fixture(scope="module")
-def plan():
+def optimized():
     return api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "npu:edge")
 
 
-def test_search_by_simulated_cycles_is_never_worse_and_is_found_again(plan, tmp_path):
-    tuned = api.tune_model(plan, trials=16, logs=tmp_path, use_shipped=False)
+def test_search_by_simulated_cycles_is_never_worse_and_is_found_again(optimized, tmp_path):
+    tuned = api.tune_model(optimized, trials=16, logs=tmp_path, use_shipped=False)
     assert tuned.report.trials == 16
     assert (tmp_path / "npu-edge.jsonl").is_file()
     points = {key: choice.point for key, choice in tuned.choices.items() if choice.point is not None}
-    timer = RegionTimer(plan.module, plan.tasks, plan.target)
-    with open_device(plan.target.spec) as device:
+    timer = RegionTimer(optimized.module, optimized.tasks, optimized.target)
+    with open_device(optimized.target.spec) as device:
         assert timer.cycles(points, device) < timer.cycles({}, device)
     assert api.build_model(tuned, logs=tmp_path).check().ok
-    again = api.tune_model(plan, trials=16, logs=tmp_path, use_shipped=False)
+    again = api.tune_model(optimized, trials=16, logs=tmp_path, use_shipped=False)
     assert again.report.trials == 0 and again.report.reused > 0

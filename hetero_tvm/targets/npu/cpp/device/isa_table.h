@@ -1,4 +1,4 @@
-// Written by hetero_tvm/targets/npu/isa/native_header.py from the declarations in isa*.py.
+// Written by hetero_tvm/targets/npu/isa/native_header.py from the declarations beside it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
