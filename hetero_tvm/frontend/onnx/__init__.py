@@ -7,8 +7,8 @@
    ``widen`` (half precision becomes float32); then, until nothing changes, definitions inlined, ``fold``
    (constants, shapes, no-ops) and ``expand`` (operators whose form depends on shapes: ``recurrent`` with its
    ``cells``, ``transforms``); at last ``check`` again, for operators that nothing takes.
-3. ``relax``: Relax through TVM's importer, and our own converters (``quantized`` among them); every binding
-   bears the name of its ONNX node.
+3. ``relax``: Relax through TVM's importer and our own ``converters`` (``quantized``: those of 8-bit
+   tensors); every binding bears the name of its ONNX node.
 
 Shared: ``constants`` (weights apart from the graph), ``body`` (writes the nodes that replace one).
 """

@@ -11,8 +11,9 @@ from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.onnx.clean import clean
+from hetero_tvm.frontend.onnx.converters import fixed_extents
 from hetero_tvm.frontend.onnx.load import load_onnx, tensors
-from hetero_tvm.frontend.onnx.relax import fixed_extents, source_names, supported_operators, to_relax
+from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
 from hetero_tvm.host.tvm import IRModule, relax

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnx
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
-from hetero_tvm.frontend.onnx.body import as_text
 from hetero_tvm.frontend.onnx.check import opset_of
+from hetero_tvm.frontend.onnx.converters import CONVERTERS, Inputs, explicit_padding, static_shape
 from hetero_tvm.frontend.onnx.fold import tensor_type
 from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
 
@@ -101,13 +99,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         self.at = None
 
     def _convert_operator(
-        self, op_name: str, inputs: list[relax.Expr | None], attrs: dict[str, Any], opset: int
+        self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
         try:
-            if op_name == "Clip" and _numeric_bounds(inputs[1:3]):
-                return self.bb.normalize(_clip(inputs[0], inputs[1:3]))
-            if op_name == "Pad" and (padded := _pad(inputs, attrs)) is not None:
-                return self.bb.normalize(padded)
+            converter = CONVERTERS.get(op_name)
+            converted = converter(inputs, attrs) if converter else None
+            if converted is not None:
+                return self.bb.normalize(converted)
             if op_name in onnx_quantized.OPERATORS:
 
                 def other(name, inputs, attrs):
@@ -115,17 +113,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
                 normalize = self.bb.normalize
                 return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
-            if op_name in ("Max", "Min") and len(inputs) > 1:
-                return self.bb.normalize(_extreme(op_name, inputs))
-            if op_name == "Einsum" and (terms := _einsum_terms(attrs)) is not None:
-                return self.bb.normalize(relax.op.einsum(tuple(inputs), terms))
-            if op_name == "ScatterND" and isinstance(inputs[1], tvm.ir.GenericConst):
-                inputs = [inputs[0], _non_negative(inputs[0], inputs[1]), inputs[2]]
-                return self.bb.normalize(relax.op.scatter_nd(*inputs, _reduction(attrs)))
             if op_name == "Conv":
-                attrs = _explicit_padding(inputs[0], attrs)
-            if op_name == "Gather" and _static_shape(inputs[0]) is not None:
-                return self.bb.normalize(_gather(inputs[0], inputs[1], attrs.get("axis", 0)))
+                attrs = explicit_padding(inputs[0], attrs)
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:
             raise _Failed(self.at, error) from error
@@ -143,7 +132,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         if known is None or not known.elem_type or not isinstance(found, relax.TensorType):
             return value
         dtype = onnx_frontend.get_type(known.elem_type)
-        shape, (_, wanted) = _static_shape(value), tensor_type(known)
+        shape, (_, wanted) = static_shape(value), tensor_type(known)
         fits = shape is not None and (
             wanted is None
             or (len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True)))
@@ -169,120 +158,6 @@ def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> Mode
         f"TVM cannot convert node {node.name!r} ({node.op_type}). {reason}",
         hint="The importer does not cover this form of the operator; export the model without it.",
     )
-
-
-def _gather(data: relax.Expr, indices: relax.Expr, axis: int) -> relax.Expr:
-    """Convert a Gather to one ``take``; TVM's converter spends six bindings on negative indices."""
-    size = _static_shape(data)[axis]
-    if isinstance(indices, tvm.ir.GenericConst):
-        values = indices.value.numpy()
-        if values.size and not -size <= values.min() <= values.max() < size:
-            raise ValueError(f"an index lies outside [{-size}, {size})")
-    # "wrap" counts negative indices from the end and never reads outside the table.
-    return relax.op.take(data, indices, axis=axis, mode="wrap")
-
-
-def _numeric_bounds(bounds: list[relax.Expr | None]) -> bool:
-    """Whether the bounds of a Clip are constants."""
-    return all(
-        b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds
-    )
-
-
-def _clip(x: relax.Expr, bounds: list[relax.Expr | None]) -> relax.Expr:
-    """Convert a Clip to Relax's minimum and maximum; TVM's opaque kernels also test bounds for NaN."""
-    dtype = str(x.ty.dtype)
-    for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
-        if bound is not None:
-            x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
-    return x
-
-
-def _einsum_terms(attrs: dict[str, Any]) -> str | None:
-    """Subscripts of an Einsum with the result's letters written out; None for ellipses, which TVM takes."""
-    equation = as_text(attrs["equation"]).replace(" ", "")
-    if "." in equation:
-        return None
-    if "->" in equation:
-        return equation
-    return f"{equation}->" + "".join(sorted(x for x in set(equation) - {","} if equation.count(x) == 1))
-
-
-def _non_negative(data: relax.Expr, indices: relax.Expr) -> relax.Expr:
-    """Constant indices of a scatter, counted from the beginning.
-
-    TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
-    """
-    values = indices.value.numpy()
-    extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
-    if values.size and not ((values >= -extents) & (values < extents)).all():
-        raise ValueError("an index lies outside the tensor")
-    return relax.const(np.where(values < 0, values + extents, values))
-
-
-def _reduction(attrs: dict[str, Any]) -> str:
-    """Relax's name of a scatter's reduction."""
-    name = as_text(attrs.get("reduction", "none"))
-    return "update" if name == "none" else name
-
-
-def _extreme(op_name: str, inputs: list[relax.Expr]) -> relax.Expr:
-    """Convert a Max or Min of several tensors pairwise; TVM's converter stacks broadcast copies to reduce."""
-    step = relax.op.maximum if op_name == "Max" else relax.op.minimum
-    result = inputs[0]
-    for value in inputs[1:]:
-        result = step(result, value)
-    return result
-
-
-def _pad(inputs: list[relax.Expr | None], attrs: dict[str, Any]) -> relax.Expr | None:
-    """Convert a Pad with a constant to Relax's; None for other forms.  TVM's is an opaque kernel."""
-    x, *given = inputs
-    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
-    pads, value, axes = (arrays + [None] * 3)[:3]
-    if as_text(attrs.get("mode", "constant")) != "constant" or pads is None or pads.min(initial=0) < 0:
-        return None
-    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
-        return None
-    rank = len(x.ty.shape)
-    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
-    width = np.zeros((rank, 2), "int64")
-    width[list(axes)] = pads.reshape(2, -1).T
-    constant = 0.0 if value is None else float(value.reshape(()))
-    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
-
-
-def _explicit_padding(x: relax.Expr, attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a convolution with ``auto_pad`` as numbers; TVM pads the input with an opaque kernel."""
-    mode = as_text(attrs.get("auto_pad", "NOTSET"))
-    shape = _static_shape(x)
-    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
-        return attrs
-    kernel, spatial = attrs["kernel_shape"], shape[2:]
-    strides, dilations = (attrs.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
-    before, after = [], []
-    for extent, taps, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        reach = dilation * (taps - 1) + 1
-        total = max(0, (-(-extent // stride) - 1) * stride + reach - extent)
-        less, more = total // 2, total - total // 2
-        before.append(less if mode == "SAME_UPPER" else more)
-        after.append(more if mode == "SAME_UPPER" else less)
-    return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
-
-
-def _static_shape(value: relax.Expr) -> tuple[int, ...] | None:
-    """Dimensions of a tensor as numbers, or None when one is unknown."""
-    ty = getattr(value, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return fixed_extents(ty.shape.values)
-
-
-def fixed_extents(values: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Values of a Relax shape as numbers; None when there are none, or when one is symbolic."""
-    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
-        return None
-    return tuple(int(dim) for dim in values)
 
 
 # ---- names ---------------------------------------------------------------------------------

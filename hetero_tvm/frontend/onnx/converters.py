@@ -1,0 +1,150 @@
+"""Our own converters of ONNX operators to Relax, where TVM's write opaque kernels or many bindings.
+
+A converter takes the inputs and attributes of a node; it gives None for forms that TVM's converter takes.
+A new one is one function and one entry in ``CONVERTERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.frontend.onnx.body import as_text
+from hetero_tvm.host.tvm import Expr, relax, tvm
+
+Inputs = Sequence["Expr | None"]
+"""Inputs of a node in order; None for those that are left out."""
+
+
+def _gather(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """One ``take``; TVM's converter spends six bindings on negative indices."""
+    data, indices = inputs[0], inputs[1]
+    shape, axis = static_shape(data), attrs.get("axis", 0)
+    if shape is None:
+        return None
+    size = shape[axis]
+    if isinstance(indices, tvm.ir.GenericConst):
+        values = indices.value.numpy()
+        if values.size and not -size <= values.min() <= values.max() < size:
+            raise ValueError(f"an index lies outside [{-size}, {size})")
+    # "wrap" counts negative indices from the end and never reads outside the table.
+    return relax.op.take(data, indices, axis=axis, mode="wrap")
+
+
+def _clip(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Relax's minimum and maximum, for constant bounds; TVM's opaque kernels also test bounds for NaN."""
+    x, bounds = inputs[0], inputs[1:3]
+    known = (b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds)
+    if not all(known):
+        return None
+    dtype = str(x.ty.dtype)
+    for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
+        if bound is not None:
+            x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
+    return x
+
+
+def _einsum(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Relax's einsum with the result's letters written out; TVM's converter takes ellipses."""
+    equation = as_text(attrs["equation"]).replace(" ", "")
+    if "." in equation:
+        return None
+    if "->" not in equation:
+        once = sorted(x for x in set(equation) - {","} if equation.count(x) == 1)
+        equation = f"{equation}->{''.join(once)}"
+    return relax.op.einsum(tuple(inputs), equation)
+
+
+def _scatter_nd(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Scatter by constant indices, counted from the beginning.
+
+    TVM's converter writes seven bindings for that, behind which nobody sees that they are known.
+    """
+    data, indices, updates = inputs[0], inputs[1], inputs[2]
+    if not isinstance(indices, tvm.ir.GenericConst):
+        return None
+    values = indices.value.numpy()
+    extents = np.array([int(dim) for dim in data.ty.shape][: values.shape[-1]], values.dtype)
+    if values.size and not ((values >= -extents) & (values < extents)).all():
+        raise ValueError("an index lies outside the tensor")
+    places = relax.const(np.where(values < 0, values + extents, values))
+    reduction = as_text(attrs.get("reduction", "none"))
+    return relax.op.scatter_nd(data, places, updates, "update" if reduction == "none" else reduction)
+
+
+def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
+    """Converter of a Max or Min of several tensors; TVM's stacks broadcast copies and reduces them."""
+
+    def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+        if len(inputs) < 2:
+            return None
+        result = inputs[0]
+        for value in inputs[1:]:
+            result = step(result, value)
+        return result
+
+    return convert
+
+
+def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Relax's own pad, with a constant; TVM's converter writes an opaque kernel."""
+    x, *given = inputs
+    arrays = [g.value.numpy() if isinstance(g, tvm.ir.GenericConst) else None for g in given]
+    pads, value, axes = (arrays + [None] * 3)[:3]
+    if as_text(attrs.get("mode", "constant")) != "constant" or pads is None or pads.min(initial=0) < 0:
+        return None
+    if any(g is not None and a is None for g, a in zip(given, arrays, strict=True)):
+        return None
+    rank = len(x.ty.shape)
+    axes = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    width = np.zeros((rank, 2), "int64")
+    width[list(axes)] = pads.reshape(2, -1).T
+    constant = 0.0 if value is None else float(value.reshape(()))
+    return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
+
+
+def explicit_padding(x: Expr, attrs: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a convolution with ``auto_pad`` as numbers; TVM pads the input with an opaque kernel."""
+    mode = as_text(attrs.get("auto_pad", "NOTSET"))
+    shape = static_shape(x)
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
+        return attrs
+    kernel, spatial = attrs["kernel_shape"], shape[2:]
+    strides, dilations = (attrs.get(name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    before, after = [], []
+    for extent, taps, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
+        reach = dilation * (taps - 1) + 1
+        total = max(0, (-(-extent // stride) - 1) * stride + reach - extent)
+        less, more = total // 2, total - total // 2
+        before.append(less if mode == "SAME_UPPER" else more)
+        after.append(more if mode == "SAME_UPPER" else less)
+    return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
+
+
+CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
+    "Clip": _clip,
+    "Einsum": _einsum,
+    "Gather": _gather,
+    "Max": _pairwise(relax.op.maximum),
+    "Min": _pairwise(relax.op.minimum),
+    "Pad": _pad,
+    "ScatterND": _scatter_nd,
+}
+"""Operator -> our converter."""
+
+
+def static_shape(value: Expr) -> tuple[int, ...] | None:
+    """Dimensions of a tensor as numbers, or None when one is unknown."""
+    ty = getattr(value, "ty", None)
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    return fixed_extents(ty.shape.values)
+
+
+def fixed_extents(values: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """Values of a Relax shape as numbers; None when there are none, or when one is symbolic."""
+    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
+        return None
+    return tuple(int(dim) for dim in values)

@@ -1,0 +1,97 @@
+"""Our own converters: plain operators instead of kernels, equal to the reference."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend import import_model, import_onnx
+from hetero_tvm.reference import compare, run_reference, sample_inputs
+from tests.frontend.onnx.helpers import add_weight, bindings, run_tvm, text_model
+
+
+def test_gather_counts_negative_indices_from_the_end():
+    source = text_model("g (int64[2,2] i) => (float[2,2,3] y) { y = Gather(w, i) }")
+    add_weight(source, "w", np.arange(12, dtype=np.float32).reshape(4, 3))
+    model = import_onnx(source)
+    assert len(bindings(model)) == 1
+    inputs = {"i": np.array([[0, -1], [3, -4]])}
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+def test_known_indices_of_a_scatter_stay_known():
+    model = text_model(
+        """scatter (float[4, 2] x, float[2, 2] u) => (float[4, 2] y) <int64[2, 1] i = {3, -4}> {
+            y = ScatterND(x, i, u) }"""
+    )
+    imported = import_model(model)
+    assert len(bindings(imported)) == 1
+    inputs = {"x": np.zeros((4, 2), np.float32), "u": np.ones((2, 2), np.float32)}
+    (y,) = run_tvm(imported, inputs)
+    assert y[:, 0].tolist() == [1, 0, 0, 1]
+    onnx_model = text_model(
+        """scatter (float[4, 2] x, float[1, 2] u) => (float[4, 2] y) <int64[1, 1] i = {4}> {
+            y = ScatterND(x, i, u) }"""
+    )
+    with pytest.raises(ModelError, match="an index lies outside the tensor"):
+        import_model(onnx_model)
+
+
+def test_clip_is_two_plain_operators():
+    model = import_onnx(text_model("g (float[8] x) => (float[8] y) { y = Clip(x, lo, hi) }"
+                                   .replace("{", "<float lo = {-1.0}, float hi = {0.5}> {")))  # fmt: skip
+    assert [binding.value.op.name for binding in bindings(model)] == ["relax.maximum", "relax.minimum"]
+    inputs = {"x": np.linspace(-3, 3, 8, dtype=np.float32)}
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize("equation", ["bij, bkj -> bik", "bij,bkj", "...ij,...kj->...ik"])
+def test_einsum_is_one_operator(equation):
+    operator = f'Einsum<equation="{equation}">'
+    text = f"g (float[2, 3, 4] a, float[2, 5, 4] b) => (float[N, M, K] y) {{ y = {operator}(a, b) }}"
+    model = import_onnx(text_model(text))
+    names = [b.value.op.name for b in bindings(model) if hasattr(b.value, "op")]
+    assert names == (["relax.einsum"] if "." not in equation else ["relax.call_tir"])
+    generator = np.random.default_rng(0)
+    inputs = {s.name: generator.standard_normal(s.shape).astype("float32") for s in model.signature.inputs}
+    expected = np.einsum(equation.replace(" ", ""), *inputs.values())
+    np.testing.assert_allclose(run_tvm(model, inputs)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator, numpy", [("Max", np.maximum), ("Min", np.minimum)])
+def test_extremes_of_tensors_are_plain_operators(operator, numpy):
+    text = f"g (float[2, 3] a, float[3] b, float[1, 1] c) => (float[2, 3] y) {{ y = {operator}(a, b, c) }}"
+    model = import_onnx(text_model(text))
+    names = [b.value.op.name for b in bindings(model) if hasattr(b.value, "op")]
+    assert names == ["relax.maximum" if operator == "Max" else "relax.minimum"] * 2
+    generator = np.random.default_rng(0)
+    inputs = {s.name: generator.standard_normal(s.shape).astype("float32") for s in model.signature.inputs}
+    a, b, c = inputs.values()
+    np.testing.assert_array_equal(run_tvm(model, inputs)[0], numpy(numpy(a, b), c))
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+def test_automatic_padding_of_convolutions(mode):
+    """It becomes padding of the convolution, not a kernel of its own."""
+    height, width = (4, 6) if mode.startswith("SAME") else (3, 4)
+    attributes = f'auto_pad = "{mode}", strides = [2, 1], dilations = [1, 2], kernel_shape = [3, 2]'
+    body = (
+        f"g (float[1,2,7,6] x, float[3,2,3,2] w) => (float[1,3,{height},{width}] y) "
+        f"{{ y = Conv<{attributes}>(x, w) }}"
+    )
+    model = import_model(text_model(body))
+    assert "call_tir" not in str(model.module["main"])
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize("value", ["0", "-2.5"])
+def test_constant_pad(value):
+    body = (
+        "g (float[2,3,4] x) => (float[2,6,5] y) "
+        "{ p = Constant<value = int64[6] {0, 1, 1, 0, 2, 0}>() "
+        f"v = Constant<value = float {{{value}}}>() y = Pad(x, p, v) }}"
+    )
+    model = import_model(text_model(body))
+    assert "call_tir" not in str(model.module["main"])
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
