@@ -48,16 +48,16 @@ class CudaConv2dSpace(TiledProductSpace):
         return oversized(op)
 
     def problem(self, op: Conv2d, machine: GpuModel) -> Problem:
-        element = element_of(op, machine)
+        element = element_of(op.dtype, machine)
         length = reduction(op, element.size)
         cores = bool(element.mma)
         return Problem(pixels(op), columns(op), length, element.size, cores, batch=op.groups)
 
     def emit(self, op: Conv2d, point: Point, machine: GpuModel) -> PrimFunc:
-        return conv2d(op, Tile.of(point["tile"]), element_of(op, machine))
+        return conv2d(op, Tile.of(point["tile"]), element_of(op.dtype, machine))
 
     def pack(self, op: Conv2d, point: Point, machine: GpuModel) -> dict[int, Packer]:
-        tile, element = Tile.of(point["tile"]), element_of(op, machine)
+        tile, element = Tile.of(point["tile"]), element_of(op.dtype, machine)
         return {1: lambda w: packed(w, op, tile, element)}
 
     def features(self, op: Conv2d, point: Point, machine: GpuModel) -> list[float]:

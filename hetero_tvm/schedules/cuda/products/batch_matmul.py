@@ -49,12 +49,12 @@ class CudaBatchMatmulSpace(TiledProductSpace):
         return oversized(op)
 
     def problem(self, op: BatchMatmul, machine: GpuModel) -> Problem:
-        element = element_of(op, machine)
+        element = element_of(op.dtype, machine)
         cores, across = bool(element.mma), not _along(op)
         return Problem(op.m, op.n, op.k, element.size, cores, batch=op.batch, across=across)
 
     def emit(self, op: BatchMatmul, point: Point, machine: GpuModel) -> PrimFunc:
-        return _kernel(op, Tile.of(point["tile"]), element_of(op, machine))
+        return _kernel(op, Tile.of(point["tile"]), element_of(op.dtype, machine))
 
 
 def _along(op: BatchMatmul) -> bool:

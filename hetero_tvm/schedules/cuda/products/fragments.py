@@ -8,7 +8,6 @@ In bytes the fragments of all tensor-core types are the same: 16 rows (or 8 colu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.gpu import GpuModel
@@ -64,9 +63,9 @@ def element_for(dtype: str, features: tuple[str, ...]) -> Element | None:
     return ELEMENTS[name] if name else None
 
 
-def element_of(op: Any, machine: GpuModel) -> Element:
-    """The way ``machine`` multiplies the values of an operator that a space has not refused."""
-    element = element_for(op.dtype, machine.features)
+def element_of(dtype: str, machine: GpuModel) -> Element:
+    """The way ``machine`` multiplies values of a dtype that a space has not refused."""
+    element = element_for(dtype, machine.features)
     assert element is not None  # refused otherwise
     return element
 

@@ -41,14 +41,14 @@ class CudaGatedMatmulSpace(TiledProductSpace):
         return oversized(op)
 
     def problem(self, op: GatedMatmul, machine: GpuModel) -> Problem:
-        element = element_of(op, machine)
+        element = element_of(op.dtype, machine)
         return Problem(op.m, 2 * whole(op.n, _STRIPE), op.k, element.size, bool(element.mma))
 
     def emit(self, op: GatedMatmul, point: Point, machine: GpuModel) -> PrimFunc:
-        return _kernel(op, Tile.of(point["tile"]), element_of(op, machine))
+        return _kernel(op, Tile.of(point["tile"]), element_of(op.dtype, machine))
 
     def pack(self, op: GatedMatmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
-        tile, element = Tile.of(point["tile"]), element_of(op, machine)
+        tile, element = Tile.of(point["tile"]), element_of(op.dtype, machine)
         return {1: lambda w: packed(_striped(w, op.n), tile, element)}
 
 

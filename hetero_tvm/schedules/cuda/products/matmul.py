@@ -37,7 +37,7 @@ class CudaMatmulSpace(TiledProductSpace):
         return oversized(op)
 
     def problem(self, op: Matmul, machine: GpuModel) -> Problem:
-        element = element_of(op, machine)
+        element = element_of(op.dtype, machine)
         return Problem(op.m, op.n, op.k, element.size, bool(element.mma))
 
     def knobs(self, op: Matmul, machine: GpuModel) -> tuple[Knob, ...]:
@@ -55,10 +55,10 @@ class CudaMatmulSpace(TiledProductSpace):
         return {"tile": tile.choice, "splits": splits}
 
     def emit(self, op: Matmul, point: Point, machine: GpuModel) -> PrimFunc:
-        return matmul(op, Tile.of(point["tile"]), element_of(op, machine), point["splits"])
+        return matmul(op, Tile.of(point["tile"]), element_of(op.dtype, machine), point["splits"])
 
     def pack(self, op: Matmul, point: Point, machine: GpuModel) -> dict[int, Packer]:
-        tile, element = Tile.of(point["tile"]), element_of(op, machine)
+        tile, element = Tile.of(point["tile"]), element_of(op.dtype, machine)
         return {1: lambda w: packed(w, tile, element)}
 
     def features(self, op: Matmul, point: Point, machine: GpuModel) -> list[float]:

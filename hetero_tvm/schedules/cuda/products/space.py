@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 from hetero_tvm.machines.gpu import GpuModel
-from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.batch_matmul import BatchMatmul
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda.products.tiles import Problem, Tile, choices, features_of, tiles
+
+ProductOp = Matmul | GatedMatmul | BatchMatmul | Conv2d
 
 
 class TiledProductSpace(DesignSpace):
@@ -19,14 +23,14 @@ class TiledProductSpace(DesignSpace):
     """
 
     @abstractmethod
-    def problem(self, op: Any, machine: GpuModel) -> Problem:
+    def problem(self, op: ProductOp, machine: GpuModel) -> Problem:
         """The product that ``op`` is."""
 
-    def knobs(self, op: FusedOp, machine: GpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: ProductOp, machine: GpuModel) -> tuple[Knob, ...]:
         return (Knob("tile", choices(tiles(self.problem(op, machine), machine))),)
 
-    def default(self, op: FusedOp, machine: GpuModel) -> Point:
+    def default(self, op: ProductOp, machine: GpuModel) -> Point:
         return {"tile": tiles(self.problem(op, machine), machine)[0].choice}
 
-    def features(self, op: FusedOp, point: Point, machine: GpuModel) -> list[float]:
+    def features(self, op: ProductOp, point: Point, machine: GpuModel) -> list[float]:
         return features_of(self.problem(op, machine), Tile.of(point["tile"]), machine)
