@@ -7,6 +7,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.emit import Kernel
 
@@ -21,17 +22,17 @@ class RowSpace(DesignSpace):
         """Independent rows that chunks are made of."""
         return op.rows
 
-    def traffic(self, op: Any) -> int:
+    def traffic(self, op: FusedOp) -> int:
         """Bytes that tell whether other threads are worth waking."""
         return op.nbytes
 
-    def knobs(self, op: Any, machine: CpuModel) -> tuple[Knob, ...]:
+    def knobs(self, op: FusedOp, machine: CpuModel) -> tuple[Knob, ...]:
         """1 chunk (no launch), one per thread, and a few more."""
         rows = self.row_count(op, machine)
         choices = sorted({min(rows, c) for c in (1, machine.threads, 4 * machine.threads)})
         return (Knob("chunks", tuple(choices)),)
 
-    def default(self, op: Any, machine: CpuModel) -> Point:
+    def default(self, op: FusedOp, machine: CpuModel) -> Point:
         few = self.traffic(op) < _LAUNCH_WORTH
         return {"chunks": 1 if few else min(self.row_count(op, machine), machine.threads)}
 
