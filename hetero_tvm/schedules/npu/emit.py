@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, T, tirx
-from hetero_tvm.schedules.emit import FunctionBuilder
-from hetero_tvm.schedules.npu.tiles import Extent
+from hetero_tvm.schedules.emit import FunctionBuilder, Index
 
-Index = Callable[..., Sequence[Extent]]
+IndexMap = Callable[..., Sequence[Index]]
 """Indices of an element by the loops of an instruction."""
 DRAM = "global"
 L1, L0A, L0B, L0C, UB = (f"global.{name}" for name in ("l1", "l0a", "l0b", "l0c", "ub"))
@@ -38,7 +37,7 @@ class At:
     """A strided region: the element of ``buffer`` that an instruction touches at each of its loops."""
 
     buffer: Buffer
-    index: Index
+    index: IndexMap
 
 
 Source = At | float
@@ -56,7 +55,7 @@ class Kernel(FunctionBuilder):
         return T.alloc_buffer(tuple(shape), dtype, scope=scope)
 
     @contextmanager
-    def loop(self, extent: Extent, buffers: int = 1) -> Iterator[Expr]:
+    def loop(self, extent: Index, buffers: int = 1) -> Iterator[Expr]:
         """Tiles in turn; ``buffers`` versions of what the body allocates let iterations overlap."""
         with T.serial(0, extent, annotations={"npu.buffers": buffers}) as i:
             yield i
@@ -64,23 +63,23 @@ class Kernel(FunctionBuilder):
     # instructions ------------------------------------------------------------------------------
     @contextmanager
     def _nest(
-        self, op: str, extents: Sequence[Extent], fields: Mapping[str, Any] | None = None
+        self, op: str, extents: Sequence[Index], fields: Mapping[str, Any] | None = None
     ) -> Iterator[list[Expr]]:
         marks = {"npu.op": op, "npu.loops": len(extents), "npu.fields": dict(fields or {})}
         with ExitStack() as stack:
             frames = [T.serial(0, extents[0], annotations=marks), *(T.serial(0, e) for e in extents[1:])]
             yield [stack.enter_context(frame) for frame in frames]
 
-    def _copy(self, op: str, extents: Sequence[Extent], dst: At, src: At) -> None:
+    def _copy(self, op: str, extents: Sequence[Index], dst: At, src: At) -> None:
         with self._nest(op, extents) as i:
             T.buffer_store(dst.buffer, src.buffer[tuple(src.index(*i))], list(dst.index(*i)))
 
-    def load(self, extents: Sequence[Extent], dst: At, src: At) -> None:
+    def load(self, extents: Sequence[Index], dst: At, src: At) -> None:
         """DRAM -> L1 or UB."""
         self._copy("load", extents, dst, src)
 
     def load_padded(
-        self, extents: Sequence[Extent], dst: At, src: At, inside: Index, fill: float = 0.0
+        self, extents: Sequence[Index], dst: At, src: At, inside: IndexMap, fill: float = 0.0
     ) -> None:
         """DRAM -> L1 or UB, where the conditions ``inside`` hold (one loop each); ``fill`` elsewhere."""
         dtype = str(src.buffer.dtype)
@@ -91,14 +90,14 @@ class Kernel(FunctionBuilder):
 
     def gather(
         self,
-        extents: Sequence[Extent],
+        extents: Sequence[Index],
         dst: At,
         indices: Buffer,
         table: Buffer,
-        first: Extent,
+        first: Index,
         pitch: int,
         rows: int,
-        skip: Extent = 0,
+        skip: Index = 0,
     ) -> None:
         """Rows of a flat ``table`` in DRAM -> L1 or UB, loops (row, element): row r begins at element
         ``first + indices[skip + r] * pitch``; ``indices`` is an int32 buffer in UB, each from 0 to
@@ -108,26 +107,26 @@ class Kernel(FunctionBuilder):
             value = table[(first + indices[(skip + i,)] * pitch + j,)]
             T.buffer_store(dst.buffer, value, list(dst.index(i, j)))
 
-    def fill(self, extents: Sequence[Extent], dst: At, value: float) -> None:
+    def fill(self, extents: Sequence[Index], dst: At, value: float) -> None:
         """A constant into UB."""
         self.unary("copy", extents, dst, float(value))
 
-    def store(self, extents: Sequence[Extent], dst: At, src: At) -> None:
+    def store(self, extents: Sequence[Index], dst: At, src: At) -> None:
         """UB -> DRAM or L1."""
         self._copy("store", extents, dst, src)
 
-    def move(self, extents: Sequence[Extent], dst: At, src: At) -> None:
+    def move(self, extents: Sequence[Index], dst: At, src: At) -> None:
         """L1 -> L0A or L0B."""
         self._copy("move", extents, dst, src)
 
-    def fill_operand(self, extents: Sequence[Extent], dst: At, value: float, via: Buffer) -> None:
+    def fill_operand(self, extents: Sequence[Index], dst: At, value: float, via: Buffer) -> None:
         """A constant into L0A or L0B: a move of nothing but padding, from a buffer in L1."""
         dtype = str(dst.buffer.dtype)
         with self._nest("move", extents, {"fill": _bits(value, dtype)}) as i:
             never = tirx.if_then_else(i[0] < 0, via[(0,) * len(via.shape)], tirx.const(value, dtype))
             T.buffer_store(dst.buffer, never, list(dst.index(*i)))
 
-    def mmad(self, extents: Sequence[Extent], c: At, a: At, b: At, first: Expr | bool) -> None:
+    def mmad(self, extents: Sequence[Index], c: At, a: At, b: At, first: Expr | bool) -> None:
         """``c[m, n] += a[m, k] * b[k, n]``, from zero when ``first``; loops (m, n, k)."""
         with self._nest("mmad", extents, {"first": first}) as (i, j, r):
             at = list(c.index(i, j, r))
@@ -140,7 +139,7 @@ class Kernel(FunctionBuilder):
             )
             T.buffer_store(c.buffer, start + product, at)
 
-    def im2col(self, extents: Sequence[Extent], dst: At, image: At, geometry: Mapping[str, Any]) -> None:
+    def im2col(self, extents: Sequence[Index], dst: At, image: At, geometry: Mapping[str, Any]) -> None:
         """Patches of an image [rows, width, channels] in L1 -> L0A, loops (pixel, tap element).
 
         ``geometry``: the instruction's fields; those that vary (m_start, pad_top, height) may be
@@ -161,7 +160,7 @@ class Kernel(FunctionBuilder):
 
     def move_out(
         self,
-        extents: Sequence[Extent],
+        extents: Sequence[Index],
         dst: At,
         c: At,
         *,
@@ -204,7 +203,7 @@ class Kernel(FunctionBuilder):
             T.buffer_store(dst.buffer, _cast(value, dtype), list(dst.index(*i)))
 
     def unary(
-        self, op: str, extents: Sequence[Extent], dst: At, src: Source, mul: float = 1.0, add: float = 0.0
+        self, op: str, extents: Sequence[Index], dst: At, src: Source, mul: float = 1.0, add: float = 0.0
     ) -> None:
         """``dst = op(mul * src + add)``; an immediate source with ``copy`` fills."""
         if not isinstance(src, At):
@@ -218,13 +217,13 @@ class Kernel(FunctionBuilder):
                 value = tirx.const(mul, "float32")
             self._write(dst, i, _UNARY[op](value))
 
-    def binary(self, op: str, extents: Sequence[Extent], dst: At, a: Source, b: Source) -> None:
+    def binary(self, op: str, extents: Sequence[Index], dst: At, a: Source, b: Source) -> None:
         """``dst = op(a, b)``; one of the sources may be an immediate."""
         fields: dict[str, Any] = {"op": op}
         with self._nest("vbinary", extents, _with_immediates(fields, (a, b))) as i:
             self._write(dst, i, _BINARY[op](self._read(a, i), self._read(b, i)))
 
-    def ternary(self, op: str, extents: Sequence[Extent], dst: At, a: Source, b: Source, c: Source) -> None:
+    def ternary(self, op: str, extents: Sequence[Index], dst: At, a: Source, b: Source, c: Source) -> None:
         """muladd: a * b + c; submul: (a - b) * c; add3; select: a != 0 ? b : c."""
         fields: dict[str, Any] = {"op": op}
         with self._nest("vternary", extents, _with_immediates(fields, (a, b, c))) as i:
@@ -233,7 +232,7 @@ class Kernel(FunctionBuilder):
     def reduce(
         self,
         op: str,
-        extents: Sequence[Extent],
+        extents: Sequence[Index],
         axes: Sequence[int],
         dst: At,
         src: At,

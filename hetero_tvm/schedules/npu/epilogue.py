@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent
 
 Steps = Sequence[str]
 GATE = "gate"
@@ -86,7 +86,7 @@ class Operands:
 
 
 def apply(
-    k: Kernel, steps: Steps, tile: Buffer, extents: Sequence[Extent], dtype: str, operands: Operands
+    k: Kernel, steps: Steps, tile: Buffer, extents: Sequence[Index], dtype: str, operands: Operands
 ) -> None:
     """Emit the remaining steps, in place on ``tile`` in the unified buffer."""
     shape = [int(e) for e in tile.shape]
@@ -116,19 +116,19 @@ class Activation:
     temporaries : tiles that it needs beside ``x``.
     """
 
-    emit: Callable[[Kernel, Sequence[Extent], At, Sequence[At]], None]
+    emit: Callable[[Kernel, Sequence[Index], At, Sequence[At]], None]
     passes: float = 0.0
     transcendental: bool = True
     temporaries: int = 0
 
 
-def _gelu_erf(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
+def _gelu_erf(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("erf", n, t[0], x, mul=math.sqrt(0.5))
     k.unary("copy", n, x, x, mul=0.5)
     k.ternary("muladd", n, x, x, t[0], x)
 
 
-def _gelu_tanh(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
+def _gelu_tanh(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     """x / 2 * (1 + tanh(y)) = x * sigmoid(2 y), where y = c * (x + a x^3) = x * (c a x^2 + c).
 
     The square of a large activation would overflow float16, so it is taken at a quarter: the sigmoid is
@@ -142,17 +142,17 @@ def _gelu_tanh(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
     k.binary("mul", n, x, x, t[0])
 
 
-def _silu(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
+def _silu(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("sigmoid", n, t[0], x)
     k.binary("mul", n, x, x, t[0])
 
 
-def _quick_gelu(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
+def _quick_gelu(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("sigmoid", n, t[0], x, mul=1.702)
     k.binary("mul", n, x, x, t[0])
 
 
-def _relu6(k: Kernel, n: Sequence[Extent], x: At, t: Sequence[At]) -> None:
+def _relu6(k: Kernel, n: Sequence[Index], x: At, t: Sequence[At]) -> None:
     k.unary("relu", n, x, x)
     k.binary("min", n, x, x, 6.0)
 

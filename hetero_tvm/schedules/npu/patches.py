@@ -7,8 +7,9 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent, greatest, least
+from hetero_tvm.schedules.npu.tiles import greatest, least
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Image:
 
     height: int
     width: int
-    channels: Extent
+    channels: Index
     kernel: tuple[int, int] = (1, 1)
     strides: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
@@ -37,7 +38,7 @@ class Image:
     pitch: int = 0
 
     @classmethod
-    def of(cls, conv: Conv2d, channels: Extent | None = None, pitch: int = 0) -> Image:
+    def of(cls, conv: Conv2d, channels: Index | None = None, pitch: int = 0) -> Image:
         """The image that a convolution reads, or ``channels`` of its channels."""
         return cls(
             conv.height,
@@ -51,7 +52,7 @@ class Image:
             pitch,
         )
 
-    def fields(self, rows: Extent, pad_top: Extent, pixel_bytes: int) -> dict[str, Any]:
+    def fields(self, rows: Index, pad_top: Index, pixel_bytes: int) -> dict[str, Any]:
         """Fields of ``im2col`` for ``rows`` rows of the image with ``pad_top`` rows of padding above them and
         ``pixel_bytes`` from pixel to pixel."""
         row_pitch = pixel_bytes * self.width
@@ -77,11 +78,11 @@ class Image:
         self,
         k: Kernel,
         dst: Buffer,
-        box: tuple[Extent, Extent],
-        pixel: Extent,
-        element: Extent,
+        box: tuple[Index, Index],
+        pixel: Index,
+        element: Index,
         held: Buffer,
-        channel: Extent = 0,
+        channel: Index = 0,
     ) -> None:
         """Copy a box of the patch matrix, from row ``pixel`` and column ``element`` on, into ``dst`` in L0A.
 
@@ -103,7 +104,7 @@ class Image:
         }
         rank, width = len(held.shape), self.width
 
-        def index(y: Extent, x: Extent, q: Extent) -> tuple[Extent, ...]:
+        def index(y: Index, x: Index, q: Index) -> tuple[Index, ...]:
             if rank == 4:
                 return (0, low + y, x, channel + q)
             return (*(0,) * (rank - 2), (low + y) * width + x, channel + q)

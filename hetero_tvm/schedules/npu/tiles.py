@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 
-from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.host.tvm import tirx
+from hetero_tvm.schedules.emit import Index
 
-Extent = int | Expr
-"""A plain number, or an expression of the loops."""
 ISSUE = 12
 """Cycles that an instruction costs its queue beyond its work: its own issue and its flags'."""
 
@@ -25,22 +24,22 @@ def round_up(a: int, b: int) -> int:
     return -(-a // b) * b
 
 
-def tile_count(total: Extent, size: int) -> Extent:
+def tile_count(total: Index, size: int) -> Index:
     """Number of tiles of ``size`` that cover ``total``."""
     return (total + size - 1) // size
 
 
-def least(a: Extent, b: Extent) -> Extent:
+def least(a: Index, b: Index) -> Index:
     """The smaller of two extents."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
 
 
-def greatest(a: Extent, b: Extent) -> Extent:
+def greatest(a: Index, b: Index) -> Index:
     """The larger of two extents."""
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.max(a, b)
 
 
-def extent_at(total: Extent, size: int, index: Extent) -> Extent:
+def extent_at(total: Index, size: int, index: Index) -> Index:
     """Elements of tile ``index`` when ``total`` is cut into tiles of ``size``: fewer in the last one."""
     if isinstance(total, int):
         if total % size == 0:

@@ -34,11 +34,12 @@ from dataclasses import dataclass
 from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.attention import Attention, Heads
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.attention.masks import MASKED, Masks
 from hetero_tvm.schedules.npu.attention.tiles import Tiles, sums_at
 from hetero_tvm.schedules.npu.attention.walk import Step, Walk
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at, round_up, tile_count
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at, round_up, tile_count
 
 _NO_WEIGHT = 1e-30
 """A number below any sum of weights."""
@@ -130,7 +131,7 @@ class AttentionEmitter:
             if not self.value_held:
                 self.value_l1 = k.alloc(L1, (t.block, op.values), self.dtype)
 
-    def _rows(self, step: Step) -> Extent:
+    def _rows(self, step: Step) -> Index:
         """Rows of the score matrix in this step."""
         return step.high if self.t.heads == 1 else self.t.rows
 
@@ -148,7 +149,7 @@ class AttentionEmitter:
             source = own
         k.move(box, At(self.queries, lambda h, i, j: (h * t.tq + i, j)), source)
 
-    def _load(self, it: Extent, n: Extent, step: Step, place: _Place, own: Buffer, width: int) -> None:
+    def _load(self, it: Index, n: Index, step: Step, place: _Place, own: Buffer, width: int) -> None:
         """Load a block of keys or values to L1."""
         k, t = self.k, self.t
         source = _head(place, step.batch, step.kv_head, step.first)
@@ -159,7 +160,7 @@ class AttentionEmitter:
         with k.when(self.walk.loads(it, n)):
             k.load((whole, width), At(own, lambda i, j: (step.kv_turn, step.first + i, j)), source)
 
-    def _in_l1(self, step: Step, place: _Place, own: Buffer | None, row: Extent) -> At:
+    def _in_l1(self, step: Step, place: _Place, own: Buffer | None, row: Index) -> At:
         """Region in L1 of the keys or values of a block, from ``row`` on."""
         if own is None:
             return _head(place, step.batch, step.kv_head, step.first + row)
@@ -167,7 +168,7 @@ class AttentionEmitter:
             return At(own, lambda i, j: (row + i, j))
         return At(own, lambda i, j: (step.kv_turn, step.first + row + i, j))
 
-    def _score(self, it: Extent, n: Extent) -> None:
+    def _score(self, it: Index, n: Index) -> None:
         """Compute scores into the accumulators."""
         op, t, k = self.op, self.t, self.k
         d = op.head_dim
@@ -186,7 +187,7 @@ class AttentionEmitter:
             queries = At(self.queries, lambda i, j, r: (i, r))
             k.mmad((rows, some, d), into, queries, At(b0, lambda i, j, r: (j, r)), True)
 
-    def _softmax(self, it: Extent, n: Extent) -> None:
+    def _softmax(self, it: Index, n: Index) -> None:
         """Turn the scores in the accumulators into weights in L1, still to be divided by their sum."""
         op, t, k = self.op, self.t, self.k
         step = self.walk.step(it, n)
@@ -223,7 +224,7 @@ class AttentionEmitter:
             part = At(self.weights, lambda i, j: (i, p * t.tk + j))
             k.store((rows, extent_at(wide, t.tk, p)), At(self.weights_l1, lambda i, j: (p, i, j)), part)
 
-    def _weigh(self, it: Extent, n: Extent) -> None:
+    def _weigh(self, it: Index, n: Index) -> None:
         """Compute products with the values, and sums of the weights, into the accumulators."""
         t, k, dv, dtype = self.t, self.k, self.op.values, self.dtype
         step = self.walk.step(it, n)
@@ -244,7 +245,7 @@ class AttentionEmitter:
             sums = At(self.out_l0c, lambda i, j, q: (i, self.sums_at + j))
             k.mmad((rows, 1, depth), sums, weights, At(self.ones, lambda i, j, q: (q + j,)), p == 0)
 
-    def _leave(self, it: Extent, n: Extent) -> None:
+    def _leave(self, it: Index, n: Index) -> None:
         """Take what :meth:`_weigh` computed out of the accumulators, onto the sums of the round so far."""
         k, dv = self.k, self.op.values
         step = self.walk.step(it, n)
@@ -261,7 +262,7 @@ class AttentionEmitter:
         with k.when(self.walk.is_last(it, n)):
             self._finish(step, rows)
 
-    def _move_out(self, rows: Extent, onto: bool = False) -> None:
+    def _move_out(self, rows: Index, onto: bool = False) -> None:
         """Take out products with the values, and in the last column the sums, as float32; ``onto`` adds them
         to what is there."""
         k, dv = self.k, self.op.values
@@ -271,7 +272,7 @@ class AttentionEmitter:
             product = At(self.out_l0c, lambda i, j, at=at: (i, at + j))
             k.move_out((rows, wide), out, product, residual=out if onto else None)
 
-    def _finish(self, step: Step, rows: Extent) -> None:
+    def _finish(self, step: Step, rows: Index) -> None:
         """Divide and store the result of a round."""
         op, t, k, dv = self.op, self.t, self.k, self.op.values
         sums = At(self.wide_out, lambda i, *_: (i, dv))
@@ -290,7 +291,7 @@ class AttentionEmitter:
             )
 
 
-def _head(place: _Place, b: Extent, h: Extent, row: Extent) -> At:
+def _head(place: _Place, b: Index, h: Index, row: Index) -> At:
     """Rows of one head from ``row``, by (row, element), in the flat operand that holds them."""
     buffer, at = place.buffer, place.at
     base = at.offset + b * at.batch + h * at.head + row * at.row

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Buffer, Expr
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.attention.tiles import Tiles
 from hetero_tvm.schedules.npu.attention.walk import Step, Walk
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent, greatest, least
+from hetero_tvm.schedules.npu.tiles import greatest, least
 
 MASKED = -1e30
 """Score of a key that a mask hides."""
@@ -44,7 +45,7 @@ class Masks:
             k.fill((tiles.tq,), At(self.edge, lambda j: (j,)), 0.0)
             k.fill((edge_length(tiles) - tiles.tq,), At(self.edge, lambda j: (tiles.tq + j,)), MASKED)
 
-    def load_bias(self, it: Extent, step: Step) -> None:
+    def load_bias(self, it: Index, step: Step) -> None:
         """Load what the way out of the accumulators adds by column; once per sequence where that is the
         same."""
         if self.bias is None:
@@ -91,7 +92,7 @@ class Masks:
         if self.edge is not None:
             self._add_causal(scores, step)
 
-    def _sequence(self, step: Step) -> tuple[Extent, Extent]:
+    def _sequence(self, step: Step) -> tuple[Index, Index]:
         """Indices of the mask's batch and head."""
         mask = self.op.mask
         return step.batch % mask[0] if mask[0] > 1 else 0, step.head if mask[1] > 1 else 0
@@ -102,7 +103,7 @@ class Masks:
         # Key j of the block is base + j - i places behind the last one that query i sees.
         base = step.first - step.row - self.walk.before
 
-        def add(first: Extent, count: Extent, entry: Callable[..., tuple[Expr]]) -> None:
+        def add(first: Index, count: Index, entry: Callable[..., tuple[Expr]]) -> None:
             part = At(tile.buffer, lambda h, i, j: tile.index(h * t.tq + i, first + j))
             with k.when(count > 0):
                 k.binary("add", (t.heads, step.high, count), part, part, At(self.edge, entry))

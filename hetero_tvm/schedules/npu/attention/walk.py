@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.attention.tiles import Tiles
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at, tile_count
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at, tile_count
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,15 @@ class Step:
     kv_turn : version of a head's keys and values.
     """
 
-    batch: Extent
-    head: Extent
-    kv_head: Extent
-    row: Extent
-    high: Extent
-    first: Extent
-    wide: Extent
-    turn: Extent
-    kv_turn: Extent
+    batch: Index
+    head: Index
+    kv_head: Index
+    row: Index
+    high: Index
+    first: Index
+    wide: Index
+    turn: Index
+    kv_turn: Index
 
 
 class Walk:
@@ -57,7 +58,7 @@ class Walk:
         self.per_kv = self.q_tiles * (op.heads // op.kv_heads) // tiles.heads
         """Rounds that share keys and values."""
 
-    def steps(self, it: Extent) -> Extent:
+    def steps(self, it: Index) -> Index:
         """Number of steps of a round; one behind the last round, where only its end is left."""
         if not self.online:
             return 1
@@ -67,7 +68,7 @@ class Walk:
             count = self._end(tile) - self._start(tile)
         return tirx.Select(it < self.rounds, count, 1)
 
-    def step(self, it: Extent, n: Extent) -> Step:
+    def step(self, it: Index, n: Index) -> Step:
         """Step ``n`` of round ``it``."""
         op, t = self.op, self.t
         group, tile = it // self.q_tiles, it % self.q_tiles
@@ -98,7 +99,7 @@ class Walk:
             kv_turn=it // self.per_kv % t.resident if t.resident else 0,
         )
 
-    def previous(self, it: Extent, n: Extent) -> tuple[Extent, Extent]:
+    def previous(self, it: Index, n: Index) -> tuple[Index, Index]:
         """The step before, across rounds."""
         if not self.online:
             return it - 1, 0
@@ -106,7 +107,7 @@ class Walk:
         before = it - fresh
         return before, n - 1 + fresh * self.steps(before)
 
-    def loads(self, it: Extent, n: Extent) -> Expr | bool:
+    def loads(self, it: Index, n: Index) -> Expr | bool:
         """Whether a step is the first one that sees its block of keys, of all those that share them."""
         if self.per_kv == 1:
             return True
@@ -117,22 +118,22 @@ class Walk:
         fresh = n + self._start(tile) >= self._end(tile - 1)
         return tirx.all(inside < self.q_tiles, tirx.any(tile == 0, fresh))
 
-    def is_last(self, it: Extent, n: Extent) -> Expr | bool:
+    def is_last(self, it: Index, n: Index) -> Expr | bool:
         """Whether a step is the last one of its round."""
         return n == self.steps(it) - 1 if self.online else True
 
-    def _visible(self, tile: Extent) -> Extent:
+    def _visible(self, tile: Index) -> Index:
         """Number of keys, from the first on, that some query of a tile sees; at least one."""
         op, t = self.op, self.t
         last = tile * t.tq + extent_at(op.q_len, t.tq, tile) + self.before
         return tirx.max(1, tirx.min(op.kv_len, last))
 
-    def _start(self, tile: Extent) -> Extent:
+    def _start(self, tile: Index) -> Index:
         """The first block of which some query sees a key."""
         if not (self.varies and self.op.window):
             return 0
         return tirx.max(0, tile * self.t.tq + self.before - self.op.window + 1) // self.t.block
 
-    def _end(self, tile: Extent) -> Extent:
+    def _end(self, tile: Index) -> Index:
         """The block behind the last of which some query sees a key."""
         return tile_count(self._visible(tile), self.t.block)

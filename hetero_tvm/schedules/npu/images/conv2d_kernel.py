@@ -22,6 +22,7 @@ from dataclasses import replace
 from hetero_tvm.host.tvm import Buffer, PrimFunc, tirx
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
 from hetero_tvm.schedules.npu.images.conv2d_tiles import as_product, l1_bytes
 from hetero_tvm.schedules.npu.images.image_rows import ImageRows, load_rows
@@ -29,7 +30,7 @@ from hetero_tvm.schedules.npu.matmul.kernel import ProductEmitter
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 
 class Conv2dEmitter(ProductEmitter):
@@ -86,7 +87,7 @@ class Conv2dEmitter(ProductEmitter):
                         i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
                         self._finish(i, j, s, acc)
 
-    def _load_image(self, out_row: Extent, out_rows: int) -> ImageRows:
+    def _load_image(self, out_row: Index, out_rows: int) -> ImageRows:
         """Load the input rows under output rows ``out_row ...``."""
         c = self.conv
         return load_rows(
@@ -94,7 +95,7 @@ class Conv2dEmitter(ProductEmitter):
         )
 
     def _products(
-        self, p: Extent, o: Extent, count: Extent, panel: Buffer | None, image: ImageRows, acc: Buffer
+        self, p: Index, o: Index, count: Index, panel: Buffer | None, image: ImageRows, acc: Buffer
     ) -> None:
         """Reduce the ``count`` tiles of panel ``p`` for block ``o`` of the stream into ``acc``."""
         op, t, k = self.op, self.t, self.k
@@ -141,7 +142,7 @@ class Conv2dEmitter(ProductEmitter):
                     self._multiply((high, width, d), a0, b0, acc, s, r == 0)
 
     def _patches(
-        self, a0: Buffer, box: tuple[Extent, Extent], r: Extent, start: Extent, rows: ImageRows
+        self, a0: Buffer, box: tuple[Index, Index], r: Index, start: Index, rows: ImageRows
     ) -> None:
         """Move the patches of output pixels ``start ...`` of the rows, step ``r`` of the reduction."""
         pixel_bytes = (1 if self.dtype == "int8" else 2) * self.conv.channels
@@ -150,6 +151,6 @@ class Conv2dEmitter(ProductEmitter):
         source = At(rows.buffer, lambda y, x, c: (y, x, c))
         self.k.im2col(box, At(a0, lambda i, j: (i, j)), source, fields)
 
-    def _output(self, row: Extent, column: Extent, buffer: Buffer) -> At:
+    def _output(self, row: Index, column: Index, buffer: Buffer) -> At:
         n = self.image_index
         return At(buffer, lambda a, b: (n, row + a, column + b))

@@ -30,12 +30,13 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import PLAIN
 from hetero_tvm.ops.pool2d import MAX, Pool2d
 from hetero_tvm.schedules.base import Knob, Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, NpuSpace
 from hetero_tvm.schedules.npu.emit import DRAM, L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.images.conv2d import by_taps
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import Extent, aligned_rows, ceil_div, extent_at, tile_count
+from hetero_tvm.schedules.npu.tiles import aligned_rows, ceil_div, extent_at, tile_count
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class _Emitter:
             source = At(w1, lambda a, b: (r * tile.tk + a, b))
             k.move(box, At(b0, lambda a, b: (r * tile.part_rows + a, b)), source)
 
-    def _strip(self, x: Buffer, b0: Buffer, y: Buffer, t: Extent) -> None:
+    def _strip(self, x: Buffer, b0: Buffer, y: Buffer, t: Index) -> None:
         """Compute and store the pooled rows of strip ``t``."""
         op, k, wide, shared, n = self.op, self.k, self.wide, self.shared, self.op.conv.filters
         new = self.rows * op.pool.strides[0]
@@ -256,14 +257,14 @@ class _Emitter:
                 self._fill_lowest((wide, n), lambda b, q: (turn, shared + r, b, q))
         self._pool(y, t, turn)
 
-    def _end(self, t: Extent) -> Extent:
+    def _end(self, t: Index) -> Index:
         """Row of X behind the last one under strip ``t``."""
         c = self.op.conv
         rows = (t + 1) * (self.rows * self.op.pool.strides[0]) - 1
         reach = (c.kernel[0] - 1) * c.dilation[0] + 1
         return tirx.min(rows * c.strides[0] + (reach - c.padding[0]), c.height)
 
-    def _load_rows(self, host: Buffer, x: Buffer, t: Extent) -> None:
+    def _load_rows(self, host: Buffer, x: Buffer, t: Index) -> None:
         """Load the rows of the host's image that strip ``t`` is the first to need into L1."""
         c, k, high = self.op.conv, self.k, _band(self.op, self.rows)
         first, end = tirx.min(self._end(t - 1), t * c.height), self._end(t)
@@ -279,11 +280,11 @@ class _Emitter:
             target = At(x, lambda y, j, i: (0, row + y, j, i))
             k.store((n, wide, c.channels), target, At(b, lambda y, j, i: (y * wide + j, i)))
 
-    def _fill_lowest(self, box: tuple[Extent, ...], index: Callable[..., tuple[Extent, ...]]) -> None:
+    def _fill_lowest(self, box: tuple[Index, ...], index: Callable[..., tuple[Index, ...]]) -> None:
         """Fill a box of the image with what no maximum takes."""
         self.k.fill(box, At(self.image, index), -math.inf)
 
-    def _row(self, x: Buffer, b0: Buffer, row: Extent, turn: Extent, at: Extent) -> None:
+    def _row(self, x: Buffer, b0: Buffer, row: Index, turn: Index, at: Index) -> None:
         """Compute one row of the convolution into row ``at`` of the image."""
         op, k, c, n, tile = self.op, self.k, self.op.conv, self.op.conv.filters, self.tile
         image = Image.of(c)
@@ -304,7 +305,7 @@ class _Emitter:
             bias = At(self.bias, lambda a, b: (b,))
             k.move_out((m, n), into, At(acc, lambda a, b: (a, b)), bias=bias, relu=relu)
 
-    def _pool(self, y: Buffer, t: Extent, turn: Extent) -> None:
+    def _pool(self, y: Buffer, t: Index, turn: Index) -> None:
         """Take the largest over the rows of every window, then over its columns."""
         pool, k, n, p, wide = self.op.pool, self.k, self.op.conv.filters, self.rows, self.wide
         (kh, kw), (sh, sw) = pool.kernel, pool.strides

@@ -30,6 +30,7 @@ from hetero_tvm.machines.npu.spec import BANK_BYTES, NPUSpec
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import RESIDUAL, Matmul
 from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.base import RankedSpace, image_layouts, other_layout
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
@@ -40,7 +41,7 @@ from hetero_tvm.schedules.npu.matmul.finish import ProductFinish
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles, on_chip, roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, fits_l0c, fits_ub, piece_rows
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import ISSUE, Extent, ceil_div, even, extent_at, least, round_up
+from hetero_tvm.schedules.npu.tiles import ISSUE, ceil_div, even, extent_at, least, round_up
 
 _MOST = 32
 """Number of tiles that the space offers."""
@@ -246,7 +247,7 @@ class _DepthwiseEmitter(ProductFinish):
                             self._finish(o, p, 0, acc)
         return k.function
 
-    def _diagonals(self, p: Extent) -> tuple[tuple[Extent, int], At]:
+    def _diagonals(self, p: Index) -> tuple[tuple[Index, int], At]:
         """Extents and region, in L1, of the diagonals of all groups of tile ``p``."""
         k, t, deep = self.k, self.t, self.op.k
         groups = extent_at(ceil_div(self.op.n, self.wide), t.tn // self.wide, p)
@@ -258,7 +259,7 @@ class _DepthwiseEmitter(ProductFinish):
         k.load(box, part, source)
         return box, part
 
-    def _load_image(self, p: Extent, o: Extent) -> ImageRows:
+    def _load_image(self, p: Index, o: Index) -> ImageRows:
         """Load the input rows under a tile, its channels only."""
         c, t = self.conv, self.t
         out_rows = t.tm // c.out_width
@@ -268,7 +269,7 @@ class _DepthwiseEmitter(ProductFinish):
         )
 
     def _products(
-        self, p: Extent, o: Extent, b0: Buffer, rows: ImageRows | None, acc: Buffer
+        self, p: Index, o: Index, b0: Buffer, rows: ImageRows | None, acc: Buffer
     ) -> None:
         """Multiply patches of pixel tile ``o`` with the diagonals of every group of tile ``p``; the patches
         come from the rows given, or from X in L1."""
@@ -294,6 +295,6 @@ class _DepthwiseEmitter(ProductFinish):
                 diagonals = At(b0, lambda i, j, q: (s * self.op.k + begin + q, j))
                 k.mmad((high, count, d), sums, At(a0, lambda i, j, q: (i, q)), diagonals, r == 0)
 
-    def _output(self, row: Extent, column: Extent, buffer: Buffer) -> At:
+    def _output(self, row: Index, column: Index, buffer: Buffer) -> At:
         n = self.image_index
         return At(buffer, lambda a, b: (n, row + a, column + b))

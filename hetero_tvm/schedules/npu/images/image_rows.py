@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import L1, At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent, greatest, least
+from hetero_tvm.schedules.npu.tiles import greatest, least
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class ImageRows:
     """Rows in L1: the buffer, how many there are, and the rows of padding above the first."""
 
     buffer: Buffer
-    count: Extent
-    pad_top: Extent
+    count: Index
+    pad_top: Index
 
 
 def rows_below(op: Conv2d, out_rows: int) -> int:
@@ -28,11 +29,11 @@ def load_rows(
     k: Kernel,
     op: Conv2d,
     x: Buffer,
-    image: Extent,
-    out_row: Extent,
+    image: Index,
+    out_row: Index,
     out_rows: int,
-    first: Extent,
-    count: Extent,
+    first: Index,
+    count: Index,
     channels: int,
 ) -> ImageRows:
     """Load the rows under ``out_rows`` output rows from ``out_row`` on, of the image with index ``image`` in

@@ -19,10 +19,11 @@ from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d
 from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.images.windows import Window, WindowSpace, WindowTile
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 
 class _ByteWindow(Window):
@@ -108,7 +109,7 @@ class NpuQuantizedDepthwiseSpace(WindowSpace):
 
 
 def _requantize(
-    k: Kernel, op: QuantConv2d, box: Sequence[Extent], sums: At, scales: At, wide: At, result: At
+    k: Kernel, op: QuantConv2d, box: Sequence[Index], sums: At, scales: At, wide: At, result: At
 ) -> None:
     """``result = sums * scales`` in the type of the contract; ``wide`` is a temporary of float32."""
     k.binary("mul", box, wide, sums, scales)

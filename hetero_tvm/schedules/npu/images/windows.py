@@ -23,9 +23,10 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.pool2d import Pool2d
 from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import KnobTile, RankedSpace
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even
+from hetero_tvm.schedules.npu.tiles import ceil_div, even
 
 _MOST = 32
 """Number of tiles that a space offers."""
@@ -53,7 +54,7 @@ class Window:
         else:
             self.dilation, self.out = op.dilation, (op.out_height, op.out_width)
 
-    def reach(self, axis: int, outputs: Extent) -> Extent:
+    def reach(self, axis: int, outputs: Index) -> Index:
         """Inputs along an axis under ``outputs`` outputs."""
         return (outputs - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
@@ -97,12 +98,12 @@ class Window:
         self,
         k: Kernel,
         x: Buffer,
-        image: Extent,
+        image: Index,
         tile: WindowTile,
-        out_row: Extent,
-        out_rows: Extent,
-        channel: Extent,
-        channels: Extent,
+        out_row: Index,
+        out_rows: Index,
+        channel: Index,
+        channels: Index,
         fill: float,
     ) -> Buffer:
         """Load the input under ``out_rows`` output rows from ``out_row`` on, ``channels`` channels from

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import UB, At
 from hetero_tvm.schedules.npu.matmul.operands import ProductOperands
-from hetero_tvm.schedules.npu.tiles import Extent, extent_at, greatest, least, tile_count
+from hetero_tvm.schedules.npu.tiles import extent_at, greatest, least, tile_count
 
 
 class ProductFinish(ProductOperands):
@@ -31,7 +32,7 @@ class ProductFinish(ProductOperands):
                 source = At(operand, lambda b, first=first: (first + b,))
                 k.load((op.n,), At(held, lambda b: (b,)), source)
 
-    def _bias_rows(self, j: Extent, width: Extent) -> dict[int, At]:
+    def _bias_rows(self, j: Index, width: Index) -> dict[int, At]:
         """Regions of the biases of column tile ``j`` in the unified buffer, by number of the operand."""
         t, k = self.t, self.k
         rows = {}
@@ -45,7 +46,7 @@ class ProductFinish(ProductOperands):
                 rows[n] = At(tile, lambda a, b: (b,))
         return rows
 
-    def _finish(self, i: Extent, j: Extent, s: Extent, accumulators: Buffer) -> None:
+    def _finish(self, i: Index, j: Index, s: Index, accumulators: Buffer) -> None:
         """Take tile (i, j), the ``s``-th of its panel, out of the accumulators, some rows at a time."""
         op, t, k = self.op, self.t, self.k
         high, width = extent_at(op.m, t.tm, i), extent_at(op.n, t.tn, j)
@@ -83,7 +84,7 @@ class ProductFinish(ProductOperands):
                 if self.copied:
                     self._store_copy(i * t.tm + e * t.rows, j * t.tn, box, y)
 
-    def _store_copy(self, row: Extent, column: Extent, box: tuple[Extent, Extent], y: Buffer) -> None:
+    def _store_copy(self, row: Index, column: Index, box: tuple[Index, Index], y: Buffer) -> None:
         """Store a piece that begins at (row, column) a second time, as far as it has rows that are copied."""
         begin = row - (self.op.m - self.copied)
         skip = greatest(-begin, 0)

@@ -20,9 +20,10 @@ their queues; with many rows the weights are stationary.
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, At
 from hetero_tvm.schedules.npu.matmul.finish import ProductFinish
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 
 class ProductEmitter(ProductFinish):
@@ -61,7 +62,7 @@ class ProductEmitter(ProductFinish):
                     self._finish(i, j, s, c)
 
     def _reduce(
-        self, p: Extent, o: Extent, k1: Extent, count: Extent, panel: Buffer | None, c: Buffer
+        self, p: Index, o: Index, k1: Index, count: Index, panel: Buffer | None, c: Buffer
     ) -> None:
         """Add slice ``k1`` of the reduction to the accumulators ``c`` of the ``count`` tiles of panel ``p``,
         for block ``o`` of the stream."""
@@ -132,11 +133,11 @@ class ProductEmitter(ProductFinish):
 
     def _multiply(
         self,
-        extents: tuple[Extent, Extent, Extent],
+        extents: tuple[Index, Index, Index],
         a0: Buffer,
         b0: Buffer,
         c: Buffer,
-        s: Extent,
+        s: Index,
         first: Expr,
     ) -> None:
         """Multiply what lies in L0 onto the accumulators of tile ``s``, from zero when ``first``."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu import epilogue
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING, Roles
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, l1_bytes
 from hetero_tvm.schedules.npu.patches import Image
-from hetero_tvm.schedules.npu.tiles import Extent, aligned_rows, extent_at, round_up
+from hetero_tvm.schedules.npu.tiles import aligned_rows, extent_at, round_up
 
 
 class ProductOperands:
@@ -74,27 +75,27 @@ class ProductOperands:
         if self.copied:
             self.copy = k.argument("copy", (self.copied, op.n), self.dtype, L1)
 
-    def _output(self, row: Extent, column: Extent, buffer: Buffer) -> At:
+    def _output(self, row: Index, column: Index, buffer: Buffer) -> At:
         """The region of the result (or a residual) from (row, column)."""
         return At(buffer, lambda a, b: (row + a, column + b))
 
-    def _weight(self, j: Extent, r: Extent, c: Extent) -> tuple[Extent, ...]:
+    def _weight(self, j: Index, r: Index, c: Index) -> tuple[Index, ...]:
         """Index of element (r, c) of column panel ``j``."""
         return (self.first_weight + j * (self.op.k * self.t.tn) + r * self.t.tn + c,)
 
-    def _load_x(self, dst: At, i: Extent, r: Extent) -> None:
+    def _load_x(self, dst: At, i: Index, r: Index) -> None:
         """Load rows ``i * tm ...``, step ``r`` of the reduction, into the region ``dst`` of (row, column)."""
         op, t = self.op, self.t
         box = extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)
         self.k.load(box, dst, At(self.x, lambda a, b: (i * t.tm + a, r * t.tk + b)))
 
-    def _load_weights(self, dst: At, j: Extent, r: Extent, depth: Extent) -> None:
+    def _load_weights(self, dst: At, j: Index, r: Index, depth: Index) -> None:
         """Load rows ``r * tk ...`` of column panel ``j`` into the region ``dst`` of (row, column)."""
         tk, box = self.t.tk, (depth, extent_at(self.op.n, self.t.tn, j))
         self.k.load(box, dst, At(self.w, lambda a, b: self._weight(j, r * tk + a, b)))
 
     def _move_x(
-        self, a0: Buffer, box: tuple[Extent, Extent], i: Extent, r: Extent, source: At | None
+        self, a0: Buffer, box: tuple[Index, Index], i: Index, r: Index, source: At | None
     ) -> None:
         """Move row tile ``i``, step ``r``, from the kernel's tile in L1, or from X there."""
         if source is not None:
@@ -103,7 +104,7 @@ class ProductOperands:
             self.image.patches(self.k, a0, box, i * self.t.tm, r * self.t.tk, self.x)
 
     def _move_weights(
-        self, b0: Buffer, box: tuple[Extent, Extent], j: Extent, r: Extent, source: At | None
+        self, b0: Buffer, box: tuple[Index, Index], j: Index, r: Index, source: At | None
     ) -> None:
         """Move column panel ``j``, step ``r``, from the kernel's tile in L1, or from W there."""
         source = source or At(self.w, lambda a, b: self._weight(j, r * self.t.tk + a, b))

@@ -18,12 +18,13 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, Matmul
 from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import DerivedSpace, NpuSpace, stored_as
 from hetero_tvm.schedules.npu.emit import UB, At
 from hetero_tvm.schedules.npu.matmul.kernel import ProductEmitter
 from hetero_tvm.schedules.npu.matmul.space import WholeMatmulSpace
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, column_panels
-from hetero_tvm.schedules.npu.tiles import Extent, extent_at, round_up, tile_count
+from hetero_tvm.schedules.npu.tiles import extent_at, round_up, tile_count
 
 FLOAT_EPILOGUE = (BIAS, "silu")
 """Epilogue of floats that takes as much of the unified buffer as bias, scale and results of four bytes."""
@@ -79,7 +80,7 @@ class QuantizedEmitter(ProductEmitter):
         self.scale = k.argument("scale", (op.n,), "float32") if self.quantized.scaled else None
         self.y = k.argument("Y", shape, self.into)
 
-    def _finish(self, i: Extent, j: Extent, s: Extent, accumulators: Buffer) -> None:
+    def _finish(self, i: Index, j: Index, s: Index, accumulators: Buffer) -> None:
         op, t, k, quantized = self.op, self.t, self.k, self.quantized
         high, width = extent_at(op.m, t.tm, i), extent_at(op.n, t.tn, j)
         with k.loop(1, buffers=2):

@@ -18,11 +18,12 @@ from dataclasses import replace
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import At
 from hetero_tvm.schedules.npu.matmul.kernel import ProductEmitter
 from hetero_tvm.schedules.npu.matmul.roles import NOTHING
 from hetero_tvm.schedules.npu.matmul.tiles import Tiles, part_of
-from hetero_tvm.schedules.npu.tiles import Extent, extent_at
+from hetero_tvm.schedules.npu.tiles import extent_at
 
 
 class SplitProductEmitter(ProductEmitter):
@@ -53,11 +54,11 @@ class SplitProductEmitter(ProductEmitter):
                 self._panels()
         return k.function
 
-    def _load_x(self, dst: At, i: Extent, r: Extent) -> None:
+    def _load_x(self, dst: At, i: Index, r: Index) -> None:
         op, t, first = self.op, self.t, self.first_depth
         box = extent_at(op.m, t.tm, i), extent_at(op.k, t.tk, r)
         self.k.load(box, dst, At(self.x, lambda a, b: (i * t.tm + a, first + r * t.tk + b)))
 
-    def _weight(self, j: Extent, r: Extent, c: Extent) -> tuple[Extent, ...]:
+    def _weight(self, j: Index, r: Index, c: Index) -> tuple[Index, ...]:
         tn = self.t.tn
         return (j * (self.whole.k * tn) + (self.first_depth + r) * tn + c,)

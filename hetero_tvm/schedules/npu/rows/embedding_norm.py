@@ -24,12 +24,13 @@ from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
 from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import stored_as
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows.normalization import emit_normalization
 from hetero_tvm.schedules.npu.rows.row_tiles import RowSpace, tile_rows
 from hetero_tvm.schedules.npu.tensor_program.emit_gather import wrap
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _CHUNK = 512
 """Most rows whose indices lie in the unified buffer at once."""
@@ -118,11 +119,11 @@ class NpuEmbeddingNormSpace(RowSpace):
                 c = stack.enter_context(k.loop(ceil_div(inner, chunk)))
                 count = extent_at(inner, chunk, c)
 
-                def first(period: int) -> Extent:
+                def first(period: int) -> Index:
                     """Row of an operand at which the chunk begins."""
                     return c * chunk + (o * inner if period > inner else 0)
 
-                def whole(i: Extent, j: Extent) -> tuple[Extent, Extent]:
+                def whole(i: Index, j: Index) -> tuple[Index, Index]:
                     return i, j
 
                 below = k.alloc(UB, (chunk,), "int32")
@@ -152,7 +153,7 @@ class NpuEmbeddingNormSpace(RowSpace):
         return k.function
 
 
-def _add(k: Kernel, box: Sequence[Extent], tile: At, others: list[At]) -> None:
+def _add(k: Kernel, box: Sequence[Index], tile: At, others: list[At]) -> None:
     """``tile += others``, two at a time."""
     for n in range(0, len(others) - 1, 2):
         k.ternary("add3", box, tile, tile, others[n], others[n + 1])

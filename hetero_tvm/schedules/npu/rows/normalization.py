@@ -19,9 +19,10 @@ from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.schedules.base import Packer, Point
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import DRAM, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.rows.row_tiles import RowSpace, tile_rows
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 
 class NpuNormalizationSpace(RowSpace):
@@ -74,7 +75,7 @@ def emit_normalization(
     k: Kernel,
     op: Normalization,
     rows: int,
-    box: Sequence[Extent],
+    box: Sequence[Index],
     out: At,
     tile: At,
     scale: At,

@@ -18,10 +18,11 @@ from contextlib import ExitStack
 
 from hetero_tvm.host.tvm import Buffer
 from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tensor_program.stages import Gather, OuterLoop
 from hetero_tvm.schedules.npu.tensor_program.vector import width
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _MOST_PARTS = 256
 """Most parts into which a row is cut."""
@@ -52,8 +53,8 @@ class GatherStage:
         stage, rows = self.stage, self.rows
         table, indices, out = (arguments[n] for n in (stage.table, stage.indices, stage.out))
         with ExitStack() as stack:
-            table_base: Extent = stage.base
-            out_base: Extent = 0
+            table_base: Index = stage.base
+            out_base: Index = 0
             for i, loop in [(stack.enter_context(k.loop(loop.extent)), loop) for loop in stage.outer]:
                 table_base, out_base = table_base + i * loop.table_step, out_base + i * loop.out_step
             t = stack.enter_context(k.loop(ceil_div(stage.count, rows), buffers=2))
@@ -70,7 +71,7 @@ class GatherStage:
             k.store(box, target, held)
 
 
-def wrap(k: Kernel, count: Extent, raw: Buffer, index: Buffer, below: Buffer, rows: int) -> None:
+def wrap(k: Kernel, count: Index, raw: Buffer, index: Buffer, below: Buffer, rows: int) -> None:
     """``index = raw``, counted from the end where negative and kept inside of a table of ``rows`` rows;
     ``below`` is a temporary.  Buffers in UB, ``index`` and ``below`` int32."""
     box = (count,)

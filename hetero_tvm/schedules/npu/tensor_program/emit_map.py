@@ -21,11 +21,11 @@ from contextlib import ExitStack
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel
 from hetero_tvm.schedules.npu.tensor_program.stages import Load, Map
 from hetero_tvm.schedules.npu.tensor_program.tiling import Tiling, loads_of, simplified, tile_of
 from hetero_tvm.schedules.npu.tensor_program.vector import InstructionPlan, width
-from hetero_tvm.schedules.npu.tiles import Extent
 
 
 class MapStage:
@@ -102,7 +102,7 @@ class _MapEmitter:
                 fixed[load] = At(buffer, lambda *i: (0,))
         return fixed
 
-    def _emit_tile(self, at: list[Extent]) -> None:
+    def _emit_tile(self, at: list[Index]) -> None:
         """Load, compute and store one tile."""
         k, stage = self.k, self.stage
         sizes = self.tiling.sizes(at)
@@ -116,7 +116,7 @@ class _MapEmitter:
         start = self.tiling.start(stage.out, at)
         k.store(sizes, _flat(self.arguments[stage.out.buffer], start, stage.out.strides), value)
 
-    def _compute(self, sizes: Sequence[Extent], held: dict[Load, At], into: At) -> None:
+    def _compute(self, sizes: Sequence[Index], held: dict[Load, At], into: At) -> None:
         """Compute the value of a tile into a region."""
         result = self.plan.result
         if isinstance(result, (float, Load)):
@@ -124,11 +124,11 @@ class _MapEmitter:
         else:
             self.plan.emit(self.k, self.tiling.tile, sizes, held.__getitem__, into)
 
-    def _load_operands(self, at: list[Extent], sizes: Sequence[Extent]) -> dict[Load, At]:
+    def _load_operands(self, at: list[Index], sizes: Sequence[Index]) -> dict[Load, At]:
         """Regions of all operands' parts of a tile."""
         return self.fixed | {x: self._load(x, at, sizes) for x in self.reads if x not in self.fixed}
 
-    def _load(self, load: Load, at: list[Extent], sizes: Sequence[Extent]) -> At:
+    def _load(self, load: Load, at: list[Index], sizes: Sequence[Index]) -> At:
         """Load one operand's part of a tile in the order of its strides; the region by the tile's axes."""
         tile = self.tiling.tile
         moving = [n for n, s in enumerate(load.strides) if s]
@@ -171,7 +171,7 @@ class _MapEmitter:
         k.store(sizes, target, region)
 
 
-def _loops(k: Kernel, stack: ExitStack, counts: Sequence[int]) -> list[Extent]:
+def _loops(k: Kernel, stack: ExitStack, counts: Sequence[int]) -> list[Index]:
     """Tile loops, the innermost with two versions of its buffers; 0 where there is one tile."""
     last = max((n for n, count in enumerate(counts) if count > 1), default=None)
     return [
@@ -180,10 +180,10 @@ def _loops(k: Kernel, stack: ExitStack, counts: Sequence[int]) -> list[Extent]:
     ]
 
 
-def _flat(buffer: Buffer, start: Extent, strides: Sequence[int]) -> At:
+def _flat(buffer: Buffer, start: Index, strides: Sequence[int]) -> At:
     """A region of a flat buffer by its axes."""
 
-    def index(*i: Extent) -> tuple[Extent]:
+    def index(*i: Index) -> tuple[Index]:
         at = start
         for n, s in zip(i, strides, strict=True):
             if s:

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, tirx
 from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import L0A, L0B, L0C, L1, UB, At, Kernel
 from hetero_tvm.schedules.npu.tensor_program.index import NotAffineError
 from hetero_tvm.schedules.npu.tensor_program.stages import Load, Product
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, even, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, even, extent_at
 
 _MOST = 128
 """Largest tile along any axis."""
@@ -38,8 +39,8 @@ class _Span:
 
     axis: int | None
     tile: int
-    index: Extent
-    size: Extent
+    index: Index
+    size: Index
 
 
 class ProductStage:
@@ -133,7 +134,7 @@ class ProductStage:
         load: Load,
         level: str,
         spans: tuple[_Span, _Span],
-        places: Mapping[int, Extent],
+        places: Mapping[int, Index],
     ) -> At:
         """Take a tile through L1 into ``level``, rows or columns first as they lie in DRAM; its region by
         (row, column)."""
@@ -143,10 +144,10 @@ class ProductStage:
         order = (spans[1], spans[0]) if turned else spans
         shape, extents = tuple(s.tile for s in order), tuple(s.size for s in order)
 
-        def plain(x: Extent, y: Extent) -> tuple[Extent, Extent]:
+        def plain(x: Index, y: Index) -> tuple[Index, Index]:
             return x, y
 
-        def swapped(x: Extent, y: Extent) -> tuple[Extent, Extent]:
+        def swapped(x: Index, y: Index) -> tuple[Index, Index]:
             return y, x
 
         l1, l0 = k.alloc(L1, shape, self._dtype), k.alloc(level, shape, self._dtype)
@@ -157,10 +158,10 @@ class ProductStage:
 
 
 def _region(
-    buffer: Buffer, load: Load, spans: tuple[_Span, _Span], places: Mapping[int, Extent]
+    buffer: Buffer, load: Load, spans: tuple[_Span, _Span], places: Mapping[int, Index]
 ) -> At:
     """The region of two spans in DRAM, at the places given along other axes."""
-    start: Extent = load.base
+    start: Index = load.base
     for axis, index in places.items():
         if load.strides[axis]:
             start = start + index * load.strides[axis]

@@ -6,8 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.tensor_program.stages import Load, Map, Value
-from hetero_tvm.schedules.npu.tiles import Extent, ceil_div, extent_at
+from hetero_tvm.schedules.npu.tiles import ceil_div, extent_at
 
 RANK = 4
 """Dimensions of a region of the machine."""
@@ -66,13 +67,13 @@ class Tiling:
         """Number of tiles per axis."""
         return tuple(ceil_div(n, t) for n, t in zip(self.extents, self.tile, strict=True))
 
-    def sizes(self, at: Sequence[Extent]) -> tuple[Extent, ...]:
+    def sizes(self, at: Sequence[Index]) -> tuple[Index, ...]:
         """Extents of the tile at indices ``at``: less at the end."""
         return tuple(extent_at(n, t, i) for n, t, i in zip(self.extents, self.tile, at, strict=True))
 
-    def start(self, load: Load, at: Sequence[Extent]) -> Extent:
+    def start(self, load: Load, at: Sequence[Index]) -> Index:
         """Flat index of the first element of the tile."""
-        base: Extent = load.base
+        base: Index = load.base
         for i, t, s in zip(at, self.tile, load.strides, strict=True):
             if s and not (isinstance(i, int) and i == 0):
                 base = base + i * (t * s)

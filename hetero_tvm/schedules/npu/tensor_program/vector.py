@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetero_tvm.machines.npu.numbers import NAMES, WIDTH
+from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.emit import UB, At, Kernel, Source
 from hetero_tvm.schedules.npu.tensor_program.stages import (
     FLOAT,
@@ -19,7 +20,6 @@ from hetero_tvm.schedules.npu.tensor_program.stages import (
     Value,
 )
 from hetero_tvm.schedules.npu.tensor_program.values import COMPARE
-from hetero_tvm.schedules.npu.tiles import Extent
 
 
 @dataclass
@@ -119,7 +119,7 @@ class InstructionPlan:
         return sum(width(dtype) * n for dtype, n in self.slots.items())
 
     def emit(
-        self, k: Kernel, shape: Sequence[int], sizes: Sequence[Extent], at: Callable[[Load], At], out: At
+        self, k: Kernel, shape: Sequence[int], sizes: Sequence[Index], at: Callable[[Load], At], out: At
     ) -> None:
         """Compute into ``out``; ``at`` gives the region of a read by the tile's axes."""
         temporaries = {
@@ -142,7 +142,7 @@ class InstructionPlan:
 
 
 def _instruction(
-    k: Kernel, node: Value | None, sizes: Sequence[Extent], dst: At, sources: list[Source]
+    k: Kernel, node: Value | None, sizes: Sequence[Index], dst: At, sources: list[Source]
 ) -> None:
     if node is None:
         k.fill(sizes, dst, sources[0])
