@@ -88,11 +88,21 @@ def test_files_that_are_not_specs(tmp_path):
         NPUSpec.from_toml(write(tmp_path, "matrix = ["))
 
 
-@pytest.mark.parametrize(
-    "key,value", [("alignment", 24), ("dma_outstanding", 0), ("events", 1000), ("clock_ghz", float("nan")),
-                  ("name", "a\nb"), ("name", ""), ("clock_ghz", 10**400), ("clock_ghz", 1e-300),
-                  ("dram_bytes_per_cycle", 1e-30), ("ub_bytes_per_cycle", 72)],
-)  # fmt: skip
+WRONG = [
+    ("alignment", 24),
+    ("dma_outstanding", 0),
+    ("events", 1000),
+    ("clock_ghz", float("nan")),
+    ("name", "a\nb"),
+    ("name", ""),
+    ("clock_ghz", 10**400),
+    ("clock_ghz", 1e-300),
+    ("dram_bytes_per_cycle", 1e-30),
+    ("ub_bytes_per_cycle", 72),
+]
+
+
+@pytest.mark.parametrize("key, value", WRONG, ids=[f"{key}{n}" for n, (key, _) in enumerate(WRONG)])
 def test_single_values(key, value):
     with pytest.raises(TargetError, match=key):
         dataclasses.replace(NPUSpec.preset("edge"), **{key: value})
