@@ -1,0 +1,150 @@
+"""``python -m tests.campaign.onnx_suite``: the official ONNX backend suite, case by case, on the CPU target.
+
+Each case is a model with inputs and expected outputs, as ``onnx.backend.test`` ships them.  A case is *passed*,
+*refused* (one of our errors: the reason is kept), *wrong* (numbers beyond the case's own tolerance), or *broken*
+(any other exception, or the end of the process).  Cases run in worker processes, so that one that dies costs
+itself alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+PASSED, REFUSED, WRONG, BROKEN = "passed", "refused", "wrong", "broken"
+
+
+def cases(pattern: str = "") -> dict[str, Any]:
+    """Name -> case of the suite's node tests and small whole graphs whose name contains ``pattern``."""
+    from onnx.backend.test.loader import load_model_tests
+
+    warnings.simplefilter("ignore")  # the suite computes infinities on purpose
+    kinds = ("node", "simple", "pytorch-converted", "pytorch-operator")
+    return {case.name: case for kind in kinds for case in load_model_tests(kind=kind) if pattern in case.name}
+
+
+def data_sets(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Inputs and expected outputs of a case, in order."""
+    if case.model_dir is None:
+        yield from case.data_sets
+        return
+    for folder in sorted(Path(case.model_dir).glob("test_data_set_*")):
+        yield _values(folder, "input"), _values(folder, "output")
+
+
+def _values(folder: Path, kind: str) -> list[Any]:
+    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.partition("_")[2]))
+    values = []
+    for file in files:
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString(file.read_bytes())
+        values.append(numpy_helper.to_array(tensor))
+    return values
+
+
+def _array(value: Any) -> np.ndarray:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def outcome(case: Any) -> tuple[str, str]:
+    """How a case ends, and why."""
+    from hetero_tvm.api import build_model, import_model, optimize_model
+    from hetero_tvm.errors import HeteroTVMError
+
+    try:
+        model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
+        built = build_model(optimize_model(import_model(model)), use_shipped=False)
+        names = [spec.name for spec in built.optimized.model.signature.inputs]
+        given = [value.name for value in model.graph.input]
+        for inputs, expected in data_sets(case):
+            arrays = dict(zip(given, map(_array, inputs), strict=False))
+            results = built.run({name: np.ascontiguousarray(arrays[name]) for name in names})
+            for index, (result, truth) in enumerate(zip(results, map(_array, expected), strict=True)):
+                if fault := difference(result, truth, case.rtol, case.atol):
+                    return WRONG, f"output {index}: {fault}"
+    except HeteroTVMError as error:
+        return REFUSED, " ".join(str(error).split())[:400]
+    except Exception as error:
+        return BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return PASSED, ""
+
+
+def difference(result: np.ndarray, truth: np.ndarray, rtol: float, atol: float) -> str | None:
+    """What is wrong with an output; None when it is within the case's tolerance."""
+    if result.shape != truth.shape:
+        return f"shape {result.shape}, not {truth.shape}"
+    if result.dtype != truth.dtype:
+        return f"dtype {result.dtype}, not {truth.dtype}"
+    if truth.dtype.kind in "biuOSU":
+        return None if np.array_equal(result, truth) else "other values"
+    a, b = result.astype(np.float64), truth.astype(np.float64)
+    if np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
+        return None
+    with np.errstate(invalid="ignore"):
+        return f"largest difference {np.nanmax(np.abs(a - b), initial=0.0):.3g}, or NaN or infinity elsewhere"
+
+
+def _work(name: str) -> tuple[str, str, str]:
+    return (name, *outcome(_CASES[name]))
+
+
+_CASES: dict[str, Any] = {}
+
+
+def run(pattern: str, processes: int) -> Iterator[tuple[str, str, str]]:
+    """(case, outcome, reason) of every case, as each is known; a process that dies breaks its case alone."""
+    _CASES.update(cases(pattern))
+    names = sorted(_CASES)
+    warnings.simplefilter("ignore")
+    context = multiprocessing.get_context("fork")
+    for start in range(0, len(names), processes):
+        batch = names[start : start + processes]
+        pipes = []
+        for name in batch:
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=lambda n=name, w=writer: w.send(_work(n)))
+            child.start()
+            writer.close()
+            pipes.append((name, reader, child))
+        for name, reader, child in pipes:
+            try:
+                yield reader.recv()
+            except EOFError:
+                child.join()
+                yield name, BROKEN, f"the process ended with {child.exitcode}"
+            child.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign.onnx_suite", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write every outcome as JSON lines")
+    options = parser.parse_args()
+    import hetero_tvm.api  # once, before the forks  # noqa: F401
+
+    counts: Counter[str] = Counter()
+    with options.out.open("w") if options.out else open("/dev/null", "w") as file:
+        for name, how, why in run(options.only, options.processes):
+            counts[how] += 1
+            file.write(json.dumps({"case": name, "outcome": how, "reason": why}) + "\n")
+            file.flush()
+            if how in (WRONG, BROKEN):
+                print(f"{how}: {name}: {why}", flush=True)
+    print(", ".join(f"{counts[how]} {how}" for how in (PASSED, REFUSED, WRONG, BROKEN)))
+    return 1 if counts[WRONG] + counts[BROKEN] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
