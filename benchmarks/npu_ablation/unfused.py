@@ -28,7 +28,7 @@ from hetero_tvm.targets.npu.regions.residency import Step
 
 @dataclass(frozen=True)
 class Pointwise:
-    """One step of an epilogue on a tensor of rows."""
+    """Step of an epilogue on a tensor of rows."""
 
     rows: int
     columns: int
@@ -48,7 +48,7 @@ class _Operand:
 
 
 class PointwiseSpace(FetchSpace):
-    """Tiles of rows through the unified buffer."""
+    """Design space of one step of an epilogue: tiles of rows pass through the unified buffer."""
 
     name = "npu.pointwise"
 
@@ -82,20 +82,20 @@ class PointwiseSpace(FetchSpace):
                 tile = k.alloc(UB, (rows, wide), dtype)
                 bias = None
 
-                def place(buffer: Any) -> At:
+                def tile_of(buffer: Any) -> At:
                     return At(buffer, lambda a, b: (i * rows + a, j * wide + b))
 
-                k.load(box, At(tile, lambda a, b: (a, b)), place(x))
+                k.load(box, At(tile, lambda a, b: (a, b)), tile_of(x))
                 if op.step == BIAS:
                     held_bias = k.alloc(UB, (wide,), "float32")
                     k.load((box[1],), At(held_bias, lambda b: (b,)), At(more[0], lambda b: (j * wide + b,)))
                     bias = At(held_bias, lambda a, b: (b,))
 
                 def residual(buffer: Any) -> None:
-                    k.load(box, At(buffer, lambda a, b: (a, b)), place(more[0]))
+                    k.load(box, At(buffer, lambda a, b: (a, b)), tile_of(more[0]))
 
                 epilogue.apply(k, (op.step,), tile, box, dtype, epilogue.Operands(residual, bias))
-                k.store(box, place(y), At(tile, lambda a, b: (a, b)))
+                k.store(box, tile_of(y), At(tile, lambda a, b: (a, b)))
         return k.function
 
 
@@ -103,7 +103,7 @@ _POINTWISE = PointwiseSpace()
 
 
 def split(steps: Sequence[Step], machine: NpuMachine) -> list[Step]:
-    """Every step of an epilogue as a kernel; products keep the tiles that they have with it."""
+    """The steps in which each step of an epilogue is a kernel; products keep the tiles they have with it."""
     result: list[Step] = []
     for step in steps:
         if not isinstance(step.space, NpuMatmulSpace | NpuConv2dSpace) or not step.op.epilogue:

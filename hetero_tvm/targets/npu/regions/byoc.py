@@ -16,6 +16,7 @@ from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host import native
 from hetero_tvm.host.tvm import tvm, tvm_ffi
 from hetero_tvm.machines.npu.spec import NPUSpec
+from hetero_tvm.targets.npu.device import simulator
 from hetero_tvm.targets.npu.regions.region import CompiledRegion
 from hetero_tvm.targets.npu.regions.stored_regions import load
 
@@ -34,8 +35,6 @@ def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
         entries, merged = folder / "regions.o", folder / "hnpu.o"
         includes = [f"-I{native.source_path(_RUN).parent}", *(f"-I{path}" for path in _headers())]
         _run(["-std=c++17", "-fPIC", *_FLAGS, "-c", *includes, str(source), "-o", str(entries)])
-        from hetero_tvm.targets.npu.device import simulator
-
         # What is the same in every library is compiled once and cached.
         run = native.compile_object([_RUN], flags=_FLAGS, include=_headers(), name="hnpu-region")
         _run(["-r", "-nostdlib", "-o", *map(str, (merged, entries, run, simulator.object_file()))])

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host import native
 from hetero_tvm.machines.npu.spec import SCRATCHPADS
 from hetero_tvm.targets.npu.isa import instructions as isa
 from hetero_tvm.targets.npu.regions.sites import Instr
@@ -196,8 +197,6 @@ def _flag_codes() -> tuple[bytes, bytes, int]:
 
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
-    from hetero_tvm.host import native
-
     path = native.compile_shared(["targets/npu/cpp/npu_sync.cc"], name="npu-sync")
     library = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
