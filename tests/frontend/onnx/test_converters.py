@@ -95,3 +95,27 @@ def test_constant_pad(value):
     assert "call_tir" not in str(model.module["main"])
     inputs = sample_inputs(model)
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+def test_a_constant_index_outside_the_table_is_refused():
+    source = text_model("g (float[3,2] x) => (float[1,2] y) <int64[1] i = {3}> { y = Gather(x, i) }", "/pick")
+    with pytest.raises(ModelError, match=r"'/pick' .*an index lies outside \[-3, 3\)"):
+        import_onnx(source)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[2,3] x, float low) => (float[2,3] y) { y = Clip(x, low) }",
+        "(float[2,3] x) => (float[2,3] y) { y = Max(x) }",
+        "(float[2,3] x) => (float[2,3,2] y) { p = Constant<value = int64[6] {0, 0, 0, 0, 0, 1}>() "
+        "u = Unsqueeze(x, two) y = Pad<mode = \"edge\">(u, p) }",
+    ],
+    ids=["clip with computed bounds", "maximum of one", "pad with the edge"],
+)
+def test_other_forms_go_to_the_converters_of_tvm(body):
+    source = text_model(f"g {body}")
+    add_weight(source, "two", np.array([2]))
+    model = import_onnx(source)
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
