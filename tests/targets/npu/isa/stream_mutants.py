@@ -20,7 +20,7 @@ _AFTER_CHECKSUM = 12
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """One to three bytes changed: to an extreme, by one bit, or to anything."""
+    """The data with one to three bytes changed: to an extreme, by one bit, or to anything."""
     result = bytearray(data)
     for _ in range(int(rng.integers(1, 4))):
         at = int(rng.integers(_AFTER_CHECKSUM, len(result)))

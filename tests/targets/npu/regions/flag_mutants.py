@@ -43,7 +43,7 @@ def mutants(stream, rng, count):
 
 
 class Judge:
-    """What ``stream`` and its mutants deserve: "ok", "data race" or "deadlock".
+    """Verdict that ``stream`` and its mutants deserve: "ok", "data race" or "deadlock".
 
     Happens-before is a graph over all instructions, closed by reachability; a race is a pair of conflicting
     accesses that no path joins.  Which pairs conflict is the same in all mutants: only flags and barriers
@@ -97,8 +97,8 @@ _overlap = functools.lru_cache(None)(overlap)
 
 
 def _before(items):
-    """By number of every instruction that can execute: a bit mask of all that happen before it.  And
-    whether that is all of them."""
+    """Bit mask of all that happen before it, by number of every instruction that can execute; and whether
+    that is all of them."""
     partner = _partners(items)
     before, last = {}, dict.fromkeys(QUEUES)
     pending = {q: [i for i, item in enumerate(items) if q in item[2]][::-1] for q in QUEUES}
@@ -121,7 +121,7 @@ def _before(items):
 
 
 def _partners(items):
-    """For every wait the set that it pairs with: the i-th of an event with the i-th; None: there is none."""
+    """Set that every wait pairs with: the i-th of an event with the i-th; None: there is none."""
     sets, result, count = {}, {}, {}
     for i, (ins, v, _) in enumerate(items):
         if ins.name == "set_flag":

@@ -290,7 +290,7 @@ def test_several_libraries_and_threads_in_one_process(bert, net):
 
 
 def resident():
-    """Bytes of this process in memory."""
+    """Resident memory of this process, bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 

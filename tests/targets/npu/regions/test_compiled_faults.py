@@ -30,7 +30,7 @@ OPS = [
     Normalization((20,), 48, 1e-5),
 ]
 MUTANTS = 40
-"""Per kernel: 200 in all."""
+"""Mutants of each kernel: 200 in all."""
 
 
 def compiled(op):
@@ -40,7 +40,7 @@ def compiled(op):
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.label)
 def test_flags_removed_or_moved(op):
-    """What the simulator says is what an independent judge of all pairs of accesses says."""
+    """The simulator says what an independent judge of all pairs of accesses says."""
     stream = Stream.from_bytes(compiled(op))
     made = mutants(stream, np.random.default_rng(len(op.label)), MUTANTS)
     judge = Judge(stream)

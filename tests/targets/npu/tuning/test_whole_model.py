@@ -1,4 +1,4 @@
-"""What is faster alone must not make the model slower."""
+"""Search over whole models: a point that is faster alone must not make the model slower."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def task_named(optimized, part):
 
 
 def searched(optimized, trials, known=None, seed=0):
-    """What a search finds, and the trials that it tells of."""
+    """Result of a search, and the trials that it reports."""
     noted = []
     known = known or Known()
     found = search(
