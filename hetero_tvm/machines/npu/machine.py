@@ -49,10 +49,12 @@ class NpuMachine:
     # What keys records (see ``records.store.Site``): cycles are the same on every host.
     @property
     def mcpu(self) -> str:
+        """Name of the NPU's spec."""
         return self.spec.name
 
     @property
     def features(self) -> tuple[str, ...]:
+        """The dtype, the version of the instruction set, and every value of the spec."""
         return (self.dtype, f"isa{ISA_VERSION}", *self.spec.to_config().splitlines())
 
     @property
@@ -74,4 +76,5 @@ class NpuMachine:
         return Roofs(2.0 * self.spec.macs_per_cycle() * clock, 2.0 * self.spec.dram_bytes_per_cycle * clock)
 
     def to_json(self) -> dict[str, Any]:
+        """The spec, the dtype and the host."""
         return {"spec": self.spec.to_json(), "dtype": self.dtype, "host": self.host.to_json()}

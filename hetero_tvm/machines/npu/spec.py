@@ -108,6 +108,7 @@ class NPUSpec:
 
     @property
     def dram_bytes(self) -> int:
+        """Bytes of DRAM."""
         return self.dram_mib * MIB
 
     def block(self, dtype: str) -> tuple[int, int, int]:
@@ -118,6 +119,7 @@ class NPUSpec:
     # --- rates -------------------------------------------------------------------------------
 
     def macs_per_cycle(self, dtype: str = "f16") -> int:
+        """Multiplications that are accumulated per cycle."""
         return math.prod(self.block(dtype))
 
     def matrix_cycles(self, m: int, n: int, k: int, dtype: str = "f16") -> int:

@@ -38,6 +38,7 @@ class QueueCycles:
 
     @property
     def queues(self) -> tuple[float, float, float, float]:
+        """Cycles of every queue, without the ends."""
         return self.dma, self.move, self.matrix, self.vector
 
 

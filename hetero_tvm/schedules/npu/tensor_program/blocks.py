@@ -34,6 +34,7 @@ class Block:
 
     @property
     def reduces(self) -> bool:
+        """Whether some axis is reduced."""
         return any(axis.reduced for axis in self.axes)
 
 

@@ -54,6 +54,7 @@ class Affine:
         return Affine(self.base + other.base, {a: c for a, c in terms.items() if c})
 
     def scaled(self, factor: int) -> Affine:
+        """The form times a constant."""
         return Affine(self.base * factor, {a: c * factor for a, c in self.terms.items() if factor})
 
     def __sub__(self, other: Affine) -> Affine:

@@ -18,6 +18,7 @@ class Value:
 
     @property
     def operands(self) -> tuple[Value, ...]:
+        """The values that the operator takes, in order."""
         return tuple(getattr(self, name) for name in self._parts)
 
     def mapped(self, change: Callable[[Load], Value]) -> Value:
@@ -97,6 +98,7 @@ class Buffer:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
 
