@@ -1,4 +1,4 @@
-"""Faults that the machine refuses: every limit is an error with the instruction, and nothing crashes or hangs."""
+"""Faults that the machine refuses: every limit is an error with the instruction; nothing crashes or hangs."""
 
 import dataclasses
 
