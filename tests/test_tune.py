@@ -77,8 +77,13 @@ def test_defaults(calls, capsys, tmp_path):
     assert named(calls, "import") == [("zoo:minilm-l6", {"shapes": {}, "batch": None, "sequence": None})]
     ((options,),) = named(calls, "tune")
     assert options == {
-        "trials": 64, "minutes": None, "logs": None, "seed": 0, "use_shipped": True, "rpc": None,
-    }  # fmt: skip
+        "trials": 64,
+        "minutes": None,
+        "logs": None,
+        "seed": 0,
+        "use_shipped": True,
+        "rpc": None,
+    }
     assert [call[0] for call in calls] == ["import", "optimize", "tune", "build", "check", "export"]
     out = capsys.readouterr().out
     assert "2.00 x" in out and "max error 1e-06" in out and "model.so" in out
@@ -86,19 +91,46 @@ def test_defaults(calls, capsys, tmp_path):
 
 def test_options_reach_the_api(calls, tmp_path):
     command = [
-        "m.onnx", "--target", "cpu:znver4", "--disable", "gelu", "--shape", "x=1x128",
-        "--shape", "a:0=2x3x4", "--batch", "2", "--sequence", "64",
-        "--trials", "7", "--minutes", "0.5", "--logs", str(tmp_path), "--seed", "3",
-        "--no-shipped-records", "--no-check", "-q", "--out", str(tmp_path),
-    ]  # fmt: skip
+        "m.onnx",
+        "--target",
+        "cpu:znver4",
+        "--disable",
+        "gelu",
+        "--shape",
+        "x=1x128",
+        "--shape",
+        "a:0=2x3x4",
+        "--batch",
+        "2",
+        "--sequence",
+        "64",
+        "--trials",
+        "7",
+        "--minutes",
+        "0.5",
+        "--logs",
+        str(tmp_path),
+        "--seed",
+        "3",
+        "--no-shipped-records",
+        "--no-check",
+        "-q",
+        "--out",
+        str(tmp_path),
+    ]
     assert tune.main(command) == 0
     shapes = {"x": (1, 128), "a:0": (2, 3, 4)}
     assert named(calls, "import") == [("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64})]
     assert named(calls, "optimize") == [("cpu:znver4", ["gelu"])]
     ((options,),) = named(calls, "tune")
     assert options == {
-        "trials": 7, "minutes": 0.5, "logs": tmp_path, "seed": 3, "use_shipped": False, "rpc": None,
-    }  # fmt: skip
+        "trials": 7,
+        "minutes": 0.5,
+        "logs": tmp_path,
+        "seed": 3,
+        "use_shipped": False,
+        "rpc": None,
+    }
     assert named(calls, "build") == [({"logs": tmp_path, "use_shipped": False},)]
     assert not named(calls, "check")
 
@@ -130,11 +162,20 @@ def test_dry_run(calls, capsys):
 @pytest.mark.parametrize(
     "command",
     [
-        ["--no-such-option"], ["--trial", "3"], ["--trials", "-1"], ["--trials", "x"], ["--minutes", "0"],
-        ["--minutes", "inf"], ["--shape", "1x128"], ["--shape", "x=1x"], ["--shape", "x=0x2"], ["a", "b"],
-        ["--batch", "0"], ["--seed", "1.5"],
+        ["--no-such-option"],
+        ["--trial", "3"],
+        ["--trials", "-1"],
+        ["--trials", "x"],
+        ["--minutes", "0"],
+        ["--minutes", "inf"],
+        ["--shape", "1x128"],
+        ["--shape", "x=1x"],
+        ["--shape", "x=0x2"],
+        ["a", "b"],
+        ["--batch", "0"],
+        ["--seed", "1.5"],
     ],
-)  # fmt: skip
+)
 def test_wrong_options(calls, command, capsys):
     with pytest.raises(SystemExit) as stopped:
         tune.main(command)

@@ -102,6 +102,7 @@ class Normalization(FusedOp):
 
         def compute(x, *vectors):
             if self.place:
+
                 def row(*index):
                     *lead, c = index
                     steps = (i * stride for i, stride in zip(lead, self.place[1:], strict=True))

@@ -105,9 +105,7 @@ def _readers(name: str, consumers: _Consumers) -> list[tuple[onnx.NodeProto, str
     return found
 
 
-def _table_rows(
-    name: str, consumers: _Consumers, weights: Mapping[str, onnx.TensorProto]
-) -> int | None:
+def _table_rows(name: str, consumers: _Consumers, weights: Mapping[str, onnx.TensorProto]) -> int | None:
     """Number of rows of the smallest table that an integer input indexes; None when it indexes none."""
     rows = []
     for node, read in _readers(name, consumers):

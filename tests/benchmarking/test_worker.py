@@ -18,9 +18,7 @@ COST = DeviceCost("npu", 0.0005, 0.002, {"cycles": 500.0}, "NPU edge f16, simula
 def call(monkeypatch):
     """A call of 3 ms, by a clock that only calls advance."""
     now = [0.0]
-    monkeypatch.setattr(
-        "hetero_tvm.benchmarking.worker.time", SimpleNamespace(perf_counter=lambda: now[0])
-    )
+    monkeypatch.setattr("hetero_tvm.benchmarking.worker.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def call():
         now[0] += 0.003

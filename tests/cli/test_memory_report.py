@@ -25,9 +25,14 @@ def make(offsets=None) -> MemoryPlan:
     if offsets:
         plan = memory.Plan(offsets, plan.peak, plan.lower_bound, False, "by hand", 0.0, alignment=64)
     return MemoryPlan(
-        (Arena("device 0", tensors, plan),), 4, static_plan=448, outputs=32, in_place=("b",),
-        refused={"conv: X": "element 0 is read after it was written"}, stack={"attention": 1 << 20},
-    )  # fmt: skip
+        (Arena("device 0", tensors, plan),),
+        4,
+        static_plan=448,
+        outputs=32,
+        in_place=("b",),
+        refused={"conv: X": "element 0 is read after it was written"},
+        stack={"attention": 1 << 20},
+    )
 
 
 def test_figures():

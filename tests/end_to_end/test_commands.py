@@ -68,9 +68,19 @@ def test_dry_run_measures_nothing(folder):
 def test_bench_compares_with_onnxruntime(folder):
     pytest.importorskip("onnxruntime")
     result = command(
-        "hetero_tvm.bench", "model.onnx", "--vs", "onnxruntime", "--rounds", "2", "--seconds", "0.05",
-        "--json", "--out", "benched", cwd=folder,
-    )  # fmt: skip
+        "hetero_tvm.bench",
+        "model.onnx",
+        "--vs",
+        "onnxruntime",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.05",
+        "--json",
+        "--out",
+        "benched",
+        cwd=folder,
+    )
     ours, theirs = json.loads(result.stdout)["runtimes"]
     assert ours["status"] == theirs["status"] == "ok"
     assert theirs["max_abs_difference"] < 1e-4

@@ -12,10 +12,12 @@ from hetero_tvm.api import build_model, import_model, optimize_model
 from tests.end_to_end.architectures import ARCHITECTURES, EITHER, FURTHER, NAMES, torch
 
 _OPEN = {
-    "input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence"),
-    "token_type_ids": ("batch", "sequence"), "decoder_input_ids": ("batch", "target_length"),
+    "input_ids": ("batch", "sequence"),
+    "attention_mask": ("batch", "sequence"),
+    "token_type_ids": ("batch", "sequence"),
+    "decoder_input_ids": ("batch", "target_length"),
     "pixel_values": ("batch",),
-}  # fmt: skip
+}
 
 
 def cases():
@@ -35,9 +37,16 @@ OPEN = [("bert", "torchscript"), ("gpt2", "dynamo"), ("llama", "program"), ("t5"
 
 #: Each exporter, each kind of architecture.
 DEFAULT = {
-    ("bert", "torchscript"), ("gpt2", "torchscript"), ("vit", "torchscript"), ("gemma2", "torchscript"),
-    ("t5", "torchscript"), ("bert", "dynamo"), ("qwen3", "dynamo"), ("llama", "program"), ("swin", "program"),
-}  # fmt: skip
+    ("bert", "torchscript"),
+    ("gpt2", "torchscript"),
+    ("vit", "torchscript"),
+    ("gemma2", "torchscript"),
+    ("t5", "torchscript"),
+    ("bert", "dynamo"),
+    ("qwen3", "dynamo"),
+    ("llama", "program"),
+    ("swin", "program"),
+}
 
 
 def selected(cases):
@@ -89,9 +98,15 @@ def export(module, inputs, exporter, folder, open_dimensions=False):
                 torch.onnx.export(module, tensors, path, dynamo=False, dynamic_axes=dims, **options)
             else:
                 torch.onnx.export(
-                    module, tensors, path, dynamo=True, verbose=False, external_data=False,
-                    dynamic_shapes=shapes, **options,
-                )  # fmt: skip
+                    module,
+                    tensors,
+                    path,
+                    dynamo=True,
+                    verbose=False,
+                    external_data=False,
+                    dynamic_shapes=shapes,
+                    **options,
+                )
     finally:
         logging.disable(logging.NOTSET)
     return path

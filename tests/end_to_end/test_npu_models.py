@@ -28,11 +28,18 @@ class MobileBlocks(torch.nn.Module):
         super().__init__()
         conv = torch.nn.Conv2d
         self.body = torch.nn.Sequential(
-            conv(3, 16, 3, 2, 1), torch.nn.BatchNorm2d(16), torch.nn.Hardswish(), conv(16, 48, 1),
-            conv(48, 48, 5, 1, 2, groups=48), torch.nn.BatchNorm2d(48), torch.nn.Hardswish(), Squeeze(48),
-            conv(48, 32, 3, 1, 1, groups=4), torch.nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+            conv(3, 16, 3, 2, 1),
+            torch.nn.BatchNorm2d(16),
+            torch.nn.Hardswish(),
+            conv(16, 48, 1),
+            conv(48, 48, 5, 1, 2, groups=48),
+            torch.nn.BatchNorm2d(48),
+            torch.nn.Hardswish(),
+            Squeeze(48),
+            conv(48, 32, 3, 1, 1, groups=4),
+            torch.nn.AvgPool2d(3, 2, 1, count_include_pad=False),
             torch.nn.ELU(),
-        )  # fmt: skip
+        )
         self.head = torch.nn.Linear(32, 24)
 
     def forward(self, x):

@@ -49,26 +49,44 @@ def matmul_integer():
 
 def qlinear_matmul():
     return model(
-        [("QLinearMatMul", "x xs xz w ws wz ys yz", "y", {})], (U8, (128, 64)), (U8, (128, 96)), w=MATRIX,
-        xs=scale(0.02), xz=np.uint8(117), ws=np.resize(STEPS, 96), wz=np.zeros(96, np.int8), ys=scale(0.11),
+        [("QLinearMatMul", "x xs xz w ws wz ys yz", "y", {})],
+        (U8, (128, 64)),
+        (U8, (128, 96)),
+        w=MATRIX,
+        xs=scale(0.02),
+        xz=np.uint8(117),
+        ws=np.resize(STEPS, 96),
+        wz=np.zeros(96, np.int8),
+        ys=scale(0.11),
         yz=np.uint8(130),
-    )  # fmt: skip
+    )
 
 
 def conv_integer():
     attributes = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
     return model(
-        [("ConvInteger", "x w xz", "y", attributes)], (U8, (1, 8, 17, 16)), (I32, (1, 24, 9, 16)), w=FILTERS,
+        [("ConvInteger", "x w xz", "y", attributes)],
+        (U8, (1, 8, 17, 16)),
+        (I32, (1, 24, 9, 16)),
+        w=FILTERS,
         xz=np.uint8(117),
-    )  # fmt: skip
+    )
 
 
 def qlinear_conv():
     return model(
-        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [1, 1, 1, 1]})], (I8, (1, 8, 17, 16)),
-        (I8, (1, 24, 17, 16)), w=FILTERS, xs=scale(0.02), xz=np.int8(-3), ws=STEPS, wz=np.zeros(24, np.int8),
-        ys=scale(0.05), yz=np.int8(5), b=BIAS,
-    )  # fmt: skip
+        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [1, 1, 1, 1]})],
+        (I8, (1, 8, 17, 16)),
+        (I8, (1, 24, 17, 16)),
+        w=FILTERS,
+        xs=scale(0.02),
+        xz=np.int8(-3),
+        ws=STEPS,
+        wz=np.zeros(24, np.int8),
+        ys=scale(0.05),
+        yz=np.int8(5),
+        b=BIAS,
+    )
 
 
 def grouped(groups):
@@ -78,21 +96,36 @@ def grouped(groups):
         filters = 8 if groups == 8 else 24
         attributes = {"pads": [1, 1, 1, 1], "strides": [1, 2], "group": groups}
         return model(
-            [("QLinearConv", "x xs xz w ws wz ys yz b", "y", attributes)], (U8, (1, 8, 17, 16)),
-            (U8, (1, filters, 17, 8)), w=FILTERS[:filters, : 8 // groups], xs=scale(0.02), xz=np.uint8(117),
-            ws=STEPS[:filters], wz=np.zeros(filters, np.int8), ys=scale(0.02), yz=np.uint8(130),
+            [("QLinearConv", "x xs xz w ws wz ys yz b", "y", attributes)],
+            (U8, (1, 8, 17, 16)),
+            (U8, (1, filters, 17, 8)),
+            w=FILTERS[:filters, : 8 // groups],
+            xs=scale(0.02),
+            xz=np.uint8(117),
+            ws=STEPS[:filters],
+            wz=np.zeros(filters, np.int8),
+            ys=scale(0.02),
+            yz=np.uint8(130),
             b=BIAS[:filters],
-        )  # fmt: skip
+        )
 
     return build
 
 
 def qlinear_conv_of_rows():
     return model(
-        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [2, 1], "strides": [2]})], (U8, (2, 8, 65)),
-        (U8, (2, 24, 33)), w=FILTERS[:, :, 0], xs=scale(0.02), xz=np.uint8(117), ws=STEPS,
-        wz=np.zeros(24, np.int8), ys=scale(0.02), yz=np.uint8(130), b=BIAS,
-    )  # fmt: skip
+        [("QLinearConv", "x xs xz w ws wz ys yz b", "y", {"pads": [2, 1], "strides": [2]})],
+        (U8, (2, 8, 65)),
+        (U8, (2, 24, 33)),
+        w=FILTERS[:, :, 0],
+        xs=scale(0.02),
+        xz=np.uint8(117),
+        ws=STEPS,
+        wz=np.zeros(24, np.int8),
+        ys=scale(0.02),
+        yz=np.uint8(130),
+        b=BIAS,
+    )
 
 
 def quantizers_around_a_convolution():
@@ -106,9 +139,19 @@ def quantizers_around_a_convolution():
         ("QuantizeLinear", "r ys yz", "y", {}),
     ]
     return model(
-        nodes, (F, (1, 8, 17, 16)), (U8, (1, 24, 17, 16)), w=FILTERS, xs=scale(0.02), xz=np.uint8(117),
-        ws=STEPS, wz=np.zeros(24, np.int8), ys=scale(0.05), yz=np.uint8(0), b=BIAS, bs=STEPS * scale(0.02),
-    )  # fmt: skip
+        nodes,
+        (F, (1, 8, 17, 16)),
+        (U8, (1, 24, 17, 16)),
+        w=FILTERS,
+        xs=scale(0.02),
+        xz=np.uint8(117),
+        ws=STEPS,
+        wz=np.zeros(24, np.int8),
+        ys=scale(0.05),
+        yz=np.uint8(0),
+        b=BIAS,
+        bs=STEPS * scale(0.02),
+    )
 
 
 def quantizers_around_a_linear_layer():
@@ -123,10 +166,18 @@ def quantizers_around_a_linear_layer():
         ("QuantizeLinear", "a ys yz", "y", {}),
     ]
     return model(
-        nodes, (F, (128, 64)), (I8, (128, 96)), w=np.ascontiguousarray(MATRIX.T), xs=scale(0.02),
-        xz=np.int8(-7), ws=np.resize(STEPS, 96), wz=np.zeros(96, np.int8), ys=scale(0.05), yz=np.int8(3),
+        nodes,
+        (F, (128, 64)),
+        (I8, (128, 96)),
+        w=np.ascontiguousarray(MATRIX.T),
+        xs=scale(0.02),
+        xz=np.int8(-7),
+        ws=np.resize(STEPS, 96),
+        wz=np.zeros(96, np.int8),
+        ys=scale(0.05),
+        yz=np.int8(3),
         b=np.linspace(-1, 1, 96, dtype=np.float32),
-    )  # fmt: skip
+    )
 
 
 def dynamic():
@@ -152,10 +203,16 @@ def drawn(source):
 
 
 EXACT = [
-    matmul_integer, qlinear_matmul, conv_integer, qlinear_conv, quantizers_around_a_convolution,
-    quantizers_around_a_linear_layer, grouped(2), grouped(8),
+    matmul_integer,
+    qlinear_matmul,
+    conv_integer,
+    qlinear_conv,
+    quantizers_around_a_convolution,
+    quantizers_around_a_linear_layer,
+    grouped(2),
+    grouped(8),
     qlinear_conv_of_rows,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -212,9 +269,13 @@ def test_weights_of_nine_bits_are_sums_of_shorter_ones(zero):
     if zero:
         weights = (weights // 2).astype(np.int8)
     source = model(
-        [("MatMulInteger", "x w xz wz", "y", {})], (U8, (128, 64)), (I32, (128, 96)), w=weights,
-        xz=np.uint8(1), wz=weights.dtype.type(zero),
-    )  # fmt: skip
+        [("MatMulInteger", "x w xz wz", "y", {})],
+        (U8, (128, 64)),
+        (I32, (128, 96)),
+        w=weights,
+        xz=np.uint8(1),
+        wz=weights.dtype.type(zero),
+    )
     x = drawn(source)
     plan = optimize_model(import_model(source), "npu:edge")
     assert "100.0% of FLOPs on npu" in plan.target.placement(plan.module, plan.tasks)
@@ -224,9 +285,13 @@ def test_weights_of_nine_bits_are_sums_of_shorter_ones(zero):
 
 def test_convolutions_of_weights_of_nine_bits():
     source = model(
-        [("ConvInteger", "x w xz wz", "y", {"pads": [1, 1, 1, 1]})], (U8, (1, 8, 17, 16)),
-        (I32, (1, 24, 17, 16)), w=FILTERS, xz=np.uint8(117), wz=np.int8(90),
-    )  # fmt: skip
+        [("ConvInteger", "x w xz wz", "y", {"pads": [1, 1, 1, 1]})],
+        (U8, (1, 8, 17, 16)),
+        (I32, (1, 24, 17, 16)),
+        w=FILTERS,
+        xz=np.uint8(117),
+        wz=np.int8(90),
+    )
     x = drawn(source)
     expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
     plan = optimize_model(import_model(source), "npu:edge")

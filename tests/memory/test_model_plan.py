@@ -30,8 +30,10 @@ MEMORY = MemoryPlan(
 
 def test_tensors_that_work_in_place_are_one_buffer():
     assert ARENA.problem.buffers == (
-        Buffer("x", 0, 2, 64), Buffer("y", 1, 4, 128), Buffer("scratch", 2, 3, 32),
-    )  # fmt: skip
+        Buffer("x", 0, 2, 64),
+        Buffer("y", 1, 4, 128),
+        Buffer("scratch", 2, 3, 32),
+    )
     assert ARENA.naive == 64 + 128 + 128 + 32
     assert ARENA.problem.max_live() == 192 and ARENA.live_without_sharing == 128 + 128 + 32
 

@@ -81,15 +81,29 @@ def test_sums_wrap():
 CONVOLUTIONS = {
     "one of each": {},
     "odd everything": {
-        "batch": 2, "channels": 3, "height": 7, "width": 6, "filters": 4, "kernel": (3, 2),
-        "strides": (2, 1), "padding": (1, 0, 0, 2), "dilation": (1, 2), "fill": -7,
+        "batch": 2,
+        "channels": 3,
+        "height": 7,
+        "width": 6,
+        "filters": 4,
+        "kernel": (3, 2),
+        "strides": (2, 1),
+        "padding": (1, 0, 0, 2),
+        "dilation": (1, 2),
+        "fill": -7,
     },
     "depthwise": {
-        "channels": 4, "height": 5, "width": 5, "filters": 4, "kernel": (3, 3),
-        "padding": (1, 1, 1, 1), "groups": 4, "fill": 3,
+        "channels": 4,
+        "height": 5,
+        "width": 5,
+        "filters": 4,
+        "kernel": (3, 3),
+        "padding": (1, 1, 1, 1),
+        "groups": 4,
+        "fill": 3,
     },
     "groups": {"channels": 4, "height": 5, "width": 5, "filters": 6, "kernel": (3, 3), "groups": 2},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fields", CONVOLUTIONS.values(), ids=CONVOLUTIONS.keys())

@@ -163,8 +163,17 @@ class BadSpace(ScaleSpace):
 
     name = "test.bad"
     modes = (
-        "good", "crash", "crash_run", "hang", "hang_run", "wrong", "memory", "raise", "unwritten", "exit",
-    )  # fmt: skip
+        "good",
+        "crash",
+        "crash_run",
+        "hang",
+        "hang_run",
+        "wrong",
+        "memory",
+        "raise",
+        "unwritten",
+        "exit",
+    )
 
     def knobs(self, op, machine):
         return (Knob("mode", self.modes), Knob("repeat", (1, 2)), Knob("pieces", (1, 2)))

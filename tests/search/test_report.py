@@ -7,21 +7,45 @@ from hetero_tvm.search.progress import Progress, describe, time_left
 from hetero_tvm.search.report import print_report
 
 EVENT = {
-    "event": "trial", "task": "matmul", "status": "ok", "trials": 8, "of": 64, "elapsed": 1.0,
-    "minutes": None, "best_seconds": 1e-3, "flops": 2e8, "peak_gflops": 400.0, "total_seconds": 2e-3,
-}  # fmt: skip
+    "event": "trial",
+    "task": "matmul",
+    "status": "ok",
+    "trials": 8,
+    "of": 64,
+    "elapsed": 1.0,
+    "minutes": None,
+    "best_seconds": 1e-3,
+    "flops": 2e8,
+    "peak_gflops": 400.0,
+    "total_seconds": 2e-3,
+}
 
 
 def report():
     return TuneReport(
         [
             TaskReport("small", 1, 10**6, 10**5),
-            TaskReport("matmul", 6, 2 * 10**8, 10**6, 2e-3, 1e-3, "record 2026-11-21, verified", 0.8e-3,
-                       trials=7, failures=Counter(crash=1)),
+            TaskReport(
+                "matmul",
+                6,
+                2 * 10**8,
+                10**6,
+                2e-3,
+                1e-3,
+                "record 2026-11-21, verified",
+                0.8e-3,
+                trials=7,
+                failures=Counter(crash=1),
+            ),
         ],
-        trials=7, elapsed=0.5, curve=[(0.1, 1, 0.012)], peak_gflops=250.0, bandwidth_gbs=40.0, drift=0.01,
+        trials=7,
+        elapsed=0.5,
+        curve=[(0.1, 1, 0.012)],
+        peak_gflops=250.0,
+        bandwidth_gbs=40.0,
+        drift=0.01,
         warnings=["something"],
-    )  # fmt: skip
+    )
 
 
 def test_table():

@@ -35,6 +35,7 @@ def _gather(rows: int, n: int, count: int) -> Case:
 
 def _heads(batch: int, length: int, heads: int, dim: int) -> Case:
     """A permutation that keeps the last axis: vectors are moved as they are."""
+
     def expression(x: TETensor) -> TETensor:
         return topi.transpose(x, [0, 2, 1, 3])
 

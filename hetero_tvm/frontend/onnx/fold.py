@@ -102,9 +102,7 @@ class Folder:
             schema = defs.get_schema(node.op_type, self.opsets[node.domain], node.domain)
             types = {name: helper.make_tensor_type_proto(*self._type(name)) for name in node.input if name}
             data = {
-                n: self.pool.tensor(n)
-                for n in types
-                if n in self.pool and self.pool.nbytes(n) <= VALUE_BYTES
+                n: self.pool.tensor(n) for n in types if n in self.pool and self.pool.nbytes(n) <= VALUE_BYTES
             }
             imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
             found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)

@@ -142,9 +142,7 @@ class NpuSpace(DesignSpace):
     def emit(self, op: FusedOp, point: Point, machine: NpuMachine) -> PrimFunc:
         return self.emit_held(op, point, machine, frozenset())
 
-    def emit_held(
-        self, op: FusedOp, point: Point, machine: NpuMachine, held: frozenset[int]
-    ) -> PrimFunc:
+    def emit_held(self, op: FusedOp, point: Point, machine: NpuMachine, held: frozenset[int]) -> PrimFunc:
         """The kernel with the operands ``held`` in L1.  A space that keeps nothing there has :meth:`emit`
         alone."""
         raise NotImplementedError(f"{self.name} keeps nothing in L1")

@@ -26,10 +26,14 @@ def test_the_sensor_tells_what_it_can(monkeypatch):
         raise RuntimeError("not supported here")
 
     nvml = types.SimpleNamespace(
-        nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: "gpu",
-        NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: "gpu",
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
         nvmlDeviceGetClockInfo=lambda gpu, kind: {1: 1980, 2: 3201}[kind],
-        nvmlDeviceGetPowerUsage=lambda gpu: 512_000, nvmlDeviceGetTemperature=refused,
+        nvmlDeviceGetPowerUsage=lambda gpu: 512_000,
+        nvmlDeviceGetTemperature=refused,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda gpu: 4,
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)

@@ -78,7 +78,11 @@ def test_a_kill_while_writing_leaves_the_old_document(tmp_path, monkeypatch):
 
 def test_summaries_tell_goals():
     row = {
-        "status": "ok", "seconds": 2e-4, "tflops": 687.2, "took": 3,
-        "speed_of": {"cublas": 0.7}, "goals": {"cublas": False},
+        "status": "ok",
+        "seconds": 2e-4,
+        "tflops": 687.2,
+        "took": 3,
+        "speed_of": {"cublas": 0.7},
+        "goals": {"cublas": False},
     }
     assert summary(row) == "ok, 200.0 us, 687.2 TFLOP/s, 0.70 x cublas, GOAL MISSED: cublas, 3 s"

@@ -50,10 +50,13 @@ class DotSpace(DesignSpace):
             y = k.argument("Y", (*op.lead, op.n))
             start = [0] * (len(op.lead) + 1)
             k.call(
-                "dot_accelerate", k.address(x, start), k.address(w, [0, 0]),
-                k.address(w, [0, 0]) if bias is None else k.address(bias, [0]), k.address(y, start),
+                "dot_accelerate",
+                k.address(x, start),
+                k.address(w, [0, 0]),
+                k.address(w, [0, 0]) if bias is None else k.address(bias, [0]),
+                k.address(y, start),
                 *map(int32, (op.m, op.n, op.k, bias is not None, point["burst"])),
-            )  # fmt: skip
+            )
         return k.function
 
 

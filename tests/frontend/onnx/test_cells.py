@@ -34,9 +34,11 @@ def written(names, **numbers):
     for n, activate in enumerate(activations(body, names, "float32")):
         body.op("Identity", activate("x"), output=f"y{n}")
     graph = helper.make_graph(
-        body.nodes, "g", [helper.make_tensor_value_info("x", 1, X.shape)],
+        body.nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, X.shape)],
         [helper.make_tensor_value_info(f"y{n}", 1, X.shape) for n in range(len(names))],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return ReferenceEvaluator(model).run(None, {"x": X})
 

@@ -38,9 +38,12 @@ def test_all_unsupported_operators_are_listed_with_counts_and_names():
     source = text_model(
         "g (float[2] x) => (float[2] y) "
         "{ a = acme.Magic(x) b = acme.Magic(a) c = Fancy(b) d = Det(c) y = Exp(d) }",
-        "/one", "/two", "", "/det",
+        "/one",
+        "/two",
+        "",
+        "/det",
         extra=', "acme": 1',
-    )  # fmt: skip
+    )
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_onnx(source)
     assert caught.value.problems == (

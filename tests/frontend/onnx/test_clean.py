@@ -158,8 +158,10 @@ def test_operators_without_converter_are_expanded_by_their_definition():
     source = text_model(
         "g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {"
         " y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }",
-        "/attn", opset=23, ir=11,
-    )  # fmt: skip
+        "/attn",
+        opset=23,
+        ir=11,
+    )
     model = import_onnx(source)
     assert {source_names(b.var).split("/")[1] for b in bindings(model)} == {"attn"}
     inputs = sample_inputs(model)

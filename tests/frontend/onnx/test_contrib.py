@@ -115,9 +115,17 @@ def test_embeddings(segments, places, mask):
     at = [m.input(values=index(9), name="places")] if places else []
     outputs = (FLOAT, INT32, FLOAT) if mask and segments else (FLOAT, INT32)
     m.node(
-        "EmbedLayerNormalization", ids, types, *tables, m.weight(N), m.weight(N), unmasked, *at,
-        outputs=outputs, epsilon=1e-6,
-    )  # fmt: skip
+        "EmbedLayerNormalization",
+        ids,
+        types,
+        *tables,
+        m.weight(N),
+        m.weight(N),
+        unmasked,
+        *at,
+        outputs=outputs,
+        epsilon=1e-6,
+    )
     plan = m.check()
     fused = {"layer_norm": 1} if len(outputs) == 3 else {"layer_norm": 1, "embedding_norm": 1}
     assert plan.report.fusions == fused

@@ -24,9 +24,11 @@ def integers(m, values):
 
 
 MASKS = {
-    "none": None, "lengths": [3, 5], "keys": [[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]],
+    "none": None,
+    "lengths": [3, 5],
+    "keys": [[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]],
     "pairs": np.tril(np.ones((B, S, S), int)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -43,9 +45,17 @@ def test_attention_with_narrow_values_a_bias_and_a_scale():
     m = Model()
     x, weight, bias = m.input(B, S, 8), m.weight(8, 2 * WIDTH + 8), m.weight(2 * WIDTH + 8)
     m.node(
-        "Attention", x, weight, bias, "", "", m.input(1, HEADS, S, S),
-        num_heads=HEADS, qkv_hidden_sizes=[WIDTH, WIDTH, 8], scale=0.3,
-    )  # fmt: skip
+        "Attention",
+        x,
+        weight,
+        bias,
+        "",
+        "",
+        m.input(1, HEADS, S, S),
+        num_heads=HEADS,
+        qkv_hidden_sizes=[WIDTH, WIDTH, 8],
+        scale=0.3,
+    )
     fused(m, attention=1)
 
 
@@ -94,9 +104,19 @@ def test_group_query_attention(rotary, packed, options):
     lengths, total = integers(m, [S - 1] * B), m.input(name="total", values=np.array(S, np.int32))
     tables = [m.weight(9, dim // 2), m.weight(9, dim // 2)] if rotary else []
     m.node(
-        "GroupQueryAttention", *operands, "", "", lengths, total, *tables, num_heads=4, kv_num_heads=2,
-        do_rotary=rotary, outputs=(FLOAT, FLOAT, FLOAT), **options,
-    )  # fmt: skip
+        "GroupQueryAttention",
+        *operands,
+        "",
+        "",
+        lengths,
+        total,
+        *tables,
+        num_heads=4,
+        kv_num_heads=2,
+        do_rotary=rotary,
+        outputs=(FLOAT, FLOAT, FLOAT),
+        **options,
+    )
     m.outputs = m.outputs[:1]
     fused(m, attention=1, rope=2 * rotary)
 
@@ -133,8 +153,9 @@ def standard(kind, inputs, outputs=1, **attributes):
     node = helper.make_node(kind, names, [f"y{i}" for i in range(outputs)], name="node", **attributes)
     starts = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for name, a in inputs.items() if a is not None
-    ]  # fmt: skip
+        for name, a in inputs.items()
+        if a is not None
+    ]
     rank = next(iter(inputs.values())).ndim
     ends = [helper.make_tensor_value_info("y0", TensorProto.FLOAT, [None] * rank)]
     graph = helper.make_graph([node], "one", starts, ends)
@@ -167,9 +188,11 @@ def test_standard_attention(rank, kv_heads, mask, causal):
     masks = {"float": array(S, 7), "bool": array(S, 7) < 1.0}
     masks["bool"][:, 0] = True  # every query sees a key
     inputs = {
-        "q": operand(4, S, D, 1), "k": operand(kv_heads, 7, D, 2), "v": operand(kv_heads, 7, 3, 3),
+        "q": operand(4, S, D, 1),
+        "k": operand(kv_heads, 7, D, 2),
+        "v": operand(kv_heads, 7, 3, 3),
         "mask": masks.get(mask),
-    }  # fmt: skip
+    }
     more = {"q_num_heads": 4, "kv_num_heads": kv_heads} if rank == 3 else {}
     report = standard("Attention", inputs, is_causal=causal, scale=0.4, **more)
     assert report.fusions["attention"] == 1

@@ -37,8 +37,13 @@ def test_known_indices_of_a_scatter_stay_known():
 
 
 def test_clip_is_two_plain_operators():
-    model = import_onnx(text_model("g (float[8] x) => (float[8] y) { y = Clip(x, lo, hi) }"
-                                   .replace("{", "<float lo = {-1.0}, float hi = {0.5}> {")))  # fmt: skip
+    model = import_onnx(
+        text_model(
+            "g (float[8] x) => (float[8] y) { y = Clip(x, lo, hi) }".replace(
+                "{", "<float lo = {-1.0}, float hi = {0.5}> {"
+            )
+        )
+    )
     assert [binding.value.op.name for binding in bindings(model)] == ["relax.maximum", "relax.minimum"]
     inputs = {"x": np.linspace(-3, 3, 8, dtype=np.float32)}
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
@@ -109,7 +114,7 @@ def test_a_constant_index_outside_the_table_is_refused():
         "(float[2,3] x, float low) => (float[2,3] y) { y = Clip(x, low) }",
         "(float[2,3] x) => (float[2,3] y) { y = Max(x) }",
         "(float[2,3] x) => (float[2,3,2] y) { p = Constant<value = int64[6] {0, 0, 0, 0, 0, 1}>() "
-        "u = Unsqueeze(x, two) y = Pad<mode = \"edge\">(u, p) }",
+        'u = Unsqueeze(x, two) y = Pad<mode = "edge">(u, p) }',
     ],
     ids=["clip with computed bounds", "maximum of one", "pad with the edge"],
 )

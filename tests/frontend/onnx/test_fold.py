@@ -196,7 +196,7 @@ def test_every_spelling_of_a_constant():
     left, found = folded(
         "g () => (float a) { a = Constant<value = float[2] {1, 2}>() b = Constant<value_int = 3>() "
         "c = Constant<value_ints = [4, 5]>() d = Constant<value_float = 0.5>() "
-        "e = Constant<value_floats = [6.0]>() f = Constant<value_string = \"text\">() }"
+        'e = Constant<value_floats = [6.0]>() f = Constant<value_string = "text">() }'
     )
     assert left == ["Constant"]  # strings stay
     kinds = {name: (array.dtype.name, array.tolist()) for name, array in found.items()}
@@ -276,8 +276,10 @@ def test_identities_before_outputs_merge():
     ).graph
     merge_identities(graph)
     assert [(n.op_type, *n.input, *n.output) for n in graph.node] == [
-        ("Exp", "x", "y"), ("Neg", "y", "z"), ("Identity", "x", "same"),
-    ]  # fmt: skip
+        ("Exp", "x", "y"),
+        ("Neg", "y", "z"),
+        ("Identity", "x", "same"),
+    ]
 
 
 def test_renaming_respects_names_of_subgraphs():

@@ -38,10 +38,11 @@ class Layers:
         directions = 2 if attributes.get("direction") == "bidirectional" else 1
         rows = GATES[kind] * HIDDEN
         inputs = [
-            "x", self.weight(self.noise(directions, rows, FEATURES)),
+            "x",
+            self.weight(self.noise(directions, rows, FEATURES)),
             self.weight(self.noise(directions, rows, HIDDEN)),
             self.weight(self.noise(directions, 2 * rows)) if bias else "",
-        ]  # fmt: skip
+        ]
         if lengths is LENGTHS:
             self.feeds[LENGTHS] = np.array([STEPS, 2, 1], np.int32)
             inputs.append(LENGTHS)
@@ -68,11 +69,12 @@ class Layers:
     def proto(self):
         types = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int32): TensorProto.INT32}
         graph = helper.make_graph(
-            self.nodes, "layers",
+            self.nodes,
+            "layers",
             [helper.make_tensor_value_info(n, types[a.dtype], a.shape) for n, a in self.feeds.items()],
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * r) for n, r in self.outputs],
             self.weights,
-        )  # fmt: skip
+        )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
 
     def check(self):

@@ -42,7 +42,7 @@ def test_nodes_without_names_and_with_equal_names():
             "n",
             "n",
             "n#1",
-        )  # fmt: skip
+        )
     )
     assert [binding.var.name for binding in bindings(model)] == ["Exp_a", "n", "n#1", "n#1#1"]
     assert [source_names(binding.var) for binding in bindings(model)] == ["Exp_a", "n", "n", "n#1"]
@@ -52,9 +52,10 @@ def test_several_bindings_of_a_node_share_its_name():
     model = import_onnx(
         add_weight(
             text_model("g (float[2,3] x) => (float[2,4] y) { y = Gemm<transB = 1>(x, w) }", "/fc/Gemm"),
-            "w", np.ones((4, 3), np.float32),
+            "w",
+            np.ones((4, 3), np.float32),
         )
-    )  # fmt: skip
+    )
     assert [binding.var.name for binding in bindings(model)] == ["/fc/Gemm#1", "/fc/Gemm"]
 
 
@@ -63,8 +64,9 @@ def test_branches_taken_at_run_time():
         "g (bool c, float[2,3] x) => (float[2,3] y) { z = Exp(x) y = If(c)"
         " <then_branch = a () => (float[2,3] p) { q = Sin(z) p = Tanh(q) },"
         " else_branch = b () => (float[2,3] p) { p = Sin(x) }> }",
-        "/exp", "/if",
-    )  # fmt: skip
+        "/exp",
+        "/if",
+    )
     model = import_onnx(source)
     branches = bindings(model)[-1].value
     inner = [

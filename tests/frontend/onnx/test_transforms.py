@@ -16,11 +16,12 @@ def model_of(kind, x, *constants, opset=20, **attributes):
     ]
     names = ["x", *(f"c{n}" if c != "" else "" for n, c in enumerate(constants))]
     graph = helper.make_graph(
-        [helper.make_node(kind, names, ["y"], "node", **attributes)], "transform",
+        [helper.make_node(kind, names, ["y"], "node", **attributes)],
+        "transform",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * (x.ndim + (kind == "Col2Im")))],
         weights,
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
 
@@ -38,10 +39,13 @@ CASES = {
     "axis as attribute": ("DFT", noise(2, 6, 3, 1), (), {"axis": 2, "opset": 17}),
     "blocks apart": ("Col2Im", noise(2, 12, 6), ([4, 6], [2, 2]), {"strides": [2, 2]}),
     "blocks that overlap": (
-        "Col2Im", noise(1, 18, 12), ([5, 7], [3, 3]), {"strides": [2, 2], "pads": [1, 1, 1, 1]},
+        "Col2Im",
+        noise(1, 18, 12),
+        ([5, 7], [3, 3]),
+        {"strides": [2, 2], "pads": [1, 1, 1, 1]},
     ),
     "blocks with holes": ("Col2Im", noise(1, 8, 12), ([5, 6], [2, 2]), {"dilations": [2, 2]}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind, x, constants, options", CASES.values(), ids=CASES.keys())

@@ -25,11 +25,15 @@ def test_a_driver_that_is_too_old_is_told(emulated, monkeypatch):
 @pytest.mark.parametrize(
     ("archs", "capability", "chosen"),
     [
-        (("sm_80", "sm_90"), 80, "sm_80"), (("sm_80", "sm_90"), 89, "sm_80"),
+        (("sm_80", "sm_90"), 80, "sm_80"),
+        (("sm_80", "sm_90"), 89, "sm_80"),
         (("sm_80", "sm_86"), 89, "sm_86"),
-        (("sm_90", "sm_90a"), 90, "sm_90a"), (("sm_80",), 90, None), (("sm_90a",), 89, None), ((), 80, None),
+        (("sm_90", "sm_90a"), 90, "sm_90a"),
+        (("sm_80",), 90, None),
+        (("sm_90a",), 89, None),
+        ((), 80, None),
     ],
-)  # fmt: skip
+)
 def test_which_machine_code_a_device_runs(archs, capability, chosen):
     assert cuda_runtime.best_of(archs, capability) == chosen
 

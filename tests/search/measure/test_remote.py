@@ -36,8 +36,11 @@ class Process:
     def __init__(self, *command):
         self.process = subprocess.Popen(
             [sys.executable, "-m", *map(str, command)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
     def wait_for(self, text):
         for line in self.process.stdout:
@@ -84,8 +87,13 @@ def test_candidates_fail_at_the_other_end_only(served):
         ]
         results = dict(workers.measure(jobs))
     assert [results[index][0].status for index in range(len(modes))] == [
-        "ok", "crash", "ok", "wrong_result", "timeout", "ok",
-    ]  # fmt: skip
+        "ok",
+        "crash",
+        "ok",
+        "wrong_result",
+        "timeout",
+        "ok",
+    ]
     assert "SIGABRT" in results[1][0].text
 
 

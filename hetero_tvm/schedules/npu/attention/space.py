@@ -46,7 +46,5 @@ class NpuAttentionSpace(RankedSpace):
     def cost(self, op: Attention, point: Point, machine: NpuMachine, held: frozenset[int]) -> float | None:
         return estimate(op, Tiles.of(point), machine.spec, held)
 
-    def emit_held(
-        self, op: Attention, point: Point, machine: NpuMachine, held: frozenset[int]
-    ) -> PrimFunc:
+    def emit_held(self, op: Attention, point: Point, machine: NpuMachine, held: frozenset[int]) -> PrimFunc:
         return AttentionEmitter(op, Tiles.of(point), machine, held).run()

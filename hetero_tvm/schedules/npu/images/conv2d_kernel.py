@@ -90,9 +90,7 @@ class Conv2dEmitter(ProductEmitter):
     def _load_image(self, out_row: Index, out_rows: int) -> ImageRows:
         """Load the input rows under output rows ``out_row ...``."""
         c = self.conv
-        return load_rows(
-            self.k, c, self.x, self.image_index, out_row, out_rows, 0, c.channels, c.channels
-        )
+        return load_rows(self.k, c, self.x, self.image_index, out_row, out_rows, 0, c.channels, c.channels)
 
     def _products(
         self, p: Index, o: Index, count: Index, panel: Buffer | None, image: ImageRows, acc: Buffer
@@ -141,9 +139,7 @@ class Conv2dEmitter(ProductEmitter):
                         self._patches(a0, (high, d), r, s * t.tm, image)
                     self._multiply((high, width, d), a0, b0, acc, s, r == 0)
 
-    def _patches(
-        self, a0: Buffer, box: tuple[Index, Index], r: Index, start: Index, rows: ImageRows
-    ) -> None:
+    def _patches(self, a0: Buffer, box: tuple[Index, Index], r: Index, start: Index, rows: ImageRows) -> None:
         """Move the patches of output pixels ``start ...`` of the rows, step ``r`` of the reduction."""
         pixel_bytes = (1 if self.dtype == "int8" else 2) * self.conv.channels
         fields = Image.of(self.conv).fields(rows.count, rows.pad_top, pixel_bytes)

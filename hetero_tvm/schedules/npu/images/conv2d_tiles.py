@@ -54,9 +54,7 @@ def candidates(op: Conv2d, spec: NPUSpec) -> Iterator[Tiles]:
                             if slices > 1 and (slices - 1) * tk >= product.k:
                                 continue
                             rows = piece_rows(product, tm, tn, spec)
-                            tiles = Tiles(
-                                stationary, tm, tn, tk, slices=slices, sub=sub, ring=2, rows=rows
-                            )
+                            tiles = Tiles(stationary, tm, tn, tk, slices=slices, sub=sub, ring=2, rows=rows)
                             if fits(op, tiles, spec):
                                 yield tiles
 

@@ -151,9 +151,7 @@ class NpuDepthwiseMatrixSpace(RankedSpace):
         return _DepthwiseEmitter(op, Tiles.of(point), machine, roles(op, held), copied).run()
 
 
-def _candidates(
-    op: Conv2d, spec: NPUSpec, held: Roles = NOTHING, l1: int | None = None
-) -> Iterator[Tiles]:
+def _candidates(op: Conv2d, spec: NPUSpec, held: Roles = NOTHING, l1: int | None = None) -> Iterator[Tiles]:
     """Tiles that fit every scratchpad: of whole output rows, unless the image lies in L1."""
     product, wide = _as_product(op, spec), group_width(spec)
     groups = ceil_div(op.channels, wide)
@@ -264,13 +262,9 @@ class _DepthwiseEmitter(ProductFinish):
         c, t = self.conv, self.t
         out_rows = t.tm // c.out_width
         count = extent_at(self.op.n, t.tn, p)
-        return load_rows(
-            self.k, c, self.x, self.image_index, o * out_rows, out_rows, p * t.tn, count, t.tn
-        )
+        return load_rows(self.k, c, self.x, self.image_index, o * out_rows, out_rows, p * t.tn, count, t.tn)
 
-    def _products(
-        self, p: Index, o: Index, b0: Buffer, rows: ImageRows | None, acc: Buffer
-    ) -> None:
+    def _products(self, p: Index, o: Index, b0: Buffer, rows: ImageRows | None, acc: Buffer) -> None:
         """Multiply patches of pixel tile ``o`` with the diagonals of every group of tile ``p``; the patches
         come from the rows given, or from X in L1."""
         c, k, t, wide = self.conv, self.k, self.t, self.wide

@@ -37,9 +37,7 @@ class NpuPool2dSpace(WindowSpace):
         """Factor of the sum of each window, where windows count differently."""
         if not _counts_differ(op):
             return []
-        counts = [
-            [op.counted(0, i) * op.counted(1, j) for j in range(op.out[1])] for i in range(op.out[0])
-        ]
+        counts = [[op.counted(0, i) * op.counted(1, j) for j in range(op.out[1])] for i in range(op.out[0])]
         return [(1.0 / np.maximum(counts, 1)).astype(np.float32)]
 
     def layouts(self, op: Pool2d) -> tuple[tuple[str, ...], str]:

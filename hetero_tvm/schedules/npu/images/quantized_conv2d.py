@@ -53,8 +53,6 @@ class NpuQuantizedConv2dSpace(DerivedSpace):
 
 
 class _QuantizedConv2dEmitter(QuantizedEmitter, Conv2dEmitter):
-    def __init__(
-        self, op: QuantConv2d, like: Conv2d, tiles: Tiles, machine: NpuMachine, panels: int | None
-    ):
+    def __init__(self, op: QuantConv2d, like: Conv2d, tiles: Tiles, machine: NpuMachine, panels: int | None):
         super().__init__(op, like, tiles, machine, panels)
         self.fill = op.fill

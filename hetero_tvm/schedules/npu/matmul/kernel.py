@@ -61,9 +61,7 @@ class ProductEmitter(ProductFinish):
                     i, j = (o, p * t.sub + s) if by_weights else (p * t.sub + s, o)
                     self._finish(i, j, s, c)
 
-    def _reduce(
-        self, p: Index, o: Index, k1: Index, count: Index, panel: Buffer | None, c: Buffer
-    ) -> None:
+    def _reduce(self, p: Index, o: Index, k1: Index, count: Index, panel: Buffer | None, c: Buffer) -> None:
         """Add slice ``k1`` of the reduction to the accumulators ``c`` of the ``count`` tiles of panel ``p``,
         for block ``o`` of the stream."""
         op, t, k = self.op, self.t, self.k

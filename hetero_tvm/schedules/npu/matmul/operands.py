@@ -94,9 +94,7 @@ class ProductOperands:
         tk, box = self.t.tk, (depth, extent_at(self.op.n, self.t.tn, j))
         self.k.load(box, dst, At(self.w, lambda a, b: self._weight(j, r * tk + a, b)))
 
-    def _move_x(
-        self, a0: Buffer, box: tuple[Index, Index], i: Index, r: Index, source: At | None
-    ) -> None:
+    def _move_x(self, a0: Buffer, box: tuple[Index, Index], i: Index, r: Index, source: At | None) -> None:
         """Move row tile ``i``, step ``r``, from the kernel's tile in L1, or from X there."""
         if source is not None:
             self.k.move(box, At(a0, lambda a, b: (a, b)), source)

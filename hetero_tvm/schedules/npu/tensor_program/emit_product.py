@@ -157,9 +157,7 @@ class ProductStage:
         return At(l0, swapped if turned else plain)
 
 
-def _region(
-    buffer: Buffer, load: Load, spans: tuple[_Span, _Span], places: Mapping[int, Index]
-) -> At:
+def _region(buffer: Buffer, load: Load, spans: tuple[_Span, _Span], places: Mapping[int, Index]) -> At:
     """The region of two spans in DRAM, at the places given along other axes."""
     start: Index = load.base
     for axis, index in places.items():
