@@ -1,9 +1,9 @@
 """``python -m tests.campaign.onnx_suite``: the official ONNX backend suite, case by case, on the CPU target.
 
 Each case is a model with inputs and expected outputs, as ``onnx.backend.test`` ships them.  A case is
-*passed*, *refused* (one of our errors: the reason is kept), *wrong* (numbers beyond the case's own tolerance),
-or *broken* (any other exception, or the end of the process).  Every case runs in a process of its own, so that
-one that dies costs itself alone.
+*passed*, *refused* (one of our errors: the reason is kept), *wrong* (numbers beyond the case's own
+tolerance), or *broken* (any other exception, or the end of the process).  Every case runs in a process of its
+own, so that one that dies costs itself alone.
 """
 
 from __future__ import annotations
