@@ -122,7 +122,11 @@ def _subject(options: argparse.Namespace, library: Path | None, folder: Path) ->
         import hetero_tvm
 
         model = hetero_tvm.import_model(
-            source, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
+            source,
+            shapes=dict(options.shape),
+            batch=options.batch,
+            sequence=options.sequence,
+            trust=options.trust,
         )
     if library is None:
         library = _library_for(model, options)

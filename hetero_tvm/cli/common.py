@@ -97,6 +97,9 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
         metavar="MODEL",
         help=f"an ONNX file, a torch.export program (.pt2), or zoo:NAME (default: {DEFAULT_MODEL})",
     )
+    result.add_argument(
+        "--trust", action="store_true", help="let a .pt2 file run code while it is read (default: refused)"
+    )
     result.add_argument("--target", default="cpu", help="KIND[:VARIANT] (default: cpu, auto-detected)")
     result.add_argument(
         "--shape",
@@ -170,7 +173,11 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
         say(options, line)
     if model is None:
         model = api.import_model(
-            options.model, shapes=dict(options.shape), batch=options.batch, sequence=options.sequence
+            options.model,
+            shapes=dict(options.shape),
+            batch=options.batch,
+            sequence=options.sequence,
+            trust=options.trust,
         )
     if getattr(options, "inputs", None) is not None:  # refused before anything takes long
         checked_inputs(model.signature, read_inputs(options.inputs))

@@ -74,6 +74,7 @@ def import_model(
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
+    trust: bool = False,
 ) -> ImportedModel:
     """Read a model: the path of an ONNX or ``.pt2`` file, ``zoo:NAME``, or an object.
 
@@ -84,13 +85,14 @@ def import_model(
     shapes : dimensions by input name; needed where the file leaves them symbolic.
     batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
         PyTorch programs.
+    trust : whether a ``.pt2`` file may run code while it is read: only for files that you made yourself.
 
     Raises
     ------
     ModelError : the file is broken, uses unsupported operators (all are listed), or has open shapes.
     UsageError : the source is of no known kind.
     """
-    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence)
+    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
 
 
 def optimize_model(

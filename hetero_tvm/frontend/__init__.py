@@ -32,6 +32,7 @@ def import_model(
     batch: int | None = None,
     sequence: int | None = None,
     seed: int = 0,
+    trust: bool = False,
 ) -> ImportedModel:
     """Import a model: ``zoo:NAME``, a file (ONNX, or ``.pt2``), or an object.
 
@@ -42,6 +43,7 @@ def import_model(
     ----------
     shapes : dimensions by input name, for inputs that the model leaves symbolic.
     batch, sequence : sizes by role: options of a zoo model, or values of symbols with such names.
+    trust : whether a ``.pt2`` file may run code while it is read.
     seed : seed of a zoo model's weights.
 
     Raises
@@ -57,7 +59,7 @@ def import_model(
     if isinstance(source, str | Path):
         suffix = Path(source).suffix.lower()
         if suffix in (".pt2", ".pt", ".pth"):
-            return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
+            return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
         if suffix in (".json", ".tflite", ".mlir"):
             raise UsageError(
                 f"{source}: {suffix} models are not supported yet.",

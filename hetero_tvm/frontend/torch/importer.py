@@ -33,6 +33,7 @@ def import_torch(
     batch: int | None = None,
     sequence: int | None = None,
     name: str | None = None,
+    trust: bool = False,
 ) -> ImportedModel:
     """Import a program exported by ``torch.export`` with fixed shapes.
 
@@ -43,6 +44,7 @@ def import_torch(
     batch, sequence : sizes of open dimensions: the first of any input is a batch, the second of
         inputs with two or three dimensions is a sequence.
     name : name of the result; by default the stem of the file.
+    trust : whether a file may run code while it is read (see ``untrusted.py``).
 
     Raises
     ------
@@ -52,7 +54,7 @@ def import_torch(
     ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
     """
     if isinstance(source, str | Path):
-        program = load_program(Path(source))
+        program = load_program(Path(source), trust)
         name = name or Path(source).stem
     else:
         program = source

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
+from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_code
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -43,13 +44,13 @@ def require(module: str) -> ModuleType:
         ) from error
 
 
-def load_program(path: Path) -> ExportedProgram:
-    """Load the ``torch.export.ExportedProgram`` in a file.
+def load_program(path: Path, trust: bool = False) -> ExportedProgram:
+    """Load the ``torch.export.ExportedProgram`` in a file; no code of the file runs unless it is trusted.
 
     Raises
     ------
     ModelError : the file is missing, broken, of another kind (a checkpoint, TorchScript), or uses
-        container types of packages that are not here.
+        container types of packages that are not here, or can only be read by running it and is not trusted.
     UsageError : PyTorch is not installed.
     """
     if not path.exists():
@@ -60,11 +61,17 @@ def load_program(path: Path) -> ExportedProgram:
             hint=f"Checkpoints, TorchScript and AOTInductor packages are none; save one with {_SAVE}.",
         )
     torch = require("torch")
+    if not trust:
+        refuse_code(path)
     _import_containers(path)
+    careful = contextlib.nullcontext() if trust else only_tensors(torch, path)
     with warnings.catch_warnings(), _log_of("torch.export") as messages:
         warnings.simplefilter("ignore")
         try:
-            return torch.export.load(str(path))
+            with careful:
+                return torch.export.load(str(path))
+        except ModelError:
+            raise
         except Exception as error:  # its reader raises whatever the broken part happens to cause
             raise _unreadable(path, messages, error) from error
 

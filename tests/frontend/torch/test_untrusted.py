@@ -1,0 +1,150 @@
+"""Files that would run code while they are read: refused, and nothing of them has run."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.torch.load import load_program
+from hetero_tvm.frontend.torch.untrusted import is_size
+
+
+class Evil:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x) + x.shape[0]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A program with an open dimension, so that expressions stand in the file."""
+    batch = torch.export.Dim("batch", min=2, max=8)
+    program = torch.export.export(Net().eval(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: batch}})
+    path = tmp_path / "net.pt2"
+    torch.export.save(program, str(path))
+    return path
+
+
+def changed(path, change):
+    """The archive with every member run through ``change(name, data)``."""
+    other = path.with_name("changed.pt2")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as target:
+        for name in source.namelist():
+            target.writestr(name, change(name, source.read(name)))
+    return other
+
+
+def test_an_honest_program_is_read(saved):
+    x = torch.ones(5, 4)
+    assert load_program(saved).module()(x).shape == (5, 3)
+    assert torch.equal(load_program(saved).module()(x), load_program(saved, trust=True).module()(x))
+
+
+def test_pickles_with_code_are_refused_and_do_not_run(saved, tmp_path):
+    proof = tmp_path / "proof"
+    buffer = io.BytesIO()
+    torch.save(Evil(proof), buffer)
+    names = []
+
+    def change(name, data):
+        if "sample_inputs" in name or name.endswith(".pt"):
+            names.append(name)
+            return buffer.getvalue()
+        return data
+
+    path = changed(saved, change)
+    assert names
+    with pytest.raises(ModelError) as caught:
+        load_program(path)
+    assert not proof.exists() and "--trust" in str(caught.value.hint)
+
+
+def test_expressions_with_code_are_refused_and_do_not_run(saved, tmp_path):
+    proof = tmp_path / "proof"
+    code = f"__import__('os').mkdir('{proof}') or 1"
+    hits = []
+
+    def change(name, data):
+        if not name.endswith(".json") or b"expr_str" not in data:
+            return data
+
+        def put(value):
+            if isinstance(value, dict):
+                hits.extend(key for key in value if key == "expr_str")
+                return {key: code if key == "expr_str" else put(inner) for key, inner in value.items()}
+            return [put(inner) for inner in value] if isinstance(value, list) else value
+
+        return json.dumps(put(json.loads(data))).encode()
+
+    path = changed(saved, change)
+    assert hits
+    with pytest.raises(ModelError, match="only read by running it"):
+        load_program(path)
+    assert not proof.exists()
+
+
+def test_objects_that_are_no_tensors_are_refused(saved, tmp_path):
+    proof = tmp_path / "proof"
+    path = changed(saved, lambda name, data: data)
+    with zipfile.ZipFile(path, "a") as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{root}/data/constants/opaque_obj_0", pickle.dumps(Evil(proof)))
+    with pytest.raises(ModelError, match="no tensor"):
+        load_program(path)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Symbol('s77', positive=True, integer=True)",
+        "Add(Integer(1), Mul(Integer(-2), Symbol('s0', integer=True)))",
+        "Max(1, FloorDiv(s0, 2))",
+        "2*s0 + 1",
+        "Eq(Mod(s1, 8), 0)",
+        "Float('1.5', precision=53)",
+    ],
+)
+def test_sizes_are_arithmetic(text):
+    assert is_size(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "exec(chr(49))",
+        "(lambda: 0)()",
+        "[x for x in (1,)]",
+        "s0.__class__",
+        "Symbol('a b; import os')",
+        "eval('1')",
+        "open('x', 'w')",
+        "1 if s0 else 2",
+        "f'{s0}'",
+        "_",
+        "(" * 500,
+        "",
+    ],
+)
+def test_everything_else_is_not(text):
+    assert not is_size(text)
