@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _token(options: argparse.Namespace) -> str:
-    """What clients must know: given, of the environment, or a fresh one."""
+    """Token that clients must know: given, of the environment, or a fresh one."""
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
     if token is None:
         return secrets.token_urlsafe(16)

@@ -1,1 +1,1 @@
-"""What design spaces and cost models need to know of a CPU, a GPU, an NPU: frozen data, no TVM."""
+"""Descriptions of a CPU, a GPU, an NPU for design spaces and cost models: frozen data, no TVM."""

@@ -1,4 +1,4 @@
-"""What any description of hardware tells design spaces, the cost model and records."""
+"""Protocol of every description of hardware, for design spaces, the cost model and records."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _Found(NamedTuple):
     step: Var
     """The elementwise step."""
     operand: Var
-    """Its moved operand."""
+    """Operand that was moved."""
     base: Expr
     """The tensor before the first move."""
     order: list[int] | None

@@ -97,7 +97,7 @@ class NpuTarget(Target):
         return self.with_precision("bf16")
 
     def with_precision(self, precision: str) -> NpuTarget:
-        """The same machine with weights and activations of another type."""
+        """This machine with weights and activations of another type."""
         if self._precision_named and precision != self.precision:
             raise UsageError(
                 f"the target says {self.precision}, --precision says {precision}", hint="give one of them"

@@ -31,7 +31,7 @@ class NpuAttentionSpace(RankedSpace):
         return [*map(float, tiles.choice()), 1e6 / estimate(op, tiles, machine.spec)]
 
     def on_chip(self, op: Attention) -> frozenset[int]:
-        """All operands but the mask."""
+        """Operands without the mask."""
         return frozenset({*range(len(op.shapes)), len(op.inputs)})
 
     def fitted(

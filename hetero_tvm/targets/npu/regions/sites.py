@@ -108,7 +108,7 @@ class Site(ABC):
         self.offsets = self.instruction.offsets()
         self._shapes: dict[tuple[int, ...], _Merged] = {}
         self._alike: dict[Hashable, int | Callable[[tuple[int, ...]], Instr]] = {}
-        """By extents and moving fields: number of such instructions so far, later a quick encoder of them."""
+        """Table by extents and moving fields: number of such instructions, later a quick encoder of them."""
 
     def __call__(self, extents: tuple[int, ...], bases: tuple[int, ...], **moving: Any) -> Instr:
         """The instruction of one tile.

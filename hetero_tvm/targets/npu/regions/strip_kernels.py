@@ -84,7 +84,7 @@ class Strips:
     """Bytes of L1 for the source rows that one strip reads."""
 
     def steps(self) -> list[Step]:
-        """All steps in order."""
+        """Steps of all members, in order."""
         return [*self.weights, *self.images, self.first, *self.rest]
 
 
