@@ -47,8 +47,8 @@ class Program:
     front: int | None = None
     """Number of loads that :func:`hoist_loads` brought to the front; None before it ran."""
     turns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Memories (L0A, L0B, L0C) in whose either half the kernel may begin: bytes from one half to the other, and
-    number of times that it changes halves."""
+    """Memories (L0A, L0B, L0C) in whose either half the kernel may begin: bytes from one half to the other,
+    and number of times that it changes halves."""
 
     @functools.cached_property
     def packed(self) -> Packed:
