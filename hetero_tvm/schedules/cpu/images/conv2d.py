@@ -122,7 +122,7 @@ def _block_choices(geometry: Geometry, machine: CpuModel) -> tuple[int, ...]:
     """Numbers of blocks that the pixels may be cut into, each of at least two vectors or one row."""
     panels = max(1, geometry.pixels // (2 * machine.lanes))
     most = panels if geometry.gapless else geometry.out_rows
-    return tuple(b for b in (1, 2, 4, 7, 8, 14, 16, 28, 32, 56) if b <= most)
+    return tuple(b for b in (1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 112) if b <= most)
 
 
 def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> float:
@@ -139,6 +139,11 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     busiest = -(-work // machine.threads) * -(-tiles // groups)
     block_bytes = blocks.pixels * 4 * (op.channels // op.groups)
     spill = 1.0 + 0.5 * max(0.0, 1.0 - machine.l2 / 2 / block_bytes)
-    weights_reread = 1.0 + 0.05 * (blocks.count - 1) * (op.filters * depth * 4 > machine.l2 / 2)
+    reread = 0.05
+    if op.out_height == 1 and not geometry.direct:
+        # The channels of a row lie far apart, each phase again: pages and sets run out before the cache.
+        spill = 1.0 + max(0.0, 1.0 - machine.l2 / 4 / (block_bytes * len(geometry.phases)))
+        reread = 0.01
+    weights_reread = 1.0 + reread * (blocks.count - 1) * (op.filters * depth * 4 > machine.l2 / 2)
     strip_spill = 1.0 if geometry.gapless or rows * blocks.pixels * 4 <= _STRIP_LIMIT else 1.3
     return busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill

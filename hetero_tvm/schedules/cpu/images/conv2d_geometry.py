@@ -18,7 +18,7 @@ class Geometry:
     rows, pitch : extent of a phase's plane; ``pitch`` is also the distance of output rows.
     direct : a 1x1 filter with unit stride: X is the plane as it is, one long row.
     patches : filters do not overlap (kernel = stride): each tap is a phase of its own at shift 0.
-    gapless : output rows follow one another without gaps.
+    gapless : output rows follow one another without gaps, or there is one row.
     pixels : numbered pixels, from the first to the last valid one.
     """
 
@@ -40,7 +40,7 @@ class Geometry:
         )
         self.out_rows = 1 if self.direct else op.out_height
         self.out_columns = self.pitch if self.direct else op.out_width
-        self.gapless = self.pitch == self.out_columns
+        self.gapless = self.pitch == self.out_columns or self.out_rows == 1
         self.pixels = (self.out_rows - 1) * self.pitch + self.out_columns
         self.reach = max(shift for _, shift in self.taps)
 
