@@ -31,6 +31,7 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, Sources
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report, run_rules
 from hetero_tvm.relax_passes.rewriting.sources import after_fusion
 from hetero_tvm.relax_passes.storage.plan_memory import plan_memory
+from hetero_tvm.relax_passes.storage.reshaped_results import view_results
 
 
 def fusions(claims: Claims) -> tuple[GraphPass, ...]:
@@ -112,10 +113,11 @@ def optimize(
             relax.transform.DecomposeOpsForInference(),
             relax.transform.LegalizeOps(),  # every operator that no rule claimed becomes TensorIR
             relax.transform.RewriteDataflowReshape(),  # reshapes of whole tensors become views
-            relax.transform.AnnotateTIROpPattern(),  # fused operators are marked opaque already
         ]
     )(module)
-    before = module
+    module = view_results(module)  # also where the reshape gives a result of the model
+    # Fused operators are marked opaque already.
+    before = module = relax.transform.AnnotateTIROpPattern()(module)
     module = relax.transform.FuseOps()(module)  # what is left: elementwise, broadcast and injective chains
     names = after_fusion(before, module, names)
     module = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(

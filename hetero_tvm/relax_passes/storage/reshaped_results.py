@@ -1,0 +1,53 @@
+"""Results that only reshape what a kernel wrote become views of it instead of copies."""
+
+from __future__ import annotations
+
+from hetero_tvm.host.tvm import IRModule, relax, tvm
+
+
+def view_results(module: IRModule) -> IRModule:
+    """``y = kernel(..); result = reshape kernel(y)`` -> ``result`` as a view of ``y``.
+
+    TVM's own ``RewriteDataflowReshape``, after which this runs, leaves results alone, as they could share
+    memory with an input or with one another.  So a tensor that a kernel has just made, and that nobody else
+    reads, is viewed here and nothing else.
+    """
+    main, builder = module["main"], relax.BlockBuilder(module)
+    made, readers = {}, {}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            made[binding.var] = binding.value
+            for var in {*relax.analysis.free_vars(binding.value)}:
+                readers[var] = readers.get(var, 0) + 1
+    for var in {*relax.analysis.free_vars(main.body.body)}:
+        readers[var] = readers.get(var, 0) + 1
+
+    def viewed(binding: relax.Binding) -> relax.Binding:
+        source = _reshaped(module, binding.value)
+        if source is None or readers.get(source) != 1 or not _is_kernel(made.get(source)):
+            return binding
+        return relax.VarBinding(
+            binding.var, builder.normalize(relax.op.reshape(source, binding.var.ty.shape))
+        )
+
+    blocks = [type(block)([viewed(binding) for binding in block.bindings]) for block in main.body.blocks]
+    body = relax.SeqExpr(blocks, main.body.body)
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    module = tvm.IRModule(module.functions, attrs=module.attrs, global_infos=module.global_infos)
+    module.update_func(module.get_global_var("main"), function)
+    return relax.transform.Normalize()(module)
+
+
+def _is_kernel(value: relax.Expr | None) -> bool:
+    return isinstance(value, relax.Call) and value.op == _CALL_TIR and isinstance(value.ty, relax.TensorType)
+
+
+def _reshaped(module: IRModule, value: relax.Expr) -> relax.Var | None:
+    """The variable that ``value`` copies in another shape; None for anything else."""
+    if not _is_kernel(value) or not relax.analysis.has_reshape_pattern(module[value.args[0]]):
+        return None
+    operands = list(value.args[1].fields)
+    return operands[0] if len(operands) == 1 and isinstance(operands[0], relax.Var) else None
+
+
+_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
