@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, is_image, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -11,14 +12,21 @@ _NO_PADDING = (0, 0, 0, 0)
 
 
 class FusePool2d(Rule):
-    """Maximum and average pooling, also global, in plain NCHW."""
+    """Maximum and average pooling, also global, in plain NCHW.
+
+    ``claims`` tells which of them the target has a kernel for; the others stay as they are.
+    """
 
     name = "pool"
     counted = False
     anchors = ("relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean")
 
+    def __init__(self, claims: Claims = lambda op: True):
+        self.claims = claims
+
     def match(self, graph: Graph, var: Var) -> tuple[Pool2d, Expr] | None:
-        return pool_of(graph, var)
+        found = pool_of(graph, var)
+        return found if found is not None and self.claims(found[0]) else None
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Pool2d, Expr]) -> None:
         op, x = found

@@ -8,6 +8,7 @@ from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
+from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
@@ -37,5 +38,6 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     Conv2dSpace(),
     ElementwiseSpace(),
     Pool2dSpace(),
+    PlainPool2dSpace(),
     RelayoutSpace(),
 )

@@ -16,6 +16,8 @@ from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
+from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -80,9 +82,10 @@ _FORMS: tuple[GraphPass, ...] = (
     *CANONICAL,  # first: a bias is a constant by then, which the forms take along
     ConvTransposeAsPhases(),  # a convolution per phase: no products with zeros, and a space that is fast
     Conv3dAsConv2d(),  # depth is summed up as channels are
+    PoolAsPool2d(),  # likewise rows and volumes that are pooled
     Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
 )
-"""Convolutions that have no design space, in terms of those that have one."""
+"""Convolutions and poolings that have no design space, in terms of those that have one."""
 
 
 class CpuTarget(Target):
@@ -195,8 +198,12 @@ class CpuTarget(Target):
         def claims(op: FusedOp) -> bool:
             return self.space_for(op)[0] is not None
 
-        # Last: it lays out what the fusions have left.
-        return (*_FORMS, *fusions(claims), BlockImages(self.machine.lanes, claims))
+        return (
+            *_FORMS,
+            *fusions(claims),
+            BlockImages(self.machine.lanes, claims),  # it lays out what the fusions have left
+            FusePool2d(claims),  # last: pooling that no neighbour wants in blocks
+        )
 
     @property
     def spaces(self) -> Sequence[DesignSpace]:
