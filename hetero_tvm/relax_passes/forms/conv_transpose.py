@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -57,12 +59,15 @@ class _Phased(NamedTuple):
 
 class ConvTransposeAsPhases(Rule):
     """``conv2d_transpose(x, w)``, also of one dimension -> ``conv2d`` with strides-fold filters, one group
-    of them for each phase of the result, which a permutation interleaves.  No multiplication by zeros
-    that strides put between pixels."""
+    of them for each phase of the result, which a permutation interleaves, or one kernel where the target
+    ``claims`` it.  No multiplication by zeros that strides put between pixels."""
 
     name = "conv_transpose"
     counted = False
     anchors = tuple(_LAYOUTS)
+
+    def __init__(self, claims: Claims = lambda op: False):
+        self.claims = claims
 
     def match(self, graph: Graph, var: Var) -> _Phased | None:
         call = graph.value(var)
@@ -111,7 +116,23 @@ class ConvTransposeAsPhases(Rule):
                 bias.reshape(groups, 1, each), (groups, down.stride * across.stride, each)
             )
             y = bind(relax.op.add(y, relax.const(per_phase.reshape(1, -1, 1, 1).copy())), "bias")
-        if (down.stride, across.stride) != (1, 1):
+        op = Interleave(
+            batch,
+            groups,
+            each,
+            rows,
+            columns,
+            (down.stride, across.stride),
+            (down.cut, across.cut),
+            (down.out, across.out),
+        )
+        if op.strides != (1, 1) and self.claims(op):
+            ty = relax.TensorType(op.output.shape, op.output.dtype)
+            kernel = graph.add_function(op.workload(), op.label)
+            y = bind(relax.call_tir(kernel, [y], out_ty=ty), "whole")
+            graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
+            return
+        if op.strides != (1, 1):
             y = bind(
                 relax.op.reshape(y, (batch, groups, down.stride, across.stride, each, rows, columns)), "apart"
             )

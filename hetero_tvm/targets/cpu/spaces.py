@@ -7,6 +7,7 @@ from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
@@ -40,4 +41,5 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     Pool2dSpace(),
     PlainPool2dSpace(),
     RelayoutSpace(),
+    InterleaveSpace(),
 )

@@ -19,6 +19,7 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace
@@ -78,14 +79,15 @@ _CHECKED = (
 )
 
 
-_FORMS: tuple[GraphPass, ...] = (
-    *CANONICAL,  # first: a bias is a constant by then, which the forms take along
-    ConvTransposeAsPhases(),  # a convolution per phase: no products with zeros, and a space that is fast
-    Conv3dAsConv2d(),  # depth is summed up as channels are
-    PoolAsPool2d(),  # likewise rows and volumes that are pooled
-    Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
-)
-"""Convolutions and poolings that have no design space, in terms of those that have one."""
+def _forms(claims: Claims) -> tuple[GraphPass, ...]:
+    """Convolutions and poolings that have no design space, in terms of those that have one."""
+    return (
+        *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+        ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
+        Conv3dAsConv2d(),  # depth is summed up as channels are
+        PoolAsPool2d(),  # likewise rows and volumes that are pooled
+        Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+    )
 
 
 class CpuTarget(Target):
@@ -199,7 +201,7 @@ class CpuTarget(Target):
             return self.space_for(op)[0] is not None
 
         return (
-            *_FORMS,
+            *_forms(claims),
             *fusions(claims),
             BlockImages(self.machine.lanes, claims),  # it lays out what the fusions have left
             FusePool2d(claims),  # last: pooling that no neighbour wants in blocks

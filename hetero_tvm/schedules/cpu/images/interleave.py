@@ -1,0 +1,89 @@
+"""Phases of a transposed convolution put side by side: shuffles between vectors of their rows.
+
+::
+
+    parallel over planes x rows of the result:
+        the row of each of the ``sw`` phases that this row is made of
+        for each vector of phase pixels:
+            ``sw`` loads, one shuffle, one store of ``sw`` vectors
+        pixels before the first whole group and after the last one, which the cut leaves: one by one
+
+Every value is read and written once, and all but the few at the ends in whole vectors.
+"""
+
+from __future__ import annotations
+
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.interleave import Interleave
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
+
+_MOST_PHASES = 16
+"""More phases across than this are shuffled by no kernel."""
+
+
+class InterleaveSpace(DesignSpace):
+    """Knob: pixels of each phase that one shuffle takes."""
+
+    name = "cpu.interleave"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, Interleave):
+            return "not an interleaving of phases"
+        if op.dtype != "float32":
+            return f"it moves float32, not {op.dtype}"
+        if min(*op.inputs[0].shape, *op.output.shape) < 1:
+            return "an extent is zero"
+        if op.strides[1] > _MOST_PHASES:
+            return f"{op.strides[1]} phases across, at most {_MOST_PHASES}"
+        return None
+
+    def knobs(self, op: Interleave, machine: CpuModel) -> tuple[Knob, ...]:
+        return (Knob("pixels", tuple(n for n in (machine.lanes, 2, 4, 8) if n <= machine.lanes)),)
+
+    def default(self, op: Interleave, machine: CpuModel) -> Point:
+        # Shuffles of more than four vectors take longer than the loads that they save.
+        few = max(2, 4 * machine.lanes // op.strides[1])
+        choices = self.knobs(op, machine)[0].choices
+        return {"pixels": max(n for n in choices if n <= few)}
+
+    def emit(self, op: Interleave, point: Point, machine: CpuModel) -> PrimFunc:
+        k = Kernel()
+        (sh, sw), (top, left), (height, width) = op.strides, op.cut, op.out
+        first = -(-left // sw)
+        whole = max(0, (left + width) // sw - first)
+        planes = op.batch * op.groups * op.channels
+        with k:
+            arguments = (k.argument("X", op.inputs[0].shape), k.argument("Y", op.output.shape))
+            x = k.view(arguments[0], (op.batch * op.groups * sh * sw * op.channels, op.rows * op.columns))
+            y = k.view(arguments[1], (planes * height, width))
+            with k.parallel(planes * height, op.output.nbytes) as line:
+                plane, row = tirx.floordiv(line, int32(height)), tirx.floormod(line, int32(height)) + top
+                group, channel = tirx.floordiv(plane, op.channels), tirx.floormod(plane, op.channels)
+                down = tirx.floormod(row, sh)
+                base = k.let((group * sh + down) * (sw * op.channels) + channel)
+                source = k.let(tirx.floordiv(row, sh) * op.columns)
+
+                def load(phase: int, at: Index, count: int) -> Expr:
+                    return k.load(x, [base + phase * op.channels, k.ramp(source + at, count)])
+
+                def single(column: int) -> None:
+                    p, s = divmod(column + left, sw)
+                    k.store(y, load(s, p, 1), [line, column])
+
+                def turn(at: Index, count: int) -> None:
+                    parts = [load(s, at + first, count) for s in range(sw)]
+                    order = [int32(i % sw * count + i // sw) for i in range(sw * count)]
+                    value = parts[0] if sw * count == 1 or sw == 1 else tirx.Shuffle(parts, order)
+                    k.store(y, value, [line, k.ramp(at * sw + first * sw - left, sw * count)])
+
+                for column in range(min(first * sw - left, width)):
+                    single(column)
+                vector_loop(k, whole, point["pixels"], turn)
+                for column in range(max((first + whole) * sw - left, 0), width):
+                    if column >= first * sw - left:
+                        single(column)
+        return k.function
