@@ -24,6 +24,7 @@ as [tiles, C, taps, MR].  Depthwise convolution is the same with one filter per 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -133,7 +134,9 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     tiles = op.filters if op.depthwise else -(-op.filters // rows)
     depth = len(geometry.taps) * (op.channels // op.groups)
     # Taps read at odd offsets: a vector load then touches two cache lines.
-    per_k = tile.step_cycles(machine, machine.load_cycles * 1.3)
+    # A tile that keeps two FMA units busy suits a CPU with one, as hypervisors make some appear, as well.
+    two_units = dataclasses.replace(machine, fma_units=max(2.0, machine.fma_units))
+    per_k = tile.step_cycles(two_units, machine.load_cycles * 1.3)
     panel = per_k * depth + 30 + 2.0 * rows * vectors
     work = blocks.count * groups * op.batch
     busiest = -(-work // machine.threads) * -(-tiles // groups)
@@ -144,6 +147,8 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
         # The channels of a row lie far apart, each phase again: pages and sets run out before the cache.
         spill = 1.0 + max(0.0, 1.0 - machine.l2 / 4 / (block_bytes * len(geometry.phases)))
         reread = 0.01
+        # Groups of filters write whole rows, blocks of pixels a part of every row.
+        spill += 0.05 * (blocks.count > 1)
     weights_reread = 1.0 + reread * (blocks.count - 1) * (op.filters * depth * 4 > machine.l2 / 2)
     strip_spill = 1.0 if geometry.gapless or rows * blocks.pixels * 4 <= _STRIP_LIMIT else 1.3
     return busiest * blocks.pixels / columns * panel * spill * weights_reread * strip_spill
