@@ -1,0 +1,39 @@
+"""Results that reshape what a kernel wrote are views; every other reshape of a result stays a copy."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host.tvm import relax, tvm
+from hetero_tvm.relax_passes.pipeline import lower, optimize
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from tests.relax_passes.graphs import bindings, module, op
+
+
+def kernels(mod):
+    return sum(is_call_tir(binding.value) for binding in bindings(mod))
+
+
+def kernel_then_view(emit, x):
+    return emit(op.reshape(emit(op.sum(x, [1])), (6, 1)))
+
+
+CASES = {
+    "a kernel's": (kernel_then_view, 1),
+    "the input's": (lambda emit, x: emit(op.reshape(x, (6, 4))), 1),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_and_numbers(case):
+    body, count = CASES[case]
+    before = module({"x": (2, 4, 3)}, body)
+    optimized, _, _ = optimize(before, {}, rules=())
+    assert kernels(optimized) == count
+    machine = relax.VirtualMachine(relax.build(lower(optimized)[0], "llvm", relax_pipeline=None), tvm.cpu())
+    x = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+
+    first, second = (machine["main"](tvm.runtime.tensor(array)) for array in (x, 2 * x))
+    expected = (x if case == "the input's" else x.sum(1)).ravel()
+    # The second call wrote to memory of its own.
+    np.testing.assert_allclose(first.numpy().ravel(), expected, rtol=1e-6)
+    np.testing.assert_allclose(second.numpy().ravel(), 2 * expected, rtol=1e-6)
