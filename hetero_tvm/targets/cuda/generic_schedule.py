@@ -15,7 +15,7 @@ from hetero_tvm.errors import BuildError
 from hetero_tvm.host.tvm import PrimFunc, TVMTarget, dlight, s_tir, tirx, tvm
 from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.schedules.cuda.tensor_program import elementwise
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import nests_of, without_empty
+from hetero_tvm.schedules.nests.program import nests_of, without_empty
 from hetero_tvm.targets.cuda.codegen import rejects
 from hetero_tvm.targets.cuda.thread_binding import is_bound
 

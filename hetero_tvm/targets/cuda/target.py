@@ -25,8 +25,8 @@ from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.relax_passes.storage.precision import DTYPES
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.schedules.base import DesignSpace
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.scan import scan
+from hetero_tvm.schedules.nests.program import program_nests
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cuda import codegen, compilers, cuda_graphs, device, generic_schedule, kernel_facts

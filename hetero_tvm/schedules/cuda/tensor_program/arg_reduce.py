@@ -22,19 +22,19 @@ from hetero_tvm.host.tvm import Expr, PrimFunc, T, tirx, tvm
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
-from hetero_tvm.schedules.cuda.tensor_program.nests import (
+from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
+from hetero_tvm.schedules.cuda.tensor_program.reduction import in_place, moves_along
+from hetero_tvm.schedules.cuda.threads import barrier, shuffle_xor
+from hetero_tvm.schedules.cuda.values import bytes_of, cast
+from hetero_tvm.schedules.emit import int32
+from hetero_tvm.schedules.nests.arg_nest import ArgNest
+from hetero_tvm.schedules.nests.nest import (
     Nests,
     loads_of,
     substitute,
     unflatten,
 )
-from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
-from hetero_tvm.schedules.cuda.tensor_program.reduction import in_place, moves_along
-from hetero_tvm.schedules.cuda.threads import barrier, shuffle_xor
-from hetero_tvm.schedules.cuda.values import bytes_of, cast
-from hetero_tvm.schedules.emit import int32
+from hetero_tvm.schedules.nests.program import program_nests
 
 _THREADS = 128
 _NOWHERE = 2**31 - 1

@@ -22,15 +22,6 @@ from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
-from hetero_tvm.schedules.cuda.tensor_program.nests import (
-    Nest,
-    Nests,
-    is_conditional,
-    loads_of,
-    offset,
-    substitute,
-    unflatten,
-)
 from hetero_tvm.schedules.cuda.tensor_program.plain import (
     PlainKernel,
     distinct,
@@ -39,8 +30,17 @@ from hetero_tvm.schedules.cuda.tensor_program.plain import (
     vector,
     widest,
 )
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.emit import int32
+from hetero_tvm.schedules.nests.nest import (
+    Nest,
+    Nests,
+    is_conditional,
+    loads_of,
+    offset,
+    substitute,
+    unflatten,
+)
+from hetero_tvm.schedules.nests.program import program_nests
 
 THREADS = (256, 128, 512)
 _MOST_SIDES = 8

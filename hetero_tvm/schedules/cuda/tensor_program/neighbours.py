@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm
-from hetero_tvm.schedules.cuda.tensor_program.nests import loads_of
+from hetero_tvm.schedules.nests.nest import loads_of
 
 
 class Neighbours:

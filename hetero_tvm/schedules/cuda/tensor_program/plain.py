@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, TensorLoad, Var, tirx, tvm_ffi
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
-from hetero_tvm.schedules.cuda.tensor_program.nests import (
+from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of
+from hetero_tvm.schedules.emit import Kernel, int32
+from hetero_tvm.schedules.nests.nest import (
     Nest,
     Nests,
     loads_of,
@@ -16,8 +18,6 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     substitute,
     unflatten,
 )
-from hetero_tvm.schedules.cuda.values import VECTOR_BYTES, bytes_of
-from hetero_tvm.schedules.emit import Kernel, int32
 
 Known = Sequence[tuple[TensorLoad, Expr]]
 """Loads whose values are there already, and these values."""

@@ -25,9 +25,9 @@ from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.gpu import WARP, GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce_kernel import emit
 from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, ReductionBlock, reduction_of
+from hetero_tvm.schedules.nests.program import program_nests
 
 _MOST_SPLITS = 64
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, T, TensorLoad, Var, tirx
 from hetero_tvm.machines.gpu import WARP
 from hetero_tvm.schedules.cuda.buffers import workspace
-from hetero_tvm.schedules.cuda.tensor_program.nests import Nests, loads_of, offset, substitute, unflatten
 from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct, vector
 from hetero_tvm.schedules.cuda.tensor_program.reduction import LANES, Reduction, ReductionBlock, neighbours
 from hetero_tvm.schedules.cuda.threads import barrier, reduce_in_row
 from hetero_tvm.schedules.cuda.values import cast
 from hetero_tvm.schedules.emit import int32
+from hetero_tvm.schedules.nests.nest import Nests, loads_of, offset, substitute, unflatten
 
 _MERGE_THREADS = 128
 

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, tirx, tvm, tvm_ffi
-from hetero_tvm.schedules.cuda.tensor_program.arg_nests import ArgNest
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
-from hetero_tvm.schedules.cuda.tensor_program.nests import (
+from hetero_tvm.schedules.cuda.tensor_program.plain import widest
+from hetero_tvm.schedules.cuda.threads import Combine
+from hetero_tvm.schedules.cuda.values import bytes_of
+from hetero_tvm.schedules.nests.arg_nest import ArgNest
+from hetero_tvm.schedules.nests.nest import (
     Nest,
     Nests,
     loads_of,
@@ -19,9 +22,6 @@ from hetero_tvm.schedules.cuda.tensor_program.nests import (
     substitute,
     unflatten,
 )
-from hetero_tvm.schedules.cuda.tensor_program.plain import widest
-from hetero_tvm.schedules.cuda.threads import Combine
-from hetero_tvm.schedules.cuda.values import bytes_of
 
 _COMBINE: dict[type[Expr], Combine] = {
     tirx.Add: operator.add,

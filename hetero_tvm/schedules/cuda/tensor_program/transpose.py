@@ -21,16 +21,16 @@ from hetero_tvm.machines.gpu import GpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
-from hetero_tvm.schedules.cuda.tensor_program.nests import (
+from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
+from hetero_tvm.schedules.cuda.threads import barrier
+from hetero_tvm.schedules.nests.nest import (
     Nest,
     Nests,
     loads_of,
     offset,
     substitute,
 )
-from hetero_tvm.schedules.cuda.tensor_program.plain import PlainKernel, distinct
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
-from hetero_tvm.schedules.cuda.threads import barrier
+from hetero_tvm.schedules.nests.program import program_nests
 
 TILE = 32
 DOWN = (8, 16, 4)

@@ -11,7 +11,7 @@ from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.schedules.cuda.tensor_program.elementwise import CudaElementwiseSpace, width_of
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
+from hetero_tvm.schedules.nests.program import program_nests
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
 from tests.schedules.cuda.running import MACHINE
 from tests.schedules.cuda.spaces import HALF, body_of, check_numbers

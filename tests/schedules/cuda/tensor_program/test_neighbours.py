@@ -4,7 +4,7 @@ import pytest
 
 from hetero_tvm.host.tvm import tirx, tvm
 from hetero_tvm.schedules.cuda.tensor_program.neighbours import Neighbours
-from hetero_tvm.schedules.cuda.tensor_program.nests import substitute
+from hetero_tvm.schedules.nests.nest import substitute
 
 GROUPS, WIDTH = 24, 4
 # Places of an index, and the step that must be found; None: it differs from neighbour to neighbour.

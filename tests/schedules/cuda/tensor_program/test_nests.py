@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import tirx, topi, tvm
-from hetero_tvm.schedules.cuda.tensor_program.nests import loads_of, offset, substitute, unflatten
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
+from hetero_tvm.schedules.nests.nest import loads_of, offset, substitute, unflatten
+from hetero_tvm.schedules.nests.program import program_nests
 from tests.schedules.cuda.programs import program, tensor
 
 

@@ -7,9 +7,9 @@ from hetero_tvm.host.tvm import topi
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.pool2d import Pool2d
-from hetero_tvm.schedules.cuda.tensor_program.program_nests import program_nests
 from hetero_tvm.schedules.cuda.tensor_program.reduce import CudaReduceSpace
 from hetero_tvm.schedules.cuda.tensor_program.reduction import reduction_of
+from hetero_tvm.schedules.nests.program import program_nests
 from tests.schedules.cuda.programs import check, machine_code, program, tensor
 from tests.schedules.cuda.running import MACHINE, check_points, compiled
 from tests.schedules.cuda.spaces import body_of

@@ -20,8 +20,8 @@ from hetero_tvm.host.tvm import (
     tvm_ffi,
 )
 from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.schedules.cuda.tensor_program.arg_nests import arg_nest
-from hetero_tvm.schedules.cuda.tensor_program.nests import Nest, Nests, loads_of
+from hetero_tvm.schedules.nests.arg_nest import arg_nest
+from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
 
 _MOST_ELEMENTS = 2**31 - 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, SBlock, TensorLoad, tirx, tvm, tvm_ffi
-from hetero_tvm.schedules.cuda.tensor_program.nests import Axes, Nest, loads_of
+from hetero_tvm.schedules.nests.nest import Axes, Nest, loads_of
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Kernels that no contract covers, emitted from their loop nests."""

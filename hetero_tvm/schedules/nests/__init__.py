@@ -1,0 +1,1 @@
+"""Kernels read as nests of loops over one expression each, whatever the target."""
