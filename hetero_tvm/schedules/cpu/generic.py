@@ -19,6 +19,7 @@ import math
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs import program
 
 Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
 
@@ -31,6 +32,9 @@ _ROWS = 4
 
 def schedule(function: PrimFunc, machine: CpuModel) -> PrimFunc:
     """Schedule one PrimFunc; returns one with the same signature and attributes."""
+    emitted = program.emit(function, machine)
+    if emitted is not None:
+        return emitted
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     try:
         sch = Schedule(module)

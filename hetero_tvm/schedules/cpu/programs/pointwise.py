@@ -1,0 +1,90 @@
+"""Nests without a reduction: one value per element of the result.
+
+Loop structure::
+
+    parallel runs of the innermost axis, or pieces of it:
+        what does not change along it
+        vectors of the machine's width; the last ones are narrower
+
+The innermost axis is the one along which the result is contiguous.  What does not change along it (a row's
+logarithm, a division) is computed once per run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Views, split_index
+from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
+from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
+
+_VALUES = (TensorLoad, tvm.ir.Call, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast)
+"""Expressions that may be computed ahead."""
+
+_PIECE = 16
+"""Vectors of the shortest piece of a run."""
+
+
+def emit_pointwise(k: Kernel, form: LinearNest, views: Views, machine: CpuModel) -> None:
+    """The loops of one nest, in a kernel that is being built."""
+    bits = tvm.DataType(str(form.store.buffer.dtype)).bits
+    lanes = max(1, machine.lanes * 32 // max(bits, 16))
+    if not form.kept:
+        k.store(views[form.store.buffer], form.value(k, views, []), [form.store.place([])])
+        return
+    *outer, length = form.kept
+    rows, work = math.prod(outer), math.prod(form.kept)
+    pieces = 1
+    if work >= PARALLEL_WORTH and rows < 2 * machine.threads:
+        pieces = max(1, min(-(-2 * machine.threads // rows), length // (_PIECE * lanes)))
+    size = length // pieces // lanes * lanes if pieces > 1 else length
+
+    def run(index: Expr) -> None:
+        where = split_index(tirx.floordiv(index, pieces) if pieces > 1 else index, outer)
+        first: Index = tirx.floormod(index, pieces) * size if pieces > 1 else 0
+        inner = tirx.Var("inner", "int32")
+        value = _hoisted(k, form.value(k, views, [*where, inner]), inner)
+        place = form.store.place([*where, inner])
+
+        def at(start: Index, width: int) -> None:
+            with vector(width) as v:
+                here = {inner: v + (first + start)}
+                k.store(views[form.store.buffer], _put(value, here), [_put(place, here)])
+
+        vector_loop(k, size, lanes, at, 2)
+        rest = length - pieces * size
+        if rest:
+            with k.when(tirx.EQ(tirx.floormod(index, pieces), pieces - 1)):
+                vector_loop(k, rest, lanes, lambda s, w: at(s + pieces * size - first, w))
+
+    with k.parallel(rows * pieces) if work >= PARALLEL_WORTH else k.serial(rows * pieces) as index:
+        run(index)
+
+
+def _put(expression: Expr, values: dict[Var, Expr]) -> Expr:
+    return tvm_ffi.structural_map(expression, (tvm.ir.Var, lambda v: values.get(v, v)))
+
+
+def _hoisted(k: Kernel, value: Expr, inner: Var) -> Expr:
+    """``value`` with what does not depend on ``inner`` computed before, where a load is among it."""
+
+    def bind(node: Any) -> Any:
+        if not isinstance(node, _VALUES) or inner in tirx.analysis.undefined_vars(node) or not _reads(node):
+            return node
+        return k.let(node)
+
+    return tvm_ffi.structural_map(value, (tvm.ir.Expr, bind), order="pre")
+
+
+def _reads(node: Any) -> bool:
+    found: list[Any] = []
+
+    def note(load: TensorLoad) -> TensorLoad:
+        found.append(load)
+        return load
+
+    tvm_ffi.structural_map(node, (TensorLoad, note), order="pre")
+    return bool(found)
