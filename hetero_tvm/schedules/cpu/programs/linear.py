@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
 from hetero_tvm.schedules.emit import Kernel, int32
-from hetero_tvm.schedules.nests.nest import Axes, Nest, loads_of, offset
+from hetero_tvm.schedules.nests.nest import Axes, Nest, loads_of, offset, substitute
 
 Views = Mapping[Buffer, Buffer]
 """Each buffer of a function -> the same memory as one axis."""
@@ -31,6 +31,23 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """What happens to each result of a nest before it is stored.
+
+    Attributes
+    ----------
+    value : what is stored, over the axes of the nest.
+    result : variable of ``value`` that stands for the result.
+    buffer, indices : where it is stored.
+    """
+
+    value: Expr
+    result: Var
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class LinearNest:
     """A nest whose accesses are linear, over as few axes as its accesses allow.
 
@@ -40,6 +57,7 @@ class LinearNest:
     term : what is stored, or combined.
     loads : loads of ``term`` and what they access; steps of ``kept`` axes, then of ``reduced`` ones.
     store : the access that writes.
+    tail : what is done to each result before; its loads are among ``loads``.
     """
 
     kept: tuple[int, ...]
@@ -47,25 +65,50 @@ class LinearNest:
     term: Expr
     loads: tuple[tuple[TensorLoad, Access], ...]
     store: Access
+    tail: Tail | None = None
 
-    def value(self, k: Kernel, views: Views, positions: Sequence[Expr]) -> Expr:
-        """``term`` at one position per axis."""
+    def value(
+        self, k: Kernel, views: Views, positions: Sequence[Expr], held: Mapping[Access, Expr] | None = None
+    ) -> Expr:
+        """``term`` at one position per axis; ``held`` are elements that need no load."""
+        return self._at(self.term, k, views, positions, held or {})
 
+    def result(self, k: Kernel, views: Views, positions: Sequence[Expr], result: Expr) -> Expr:
+        """What is stored for a result of the reduced axes."""
+        if self.tail is None:
+            return result
+        value = self._at(self.tail.value, k, views, positions, {})
+        variable = self.tail.result
+        return tvm_ffi.structural_map(value, (tvm.ir.Var, lambda v: result if v.same_as(variable) else v))
+
+    def _at(
+        self,
+        value: Expr,
+        k: Kernel,
+        views: Views,
+        positions: Sequence[Expr],
+        held: Mapping[Access, Expr],
+    ) -> Expr:
         def load(node: TensorLoad) -> Expr:
             access = next(a for known, a in self.loads if _same(known, node))
+            if access in held:
+                return held[access]
             return k.load(views[access.buffer], [access.place(positions)])
 
-        return tvm_ffi.structural_map(self.term, (TensorLoad, load), order="pre")
+        return tvm_ffi.structural_map(value, (TensorLoad, load), order="pre")
 
 
-def linear_nest(nest: Nest, term: Expr) -> LinearNest | None:
+def linear_nest(nest: Nest, term: Expr, tail: Tail | None = None) -> LinearNest | None:
     """``nest``, which computes ``term``, in flat memory; None where an access is not linear."""
     axes = (*nest.axes, *nest.reduced)
-    if _used_outside_loads(term, {variable for variable, _ in axes}):
+    values = [term] if tail is None else [term, tail.value]
+    variables = {variable for variable, _ in axes}
+    if any(_used_outside_loads(value, variables) for value in values):
         return None
-    nodes = [node for node, _ in loads_of(term)]
+    nodes = [node for value in values for node, _ in loads_of(value)]
     found = [flat_access(node.source, node.indices, axes) for node in nodes]
-    written = flat_access(nest.buffer, nest.indices, axes)
+    where = nest if tail is None else tail
+    written = flat_access(where.buffer, where.indices, axes)
     if written is None or any(access is None for access in found):
         return None
     every = [*found, written]
@@ -84,7 +127,36 @@ def linear_nest(nest: Nest, term: Expr) -> LinearNest | None:
         term,
         tuple(zip(nodes, accesses[:-1], strict=True)),
         accesses[-1],
+        tail,
     )
+
+
+def tail_of(nest: Nest, after: Nest) -> Tail | None:
+    """``after`` as the tail of ``nest``; None where it is more than one value of each result."""
+    loads = [node for node, _ in loads_of(after.value) if node.source.same_as(nest.buffer)]
+    if after.reduced or after.size != nest.size or not loads:
+        return None
+    first = loads[0]
+    if not all(tvm_ffi.structural_equal(list(node.indices), list(first.indices)) for node in loads):
+        return None
+    places: dict[Var, Expr] = {v: tirx.const(0, str(v.ty.dtype)) for v, e in after.axes if e == 1}
+    wide = [variable for variable, extent in after.axes if extent > 1]
+    for own, index in zip(nest.indices, first.indices, strict=True):
+        if isinstance(index, tirx.Var) and index in wide:
+            wide.remove(index)
+            places[index] = own
+        elif not isinstance(index, tirx.Var | tirx.IntImm):
+            return None
+    if wide:
+        return None
+    result = tirx.Var("result", str(nest.buffer.dtype))
+
+    def load(node: TensorLoad) -> Expr:
+        return result if node.source.same_as(nest.buffer) else node
+
+    value = substitute(tvm_ffi.structural_map(after.value, (TensorLoad, load), order="pre"), places)
+    indices = tuple(substitute(index, places) for index in after.indices)
+    return Tail(value, result, after.buffer, indices)
 
 
 def flat_access(buffer: Buffer, indices: Sequence[Expr], axes: Axes) -> Access | None:

@@ -10,10 +10,11 @@ Loop structure::
             tile = combine(tile, registers)
     tile = combine of its pieces
 
-Where the innermost axis is kept, a tile is a strip of results and its lanes are results; where it is reduced,
-a tile is one result, several vectors hold independent parts of it and are folded at the end.  Either way
-memory is read along its contiguous axis, once, and the accumulators stay in registers.  Sums of many values
-are exact to a few roundings more than a block has: an accumulator takes a few hundred terms, then starts anew.
+Where the innermost axis is kept, a tile is a strip of results and its lanes are results; where it is
+reduced, a tile is one result, several vectors hold independent parts of it and are folded at the end.
+Either way memory is read along its contiguous axis, once, and the accumulators stay in registers.  Sums of
+many values are exact to a few roundings more than a block has: an accumulator takes a few hundred terms,
+then starts anew.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, Expr, T, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Views, linear_nest, split_index
+from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
 from hetero_tvm.schedules.nests.nest import Nest
 
@@ -56,7 +57,7 @@ class Reduction:
     dtype: str
 
 
-def reduction_of(nest: Nest) -> Reduction | None:
+def reduction_of(nest: Nest, tail: Tail | None = None) -> Reduction | None:
     """The reduction that a nest is; None where its terms are not each read from memory once."""
     if not nest.reduced or nest.init is None or type(nest.value) not in _NEUTRAL:
         return None
@@ -70,7 +71,7 @@ def reduction_of(nest: Nest) -> Reduction | None:
     dtype = str(nest.buffer.dtype)
     if dtype not in ("float32", "float64", "int32", "int64"):
         return None
-    form = linear_nest(nest, sides[own.index(False)])
+    form = linear_nest(nest, sides[own.index(False)], tail)
     if form is None or not form.reduced:
         return None
     # A product of matrices reads no operand along all axes, and wants tiles of registers.
@@ -220,9 +221,7 @@ class ReductionKernel:
         """Accumulators of a tile."""
         return self._sets * (self._lanes if self._column is None else columns)
 
-    def _blocks(
-        self, tile: list[Expr], columns: int, parts: Sequence[tuple[_Part, Index, Index]]
-    ) -> Buffer:
+    def _blocks(self, tile: list[Expr], columns: int, parts: Sequence[tuple[_Part, Index, Index]]) -> Buffer:
         """The accumulators of a tile after groups ``low`` to ``high`` of parts."""
         k, size = self._k, self._size(columns)
         total = k.scratch((size,), self._r.dtype)
@@ -249,18 +248,20 @@ class ReductionKernel:
             self._fold(total, lambda at, width=width: k.load(total, [at + width]), width)
 
     def _store(self, tile: list[Expr], total: Buffer, columns: int) -> None:
+        """What is made of the results of a tile."""
         k, store = self._k, self._r.form.store
         for start, width in vector_pieces(columns, self._lanes):
             with vector(width) as v:
-                positions = list(tile[: len(store.steps)])
+                positions = list(tile)
                 if self._column is not None:
                     positions[self._column] = tile[self._column] + start + v
-                k.store(self._views[store.buffer], k.load(total, [v + start]), [store.place(positions)])
+                value = self._r.form.result(k, self._views, positions, k.load(total, [v + start]))
+                k.store(self._views[store.buffer], value, [store.place(positions)])
 
     # all tiles ---------------------------------------------------------------------------------
     def emit(self) -> None:
         """The loops over all tiles."""
-        k, form = self._k, self._r.form
+        k = self._k
         outer = math.prod(self._sizes[n] for n in self._kept)
         strips, rest = divmod(self._columns, self._strip)
         across = strips + (rest > 0)

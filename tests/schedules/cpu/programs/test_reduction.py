@@ -68,7 +68,8 @@ def test_sums_over_any_axes(machine):
 def test_operations_and_types(operation, dtype):
     shapes = {"last": ((6, 45), 1), "first": ((45, 21), 0), "all": ((90, 95), None), "long": ((3, 9001), 1)}
     functions = {
-        n: plain(lambda x, a=a: getattr(topi, operation)(x, a), [(dtype, shape)]) for n, (shape, a) in shapes.items()
+        n: plain(lambda x, a=a: getattr(topi, operation)(x, a), [(dtype, shape)])
+        for n, (shape, a) in shapes.items()
     }
     generator = np.random.default_rng(2)
     arrays = {}

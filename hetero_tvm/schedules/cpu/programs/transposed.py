@@ -1,0 +1,118 @@
+"""Maps that read an operand across the axis that they write along: transpositions, alone or fused.
+
+Loop structure::
+
+    parallel (rows of blocks, columns of blocks):
+        for the blocks that a few cache lines of the operand hold:
+            transpose a square of lanes x lanes in registers (``codegen.transpose``)
+            where more is computed than moved: that on the square, which is in L1
+
+Both sides are read and written by whole vectors, and each cache line once.  The last block of an axis begins
+earlier, so that it ends with the axis: what two blocks share is written twice, with the same values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hetero_tvm.codegen import transpose
+from hetero_tvm.host.tvm import Expr, TensorLoad, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs.linear import Access, LinearNest, Views, split_index
+from hetero_tvm.schedules.cpu.programs.reduction import PARALLEL_WORTH, vector
+from hetero_tvm.schedules.emit import Kernel, int32
+
+_FEWEST = 4
+"""Least lanes of a block."""
+
+_BLOCKS = 8
+"""Blocks along the written axis that one iteration goes through."""
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A map with operands that are contiguous along ``across``, not along the axis that is written along.
+
+    Attributes
+    ----------
+    across : axis along which ``operands`` are contiguous.
+    operands : their accesses.
+    lanes : rows and columns of a block.
+    """
+
+    form: LinearNest
+    across: int
+    operands: tuple[Access, ...]
+    lanes: int
+
+
+def transposed_of(form: LinearNest, machine: CpuModel) -> Transposed | None:
+    """The transposition that a map contains, if it does and blocks fit."""
+    if len(form.kept) < 2 or form.store.steps[-1] != 1:
+        return None
+    operands = [a for _, a in form.loads if a.steps[-1] not in (0, 1) and 1 in a.steps]
+    across = {a.steps.index(1) for a in operands}
+    if len(across) != 1 or any(str(a.buffer.dtype) != "float32" for a in operands):
+        return None
+    axis = across.pop()
+    least = min(form.kept[axis], form.kept[-1], machine.lanes)
+    lanes = 1 << (least.bit_length() - 1)
+    if lanes < _FEWEST:
+        return None
+    return Transposed(form, axis, tuple(dict.fromkeys(operands)), lanes)
+
+
+def emit_transposed(k: Kernel, found: Transposed, views: Views, machine: CpuModel) -> None:
+    """The loops of one map, in a kernel that is being built."""
+    form, lanes, axis = found.form, found.lanes, found.across
+    last = len(form.kept) - 1
+    others = [n for n in range(last) if n != axis]
+    rows, columns = (-(-form.kept[n] // lanes) for n in (axis, last))
+    groups = -(-columns // _BLOCKS)
+    extents = [*(form.kept[n] for n in others), groups, rows]
+    alone = isinstance(form.term, TensorLoad)
+
+    def block(positions: list[Expr]) -> None:
+        squares = {}
+        for operand in found.operands:
+            source = k.address(views[operand.buffer], [operand.place(positions)])
+            stride = int32(operand.steps[last])
+            if alone:
+                target = k.address(views[form.store.buffer], [form.store.place(positions)])
+                k.call(
+                    transpose.name_of(lanes),
+                    target,
+                    int32(form.store.steps[axis]),
+                    source,
+                    stride,
+                )
+                return
+            squares[operand] = k.scratch((lanes * lanes,))
+            target = k.address(squares[operand], [int32(0)])
+            k.call(transpose.name_of(lanes), target, int32(lanes), source, stride)
+        with k.serial(lanes) as row:
+            with vector(lanes) as v:
+                here = list(positions)
+                here[axis], here[last] = positions[axis] + row, positions[last] + v
+                held = {a: k.load(square, [row * lanes + v]) for a, square in squares.items()}
+                value = form.value(k, views, here, held)
+                k.store(views[form.store.buffer], value, [form.store.place(here)])
+
+    def start(number: Expr, extent: int) -> Expr:
+        if extent % lanes == 0:
+            return number * lanes
+        return tirx.min(number * lanes, int32(extent - lanes))
+
+    worth = math.prod(form.kept) >= PARALLEL_WORTH
+    count = math.prod(extents)
+    with k.imported(transpose.ir(lanes)), k.parallel(count) if worth else k.serial(count) as index:
+        *where, group, row = split_index(index, extents)
+        positions: list[Expr] = [int32(0)] * len(form.kept)
+        for n, position in zip(others, where, strict=True):
+            positions[n] = position
+        positions[axis] = start(row, form.kept[axis])
+        blocks = int32(_BLOCKS) if columns % _BLOCKS == 0 else tirx.min(columns - group * _BLOCKS, _BLOCKS)
+        with k.serial(blocks) as number:
+            positions[last] = start(group * _BLOCKS + number, form.kept[last])
+            block(list(positions))
