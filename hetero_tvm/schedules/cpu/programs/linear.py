@@ -105,7 +105,12 @@ def linear_nest(nest: Nest, term: Expr, tail: Tail | None = None) -> LinearNest 
     variables = {variable for variable, _ in axes}
     if any(_used_outside_loads(value, variables) for value in values):
         return None
-    nodes = [node for value in values for node, _ in loads_of(value)]
+    loads = [load for value in values for load in loads_of(value)]
+    if any(guarded for _, guarded in loads):
+        return None
+    nodes = [node for node, _ in loads]
+    if any("bool" in str(buffer.dtype) for buffer in (nest.buffer, *(node.source for node in nodes))):
+        return None
     found = [flat_access(node.source, node.indices, axes) for node in nodes]
     where = nest if tail is None else tail
     written = flat_access(where.buffer, where.indices, axes)

@@ -13,6 +13,7 @@ logarithm, a division) is computed once per run.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hetero_tvm.host.tvm import Expr, TensorLoad, Var, tirx, tvm, tvm_ffi
@@ -28,21 +29,34 @@ _PIECE = 16
 """Vectors of the shortest piece of a run."""
 
 
-def emit_pointwise(k: Kernel, form: LinearNest, views: Views, machine: CpuModel) -> None:
-    """The loops of one nest, in a kernel that is being built."""
+def runs_of(forms: Sequence[LinearNest]) -> list[tuple[LinearNest, ...]]:
+    """Maps that write pieces of the same runs, together."""
+    groups: dict[Any, list[LinearNest]] = {}
+    for form in forms:
+        outer = (form.kept[:-1], form.store.steps[:-1], form.store.buffer)
+        # What is whole in one piece stays alone: nothing else writes to its runs.
+        groups.setdefault(outer if len(form.kept) > 1 else id(form), []).append(form)
+    return [tuple(group) for group in groups.values()]
+
+
+def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine: CpuModel) -> None:
+    """The loops of maps over the same runs, in a kernel that is being built."""
+    form = forms[0]
     bits = tvm.DataType(str(form.store.buffer.dtype)).bits
     lanes = max(1, machine.lanes * 32 // max(bits, 16))
     if not form.kept:
         k.store(views[form.store.buffer], form.value(k, views, []), [form.store.place([])])
         return
-    *outer, length = form.kept
-    rows, work = math.prod(outer), math.prod(form.kept)
+    *outer, _ = form.kept
+    rows, work = math.prod(outer), sum(math.prod(f.kept) for f in forms)
     pieces = 1
     if work >= PARALLEL_WORTH and rows < 2 * machine.threads:
-        pieces = max(1, min(-(-2 * machine.threads // rows), length // (_PIECE * lanes)))
-    size = length // pieces // lanes * lanes if pieces > 1 else length
+        longest = max(f.kept[-1] for f in forms)
+        pieces = max(1, min(-(-2 * machine.threads // rows), longest // (_PIECE * lanes)))
 
-    def run(index: Expr) -> None:
+    def run(form: LinearNest, index: Expr) -> None:
+        length = form.kept[-1]
+        size = length // pieces // lanes * lanes if pieces > 1 else length
         where = split_index(tirx.floordiv(index, pieces) if pieces > 1 else index, outer)
         first: Index = tirx.floormod(index, pieces) * size if pieces > 1 else 0
         inner = tirx.Var("inner", "int32")
@@ -51,17 +65,19 @@ def emit_pointwise(k: Kernel, form: LinearNest, views: Views, machine: CpuModel)
 
         def at(start: Index, width: int) -> None:
             with vector(width) as v:
-                here = {inner: v + (first + start)}
+                here = {inner: v + start}
                 k.store(views[form.store.buffer], _put(value, here), [_put(place, here)])
 
-        vector_loop(k, size, lanes, at, 2)
-        rest = length - pieces * size
-        if rest:
+        vector_loop(k, size, lanes, lambda s, w: at(first + s, w), 2)
+        if pieces * size < length:
             with k.when(tirx.EQ(tirx.floormod(index, pieces), pieces - 1)):
-                vector_loop(k, rest, lanes, lambda s, w: at(s + pieces * size - first, w))
+                rest = pieces * size
+                vector_loop(k, length - rest, lanes, lambda s, w: at(s + rest, w))
 
-    with k.parallel(rows * pieces) if work >= PARALLEL_WORTH else k.serial(rows * pieces) as index:
-        run(index)
+    worth = work >= PARALLEL_WORTH
+    with k.parallel(rows * pieces) if worth else k.serial(rows * pieces) as index:
+        for piece in forms:
+            run(piece, index)
 
 
 def _put(expression: Expr, values: dict[Var, Expr]) -> Expr:

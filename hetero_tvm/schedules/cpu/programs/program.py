@@ -7,36 +7,37 @@ from typing import Any
 
 from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.programs.boxes import boxes_of
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, linear_nest, tail_of
-from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise
+from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise, runs_of
 from hetero_tvm.schedules.cpu.programs.reduction import Reduction, ReductionKernel, reduction_of
-from hetero_tvm.schedules.cpu.programs.transposed import emit_transposed, transposed_of
+from hetero_tvm.schedules.cpu.programs.transposed import Transposed, emit_transposed, transposed_of
 from hetero_tvm.schedules.emit import Kernel
 from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
 from hetero_tvm.schedules.nests.program import nests_of
 
+Step = Reduction | Transposed | tuple[LinearNest, ...]
+"""What one or more nests are computed as; maps over the same runs are one step."""
+
 
 def emit(function: PrimFunc, machine: CpuModel) -> PrimFunc | None:
-    """The kernel of a function that is made of reductions and maps of linear accesses; None for others."""
+    """The kernel of a function of reductions, transpositions and joins; None for others."""
     nests = nests_of(function)
     if nests is None or nests.empty:
         return None
-    forms = _forms(nests)
-    if any(form is None for form in forms):
-        return None
-    across = [None if isinstance(form, Reduction) else transposed_of(form, machine) for form in forms]
-    if not any(isinstance(form, Reduction) for form in forms) and not any(across):
-        return None  # the schedule does as well
+    steps = _steps(nests, machine)
+    if steps is None or (len(steps) == len(nests.nests) and all(_is_map(step) for step in steps)):
+        return None  # the schedule does as well for maps alone
     k = Kernel()
     with k:
-        views = _views(k, nests, {_written(form) for form in forms})
-        for form, found in zip(forms, across, strict=True):
-            if isinstance(form, Reduction):
-                ReductionKernel(k, form, views, machine).emit()
-            elif found is not None:
-                emit_transposed(k, found, views, machine)
+        views = _views(k, nests, {_written(step) for step in steps})
+        for step in steps:
+            if isinstance(step, Reduction):
+                ReductionKernel(k, step, views, machine).emit()
+            elif isinstance(step, Transposed):
+                emit_transposed(k, step, views, machine)
             else:
-                emit_pointwise(k, form, views, machine)
+                emit_pointwise(k, step, views, machine)
     kernel = k.function
     if kernel.attrs and "global_symbol" in kernel.attrs:
         kernel = kernel.without_attr("global_symbol")
@@ -47,32 +48,44 @@ def _attributes(function: PrimFunc) -> dict[str, Any]:
     return {name: function.attrs[name] for name in function.attrs.keys()} if function.attrs else {}
 
 
-def _forms(nests: Nests) -> list[Reduction | LinearNest | None]:
-    """How each nest is computed; one that follows a reduction result by result becomes its tail."""
-    forms: list[Reduction | LinearNest | None] = []
+def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
+    """How the nests are computed; one that follows a reduction result by result becomes its tail."""
+    steps: list[Step] = []
     rest = list(nests.nests)
     while rest:
         nest = rest.pop(0)
         if not nest.reduced:
-            forms.append(linear_nest(nest, nest.value))
+            forms = [linear_nest(box, box.value) for box in boxes_of(nest)]
+            if any(form is None for form in forms):
+                return None
+            across = transposed_of(forms[0], machine) if len(forms) == 1 else None
+            steps.extend(runs_of(forms) if across is None else [across])
             continue
         readers = [other for other in rest if _reads(other, nest.buffer)]
         tail = None
         if nest.buffer in nests.temporary and rest and len(readers) == 1 and readers[0] is rest[0]:
             tail = tail_of(nest, rest[0])
-        joined = reduction_of(nest, tail)
-        if tail is not None and joined is not None:
+        reduction = reduction_of(nest, tail)
+        if tail is not None and reduction is not None:
             rest.pop(0)
-        forms.append(joined or reduction_of(nest))
-    return forms
+        reduction = reduction or reduction_of(nest)
+        if reduction is None:
+            return None
+        steps.append(reduction)
+    return steps
+
+
+def _is_map(step: Step) -> bool:
+    return isinstance(step, tuple) and len(step) == 1
 
 
 def _reads(nest: Nest, buffer: Buffer) -> bool:
     return any(load.source.same_as(buffer) for load, _ in loads_of(nest.value))
 
 
-def _written(form: Reduction | LinearNest) -> Buffer:
-    return (form.form if isinstance(form, Reduction) else form).store.buffer
+def _written(step: Step) -> Buffer:
+    form = step[0] if isinstance(step, tuple) else step.form
+    return form.store.buffer
 
 
 def _views(k: Kernel, nests: Nests, written: set[Buffer]) -> dict[Buffer, Buffer]:
