@@ -42,8 +42,6 @@ def runs_of(forms: Sequence[LinearNest]) -> list[tuple[LinearNest, ...]]:
 def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine: CpuModel) -> None:
     """The loops of maps over the same runs, in a kernel that is being built."""
     form = forms[0]
-    bits = tvm.DataType(str(form.store.buffer.dtype)).bits
-    lanes = max(1, machine.lanes * 32 // max(bits, 16))
     if not form.kept:
         k.store(views[form.store.buffer], form.value(k, views, []), [form.store.place([])])
         return
@@ -52,32 +50,42 @@ def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine
     pieces = 1
     if work >= PARALLEL_WORTH and rows < 2 * machine.threads:
         longest = max(f.kept[-1] for f in forms)
-        pieces = max(1, min(-(-2 * machine.threads // rows), longest // (_PIECE * lanes)))
-
-    def run(form: LinearNest, index: Expr) -> None:
-        length = form.kept[-1]
-        size = length // pieces // lanes * lanes if pieces > 1 else length
-        where = split_index(tirx.floordiv(index, pieces) if pieces > 1 else index, outer)
-        first: Index = tirx.floormod(index, pieces) * size if pieces > 1 else 0
-        inner = tirx.Var("inner", "int32")
-        value = _hoisted(k, form.value(k, views, [*where, inner]), inner)
-        place = form.store.place([*where, inner])
-
-        def at(start: Index, width: int) -> None:
-            with vector(width) as v:
-                here = {inner: v + start}
-                k.store(views[form.store.buffer], _put(value, here), [_put(place, here)])
-
-        vector_loop(k, size, lanes, lambda s, w: at(first + s, w), 2)
-        if pieces * size < length:
-            with k.when(tirx.EQ(tirx.floormod(index, pieces), pieces - 1)):
-                rest = pieces * size
-                vector_loop(k, length - rest, lanes, lambda s, w: at(s + rest, w))
+        pieces = max(1, min(-(-2 * machine.threads // rows), longest // (_PIECE * _lanes(form, machine))))
 
     worth = work >= PARALLEL_WORTH
     with k.parallel(rows * pieces) if worth else k.serial(rows * pieces) as index:
-        for piece in forms:
-            run(piece, index)
+        for form in forms:
+            emit_run(k, form, views, machine, index, pieces)
+
+
+def emit_run(
+    k: Kernel, form: LinearNest, views: Views, machine: CpuModel, index: Expr, pieces: int = 1
+) -> None:
+    """One run of a map, or piece of it: number ``index``."""
+    *outer, length = form.kept
+    lanes = _lanes(form, machine)
+    size = length // pieces // lanes * lanes if pieces > 1 else length
+    where = split_index(tirx.floordiv(index, pieces) if pieces > 1 else index, outer)
+    first: Index = tirx.floormod(index, pieces) * size if pieces > 1 else 0
+    inner = tirx.Var("inner", "int32")
+    value = _hoisted(k, form.value(k, views, [*where, inner]), inner)
+    place = form.store.place([*where, inner])
+
+    def at(start: Index, width: int) -> None:
+        with vector(width) as v:
+            here = {inner: v + start}
+            k.store(views[form.store.buffer], _put(value, here), [_put(place, here)])
+
+    vector_loop(k, size, lanes, lambda s, w: at(first + s, w), 2)
+    done = pieces * size
+    if done < length:
+        with k.when(tirx.EQ(tirx.floormod(index, pieces), pieces - 1)):
+            vector_loop(k, length - done, lanes, lambda s, w: at(s + done, w))
+
+
+def _lanes(form: LinearNest, machine: CpuModel) -> int:
+    bits = tvm.DataType(str(form.store.buffer.dtype)).bits
+    return max(1, machine.lanes * 32 // max(bits, 16))
 
 
 def _put(expression: Expr, values: dict[Var, Expr]) -> Expr:

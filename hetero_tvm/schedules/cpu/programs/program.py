@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.programs.boxes import boxes_of
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, linear_nest, tail_of
 from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise, runs_of
 from hetero_tvm.schedules.cpu.programs.reduction import Reduction, ReductionKernel, reduction_of
+from hetero_tvm.schedules.cpu.programs.rows import emit_rows
 from hetero_tvm.schedules.cpu.programs.transposed import Transposed, emit_transposed, transposed_of
 from hetero_tvm.schedules.emit import Kernel
 from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
@@ -31,7 +32,9 @@ def emit(function: PrimFunc, machine: CpuModel) -> PrimFunc | None:
     k = Kernel()
     with k:
         views = _views(k, nests, {_written(step) for step in steps})
-        for step in steps:
+        plain = all(isinstance(step, Reduction) or _is_map(step) for step in steps)
+        whole = plain and emit_rows(k, steps, views, machine)
+        for step in [] if whole else steps:
             if isinstance(step, Reduction):
                 ReductionKernel(k, step, views, machine).emit()
             elif isinstance(step, Transposed):
@@ -58,8 +61,9 @@ def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
             forms = [linear_nest(box, box.value) for box in boxes_of(nest)]
             if any(form is None for form in forms):
                 return None
-            across = transposed_of(forms[0], machine) if len(forms) == 1 else None
-            steps.extend(runs_of(forms) if across is None else [across])
+            across = [transposed_of(form, machine) for form in forms]
+            steps.extend(found for found in across if found is not None)
+            steps.extend(runs_of([f for f, found in zip(forms, across, strict=True) if found is None]))
             continue
         readers = [other for other in rest if _reads(other, nest.buffer)]
         tail = None

@@ -259,53 +259,56 @@ class ReductionKernel:
                 k.store(self._views[store.buffer], value, [store.place(positions)])
 
     # all tiles ---------------------------------------------------------------------------------
+    def _each(self, index: Expr, body: Callable[[list[Expr], Expr, int], None]) -> None:
+        """``body(tile, first result, columns)`` of tile number ``index``."""
+        tile: list[Expr] = [int32(0)] * len(self._sizes)
+        strips, rest = divmod(self._columns, self._strip)
+        across = int32(strips + (rest > 0))
+        row, strip = tirx.floordiv(index, across), tirx.floormod(index, across)
+        kept = split_index(row, [self._sizes[n] for n in self._kept])
+        for axis, position in zip(self._kept, kept, strict=True):
+            tile[axis] = position
+
+        def at(columns: int) -> None:
+            if self._column is not None:
+                tile[self._column] = strip * self._strip
+            body(tile, row * self._columns + strip * self._strip, columns)
+
+        if rest and strips:
+            self._k.branch(strip < strips, lambda: at(self._strip), lambda: at(rest))
+        else:
+            at(rest or self._strip)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether each tile is one result."""
+        return self._column is None
+
+    def emit_tile(self, index: Expr) -> None:
+        """One tile, over all that is reduced."""
+
+        def whole(tile: list[Expr], _first: Expr, columns: int) -> None:
+            total = self._blocks(tile, columns, [(part, 0, part.groups) for part in self._parts])
+            self._folded(total, columns)
+            self._store(tile, total, columns)
+
+        self._each(index, whole)
+
     def emit(self) -> None:
         """The loops over all tiles."""
-        k = self._k
-        outer = math.prod(self._sizes[n] for n in self._kept)
-        strips, rest = divmod(self._columns, self._strip)
-        across = strips + (rest > 0)
-        tiles, work = outer * across, math.prod(self._sizes)
-        worth, threads = work >= PARALLEL_WORTH, self._machine.threads
-        main = self._parts[0]
-        chunks = 1
-        if worth and tiles < 2 * threads and threads > 1:
-            chunks = max(1, min(main.groups, -(-4 * threads // tiles)))
-
-        def each(index: Expr, body: Callable[[list[Expr], Expr, int], None]) -> None:
-            """``body(tile, first result, columns)`` of tile number ``index``."""
-            tile: list[Expr] = [int32(0)] * len(self._sizes)
-            row = tirx.floordiv(index, int32(across))
-            kept = split_index(row, [self._sizes[n] for n in self._kept])
-            for axis, position in zip(self._kept, kept, strict=True):
-                tile[axis] = position
-            strip = tirx.floormod(index, int32(across))
-
-            def at(columns: int) -> None:
-                if self._column is not None:
-                    tile[self._column] = strip * self._strip
-                body(tile, row * self._columns + strip * self._strip, columns)
-
-            if rest and strips:
-                k.branch(strip < strips, lambda: at(self._strip), lambda: at(rest))
-            else:
-                at(rest or self._strip)
-
-        def loop(extent: int, parallel: bool) -> Any:
-            return k.parallel(extent) if parallel else k.serial(extent)
-
-        everything = [(part, 0, part.groups) for part in self._parts]
-        if chunks == 1:
-
-            def whole(tile: list[Expr], _first: Expr, columns: int) -> None:
-                total = self._blocks(tile, columns, everything)
-                self._folded(total, columns)
-                self._store(tile, total, columns)
-
-            with loop(tiles, worth) as index:
-                each(index, whole)
+        k, threads = self._k, self._machine.threads
+        results = math.prod(self._sizes[n] for n in self._kept) * self._columns
+        tiles = results // self._columns * -(-self._columns // self._strip)
+        worth = math.prod(self._sizes) >= PARALLEL_WORTH
+        if worth and threads > 1 and tiles < 2 * threads and self._parts[0].groups > 1:
+            self._emit_pieces(tiles, results, min(self._parts[0].groups, -(-4 * threads // tiles)))
             return
-        results = outer * self._columns
+        with k.parallel(tiles) if worth else k.serial(tiles) as index:
+            self.emit_tile(index)
+
+    def _emit_pieces(self, tiles: int, results: int, chunks: int) -> None:
+        """The loops where threads share what is reduced: pieces of each tile, then their combination."""
+        k, main = self._k, self._parts[0]
         pieces = k.scratch((chunks * results,), self._r.dtype)
         with k.parallel(tiles * chunks) as index:
             chunk = tirx.floormod(index, int32(chunks))
@@ -319,17 +322,17 @@ class ReductionKernel:
                     with vector(width) as v:
                         k.store(pieces, k.load(total, [v + start]), [chunk * results + first + start + v])
 
-            each(tirx.floordiv(index, int32(chunks)), piece)
+            self._each(tirx.floordiv(index, int32(chunks)), piece)
 
         def last(tile: list[Expr], first: Expr, columns: int) -> None:
-            total = self._blocks(tile, columns, everything[1:])
+            total = self._blocks(tile, columns, [(part, 0, part.groups) for part in self._parts[1:]])
             self._folded(total, columns)
             with k.serial(chunks) as c:
                 self._fold(total, lambda at: k.load(pieces, [c * results + first + at]), columns)
             self._store(tile, total, columns)
 
         with k.serial(tiles) as index:
-            each(index, last)
+            self._each(index, last)
 
 
 def _power_of_two(value: int) -> int:

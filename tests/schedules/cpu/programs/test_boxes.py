@@ -30,6 +30,8 @@ CASES = {
                lambda x: np.pad(x, [(0, 0), (1, 3), (2, 4)])),
     "mirror": (mirrored, [(6, 30, 31)], 9,
                lambda x: np.pad(x, [(0, 0), (2, 1), (3, 4)], mode="reflect")),
+    "transposed": (lambda x, y: topi.concatenate([x, topi.transpose(y)], 0), [(1, 70), (70, 33)], 2,
+                   lambda x, y: np.concatenate([x, y.T], 0)),
     "integers": (lambda x, y: topi.concatenate([x, y], 1), [("int64", (30, 5)), ("int64", (30, 33))], 2,
                  lambda x, y: np.concatenate([x, y], 1)),
     "fused": (lambda x, y: topi.nn.relu(topi.concatenate([x, y], 1) * 2.0), [(70, 90), (70, 33)], 2,
