@@ -25,6 +25,9 @@ from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
 _VALUES = (TensorLoad, tvm.ir.Call, tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast)
 """Expressions that may be computed ahead."""
 
+_MOST_INTERLEAVED = 4
+"""Most maps whose elements alternate."""
+
 _PIECE = 16
 """Vectors of the shortest piece of a run."""
 
@@ -45,6 +48,9 @@ def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine
     if not form.kept:
         k.store(views[form.store.buffer], form.value(k, views, []), [form.store.place([])])
         return
+    if len(forms) == 1 and _is_interleaved(form):
+        _emit_interleaved(k, form, views)
+        return
     *outer, _ = form.kept
     rows, work = math.prod(outer), sum(math.prod(f.kept) for f in forms)
     pieces = 1
@@ -56,6 +62,26 @@ def emit_pointwise(k: Kernel, forms: Sequence[LinearNest], views: Views, machine
     with k.parallel(rows * pieces) if worth else k.serial(rows * pieces) as index:
         for form in forms:
             emit_run(k, form, views, machine, index, pieces)
+
+
+def _is_interleaved(form: LinearNest) -> bool:
+    """Whether the result is made of few interleaved maps, each contiguous in itself."""
+    if len(form.kept) < 2 or not 1 < form.kept[-1] <= _MOST_INTERLEAVED:
+        return False
+    return form.store.steps[-2:] == (form.kept[-1], 1) and form.kept[-2] >= 2 * _MOST_INTERLEAVED
+
+
+def _emit_interleaved(k: Kernel, form: LinearNest, views: Views) -> None:
+    """``parallel rows . run . unrolled maps``: LLVM makes vectors of the run and shuffles them together."""
+    *outer, length, count = form.kept
+    rows = math.prod(outer)
+    worth = math.prod(form.kept) >= PARALLEL_WORTH
+    with k.parallel(rows) if worth else k.serial(rows) as index:
+        where = split_index(index, outer)
+        with k.serial(length) as at, k.unroll(count) as number:
+            positions = [*where, at, number]
+            value = form.value(k, views, positions)
+            k.store(views[form.store.buffer], value, [form.store.place(positions)])
 
 
 def emit_run(

@@ -12,6 +12,7 @@ from hetero_tvm.schedules.cpu.programs.linear import LinearNest, linear_nest, ta
 from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise, runs_of
 from hetero_tvm.schedules.cpu.programs.reduction import Reduction, ReductionKernel, reduction_of
 from hetero_tvm.schedules.cpu.programs.rows import emit_rows
+from hetero_tvm.schedules.cpu.programs.splits import with_split_axes
 from hetero_tvm.schedules.cpu.programs.transposed import Transposed, emit_transposed, transposed_of
 from hetero_tvm.schedules.emit import Kernel
 from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
@@ -27,8 +28,8 @@ def emit(function: PrimFunc, machine: CpuModel) -> PrimFunc | None:
     if nests is None or nests.empty:
         return None
     steps = _steps(nests, machine)
-    if steps is None or (len(steps) == len(nests.nests) and all(_is_map(step) for step in steps)):
-        return None  # the schedule does as well for maps alone
+    if steps is None:
+        return None
     k = Kernel()
     with k:
         views = _views(k, nests, {_written(step) for step in steps})
@@ -54,11 +55,15 @@ def _attributes(function: PrimFunc) -> dict[str, Any]:
 def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
     """How the nests are computed; one that follows a reduction result by result becomes its tail."""
     steps: list[Step] = []
+    rewritten = False
     rest = list(nests.nests)
     while rest:
         nest = rest.pop(0)
         if not nest.reduced:
-            forms = [linear_nest(box, box.value) for box in boxes_of(nest)]
+            split = with_split_axes(nest)
+            rewritten |= len(split.axes) > len(nest.axes)
+            forms = [linear_nest(box, box.value) for box in boxes_of(split)]
+            rewritten |= len(forms) > 1
             if any(form is None for form in forms):
                 return None
             across = [transposed_of(form, machine) for form in forms]
@@ -76,6 +81,8 @@ def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
         if reduction is None:
             return None
         steps.append(reduction)
+    if not rewritten and all(_is_map(step) for step in steps):
+        return None  # the schedule does as well for maps alone
     return steps
 
 

@@ -1,0 +1,67 @@
+"""Axes split where positions are divided by a constant: reshapes, repeated pixels, blocks of pixels.
+
+``x[v // 2]`` over ``v`` is ``x[a]`` over ``a`` and ``b`` with ``v = 2 a + b``: a linear access, without a
+division per element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hetero_tvm.host.tvm import Expr, Var, tirx, tvm, tvm_ffi
+from hetero_tvm.schedules.nests.nest import Nest, substitute
+
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_MOST_SPLITS = 6
+
+
+def with_split_axes(nest: Nest) -> Nest:
+    """The same map over axes that are divided by nothing, as far as that is possible."""
+    nest = _with_axes(nest, nest.axes, {})
+    for _ in range(_MOST_SPLITS):
+        found = _division(nest)
+        if found is None:
+            break
+        variable, factor = found
+        dtype = str(variable.ty.dtype)
+        high, low = tirx.Var(variable.name, dtype), tirx.Var(variable.name, dtype)
+        axes: list[tuple[Var, int]] = []
+        for axis, extent in nest.axes:
+            halves = [(high, extent // factor), (low, factor)]
+            axes.extend(halves if axis.same_as(variable) else [(axis, extent)])
+        nest = _with_axes(nest, tuple(axes), {variable: high * tirx.const(factor, dtype) + low})
+    return nest
+
+
+def _with_axes(nest: Nest, axes: tuple[tuple[Var, int], ...], values: dict[Var, Expr]) -> Nest:
+    analyzer = tvm.sym.Analyzer()
+    for variable, extent in axes:
+        dtype = str(variable.ty.dtype)
+        bounds = tvm.ir.Range.from_min_extent(tirx.const(0, dtype), tirx.const(extent, dtype))
+        analyzer.bind(variable, bounds)
+
+    def simple(expression: Expr) -> Expr:
+        return analyzer.simplify(substitute(expression, values), 3)
+
+    indices = tuple(simple(index) for index in nest.indices)
+    return dataclasses.replace(nest, axes=axes, value=simple(nest.value), indices=indices)
+
+
+def _division(nest: Nest) -> tuple[Var, int] | None:
+    """An axis and a number that divides its extent, where its position is divided by that number."""
+    extents = dict(nest.axes)
+    found: list[tuple[Var, int]] = []
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, _DIVISIONS) and isinstance(node.b, tirx.IntImm):
+            factor = int(node.b)
+            variable = node.a
+            if isinstance(variable, tirx.Var) and variable in extents:
+                extent = extents[variable]
+                if 1 < factor < extent and extent % factor == 0:
+                    found.append((variable, factor))
+        return node
+
+    tvm_ffi.structural_map(nest.value, (tvm.ir.Expr, visit), order="post")
+    return min(found, key=lambda pair: pair[1]) if found else None

@@ -1,0 +1,49 @@
+"""Axes that are divided by constants: pixels repeated and rearranged, reshapes of permutations."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host.tvm import te, topi
+from hetero_tvm.schedules.cpu.programs.program import emit
+from tests.schedules.cpu.programs.test_reduction import run_all
+from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.test_generic import array, plain
+
+
+def repeated(x):
+    n, c, h, w = (int(e) for e in x.shape)
+    return te.compute((n, c, 2 * h, 3 * w), lambda b, i, y, z: x[b, i, te.indexdiv(y, 2), te.indexdiv(z, 3)])
+
+
+CASES = {
+    "repeated": (repeated, (2, 5, 9, 21), lambda x: x.repeat(2, 2).repeat(3, 3)),
+    "depth_to_space": (
+        lambda x: topi.reshape(topi.transpose(x, [0, 3, 4, 1, 5, 2]), (1, 4, 34, 42)), (1, 2, 2, 4, 17, 21),
+        lambda x: x.transpose(0, 3, 4, 1, 5, 2).reshape(1, 4, 34, 42),
+    ),
+    "heads": (
+        lambda x: topi.reshape(topi.transpose(x, [0, 2, 1, 3]), (2, 9, 60)), (2, 5, 9, 12),
+        lambda x: x.transpose(0, 2, 1, 3).reshape(2, 9, 60),
+    ),
+    "flat": (
+        lambda x: topi.reshape(topi.transpose(x, [1, 0, 2]), (9 * 5 * 16,)), (5, 9, 16),
+        lambda x: x.transpose(1, 0, 2).reshape(-1),
+    ),
+    "divided": (lambda x: topi.reshape(topi.transpose(x), (6, 35)), (14, 15), lambda x: x.T.reshape(6, 35)),
+    "within_a_sum": (
+        lambda x: topi.sum(topi.reshape(x, (4, 6, 35)), 1), (84, 10), lambda x: x.reshape(4, 6, 35).sum(1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_the_numbers(machine):
+    functions = {name: plain(compute, [shape]) for name, (compute, shape, _) in CASES.items()}
+    functions = {name: f for name, f in functions.items() if emit(f, machine) is not None}
+    assert {"repeated", "depth_to_space", "heads", "flat"} <= set(functions)
+    generator = np.random.default_rng(0)
+    arrays = {name: [array(CASES[name][1], "float32", generator)] for name in functions}
+    for name, result in run_all(functions, arrays, machine).items():
+        np.testing.assert_allclose(
+            result, CASES[name][2](arrays[name][0]), rtol=2e-6, atol=2e-6, err_msg=name
+        )
