@@ -60,10 +60,10 @@ def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
     while rest:
         nest = rest.pop(0)
         if not nest.reduced:
-            split = with_split_axes(nest)
-            rewritten |= len(split.axes) > len(nest.axes)
-            forms = [linear_nest(box, box.value) for box in boxes_of(split)]
-            rewritten |= len(forms) > 1
+            boxes = boxes_of(nest)
+            split = [with_split_axes(box) for box in boxes]
+            rewritten |= len(boxes) > 1 or len(split[0].axes) > len(nest.axes)
+            forms = [linear_nest(box, box.value) for whole in split for box in boxes_of(whole)]
             if any(form is None for form in forms):
                 return None
             across = [transposed_of(form, machine) for form in forms]

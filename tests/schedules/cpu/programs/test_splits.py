@@ -30,6 +30,13 @@ CASES = {
         lambda x: x.transpose(1, 0, 2).reshape(-1),
     ),
     "divided": (lambda x: topi.reshape(topi.transpose(x), (6, 35)), (14, 15), lambda x: x.T.reshape(6, 35)),
+    "patches": (
+        lambda x: topi.concatenate(
+            [topi.full((1, 9), "float32", 1.0), topi.transpose(topi.reshape(x, (9, 98)))], 0
+        ),
+        (9, 7, 14),
+        lambda x: np.concatenate([np.ones((1, 9)), x.reshape(9, 98).T]),
+    ),
     "within_a_sum": (
         lambda x: topi.sum(topi.reshape(x, (4, 6, 35)), 1), (84, 10), lambda x: x.reshape(4, 6, 35).sum(1),
     ),
@@ -40,7 +47,7 @@ CASES = {
 def test_the_numbers(machine):
     functions = {name: plain(compute, [shape]) for name, (compute, shape, _) in CASES.items()}
     functions = {name: f for name, f in functions.items() if emit(f, machine) is not None}
-    assert {"repeated", "depth_to_space", "heads", "flat"} <= set(functions)
+    assert {"repeated", "depth_to_space", "heads", "flat", "patches"} <= set(functions)
     generator = np.random.default_rng(0)
     arrays = {name: [array(CASES[name][1], "float32", generator)] for name in functions}
     for name, result in run_all(functions, arrays, machine).items():
