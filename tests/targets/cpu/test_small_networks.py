@@ -1,4 +1,4 @@
-"""Small networks of transposed and plain convolutions on the CPU: onnxruntime's numbers, spaces throughout."""
+"""Small networks of transposed and plain convolutions on the CPU: onnxruntime's numbers, all from spaces."""
 
 import numpy as np
 import onnx
