@@ -1,6 +1,7 @@
 """The generic schedule, for kernels of operators without a space of their own.
 
-Strategy, in order:
+Reductions that read each term once, transpositions, joins, borders, and axes that are divided or of odd
+lengths are emitted as loops of their own (``programs/program.py``).  For the others, in order:
 
 1. Elementwise producers are inlined into their consumers.
 2. A block without reduction: all loops but the innermost are fused and run in parallel, the

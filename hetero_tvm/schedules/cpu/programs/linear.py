@@ -109,10 +109,13 @@ def linear_nest(nest: Nest, term: Expr, tail: Tail | None = None) -> LinearNest 
     if any(guarded for _, guarded in loads):
         return None
     nodes = [node for node, _ in loads]
-    if any("bool" in str(buffer.dtype) for buffer in (nest.buffer, *(node.source for node in nodes))):
+    where = nest if tail is None else tail
+    sources = [node.source for node in nodes]
+    if any(source.same_as(nest.buffer) or source.same_as(where.buffer) for source in sources):
+        return None  # what is computed depends on the order of the loops
+    if any(not _has_vectors(str(buffer.dtype)) for buffer in (where.buffer, *sources)):
         return None
     found = [flat_access(node.source, node.indices, axes) for node in nodes]
-    where = nest if tail is None else tail
     written = flat_access(where.buffer, where.indices, axes)
     if written is None or any(access is None for access in found):
         return None
@@ -200,6 +203,11 @@ def _used_outside_loads(expression: Expr, variables: set[Var]) -> bool:
         expression, (TensorLoad, lambda node: tirx.const(0, str(node.ty.dtype))), order="pre"
     )
     return any(variable in variables for variable in tirx.analysis.undefined_vars(without))
+
+
+def _has_vectors(dtype: str) -> bool:
+    """Whether elements of a type lie in memory as in a vector register."""
+    return "bool" not in dtype and tvm.DataType(dtype).bits % 8 == 0
 
 
 def _same(a: TensorLoad, b: TensorLoad) -> bool:

@@ -10,7 +10,12 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.boxes import boxes_of
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, linear_nest, tail_of
 from hetero_tvm.schedules.cpu.programs.pointwise import emit_pointwise, runs_of
-from hetero_tvm.schedules.cpu.programs.reduction import Reduction, ReductionKernel, reduction_of
+from hetero_tvm.schedules.cpu.programs.reduction import (
+    PARALLEL_WORTH,
+    Reduction,
+    ReductionKernel,
+    reduction_of,
+)
 from hetero_tvm.schedules.cpu.programs.rows import emit_rows
 from hetero_tvm.schedules.cpu.programs.splits import with_split_axes
 from hetero_tvm.schedules.cpu.programs.transposed import Transposed, emit_transposed, transposed_of
@@ -81,9 +86,15 @@ def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
         if reduction is None:
             return None
         steps.append(reduction)
-    if not rewritten and all(_is_map(step) for step in steps):
+    if not rewritten and all(_is_map(step) for step in steps) and not _is_odd(nests, machine):
         return None  # the schedule does as well for maps alone
     return steps
+
+
+def _is_odd(nests: Nests, machine: CpuModel) -> bool:
+    """Whether the innermost axis of a large map is no whole number of vectors."""
+    last = [nest.axes[-1][1] for nest in nests.nests if nest.axes and nest.size >= PARALLEL_WORTH]
+    return any(extent % machine.lanes for extent in last)
 
 
 def _is_map(step: Step) -> bool:
