@@ -105,6 +105,61 @@ def _pad(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.nn.pad(x, [int(w) for w in width.reshape(-1)], "constant", constant)
 
 
+def _bit_shift(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Shift of which amounts outside [0, bits) leave nothing but the sign; processors take them modulo."""
+    x, amount = inputs[0], inputs[1]
+    dtype = str(x.ty.dtype)
+    bits = int(dtype.lstrip("uint"))
+    left = as_text(attrs["direction"]) == "LEFT"
+    if isinstance(amount, tvm.ir.GenericConst):
+        values = amount.value.numpy()
+        if ((values >= 0) & (values < bits)).all():
+            return relax.op.left_shift(x, amount) if left else relax.op.right_shift(x, amount)
+    most, zero = relax.const(bits - 1, dtype), relax.const(0, dtype)
+    fits = relax.op.less_equal(amount, most)
+    if not dtype.startswith("u"):
+        fits = relax.op.logical_and(fits, relax.op.greater_equal(amount, zero))
+    if not left:  # an arithmetic shift by bits - 1 leaves the sign, a logical one by more than that nothing
+        shifted = relax.op.right_shift(x, relax.op.where(fits, amount, most))
+        return relax.op.where(fits, shifted, zero) if dtype.startswith("u") else shifted
+    return relax.op.where(fits, relax.op.left_shift(x, relax.op.where(fits, amount, zero)), zero)
+
+
+def _is_inf(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Test for one of the two infinities; None where both count."""
+    positive, negative = (bool(attrs.get(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
+    if positive and negative:
+        return None
+    x = inputs[0]
+    if not positive and not negative:
+        return relax.op.zeros_like(x, "bool")
+    return relax.op.equal(x, relax.const(np.inf if positive else -np.inf, str(x.ty.dtype)))
+
+
+def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Remainder with the divisor's sign for floats too, and of whole numbers 0 where the divisor is.
+
+    TVM computes ``a - b * floor(a / b)`` of floats, which is NaN for an infinite ``b`` and far off for a
+    large ``a``; a division of whole numbers by zero ends the process.
+    """
+    a, b = inputs[0], inputs[1]
+    dtype = str(a.ty.dtype)
+    if "int" in dtype:
+        if isinstance(b, tvm.ir.GenericConst) and b.value.numpy().all():
+            return None
+        zero, one = relax.const(0, dtype), relax.const(1, dtype)
+        step = relax.op.mod if attrs.get("fmod", 0) else relax.op.floor_mod
+        is_zero = relax.op.equal(b, zero)
+        return relax.op.where(is_zero, zero, step(a, relax.op.where(is_zero, one, b)))
+    if attrs.get("fmod", 0):
+        return None
+    zero, rest = relax.const(0.0, dtype), relax.op.mod(a, b)
+    opposite = relax.op.not_equal(relax.op.less(rest, zero), relax.op.less(b, zero))
+    moves = relax.op.logical_and(opposite, relax.op.not_equal(rest, zero))
+    moves = relax.op.logical_and(moves, relax.op.logical_not(relax.op.isnan(rest)))
+    return relax.op.where(moves, relax.op.add(rest, b), rest)
+
+
 def explicit_padding(x: Expr, attrs: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a convolution with ``auto_pad`` as numbers; TVM pads the input with an opaque kernel."""
     mode = as_text(attrs.get("auto_pad", "NOTSET"))
@@ -124,11 +179,14 @@ def explicit_padding(x: Expr, attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
+    "BitShift": _bit_shift,
     "Clip": _clip,
     "Einsum": _einsum,
     "Gather": _gather,
+    "IsInf": _is_inf,
     "Max": _pairwise(relax.op.maximum),
     "Min": _pairwise(relax.op.minimum),
+    "Mod": _mod,
     "Pad": _pad,
     "ScatterND": _scatter_nd,
 }

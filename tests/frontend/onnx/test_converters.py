@@ -1,6 +1,7 @@
 """Our own converters: plain operators instead of kernels, equal to the reference."""
 
 import numpy as np
+import onnx
 import pytest
 
 from hetero_tvm.errors import ModelError
@@ -102,25 +103,37 @@ def test_constant_pad(value):
     assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
 
 
-def test_a_constant_index_outside_the_table_is_refused():
-    source = text_model("g (float[3,2] x) => (float[1,2] y) <int64[1] i = {3}> { y = Gather(x, i) }", "/pick")
-    with pytest.raises(ModelError, match=r"'/pick' .*an index lies outside \[-3, 3\)"):
-        import_onnx(source)
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64"])
+def test_shifts_by_the_width_or_more_leave_the_sign_alone(direction, dtype):
+    opset = 28 if dtype == "int64" else 17
+    if opset > onnx.defs.onnx_opset_version():
+        pytest.skip("the installed onnx shifts unsigned numbers only")
+    text = f'{{ y = BitShift<direction = "{direction}">(x, n) }}'
+    source = text_model(f"g ({dtype}[5] x, {dtype}[5] n) => ({dtype}[5] y) {text}", opset=opset, ir=8)
+    x, n = np.array([200, 200, 3, 255, 9], dtype), np.array([1, 100, 64, 7, 0], dtype)
+    width = np.dtype(dtype).itemsize * 8
+    with np.errstate(all="ignore"):
+        shifted = x << n % width if direction == "LEFT" else x >> n % width
+    expected = np.where(n < width, shifted, 0).astype(dtype)
+    np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x, "n": n})[0], expected)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "(float[2,3] x, float low) => (float[2,3] y) { y = Clip(x, low) }",
-        "(float[2,3] x) => (float[2,3] y) { y = Max(x) }",
-        "(float[2,3] x) => (float[2,3,2] y) { p = Constant<value = int64[6] {0, 0, 0, 0, 0, 1}>() "
-        'u = Unsqueeze(x, two) y = Pad<mode = "edge">(u, p) }',
-    ],
-    ids=["clip with computed bounds", "maximum of one", "pad with the edge"],
-)
-def test_other_forms_go_to_the_converters_of_tvm(body):
-    source = text_model(f"g {body}")
-    add_weight(source, "two", np.array([2]))
-    model = import_onnx(source)
-    inputs = sample_inputs(model)
-    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+@pytest.mark.parametrize("positive, negative", [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_infinities_of_one_sign(positive, negative):
+    operator = f"IsInf<detect_positive = {positive}, detect_negative = {negative}>"
+    model = import_onnx(text_model(f"g (float[4] x) => (bool[4] y) {{ y = {operator}(x) }}"))
+    (y,) = run_tvm(model, {"x": np.array([np.inf, -np.inf, np.nan, 1], np.float32)})
+    assert y.tolist() == [bool(positive), bool(negative), False, False]
+
+
+def test_remainders_of_infinities_and_of_division_by_zero():
+    x = np.array([5, -5, 5, -5, 7.5, -7.5, 1e10, np.inf], np.float32)
+    n = np.array([np.inf, np.inf, -np.inf, -np.inf, -2, 2, 3, 3], np.float32)
+    text = "g (float[8] x, float[8] n) => (float[8] y) { y = Mod<fmod = 1>(x, n) }"
+    with np.errstate(invalid="ignore"):
+        (y,) = run_tvm(import_onnx(text_model(text)), {"x": x, "n": n})
+        np.testing.assert_array_equal(y, np.fmod(x, n))
+    text = "g (int64[4] x, int64[4] n) => (int64[4] y) { y = Mod(x, n) }"
+    x, n = np.array([5, -5, 5, -5]), np.array([0, 3, -3, 0])
+    assert run_tvm(import_onnx(text_model(text)), {"x": x, "n": n})[0].tolist() == [0, 1, -1, 0]
