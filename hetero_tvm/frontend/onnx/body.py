@@ -60,6 +60,10 @@ class Body:
         """Add a Constant."""
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
 
+    def shape(self, name: str) -> tuple[int | None, ...] | None:
+        """Dimensions of a tensor as far as they are known."""
+        return self._shape_of(name)
+
     def rank(self, name: str, usual: int) -> int:
         """Number of dimensions of a tensor, ``usual`` where it is not known."""
         shape = self._shape_of(name)

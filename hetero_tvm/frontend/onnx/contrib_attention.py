@@ -196,8 +196,11 @@ def _key_mask(b: Body, mask: str, key: str) -> str:
     rank = b.rank(mask, 2)
     hidden = b.const(float(b.attributes.get("mask_filter_value", -10000.0)))
     if rank == 1:
+        _refuse_starts(b, mask)
         places = _range(b, key, [1, -1])
-        lengths = b.op("Reshape", b.op("Cast", mask, to=TensorProto.INT64), b.const([-1, 1], "int64"))
+        # The number of sequences is written out, so that a mask with starts cannot pass for more of them.
+        column = b.op("Concat", b.extent(key, 0), b.const([1], "int64"), axis=0)
+        lengths = b.op("Reshape", b.op("Cast", mask, to=TensorProto.INT64), column)
         seen, rank = b.op("Less", places, lengths), 2
     else:
         seen = b.op("Cast", mask, to=TensorProto.BOOL)
@@ -211,6 +214,17 @@ def _key_mask(b: Body, mask: str, key: str) -> str:
     raise UnsupportedOperatorError(
         f"Node {b.node.name!r} ({b.node.op_type}) has a mask of rank {rank}; 1, 2 and 3 are supported."
     )
+
+
+def _refuse_starts(b: Body, mask: str) -> None:
+    """Refuse a mask known not to be one length per sequence: lengths and starts [2 B], packed [3 B + 2]."""
+    counts, extents = b.shape(mask), b.shape(b.input(0))
+    if counts and extents and None not in (counts[0], extents[0]) and counts[0] != extents[0]:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} ({b.node.op_type}) has a mask of {counts[0]} numbers for {extents[0]} "
+            "sequences; one length per sequence is supported.",
+            hint="Export the model with a mask [batch, keys] of 0 and 1.",
+        )
 
 
 def _range(b: Body, x: str, shape: list[int]) -> str:

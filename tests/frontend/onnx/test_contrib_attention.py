@@ -8,6 +8,8 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import add_weight, text_model
 from tests.frontend.onnx.test_contrib import FLOAT, Model
 
 B, S, HEADS, D = 2, 5, 4, 6
@@ -217,3 +219,16 @@ def test_standard_rotary_embedding(form, interleaved):
 
 def test_every_name_is_known_to_onnx_runtime_alone():
     assert not onnx.defs.has("GroupQueryAttention", 23, "")
+
+
+def test_lengths_with_starts_are_refused():
+    source = text_model(
+        "g (float[2,4,8] x, int32[4] mask) => (float[2,4,8] y) "
+        "{ y = com.microsoft.Attention<num_heads = 2>(x, w, b, mask) }",
+        "/attention",
+        extra=', "com.microsoft": 1',
+    )
+    add_weight(source, "w", np.ones((8, 24), np.float32))
+    add_weight(source, "b", np.ones(24, np.float32))
+    with pytest.raises(UnsupportedOperatorError, match="'/attention' .* mask of 4 numbers for 2 sequences"):
+        import_onnx(source)
