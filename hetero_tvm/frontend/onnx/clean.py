@@ -24,6 +24,7 @@ from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, names_used, 
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
+from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import widen
 
@@ -72,7 +73,9 @@ def clean(
         refuse_unknown(model.graph, opset_of(model), supported)
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
+        corners = settle_old_forms(model.graph, opset_of(model))
         model = _convert_opset(model, pool)
+        restore_corners(model.graph, corners)
     widen(model, pool)
     inferred = _simplify(model, pool, supported)
     refuse_unsupported(model.graph, opset_of(model), supported)
@@ -207,11 +210,13 @@ def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[
         removed = folder.run(model.graph, types)
         remove_dead_nodes(model.graph)
         expanded = expand_shaped(model.graph, types, pool, opset_of(model))
-        if not removed and not expanded:
+        if not removed and not expanded and not write_forms(model.graph, types, pool, opset_of(model)):
             break
     refuse_shapeless(model.graph)
     merge_identities(model.graph)
-    return _infer(model, pool).graph
+    inferred = _infer(model, pool)
+    refuse_types(model.graph, _types(inferred.graph), pool)
+    return inferred.graph
 
 
 def _infer(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:

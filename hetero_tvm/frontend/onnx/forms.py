@@ -1,0 +1,211 @@
+"""Forms of operators whose attributes TVM's converters ignore: written out in plain operators, or refused.
+
+Everything here would run and give wrong numbers.  A new operator is one function and one entry in ``FORMS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import TensorProto, helper
+
+from hetero_tvm.errors import UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
+from hetero_tvm.frontend.onnx.expand import Expansion
+from hetero_tvm.frontend.onnx.resize import resize
+
+_NO_KERNELS = frozenset(
+    number
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX"))
+)
+"""Types whose casts and products TVM gets wrong, or breaks on."""
+
+
+def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:
+    """Replace the forms that an entry of ``FORMS`` writes out; returns whether there were any.
+
+    Raises
+    ------
+    UnsupportedOperatorError : a form that nothing writes out, in subgraphs too.
+    """
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+        written = form(node, opset, types, pool) if form else None
+        nodes += [node] if written is None else written
+    for node in _inner(graph):
+        form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+        if form and form(node, opset, types, pool) is not None:
+            raise _refusal(node, "a form inside a branch")
+    if len(nodes) == len(graph.node):
+        return False
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+    return True
+
+
+def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
+    """Refuse tensors of types that no kernel computes with; lists them."""
+    names = [v.name for v in graph.input] + [
+        name for node in graph.node for name in (*node.input, *node.output)
+    ]
+    problems = []
+    for name in dict.fromkeys(filter(None, names)):
+        element = pool.type_of(name)[0] if name in pool else types.get(name, (0, None))[0]
+        if element in _NO_KERNELS:
+            problems.append(f"tensor {name!r} is {TensorProto.DataType.Name(element).lower()}")
+    if problems:
+        raise UnsupportedOperatorError(
+            "The model computes with numbers of 8 bits or less, or complex ones, which no kernel takes.",
+            problems=shortened(problems),
+            hint="Export the model in float32, float16 or bfloat16, or quantised to int8 or uint8.",
+        )
+
+
+def _inner(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of all subgraphs."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from inner.node
+                yield from _inner(inner)
+
+
+def _refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"Node {node.name!r} ({node.op_type}) has {what}, which is not supported.",
+        hint=hint or "Export the model without this form of the operator.",
+    )
+
+
+# ---- before a model is converted to a newer opset -------------------------------------------------
+
+
+def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
+    """Write out or refuse what ONNX's version converter would change the meaning of.
+
+    Returns the results of resizing nodes that stretch from the corner (before opset 11), for
+    :func:`restore_corners` behind the conversion.
+
+    Raises
+    ------
+    UnsupportedOperatorError : norms in training mode.
+    """
+    nodes: list[onnx.NodeProto] = []
+    corners = set()
+    for node in graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.domain not in ONNX_DOMAINS:
+            pass
+        elif node.op_type == "BatchNormalization":
+            old = (opset < 7 and not attributes.get("is_test", 0)) or any(node.output[1:])
+            if old or not attributes.get("spatial", 1):
+                form = "spatial=0" if not attributes.get("spatial", 1) else "training mode"
+                raise _refusal(node, form, "Export the model for inference (model.eval()) with opset 17.")
+        elif node.op_type in ("Resize", "Upsample") and opset < 11:
+            corners.add(node.output[0])
+        elif node.op_type == "Hardmax":
+            nodes += _flattened(node, int(attributes.get("axis", 1)), opset)
+            continue
+        nodes.append(node)
+    if len(nodes) > len(graph.node):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+    return frozenset(corners)
+
+
+def restore_corners(graph: onnx.GraphProto, corners: frozenset[str]) -> None:
+    """Let the Resize nodes that give ``corners`` stretch from the corner, as they did before opset 11."""
+    for node in graph.node:
+        if node.op_type == "Resize" and node.output[0] in corners:
+            kept = [
+                a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")
+            ]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+            node.attribute.append(helper.make_attribute("nearest_mode", "floor"))
+
+
+def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodeProto]:
+    """A Hardmax from before opset 13: over all axes from ``axis`` on."""
+    b = Body(node, opset)
+    shape = b.op("Shape", node.input[0])
+    flat = b.op("Hardmax", b.op("Flatten", node.input[0], axis=axis), axis=1)
+    b.op("Reshape", flat, shape, output=node.output[0])
+    return b.nodes
+
+
+# ---- forms of single operators ------------------------------------------------------------------
+
+
+def _batch_normalization(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Statistics of the batch itself, and the running ones, as training mode has them."""
+    b = Body(node, opset)
+    if not b.attributes.get("training_mode", 0):
+        return None
+    shape = pool.shape(node.input[0], types)
+    if shape is None:
+        raise _refusal(node, "training_mode=1 and a shape that depends on values")
+    x, dtype = node.input[0], pool.dtype(node.input[0], types)
+    scale, bias, mean, variance = node.input[1:5]
+    axes = [n for n in range(len(shape)) if n != 1]
+    along = b.const([1, -1, *(1 for _ in shape[2:])], "int64")
+    own_mean = b.reduce("ReduceMean", x, axes, 1, axes_as_input=18)
+    centered = b.op("Sub", x, own_mean)
+    own_variance = b.reduce("ReduceMean", b.op("Mul", centered, centered), axes, 1, axes_as_input=18)
+    epsilon = b.const(b.attributes.get("epsilon", 1e-5), dtype)
+    y = b.op("Div", centered, b.op("Sqrt", b.op("Add", own_variance, epsilon)))
+    y = b.op("Mul", y, b.op("Reshape", scale, along))
+    b.end(0, b.op("Add", y, b.op("Reshape", bias, along)))
+    momentum = float(b.attributes.get("momentum", 0.9))
+    flat = b.const([-1], "int64")
+    for index, (running, own) in enumerate(((mean, own_mean), (variance, own_variance)), 1):
+        before = b.op("Mul", running, b.const(momentum, dtype))
+        now = b.op("Mul", b.op("Reshape", own, flat), b.const(1 - momentum, dtype))
+        b.end(index, b.op("Add", before, now))
+    return b.nodes
+
+
+def _dropout(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of training mode: what it drops is random."""
+    training = node.input[2] if len(node.input) > 2 else ""
+    if not training or (training in pool and not pool.array(training).any()):
+        return
+    raise _refusal(
+        node,
+        f"training_mode={'1' if training in pool else f'{training!r}, known at run time only'}",
+        "Export the model for inference (model.eval()).",
+    )
+
+
+def _roi_align(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of mode max: ONNX takes the largest weighted corner, TVM the largest interpolated value."""
+    mode = next((as_text(a.s) for a in node.attribute if a.name == "mode"), "avg")
+    if mode != "avg":
+        raise _refusal(node, f"mode={mode}", "Export the model with mode avg.")
+
+
+def _sequence_step(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of positions that count from the end: TVM takes them from the beginning."""
+    place = node.input[-1] if len(node.input) > (node.op_type == "SequenceInsert") + 1 else ""
+    if place and place in pool and (pool.array(place) < 0).any():
+        raise _refusal(node, f"position {int(pool.array(place))}", "Count the position from the beginning.")
+
+
+FORMS: dict[str, Expansion] = {
+    "BatchNormalization": _batch_normalization,
+    "Dropout": _dropout,
+    "Resize": resize,
+    "RoiAlign": _roi_align,
+    "SequenceErase": _sequence_step,
+    "SequenceInsert": _sequence_step,
+}
+"""Operator -> function that writes a form out, refuses it, or gives None for one that TVM has right."""
