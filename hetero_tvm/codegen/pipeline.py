@@ -1,8 +1,8 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with two additions: calls of exp, erf, tanh and the like become vector
-polynomials before loops are vectorised, and small constant-size buffers stay on the stack.  Every
-compilation, the tuner's candidates included, must use it, or candidates are ranked on other code
+It is TVM's own pipeline with three additions: maxima and minima keep NaN and infinities, calls of
+exp, erf, tanh and the like become vector polynomials before loops are vectorised, and small
+constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked on other code
 than the one that ships.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.codegen import vector_math
+from hetero_tvm.codegen.extremes import keep_extremes
 from hetero_tvm.host.tvm import (
     Buffer,
     Call,
@@ -106,7 +107,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
             return tirx.transform.SkipAssert()(lower(module))
 
-    return tvm.ir.transform.Sequential([use_vector_math, lower_without_cse]), finalize, finalize_device
+    lowering = tvm.ir.transform.Sequential([keep_extremes, use_vector_math, lower_without_cse])
+    return lowering, finalize, finalize_device
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)

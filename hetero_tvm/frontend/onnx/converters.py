@@ -75,14 +75,23 @@ def _scatter_nd(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
 
 
 def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
-    """Converter of a Max or Min of several tensors; TVM's stacks broadcast copies and reduces them."""
+    """Converter of a Max or Min of several tensors; TVM's stacks broadcast copies and reduces them.
+
+    A step gives NaN of its second operand alone (``codegen/extremes.py``), unless the second is a number.
+    """
 
     def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         if len(inputs) < 2:
             return None
         result = inputs[0]
+        floats = "float" in str(result.ty.dtype)
         for value in inputs[1:]:
-            result = step(result, value)
+            first, second = result, value
+            if isinstance(second, tvm.ir.GenericConst) and second.value.numpy().size > 1:
+                first, second = second, first
+            result = step(first, second)
+            if floats and not any(isinstance(x, tvm.ir.GenericConst) for x in (first, second)):
+                result = relax.op.where(relax.op.isnan(first), first, result)
         return result
 
     return convert

@@ -1,0 +1,48 @@
+"""Maxima and minima of NaN and infinities, as ONNX Runtime has them."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from tests.frontend.onnx.helpers import text_model
+
+COUNT = 40  # vectors and a rest
+SPECIAL = np.tile(np.array([np.nan, -np.inf, np.inf, -1, 2], np.float32), COUNT // 5)
+ONES = ", ".join(["1"] * COUNT)
+
+
+def same_as_onnxruntime(text: str, **inputs: np.ndarray) -> None:
+    import onnxruntime
+
+    source = text_model(text)
+    built = build_model(optimize_model(import_model(source)), use_shipped=False)
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(built.run(inputs), session.run(None, inputs), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["Relu(x)", "Clip(x, low, high)", "Max(x, w)", "Max(w, x)", "Min(x, w)", "Min(w, x)",
+     "Max(x, low)", "Max(low, x)", "Min(x, high)", "Max(x, z)", "Max(z, x)", "Min(z, x)", "Max(x, w, z)"],
+)  # fmt: skip
+def test_nan_stays_nan(operator):
+    second = f", float[{COUNT}] z" if "z" in operator else ""
+    text = f"g (float[{COUNT}] x{second}) => (float[{COUNT}] y) "
+    text += f"<float[{COUNT}] w = {{{ONES}}}, float low = {{-1.0}}, float high = {{1.0}}> "
+    text += f"{{ y = {operator} }}"
+    same_as_onnxruntime(text, x=SPECIAL, **({"z": np.ones(COUNT, np.float32)} if second else {}))
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_reductions_begin_at_infinity(operator):
+    x = np.array([[-np.inf] * 3, [1, 2, 3], [np.inf] * 3], np.float32)
+    same_as_onnxruntime(
+        f"g (float[3,3] x) => (float[3] y) {{ y = {operator}<axes = [1], keepdims = 0>(x) }}", x=x
+    )
+
+
+def test_pools_begin_at_infinity():
+    x = np.full((1, 1, 4, 4), -np.inf, np.float32)
+    text = "{ y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x) }"
+    same_as_onnxruntime(f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {text}", x=x)
