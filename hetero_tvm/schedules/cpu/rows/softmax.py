@@ -11,6 +11,8 @@ Loop structure::
 
 from __future__ import annotations
 
+import math
+
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Expr, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
@@ -22,7 +24,7 @@ from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_
 from hetero_tvm.schedules.emit import Index, Kernel, constant
 
 LOWEST = -2.0e38
-"""Start of a running maximum: finite, so that a wholly masked row gets equal weights."""
+"""Start of attention's running maximum: finite, so that a wholly masked row gets equal weights."""
 
 
 class SoftmaxSpace(RowSpace):
@@ -47,7 +49,7 @@ class SoftmaxSpace(RowSpace):
                     return [i, k.ramp(c, width)]
 
                 stats = k.scratch((2,))  # the largest value, 1 / sum
-                peak = reduce_row(k, op.n, lanes, lambda c, w: k.load(x, at(c, w)), maximum, LOWEST)
+                peak = reduce_row(k, op.n, lanes, lambda c, w: k.load(x, at(c, w)), maximum, -math.inf)
                 k.store(stats, peak, [0])
                 total = RowReduction(k, lanes, add, 0.0)
 
