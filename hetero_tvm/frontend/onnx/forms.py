@@ -200,6 +200,26 @@ def _sequence_step(node: onnx.NodeProto, opset: int, types: Types, pool: Constan
         raise _refusal(node, f"position {int(pool.array(place))}", "Count the position from the beginning.")
 
 
+def _space_to_depth(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Channels before places within a block (mode CRD); TVM knows the other order."""
+    b = Body(node, opset)
+    mode = as_text(b.attributes.get("mode", "DCR"))
+    if mode == "DCR":
+        return None
+    shape = pool.shape(node.input[0], types)
+    if mode != "CRD" or shape is None:
+        raise _refusal(node, f"mode={mode}{'' if shape else ' and a shape that depends on values'}")
+    batch, channels, height, width = shape
+    block = int(b.attributes["blocksize"])
+    rows, columns = height // block, width // block
+    x = b.op("Reshape", node.input[0], b.const([batch, channels, rows, block, columns, block], "int64"))
+    x = b.op("Transpose", x, perm=[0, 1, 3, 5, 2, 4])
+    b.end(0, b.op("Reshape", x, b.const([batch, channels * block * block, rows, columns], "int64")))
+    return b.nodes
+
+
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
     "Dropout": _dropout,
@@ -207,5 +227,6 @@ FORMS: dict[str, Expansion] = {
     "RoiAlign": _roi_align,
     "SequenceErase": _sequence_step,
     "SequenceInsert": _sequence_step,
+    "SpaceToDepth": _space_to_depth,
 }
 """Operator -> function that writes a form out, refuses it, or gives None for one that TVM has right."""

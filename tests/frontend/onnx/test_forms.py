@@ -63,6 +63,16 @@ def test_depth_to_space(mode):
     against_original(text_model(f"g (float[1,8,2,3] x) => (float[1,2,4,6] y) {{ y = {operator}(x) }}"))
 
 
+def test_space_to_depth_with_channels_first():
+    opset = onnx.defs.onnx_opset_version()
+    operator = 'SpaceToDepth<blocksize = 2, mode = "CRD">'
+    source = text_model(f"g (float[1,2,4,6] x) => (float[1,8,2,3] y) {{ y = {operator}(x) }}", opset=opset)
+    if "mode" not in onnx.defs.get_schema("SpaceToDepth", opset, "").attributes:
+        pytest.skip("the installed onnx knows one order only")
+    x = np.arange(48, dtype=np.float32).reshape(1, 2, 4, 6)
+    np.testing.assert_array_equal(run_tvm(import_onnx(source), {"x": x})[0], reference(source, {"x": x})[0])
+
+
 def test_the_largest_value_of_a_region_is_refused():
     source = text_model(
         "g (float[1,1,8,8] x, float[2,4] r) => (float[2,1,2,2] y) <int64[2] i = {0, 0}> "
