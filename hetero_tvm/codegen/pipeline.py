@@ -2,8 +2,8 @@
 
 It is TVM's own pipeline with three additions: maxima and minima keep NaN and infinities, calls of
 exp, erf, tanh and the like become vector polynomials before loops are vectorised, and small
-constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked on other code
-than the one that ships.
+constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use
+it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
