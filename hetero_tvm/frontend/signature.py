@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class ImportedModel:
     original: Original | None = None
     stored: str = "float32"
     """Type of the weights in the source; in ``module`` they are float32."""
+    source_model: Callable[[], onnx.ModelProto] | None = None
+    """Gives the ONNX model as it came, at its own opset; it is not kept in memory where it is a file."""
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ def import_onnx(
     """
     if isinstance(source, onnx.ModelProto):
         model, default = source, source.graph.name or "model"
+        source_model = partial(_itself, source)
     elif isinstance(source, str | Path):
         model, default = None, Path(source).stem
+        source_model = partial(load_onnx, Path(source))
     else:
         raise UsageError(f"An ONNX model is a path or an onnx.ModelProto, not {type(source).__name__}.")
     try:
@@ -72,8 +75,14 @@ def import_onnx(
         onnx_model=cleaned,
         name=name or default,
         stored=stored,
+        source_model=source_model,
         weight_bytes=sum(_tensor_bytes(t) for t in cleaned.graph.initializer),
     )
+
+
+def _itself(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model that the caller holds."""
+    return model
 
 
 def _refuse_external(model: onnx.ModelProto) -> None:
