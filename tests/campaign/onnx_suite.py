@@ -69,7 +69,7 @@ def outcome(case: Any) -> tuple[str, str]:
         given = [value.name for value in model.graph.input]
         for inputs, expected in data_sets(case):
             arrays = dict(zip(given, map(_array, inputs), strict=False))
-            results = built.run({name: np.ascontiguousarray(arrays[name]) for name in names})
+            results = built.run({name: np.array(arrays[name], order="C") for name in names})
             for index, (result, truth) in enumerate(zip(results, map(_array, expected), strict=True)):
                 if fault := difference(result, truth, case.rtol, case.atol):
                     return WRONG, f"output {index}: {fault}"

@@ -201,7 +201,7 @@ class _PlainPoolKernel:
         return tirx.Shuffle([near], [int32(i * stride + j % stride) for i in range(width)])
 
     def _apart(self, r: Expr, at: Index, j: Index, width: int) -> Expr:
-        """The same, each value loaded from its own place."""
+        """Vector of values that are loaded each from its own place."""
         stride = self.op.strides[1]
         first = as_index(at * stride + j)
         return self.k.load(self.line, [r, tirx.Ramp(first, int32(stride), width) if width > 1 else first])
@@ -209,7 +209,7 @@ class _PlainPoolKernel:
     # values --------------------------------------------------------------------------------------
     @property
     def _nothing(self) -> float:
-        """What changes no result."""
+        """Value that changes no result."""
         return -math.inf if self.op.mode == MAX else 0.0
 
     def _joined(self, so_far: Expr, value: Expr) -> Expr:

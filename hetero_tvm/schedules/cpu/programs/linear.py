@@ -32,7 +32,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Tail:
-    """What happens to each result of a nest before it is stored.
+    """Steps for each result of a nest before it is stored.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class LinearNest:
         return self._at(self.term, k, views, positions, held or {})
 
     def result(self, k: Kernel, views: Views, positions: Sequence[Expr], result: Expr) -> Expr:
-        """What is stored for a result of the reduced axes."""
+        """Value that is stored for a result of the reduced axes."""
         if self.tail is None:
             return result
         value = self._at(self.tail.value, k, views, positions, {})

@@ -24,7 +24,7 @@ from hetero_tvm.schedules.nests.nest import Nest, Nests, loads_of
 from hetero_tvm.schedules.nests.program import nests_of
 
 Step = Reduction | Transposed | tuple[LinearNest, ...]
-"""What one or more nests are computed as; maps over the same runs are one step."""
+"""Step that computes one or more nests; maps over the same runs are one step."""
 
 
 def emit(function: PrimFunc, machine: CpuModel) -> PrimFunc | None:
@@ -58,7 +58,7 @@ def _attributes(function: PrimFunc) -> dict[str, Any]:
 
 
 def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
-    """How the nests are computed; one that follows a reduction result by result becomes its tail."""
+    """Steps that compute the nests; one that follows a reduction result by result becomes its tail."""
     steps: list[Step] = []
     rewritten = False
     rest = list(nests.nests)

@@ -248,7 +248,7 @@ class ReductionKernel:
             self._fold(total, lambda at, width=width: k.load(total, [at + width]), width)
 
     def _store(self, tile: list[Expr], total: Buffer, columns: int) -> None:
-        """What is made of the results of a tile."""
+        """Finishes the results of a tile."""
         k, store = self._k, self._r.form.store
         for start, width in vector_pieces(columns, self._lanes):
             with vector(width) as v:

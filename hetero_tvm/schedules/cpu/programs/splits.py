@@ -17,7 +17,7 @@ _MOST_SPLITS = 6
 
 
 def with_split_axes(nest: Nest) -> Nest:
-    """The same map over axes that are divided by nothing, as far as that is possible."""
+    """Map over axes that are divided by nothing, as far as that is possible."""
     nest = _with_axes(nest, nest.axes, {})
     for _ in range(_MOST_SPLITS):
         found = _division(nest)
