@@ -27,6 +27,8 @@ from hetero_tvm.host.tvm import (
 )
 
 PIPELINE = "hetero_tvm"
+INDEX_ERROR, DIVISION_ERROR = "IndexError", "ZeroDivisionError"
+"""Kinds of the assertions that stay in the code: they check values that a user gives at run time."""
 STACK_LIMIT = 64 << 10
 """Largest buffer in bytes that is kept on the stack."""
 
@@ -91,6 +93,26 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _vector_math), order="post"))
 
 
+@tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
+def skip_argument_checks(module: IRModule, _context: Any) -> IRModule:
+    """Remove assertions, but for those about values that are known at run time only."""
+    result = tirx.transform.SkipAssert()(module)
+    for variable, func in module.functions.items():
+        kept: list[tirx.AssertStmt] = []
+
+        def without_argument_check(stmt: tirx.AssertStmt, kept: list[tirx.AssertStmt] = kept) -> tirx.Stmt:
+            if str(stmt.error_kind.value) in (INDEX_ERROR, DIVISION_ERROR):
+                kept.append(stmt)
+                return stmt
+            return tirx.Evaluate(tirx.const(0, "int32"))
+
+        if isinstance(func, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(func.body, (tirx.AssertStmt, without_argument_check))
+            if kept:
+                result.update_func(variable, func.with_body(body))
+    return result
+
+
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, and the passes that follow it on the host and on a device, as TVM's registry wants them."""
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
@@ -105,7 +127,7 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         # and the checks of each kernel's arguments take a fifth of the time to compile.
         config = {**dict(context.config), "tirx.disable_cse_tir": True}
         with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
-            return tirx.transform.SkipAssert()(lower(module))
+            return skip_argument_checks(lower(module))
 
     lowering = tvm.ir.transform.Sequential([keep_extremes, use_vector_math, lower_without_cse])
     return lowering, finalize, finalize_device

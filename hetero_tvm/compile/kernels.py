@@ -12,7 +12,7 @@ from hetero_tvm.errors import BuildError, last_line
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
 from hetero_tvm.records.choose import DEFAULT, Choice
-from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.task import Task, symbol, task_key
@@ -86,6 +86,8 @@ def apply_schedules(
         if not is_call_tir(call):
             continue
         function = call.args[0]
+        if is_check(module[function]):
+            continue
         if function not in task_of:
             task_of[function] = by_key[task_key(module[function])]
         task = task_of[function]

@@ -8,6 +8,9 @@ from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, tvm
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.te_workload import OP_ATTR
 
+CHECK_ATTR = "hetero_tvm.check"
+"""Attribute of a PrimFunc that checks values at run time: it is a kernel already, and nothing to tune."""
+
 Claims = Callable[[FusedOp], bool]
 """Whether a target has a kernel for an operator in a form that not every target has."""
 
@@ -16,6 +19,11 @@ def contract_of(function: PrimFunc) -> FusedOp | None:
     """The contract that a PrimFunc carries; None for a generic kernel."""
     text = function.attrs.get(OP_ATTR) if function.attrs else None
     return from_json(str(text)) if text is not None else None
+
+
+def is_check(function: PrimFunc) -> bool:
+    """Whether a PrimFunc checks values at run time."""
+    return bool(function.attrs) and CHECK_ATTR in function.attrs
 
 
 def is_call_tir(value: Expr) -> bool:

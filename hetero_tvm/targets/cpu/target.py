@@ -17,6 +17,7 @@ from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
@@ -204,7 +205,8 @@ class CpuTarget(Target):
             *_forms(claims),
             *fusions(claims),
             BlockImages(self.machine.lanes, claims),  # it lays out what the fusions have left
-            FusePool2d(claims),  # last: pooling that no neighbour wants in blocks
+            FusePool2d(claims),  # after it: pooling that no neighbour wants in blocks
+            CheckAtRunTime(),  # last: by now it is known which indices and divisors are constants
         )
 
     @property

@@ -1,0 +1,161 @@
+"""Checks of indices and divisors that are known at run time only.
+
+Machine code reads and writes wherever an index leads it, and a division by zero ends the process.  So
+everything that leads somewhere passes a small kernel first, which copies it, looks at all of it in one
+vectorised loop, and fails with the node's name: an operator that used the original could run before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hetero_tvm.codegen.pipeline import DIVISION_ERROR, INDEX_ERROR
+from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, SBlock, SBlockRealize, T, Var, relax, tirx
+from hetero_tvm.ops.embedding_norm import EmbeddingNorm
+from hetero_tvm.relax_passes.rewriting.fused import CHECK_ATTR, contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
+from hetero_tvm.schedules.emit import Kernel
+
+_DIVISIONS = {
+    "relax.divide": "Div",
+    "relax.floor_divide": "Div",
+    "relax.mod": "Mod",
+    "relax.floor_mod": "Mod",
+}
+
+Ranges = tuple[tuple[int, int], ...]
+"""First valid index and the one behind the last, for each element of an index's last axis, or for all."""
+
+
+class CheckAtRunTime(GraphPass):
+    """Indices and integer divisors that are computed or given -> their checked copies."""
+
+    name = "run_time_checks"
+
+    def run(self, graph: Graph, report: Report) -> None:
+        functions = graph.functions()
+        checked: dict[tuple[Var, object], Var] = {}
+        for var in graph.bindings():
+            if not graph.is_live(var):
+                continue
+            for operand, bounds, kernel in _checks(graph, functions, var):
+                if not isinstance(operand, relax.Var) or array_of(graph.value(operand)) is not None:
+                    continue  # the import has checked constants
+                shape = shape_of(operand)
+                if not math.prod(shape):
+                    continue
+                known = checked.get((operand, bounds))
+                if known is None:
+                    function = kernel(shape, dtype_of(operand))
+                    called = graph.call_function(function, "check", [operand], operand)
+                    known = graph.insert_before(var, called, f"{var.name}#checked", [var])
+                    checked[operand, bounds] = known
+                graph.replace(var, _with_operand(graph.value(var), operand, known))
+
+
+_Kernel = Callable[[Sequence[int], str], PrimFunc]
+
+
+def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr, object, _Kernel]]:
+    """Operands of a binding to check, each with what is demanded of it and the kernel that does."""
+    value, name, node = graph.value(var), graph.op_name(var), graph.node(var)
+    if name in _DIVISIONS:
+        if "int" in dtype_of(value.args[1]):
+            yield value.args[1], "divisor", functools.partial(_divisor_kernel, f"{_DIVISIONS[name]} {node}")
+        return
+    for indices, ranges, valid in _lookups(functions, value, name):
+        yield indices, ranges, functools.partial(_index_kernel, node, ranges, valid)
+
+
+def _lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tuple[Expr, Ranges, str]]:
+    """Indices that a call uses, the ranges that its kernel can take, and those that a user may give."""
+    if name == "relax.take" and str(value.attrs.mode) != "clip":
+        shape = shape_of(value.args[0])
+        axis = 0 if value.attrs.axis is None else int(value.attrs.axis)
+        extent = math.prod(shape) if value.attrs.axis is None else shape[axis]
+        first = -extent if str(value.attrs.mode) == "wrap" else 0
+        yield value.args[1], ((first, extent),), _text([(-extent, extent)])
+    elif name in ("relax.gather_elements", "relax.scatter_elements"):
+        extent = shape_of(value.args[0])[int(value.attrs.axis)]
+        # TVM's scatter counts from the end; for its gather the importer has added the extent.
+        first = -extent if name == "relax.scatter_elements" else 0
+        yield value.args[1], ((first, extent),), _text([(-extent, extent)])
+    elif name in ("relax.gather_nd", "relax.scatter_nd"):
+        shape, depth = shape_of(value.args[0]), shape_of(value.args[1])[-1]
+        batch = int(value.attrs.batch_dims) if name == "relax.gather_nd" else 0
+        extents = shape[batch : batch + depth]
+        ranges = tuple((0, extent) for extent in extents)  # the importer has added extents here as well
+        yield value.args[1], ranges, _text([(-extent, extent) for extent in extents])
+    elif name == "relax.call_tir" and isinstance(op := contract(functions, value), EmbeddingNorm):
+        for n, lookup in enumerate(op.lookups):
+            ranges = ((-lookup.rows, lookup.rows),)
+            yield value.args[1].fields[2 * n], ranges, _text(ranges)
+
+
+def _text(ranges: Sequence[tuple[int, int]]) -> str:
+    if len(ranges) == 1:
+        return "[{}, {})".format(*ranges[0])
+    return ", ".join(f"[{first}, {end}) along axis {n}" for n, (first, end) in enumerate(ranges))
+
+
+def _index_kernel(node: str, ranges: Ranges, valid: str, shape: Sequence[int], dtype: str) -> PrimFunc:
+    def wrong(index: Expr, column: int) -> Expr:
+        first, end = ranges[column]
+        return tirx.any(index < tirx.const(first, dtype), index >= tirx.const(end, dtype))
+
+    limits = np.iinfo(dtype)
+    ranges = tuple((max(first, limits.min), min(end, limits.max)) for first, end in ranges)
+    message = f"{node}: an index lies outside {valid}"
+    return _check_kernel(shape, dtype, len(ranges), wrong, INDEX_ERROR, message)
+
+
+def _divisor_kernel(name: str, shape: Sequence[int], dtype: str) -> PrimFunc:
+    def wrong(divisor: Expr, column: int) -> Expr:
+        return tirx.EQ(divisor, tirx.const(0, dtype))
+
+    return _check_kernel(shape, dtype, 1, wrong, DIVISION_ERROR, f"{name}: division by zero")
+
+
+def _check_kernel(
+    shape: Sequence[int],
+    dtype: str,
+    columns: int,
+    wrong: Callable[[Expr, int], Expr],
+    error: str,
+    message: str,
+) -> PrimFunc:
+    """A kernel that copies its input and fails where an element of it is ``wrong``."""
+    k = Kernel("check")
+    rows = math.prod(shape) // columns
+    with k:
+        given, copy = k.argument("given", shape, dtype), k.argument("copy", shape, dtype)
+        x, y = (k.view(buffer, (rows, columns)) for buffer in (given, copy))
+        found = k.scratch((1,), "int32")
+        T.buffer_store(found, tirx.const(0, "int32"), [0])
+        with k.serial(rows) as row:
+            for column in range(columns):
+                value = x[row, column]
+                T.buffer_store(found, found[0] | tirx.Cast("int32", wrong(value, column)), [0])
+                T.buffer_store(y, value, [row, column])
+        with T.Assert(tirx.EQ(found[0], 0), message, error):
+            pass
+    # The passes that follow expect a block around everything.
+    root = SBlock([], [], [], "root", k.function.body)
+    function = k.function.with_body(SBlockRealize([], True, root)).without_attr("global_symbol")
+    return function.with_attr({"op_pattern": 8, CHECK_ATTR: True})  # opaque: nothing is fused with it
+
+
+def _with_operand(call: Call, old: Var, new: Var) -> Call:
+    """The call with ``new`` for ``old`` wherever it is an operand."""
+
+    def one(arg: Expr) -> Expr:
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([one(field) for field in arg.fields])
+        return new if isinstance(arg, relax.Var) and arg.same_as(old) else arg
+
+    return relax.Call(call.op, [one(arg) for arg in call.args], call.attrs, call.ty_args)

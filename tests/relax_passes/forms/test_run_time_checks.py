@@ -1,0 +1,140 @@
+"""Hostile indices and divisors end in an error that names the node, never in foreign memory or a trap."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.frontend import import_model
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
+from tests.frontend.onnx.helpers import text_model
+from tests.relax_passes.graphs import bindings
+
+# A process of its own runs the library: without the check it would die, or write over what pytest needs.
+_RUN = """
+import json, sys
+import numpy as np
+import hetero_tvm
+from hetero_tvm.errors import LibraryError
+
+net = hetero_tvm.load(sys.argv[1])
+for line in sys.stdin:
+    inputs = {name: np.array(values, dtype) for name, (dtype, values) in json.loads(line).items()}
+    try:
+        print(json.dumps(net(**inputs).tolist()), flush=True)
+    except LibraryError as error:
+        print(json.dumps(str(error)), flush=True)
+"""
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+LARGE = (4, -5, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
+
+
+def answers(folder, text, calls, node="victim"):
+    """Results or messages of an exported library, one for each call."""
+    library = build_model(optimize_model(import_model(text_model(text, node)))).export(folder)
+    lines = [
+        json.dumps({name: (str(a.dtype), a.tolist()) for name, a in call.items()}) + "\n" for call in calls
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", _RUN, str(library)], input="".join(lines), capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def gather(x, i):
+    return x[i]
+
+
+def gather_elements(x, i):
+    return np.take_along_axis(x, np.where(i < 0, i + 4, i), 0)
+
+
+def scatter_elements(x, i, u):
+    x = x.copy()
+    np.put_along_axis(x, np.where(i < 0, i + 4, i), u, 0)
+    return x
+
+
+def gather_nd(x, i):
+    return x[i[:, 0]]
+
+
+def scatter_nd(x, i, u):
+    x = x.copy()
+    x[i[:, 0]] = u
+    return x
+
+
+OPERATORS = {
+    "scalar gather": ("Gather(x, i)", (), (3,), None, gather),
+    "gather": ("Gather(x, i)", (2,), (2, 3), None, gather),
+    "gather_nd": ("GatherND(x, i)", (2, 1), (2, 3), None, gather_nd),
+    "gather_elements": ("GatherElements<axis = 0>(x, i)", (2, 3), (2, 3), None, gather_elements),
+    "scatter_elements": ("ScatterElements<axis = 0>(x, i, u)", (2, 3), (4, 3), (2, 3), scatter_elements),
+    "scatter_nd": ("ScatterND(x, i, u)", (2, 1), (4, 3), (2, 3), scatter_nd),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_indices(name, dtype, tmp_path):
+    operator, shape, result, updates, numpy = OPERATORS[name]
+    if "_nd" in name and dtype == "int32":
+        pytest.skip("ONNX has int64 alone here")
+
+    def tensor(of, extents, called):
+        return f"{of}[{', '.join(map(str, extents))}] {called}" if extents else f"{of} {called}"
+
+    given = [tensor("float", X.shape, "x"), tensor(dtype, shape, "i")]
+    given += [tensor("float", updates, "u")] if updates else []
+    text = f"g ({', '.join(given)}) => ({tensor('float', result, 'y')}) {{ y = {operator} }}"
+    inside = [3, -4, -1, 1]
+    beyond = [value for value in LARGE if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max]
+    calls = []
+    for value in [*inside, *beyond, *inside]:
+        call = {"x": X, "i": np.zeros(shape, dtype)}
+        call["i"][...] = 2
+        call["i"].flat[-1] = value
+        if updates:
+            call["u"] = -np.ones(updates, np.float32)
+        calls.append(call)
+    seen = answers(tmp_path, text, calls)
+    assert len(seen) == len(calls)
+    for call, value, answer in zip(calls, [*inside, *beyond, *inside], seen, strict=True):
+        if value in beyond:
+            assert "victim: an index lies outside [-4, 4)" in answer
+        else:
+            np.testing.assert_array_equal(np.array(answer, np.float32), numpy(*call.values()))
+
+
+def test_each_axis_of_an_index_has_its_own_range(tmp_path):
+    text = "g (float[4, 3] x, int64[3, 2] i) => (float[3] y) { y = GatherND(x, i) }"
+    inside, first, second = [[3, 2], [-4, -3], [0, 1]], [[3, 2], [4, 0], [0, 0]], [[3, 2], [0, 3], [0, 0]]
+    calls = [{"x": X, "i": np.array(i)} for i in (inside, first, second)]
+    good, *wrong = answers(tmp_path, text, calls)
+    assert good == [11.0, 0.0, 1.0]
+    assert all("outside [-4, 4) along axis 0, [-3, 3) along axis 1" in message for message in wrong)
+
+
+def test_indices_that_are_computed(tmp_path):
+    text = """g (float[4, 3] x, int64[2] a, int64[2] b) => (float[2, 3] y) {
+        i = Mul(a, b)
+        y = Gather(x, i) }"""
+    calls = [{"x": X, "a": np.array([1, a]), "b": np.array([3, 2])} for a in (1, 2)]
+    good, wrong = answers(tmp_path, text, calls, "product")
+    assert good == X[[3, 2]].tolist()
+    assert "an index lies outside [-4, 4)" in wrong
+
+
+def test_one_check_for_all_that_use_an_index():
+    text = """g (float[4, 3] x, float[4, 2] z, int64[2] i) => (float[2, 3] y, float[2, 2] w) {
+        y = Gather(x, i)
+        w = Gather(z, i) }"""
+    module = optimize_model(import_model(text_model(text))).module
+    called = [b.value.args[0] for b in bindings(module) if is_call_tir(b.value)]
+    assert sum(is_check(module[function]) for function in called) == 1
