@@ -1,9 +1,10 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with three additions: maxima and minima keep NaN and infinities, calls of
-exp, erf, tanh and the like become vector polynomials before loops are vectorised, and small
-constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must use
-it, or candidates are ranked on other code than the one that ships.
+It is TVM's own pipeline with four additions: maxima and minima keep NaN and infinities, integer
+divisions by values in memory get divisors that the processor does not trap at, calls of exp, erf, tanh
+and the like become vector polynomials before loops are vectorised, and small constant-size buffers stay
+on the stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked
+on other code than the one that ships.
 """
 
 from __future__ import annotations
@@ -93,6 +94,48 @@ def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _vector_math), order="post"))
 
 
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+
+
+def _safe_division(division: Expr) -> Expr:
+    """``division``, with 1 for a divisor that the processor would trap at.
+
+    The smallest integer by -1 is itself then, and its remainder 0, as if numbers wrapped around.
+    """
+    a, b, dtype = division.a, division.b, tvm.DataType(str(division.ty.dtype))
+    if "int" not in str(dtype) or dtype.lanes != 1 or not _reads_memory(b):
+        return division
+    if dtype.bits == 32 and str(dtype).startswith("int"):
+        # In 64 bits nothing overflows; behind a comparison with the smallest int32 the processor still traps.
+        return tirx.Cast(str(dtype), _safe_division(type(division)(_int64(a), _int64(b))))
+    trap = tirx.EQ(b, tirx.const(0, dtype))
+    if str(dtype).startswith("int"):
+        wraps = tirx.all(tirx.EQ(a, tirx.min_value(dtype)), tirx.EQ(b, tirx.const(-1, dtype)))
+        trap = tirx.any(trap, wraps)
+    return type(division)(a, tirx.Select(trap, tirx.const(1, dtype), b))
+
+
+def _int64(value: Expr) -> Expr:
+    return tirx.Cast("int64", value)
+
+
+def _reads_memory(expr: Expr) -> bool:
+    found: list[tvm.ir.TensorLoad] = []
+
+    def note(load: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
+        found.append(load)
+        return load
+
+    tvm_ffi.structural_map(expr, (tvm.ir.TensorLoad, note))
+    return bool(found)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.DivideWithoutTraps")
+def divide_without_traps(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Make every integer division by a value in memory one that cannot end the process."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (_DIVISIONS, _safe_division), order="post"))
+
+
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
 def skip_argument_checks(module: IRModule, _context: Any) -> IRModule:
     """Remove assertions, but for those about values that are known at run time only."""
@@ -129,8 +172,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
             return skip_argument_checks(lower(module))
 
-    lowering = tvm.ir.transform.Sequential([keep_extremes, use_vector_math, lower_without_cse])
-    return lowering, finalize, finalize_device
+    lowering = [keep_extremes, divide_without_traps, use_vector_math, lower_without_cse]
+    return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)

@@ -74,6 +74,28 @@ def _scatter_nd(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.scatter_nd(data, places, updates, "update" if reduction == "none" else reduction)
 
 
+def _checked_indices(inputs: Inputs, attrs: dict[str, Any]) -> None:
+    """Leave an operator with an index per element to TVM, but check indices that are constants."""
+    data, indices = inputs[0], inputs[1]
+    shape = static_shape(data)
+    if shape is None or not isinstance(indices, tvm.ir.GenericConst):
+        return
+    size, values = shape[attrs.get("axis", 0)], indices.value.numpy()
+    if values.size and not -size <= values.min() <= values.max() < size:
+        raise ValueError(f"an index lies outside [{-size}, {size})")
+
+
+def _gather_nd(inputs: Inputs, attrs: dict[str, Any]) -> None:
+    """Leave the operator to TVM, but check indices that are constants."""
+    shape, indices = static_shape(inputs[0]), inputs[1]
+    if shape is None or not isinstance(indices, tvm.ir.GenericConst):
+        return
+    values, first = indices.value.numpy(), attrs.get("batch_dims", 0)
+    extents = np.array(shape[first : first + values.shape[-1]], values.dtype)
+    if values.size and not ((values >= -extents) & (values < extents)).all():
+        raise ValueError("an index lies outside the tensor")
+
+
 def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
     """Converter of a Max or Min of several tensors; TVM's stacks broadcast copies and reduces them.
 
@@ -149,12 +171,14 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Remainder with the divisor's sign for floats too, and of whole numbers 0 where the divisor is.
 
     TVM computes ``a - b * floor(a / b)`` of floats, which is NaN for an infinite ``b`` and far off for a
-    large ``a``; a division of whole numbers by zero ends the process.
+    large ``a``; a division of whole numbers by zero ends the process.  A constant divisor of zero is refused.
     """
     a, b = inputs[0], inputs[1]
     dtype = str(a.ty.dtype)
     if "int" in dtype:
-        if isinstance(b, tvm.ir.GenericConst) and b.value.numpy().all():
+        if isinstance(b, tvm.ir.GenericConst):
+            if not b.value.numpy().all():
+                raise ValueError("an integer is divided by zero")
             return None
         zero, one = relax.const(0, dtype), relax.const(1, dtype)
         step = relax.op.mod if attrs.get("fmod", 0) else relax.op.floor_mod
@@ -192,11 +216,15 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Clip": _clip,
     "Einsum": _einsum,
     "Gather": _gather,
+    "GatherElements": _checked_indices,
+    "GatherND": _gather_nd,
     "IsInf": _is_inf,
     "Max": _pairwise(relax.op.maximum),
     "Min": _pairwise(relax.op.minimum),
     "Mod": _mod,
     "Pad": _pad,
+    "Scatter": _checked_indices,
+    "ScatterElements": _checked_indices,
     "ScatterND": _scatter_nd,
 }
 """Operator -> our converter."""

@@ -138,3 +138,47 @@ def test_remainders_of_infinities_and_of_division_by_zero():
     text = "g (int64[4] x, int64[4] n) => (int64[4] y) { y = Mod(x, n) }"
     x, n = np.array([5, -5, 5, -5]), np.array([0, 3, -3, 0])
     assert run_tvm(import_onnx(text_model(text)), {"x": x, "n": n})[0].tolist() == [0, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[2,3] x, float low) => (float[2,3] y) { y = Clip(x, low) }",
+        "(float[2,3] x) => (float[2,3] y) { y = Max(x) }",
+        "(float[2,3] x) => (float[2,3,2] y) { p = Constant<value = int64[6] {0, 0, 0, 0, 0, 1}>() "
+        'u = Unsqueeze(x, two) y = Pad<mode = "edge">(u, p) }',
+    ],
+    ids=["clip with computed bounds", "maximum of one", "pad with the edge"],
+)
+def test_other_forms_go_to_the_converters_of_tvm(body):
+    source = text_model(f"g {body}")
+    add_weight(source, "two", np.array([2]))
+    model = import_onnx(source)
+    inputs = sample_inputs(model)
+    assert compare(run_tvm(model, inputs), run_reference(model, inputs)).ok
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "[1, 2] y) { y = GatherND(x, at)",
+        "[1, 1] y) { y = GatherElements(x, at)",
+        "[4, 2] y) { y = ScatterElements(x, at, u)",
+        "[4, 2] y) { y = ScatterND(x, at, u1)",
+        "[1, 1, 2] y) { y = Gather(x, at)",
+    ],
+)
+@pytest.mark.parametrize("index", [4, -5, 2**31 - 1])
+def test_known_indices_outside_name_the_node(operator, index):
+    operator = operator.replace("{", f"<int64[1, 1] at = {{{index}}}> {{")
+    text = f"g (float[4, 2] x, float[1, 1] u, float[1, 2] u1) => (float{operator} }}"
+    with pytest.raises(ModelError) as caught:
+        import_model(text_model(text, "victim"))
+    assert "victim" in str(caught.value) and "an index lies outside" in str(caught.value)
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+def test_known_divisors_of_zero_name_the_node(operator):
+    text = f"g (int32[2] x) => (int32[2] y) <int32[2] d = {{1, 0}}> {{ y = {operator}(x, d) }}"
+    with pytest.raises(ModelError, match="victim"):
+        import_model(text_model(text, "victim"))

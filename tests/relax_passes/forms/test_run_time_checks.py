@@ -138,3 +138,26 @@ def test_one_check_for_all_that_use_an_index():
     module = optimize_model(import_model(text_model(text))).module
     called = [b.value.args[0] for b in bindings(module) if is_call_tir(b.value)]
     assert sum(is_check(module[function]) for function in called) == 1
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("operator", ["Div", "Mod", "Mod<fmod = 1>"])
+def test_integer_division(operator, dtype, tmp_path):
+    text = f"g ({dtype}[4] a, {dtype}[4] b) => ({dtype}[4] y) {{ y = {operator}(a, b) }}"
+    limits = np.iinfo(dtype)
+    signed = limits.min < 0
+    a = np.array([limits.min, limits.max, 7, 6], dtype)
+    b = np.array([limits.max, -1 if signed else 1, -2 if signed else 2, 3], dtype)
+    least = np.array([-1 if signed else 1, 1, 1, 1], dtype)
+    zero = np.array([1, 1, 0, 1], dtype)
+    calls = [{"a": a, "b": divisors} for divisors in (b, least, zero, b)]
+    usual, wrapped, message, again = answers(tmp_path, text, calls)
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    assert usual == again == [x % y if operator == "Mod" else _toward_zero(x, y, operator) for x, y in pairs]
+    assert wrapped == (a.tolist() if operator == "Div" else [0] * 4)
+    assert "victim: division by zero" in message
+
+
+def _toward_zero(x, y, operator):
+    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    return quotient if operator == "Div" else x - quotient * y
