@@ -12,20 +12,26 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.signature import ImportedModel
 
 _Consumers = dict[str, list[onnx.NodeProto]]
+_Shapes = Mapping[str, tuple[int, ...]]
 
 
 def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict[str, np.ndarray]:
     """Draw realistic inputs by name, equal for equal seeds.
 
-    Integers that index a table stay inside it, masks are ones with a few trailing zeros, floats
-    are standard normal, booleans random.
+    Integers that index a tensor stay inside it, integer divisors are not zero, masks are ones with a
+    few trailing zeros, floats are standard normal, booleans random.
 
     Raises
     ------
     ModelError : an input has no fixed shape (import the model first).
     """
     proto = model.onnx_model if isinstance(model, ImportedModel) else model
-    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    weights = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+    shapes = {
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*proto.graph.value_info, *proto.graph.input)
+    }
+    shapes |= weights
     consumers = _consumers(proto.graph)
     inputs = {}
     for value in proto.graph.input:
@@ -40,7 +46,7 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         # One generator per input: adding an input does not change the others.
         generator = np.random.default_rng([seed, *value.name.encode()])
-        inputs[value.name] = _sample(value.name, dims, dtype, generator, consumers, weights)
+        inputs[value.name] = _sample(value.name, dims, dtype, generator, consumers, shapes)
     return inputs
 
 
@@ -50,7 +56,7 @@ def _sample(
     dtype: np.dtype,
     generator: np.random.Generator,
     consumers: _Consumers,
-    weights: Mapping[str, onnx.TensorProto],
+    shapes: _Shapes,
 ) -> np.ndarray:
     """Draw one input, as its dtype, its name and its consumers suggest."""
     if dtype.kind not in "iu":
@@ -59,12 +65,13 @@ def _sample(
         if dtype.kind == "b":
             return generator.integers(0, 2, dims).astype(bool)
         return np.asarray(generator.standard_normal(dims)).astype(dtype)
-    rows = _table_rows(name, consumers, weights)
+    rows = _table_rows(name, consumers, shapes)
     if rows is None and _is_mask(name, consumers):
         return _mask(dims, dtype)
     if rows is None and "position" in name.lower() and dims:
         return np.broadcast_to(np.arange(dims[-1]), dims).astype(dtype)
-    return np.asarray(generator.integers(0, rows or 8, dims)).astype(dtype)
+    least = 1 if rows is None and _divides(name, consumers) else 0
+    return np.asarray(generator.integers(least, rows or 8, dims)).astype(dtype)
 
 
 def _mask(dims: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -84,6 +91,7 @@ def _consumers(graph: onnx.GraphProto) -> _Consumers:
     return consumers
 
 
+_INDEXING = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
 _KEEPS_VALUES = frozenset(
     {"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Expand", "Flatten", "Transpose"}
 )
@@ -105,15 +113,24 @@ def _readers(name: str, consumers: _Consumers) -> list[tuple[onnx.NodeProto, str
     return found
 
 
-def _table_rows(name: str, consumers: _Consumers, weights: Mapping[str, onnx.TensorProto]) -> int | None:
-    """Number of rows of the smallest table that an integer input indexes; None when it indexes none."""
+def _table_rows(name: str, consumers: _Consumers, shapes: _Shapes) -> int | None:
+    """Number of rows of the smallest tensor that an integer input indexes; None when it indexes none."""
     rows = []
     for node, read in _readers(name, consumers):
-        if node.op_type in ("Gather", "GatherElements") and len(node.input) > 1 and node.input[1] == read:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-            if node.input[0] in weights:
-                rows.append(weights[node.input[0]].dims[axis])
-    return min(rows, default=None)
+        if node.op_type not in _INDEXING or read not in node.input[1:2]:
+            continue
+        shape = shapes.get(node.input[0], ())
+        if node.op_type.endswith("ND"):
+            rows += shape
+        elif shape:
+            rows.append(shape[next((a.i for a in node.attribute if a.name == "axis"), 0)])
+    return min(filter(None, rows), default=None)
+
+
+def _divides(name: str, consumers: _Consumers) -> bool:
+    """Whether something is divided by an input."""
+    readers = _readers(name, consumers)
+    return any(node.op_type in ("Div", "Mod") and node.input[1] == read for node, read in readers)
 
 
 def _is_mask(name: str, consumers: _Consumers) -> bool:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from hetero_tvm import host
+from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.runtime import load
 from hetero_tvm.runtime.cpuid import FEATURES
+from tests.frontend.onnx.helpers import text_model
 from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest
 
 SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp"
@@ -57,3 +59,12 @@ def test_errors_are_messages(program, mlp, tmp_path):
         result = run(program, path)
         assert result.returncode == 1
         assert "built for futurecore" in result.stderr and absent[0] in result.stderr
+
+
+def test_an_index_out_of_range_is_a_message(program, tmp_path):
+    text = "g (float[4, 3] x, int64[1, 9] i) => (float[1, 9, 3] y) { y = Gather(x, i) }"
+    model = text_model(text, "victim")
+    library = build_model(optimize_model(import_model(model))).export(tmp_path)
+    result = run(program, library, "f32:4x3", "i64:1x9")  # indices are 0 to 6
+    assert result.returncode == 1
+    assert "victim: an index lies outside [-4, 4)" in result.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from hetero_tvm.api import build_model, optimize_model
 from hetero_tvm.frontend import import_model
+from hetero_tvm.reference import sample_inputs
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
 from tests.frontend.onnx.helpers import text_model
 from tests.relax_passes.graphs import bindings
@@ -161,3 +162,13 @@ def test_integer_division(operator, dtype, tmp_path):
 def _toward_zero(x, y, operator):
     quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
     return quotient if operator == "Div" else x - quotient * y
+
+
+def test_sampled_inputs_pass_the_checks():
+    text = """g (float[4, 3] x, int64[9, 2] i, int64[9] j, int64[50] a, int64[50] b)
+        => (float[9] y, float[9, 3] z, int64[50] w) {
+        y = GatherND(x, i)
+        z = Gather(x, j)
+        w = Div(a, b) }"""
+    inputs = sample_inputs(text_model(text))
+    assert inputs["i"].max() < 3 and inputs["j"].max() < 4 and inputs["b"].min() > 0
