@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ import numpy as np
 from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.code import load_code
 from hetero_tvm.runtime.device_cost import DeviceCost
-from hetero_tvm.runtime.huge_pages import on_huge_pages
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature
@@ -54,9 +52,14 @@ class Library:
 
     def _start(self) -> None:
         """Load the code and give it a virtual machine."""
-        with quiet_fd2():
-            start = on_huge_pages(lambda: _start_main(self._runtime, self.path, self._initialize))
-        self._main, self.loaded_path = start
+        # What a library of another kind registers with TVM or a driver outlives its last user.
+        self._code = load_code(self._runtime, self.path, free=type(self) is Library)
+        self.loaded_path = self._code.path
+        try:
+            with quiet_fd2():
+                self._main = self._initialize(self._code.module["vm_load_executable"]())
+        except Exception as error:
+            raise LibraryError(f"cannot load {self.path}: {error}", hint="export the model again") from error
 
     def _initialize(self, machine: Any) -> Any:
         """Give a virtual machine its devices; returns the entry function."""
@@ -171,35 +174,3 @@ def _flat(result: Any) -> Iterator[Any]:
         return
     for part in result:
         yield from _flat(part)
-
-
-_loaded: dict[Path, tuple[int, int, int]] = {}
-_loaded_lock = threading.Lock()
-
-
-def _start_main(
-    runtime: tvm_runtime.TVMRuntime, path: Path, initialize: Callable[[Any], Any]
-) -> tuple[Any, Path]:
-    """The model's entry function, in a virtual machine of its own, and the path that the loader knows."""
-    try:
-        module, loaded = _load_module(runtime, path)
-        return initialize(module["vm_load_executable"]()), loaded
-    except Exception as error:
-        raise LibraryError(f"cannot load {path}: {error}", hint="export the model again") from error
-
-
-def _load_module(runtime: tvm_runtime.TVMRuntime, path: Path) -> tuple[Any, Path]:
-    """Load a library, also one that replaces a file loaded earlier from the same path.
-
-    The dynamic loader takes a path that it knows for the library that it knows, whatever the
-    file is by now; a new file is therefore loaded under another name.
-    """
-    status = path.stat()
-    identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-    with _loaded_lock:
-        if _loaded.setdefault(path, identity) == identity:
-            return runtime.ffi.load_module(str(path)), path
-    with tempfile.TemporaryDirectory(prefix="hetero_tvm-") as folder:
-        copy = Path(folder) / path.name
-        shutil.copyfile(path, copy)
-        return runtime.ffi.load_module(str(copy)), copy

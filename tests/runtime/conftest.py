@@ -142,3 +142,14 @@ def run_python(tmp_path):
         return result.stdout if check else result.stdout + result.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def heavy(tmp_path_factory) -> Path:
+    """``x @ ones`` on float32[1, 2048]: 16 MiB of constants."""
+    x, y = (TensorSpec(name, (1, 2048), "float32") for name in "xy")
+
+    def body(relax, builder, x):
+        return relax.op.matmul(x, relax.const(np.ones((2048, 2048), "float32")))
+
+    return _export(tmp_path_factory.mktemp("heavy"), "heavy", body, [x], [y])
