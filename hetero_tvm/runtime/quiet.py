@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import BinaryIO
 
 # TVM logs one such line per constant that it saves or loads; there is no switch for it.
 _NOISE = re.compile(rb"[^\n]*Scope (?:Saving|Loaded):[^\n]*(?:\n|\Z)")
@@ -36,7 +37,7 @@ def quiet_fd2() -> Iterator[None]:
         _flush_stderr()
         _depth += 1
         try:
-            with tempfile.TemporaryFile() as held:
+            with _held_text() as held:
                 os.dup2(held.fileno(), 2)
                 try:
                     yield
@@ -50,6 +51,14 @@ def quiet_fd2() -> Iterator[None]:
         finally:
             _depth -= 1
             os.close(saved)
+
+
+def _held_text() -> BinaryIO:
+    """A file in memory, so that no folder need be writable; a temporary one where the kernel has none."""
+    try:
+        return open(os.memfd_create("stderr", os.MFD_CLOEXEC), "w+b")
+    except (AttributeError, OSError):
+        return tempfile.TemporaryFile()
 
 
 def _flush_stderr() -> None:
