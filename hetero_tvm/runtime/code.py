@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import shutil
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import LibraryError
+from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.huge_pages import on_huge_pages
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.tvm_runtime import TVMRuntime
@@ -52,7 +52,7 @@ class Code:
             _trim(0)
 
 
-lock = threading.RLock()
+loading = CallGuard("a load")
 """Held while a library is loaded."""
 _shared: weakref.WeakValueDictionary[Identity, Code] = weakref.WeakValueDictionary()
 _kept: list[Code] = []
@@ -60,7 +60,7 @@ _names: dict[Path, Identity] = {}
 
 
 def load_code(runtime: TVMRuntime, path: Path, free: bool) -> Code:
-    """The code of a library, loaded unless it is already; see :data:`lock`.
+    """The code of a library, loaded unless it is already; see :data:`loading`.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def load_code(runtime: TVMRuntime, path: Path, free: bool) -> Code:
     ------
     LibraryError : the loader refuses the file.
     """
-    with lock:
+    with loading:
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

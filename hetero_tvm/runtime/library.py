@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,14 @@ import numpy as np
 from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
-from hetero_tvm.runtime.code import load_code
+from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.device_cost import DeviceCost
+from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.runtime.runner import runner
 from hetero_tvm.runtime.signature import Signature
-from hetero_tvm.runtime.threads import ThreadPinning, attach
+from hetero_tvm.runtime.threads import ThreadPinning
 
 _CPU, _POOLED = 1, 2  # device type, allocator of the virtual machine
 
@@ -31,21 +31,23 @@ class Library:
     their values survive).  One output comes as a NumPy array, several as a tuple; results belong
     to the caller and stay as they are.
 
-    Threads: calls are safe from any thread and run one after another, under a lock.  A virtual
-    machine per thread was the alternative; but TVM has one pool of workers per calling thread,
-    so parallel calls on the same cores would only make the workers wait for one another.  To
-    serve in parallel, use processes with cores of their own (``pin=[0, 1]``, ``pin=[2, 3]``).
+    Threads: calls are safe from any thread and run one after another, on a thread of our own
+    (:mod:`hetero_tvm.runtime.runner`).  Parallel calls on the same cores would only make TVM's
+    workers wait for one another.  To serve in parallel, load several times with one thread each,
+    or with cores of their own (``pin=[0, 1]``, ``pin=[2, 3]``), or use processes.
+
+    Forks: a child may call what its parent has loaded.  A fork waits for calls that run in other
+    threads, 5 s at most; a child of a fork in the middle of a call gets a :class:`LibraryError`.
     """
 
     def __init__(self, path: Path, manifest: Manifest, pinning: ThreadPinning):
         self.path = path
         self.manifest = manifest
         self._pinning = pinning
-        self._core = {pinning.cores[0]} if pinning.cores else None
         self._runtime = tvm_runtime.start()
-        attach(self._runtime, pinning)
+        self._runner = runner(self._runtime, pinning, self)
+        self._lock = CallGuard(f"a call of {manifest.name}")
         self._start()
-        self._lock = threading.Lock()
         self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
@@ -56,7 +58,7 @@ class Library:
         self._code = load_code(self._runtime, self.path, free=type(self) is Library)
         self.loaded_path = self._code.path
         try:
-            with quiet_fd2():
+            with loading, quiet_fd2():
                 self._main = self._initialize(self._code.module["vm_load_executable"]())
         except Exception as error:
             raise LibraryError(f"cannot load {self.path}: {error}", hint="export the model again") from error
@@ -96,23 +98,14 @@ class Library:
         """
         arrays = self._bind(args, kwargs)
         with self._lock:
-            attach(self._runtime, self._pinning)
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
             result = self._run(tensors)
             return self._results(result)
 
     def _run(self, tensors: list[Any]) -> Any:
-        core = self._core
-        if core is None:
-            return self._call_main(tensors)
-        before = os.sched_getaffinity(0)
-        if before == core:
-            return self._call_main(tensors)
-        os.sched_setaffinity(0, core)
-        try:
-            return self._call_main(tensors)
-        finally:
-            os.sched_setaffinity(0, before)
+        if self._runner.gone:
+            self._runner = runner(self._runtime, self._pinning, self)
+        return self._runner.run(lambda: self._call_main(tensors))
 
     def _call_main(self, tensors: list[Any]) -> Any:
         try:

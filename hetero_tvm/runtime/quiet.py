@@ -65,3 +65,12 @@ def _flush_stderr() -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _depth
+    _lock, _depth = threading.RLock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -4,9 +4,9 @@ TVM keeps one pool of workers per *calling thread*, made at that thread's first 
 and never larger afterwards.  So the size is settled before the first launch, and the workers are
 pinned from inside a launch, where each knows its own index.
 
-The calling thread takes part as worker 0.  It is pinned for the duration of a call and set free
-afterwards: threads inherit the mask of the thread that makes them, and a caller that stays on
-one core would pin every later thread of NumPy or PyTorch to that core.
+The calling thread takes part as worker 0: a thread of ours (:mod:`hetero_tvm.runtime.runner`), because
+threads inherit the mask of the thread that makes them, and a caller that is kept on one core would pin
+every later thread of NumPy or PyTorch to that core.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 THREADS_VARIABLE = "HETERO_TVM_THREADS"
 PIN_VARIABLE = "HETERO_TVM_PIN"
 _TVM_VARIABLE = "TVM_NUM_THREADS"
+_SET_MOST = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"  # (0: what the variable says)
 _MODE_BIG = 1  # runtime.config_threadpool: plain workers, no pinning of its own
 
 _ParallelLambda = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -122,10 +123,13 @@ class _PoolState(threading.local):
 
 
 _state = _PoolState()
+_starting = threading.Lock()
 
 
 def _after_fork_in_child() -> None:
     # The child has this thread's pool as memory, but not the workers: a launch would wait forever.
+    global _starting
+    _starting = threading.Lock()
     _state.forked = _state.size > 1
 
 
@@ -172,7 +176,18 @@ def _start(runtime: TVMRuntime, threads: int) -> int:
     before = os.environ.get(_TVM_VARIABLE, "")
     if not before.isdecimal() or int(before) < threads:
         os.environ[_TVM_VARIABLE] = str(threads)
-    return runtime.function("runtime.NumThreads")()
+    make = runtime.function("runtime.NumThreads")
+    limit = getattr(runtime.library, _SET_MOST, None)
+    if threads > 1 or limit is None:
+        return make()
+    # One thread needs no workers that would idle beside it.  Launches that other threads make meanwhile
+    # run on the thread that makes them.
+    with _starting:
+        limit(1)
+        try:
+            return make()
+        finally:
+            limit(0)
 
 
 def _pin_workers(runtime: TVMRuntime, pinning: ThreadPinning) -> None:
@@ -183,7 +198,7 @@ def _pin_workers(runtime: TVMRuntime, pinning: ThreadPinning) -> None:
     masks = [{core} for core in pinning.cores] if pinning.cores else [free] * pinning.threads
 
     def pin(index: int, _environment: int, _data: int) -> int:
-        if index > 0:  # index 0 is the caller, see `Library._run`
+        if index > 0:  # index 0 is the caller, see `runner.py`
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, masks[index])
         return 0

@@ -110,77 +110,33 @@ def show(run_python, library, options="{}", **env):
 def test_workers_sit_on_their_own_cores(run_python, mlp):
     first, second, *_ = host.available_cores()
     count, workers, free = show(run_python, mlp, f'{{"pin": [{first}, {second}]}}')
-    assert (count, workers, free) == (2, [[second]], True)
+    assert (count, workers, free) == (2, [[first], [second]], True)
     count, workers, _ = show(run_python, mlp, "{}", HETERO_TVM_PIN=f"{second},{first}")
-    assert (count, workers) == (2, [[first]])
+    assert (count, workers) == (2, [[second], [first]])
 
 
 @two_cores
 def test_no_pinning_on_request(run_python, mlp):
     cores = sorted(os.sched_getaffinity(0))
     count, workers, _ = show(run_python, mlp, '{"threads": 2, "pin": false}')
-    assert (count, workers) == (2, [cores])
+    assert (count, workers) == (2, [cores, cores])
 
 
 def test_one_thread_starts_no_worker(run_python, mlp):
     count, workers, _ = show(run_python, mlp, '{"threads": 1}')
-    assert (count, workers) == (1, [])
+    assert (count, len(workers)) == (1, 1)  # the thread that runs the model
 
 
 @two_cores
-def test_a_pool_that_is_too_small_is_an_error_that_says_what_to_do(run_python, mlp):
-    script = """
-import sys, threading, numpy as np
-from hetero_tvm.errors import LibraryError
-from hetero_tvm.runtime import load
-load(sys.argv[1], threads=1)
-try:
-    load(sys.argv[1], threads=2)
-except LibraryError as error:
-    print(error)
-def work(): print(load(sys.argv[1], threads=2)(np.ones((8, 64), "float32")).shape)
-thread = threading.Thread(target=work)
-thread.start(); thread.join()
-"""
-    output = run_python(script, mlp)
-    assert "2 threads were asked for" in output and "HETERO_TVM_THREADS" in output
-    assert "(8, 64)" in output
-
-
-@two_cores
-def test_a_smaller_request_lowers_a_running_pool(run_python, mlp):
+def test_any_order_of_sizes_works(run_python, mlp):
     script = """
 import sys, numpy as np
-from hetero_tvm.runtime import load, tvm_runtime
-two, one = load(sys.argv[1], threads=2), load(sys.argv[1], threads=1)
-count = tvm_runtime.start().function("runtime.NumThreads")
-x = np.ones((8, 64), "float32")
-for net in (two, one, two):
-    net(x); print(count())
-"""
-    assert run_python(script, mlp).split() == ["2", "1", "2"]
-
-
-@two_cores
-def test_a_forked_child_is_told_instead_of_waiting_forever(run_python, mlp):
-    script = """
-import os, sys, threading, numpy as np
-from hetero_tvm.errors import LibraryError
 from hetero_tvm.runtime import load
-net = load(sys.argv[1], threads=2)
-x = np.ones((8, 64), "float32"); net(x)
-child = os.fork()
-if child == 0:
-    try:
-        net(x)
-    except LibraryError as error:
-        print(error, flush=True)
-    thread = threading.Thread(target=lambda: print(net(x).shape, flush=True)); thread.start(); thread.join()
-    os._exit(0)
-os.waitpid(child, 0)
+x = np.ones((8, 64), "float32")
+nets = [load(sys.argv[1], threads=count) for count in (1, 2, 1)]
+print(*(net(x).shape == (8, 64) and net.threads for net in nets + nets))
 """
-    output = run_python(script, mlp)
-    assert "forked" in output and "(8, 64)" in output
+    assert run_python(script, mlp).split() == ["1", "2", "1"] * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
