@@ -24,6 +24,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.runtime import checksum
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, embed_source, write_sidecar
 from hetero_tvm.runtime.quiet import quiet_fd2
 
@@ -167,6 +168,7 @@ class BuiltModel:
                 fresh = Path(folder) / path.name
                 with quiet_fd2():
                     self.executable.export_library(str(fresh), addons=[str(source)], options=["-O2"])
+                checksum.seal(fresh)
                 os.replace(fresh, path)
             write_sidecar(path, manifest)
         except HeteroTVMError:

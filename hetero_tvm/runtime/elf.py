@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hetero_tvm.errors import LibraryError
 
+HEADER = 64
+"""Size of the ELF header."""
+
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _ALIASES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
@@ -61,3 +64,24 @@ def section(data: mmap.mmap | bytes, name: bytes) -> tuple[int, int] | None:
         if names[label : names.find(b"\0", label)] == name:
             return offset, size
     return None
+
+
+def segments(data: mmap.mmap | bytes) -> list[tuple[int, int]]:
+    """(start, end) in the file of what the dynamic loader maps.
+
+    Raises :class:`ValueError` when the table of segments or a segment lies beyond the end.
+    """
+    (table,) = struct.unpack_from("<Q", data, 32)
+    entry, count = struct.unpack_from("<HH", data, 54)
+    if entry < 56 or table + entry * count > len(data):
+        raise ValueError("its table of segments lies beyond its end")
+    found = []
+    for at in range(table, table + entry * count, entry):
+        (kind,) = struct.unpack_from("<I", data, at)
+        (offset,) = struct.unpack_from("<Q", data, at + 8)
+        (size,) = struct.unpack_from("<Q", data, at + 32)
+        if kind == 1:
+            if offset + size > len(data):
+                raise ValueError("a segment lies beyond its end")
+            found.append((offset, offset + size))
+    return found

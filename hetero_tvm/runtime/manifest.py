@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import BuildError, LibraryError
-from hetero_tvm.runtime import elf
+from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
@@ -98,6 +98,7 @@ class Manifest:
         try:
             ends = data["signature"]
             target = data["target"]
+            _check_types(data)
             return cls(
                 name=data["name"],
                 signature=Signature(
@@ -117,8 +118,26 @@ class Manifest:
                 device=dict(data.get("device") or {}),
                 created=data.get("created", ""),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error
+
+
+def _check_types(data: dict[str, Any]) -> None:
+    """Refuse values that would fail later, where nobody expects them.  TypeError, ValueError, KeyError."""
+    target = data["target"]
+    texts = [data["name"], target["kind"], target["cpu"], *target["isa"], *target.get("archs", ())]
+    texts += [*data["versions"], *data["versions"].values()]
+    for side in ("inputs", "outputs"):
+        for spec in data["signature"][side]:
+            texts += [spec["name"], spec["dtype"]]
+            if not re.fullmatch(r"[a-z]+[0-9]*\w*", spec["dtype"]):
+                raise ValueError(f"dtype {spec['dtype']!r}")
+            for size in spec["shape"]:
+                if isinstance(size, bool) or not isinstance(size, str) and not 0 <= size < 1 << 62:
+                    raise ValueError(f"shape {spec['shape']}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is no text")
 
 
 def current_versions() -> dict[str, str]:
@@ -140,7 +159,8 @@ def embed_source(manifest: Manifest) -> str:
     """C++ source that carries ``manifest``; compile it into the library (``addons=[file]``).
 
     Compile it without ``-march`` flags.  It exports ``const char* hetero_tvm_manifest(void)``
-    and ``int hetero_tvm_check_cpu(char* message, size_t size)``.
+    and ``int hetero_tvm_check_cpu(char* message, size_t size)``.  Once it is linked,
+    :func:`hetero_tvm.runtime.checksum.seal` completes it.
 
     Raises :class:`BuildError` for an x86 feature name that the check does not know.
     """
@@ -160,7 +180,11 @@ def embed_source(manifest: Manifest) -> str:
     values = {
         "SIZE": str(len(text)),
         "SECTION": SECTION,
-        "MAGIC": ", ".join(f"static_cast<char>({byte})" for byte in MAGIC.ljust(24, b"\0")),
+        "MAGIC": _c_bytes(MAGIC.ljust(24, b"\0")),
+        "SUMSECTION": checksum.SECTION,
+        "SUMMAGIC": _c_bytes(checksum.MAGIC),
+        "SUMMAGICSIZE": str(len(checksum.MAGIC)),
+        "SUMSIZE": str(checksum.SIZE),
         "VERSION": str(VERSION),
         "CRC": str(zlib.crc32(text.encode())),
         "JSON": _c_string(text),
@@ -179,6 +203,10 @@ def _is_arm(isa: tuple[str, ...]) -> bool:
 def _escape(text: str) -> str:
     """``text`` (ASCII) for the inside of a C string literal; ``?`` too, because of trigraphs."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+
+
+def _c_bytes(data: bytes) -> str:
+    return ", ".join(f"static_cast<char>({byte})" for byte in data)
 
 
 def _c_string(text: str, width: int = 100) -> str:
@@ -200,7 +228,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise LibraryError(f"cannot read {path}: {error}", hint="export the model again") from error
     try:
         return Manifest.from_json(json.loads(text))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise LibraryError(f"the manifest of {path} is damaged ({error})", hint=_REBUILD) from error
 
 

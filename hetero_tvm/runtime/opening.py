@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero_tvm import host
 from hetero_tvm.errors import LibraryError
-from hetero_tvm.runtime import elf, tvm_runtime
+from hetero_tvm.runtime import checksum, elf, tvm_runtime
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
 from hetero_tvm.runtime.registry import opener
@@ -22,7 +22,7 @@ def load(
     *,
     threads: int | None = None,
     pin: bool | Iterable[int] | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
     device: int = 0,
     cuda_graph: bool | None = None,
 ) -> Library:
@@ -35,8 +35,9 @@ def load(
     pin : keep each thread on a core of its own (True), on these cores (a list of ids), or let
         the scheduler decide (False); default ``$HETERO_TVM_PIN``, else see
         :func:`hetero_tvm.runtime.threads.choose_pinning`.
-    verify : compare with the sha256 in ``<stem>.manifest.json`` when that file is there (also
-        ``$HETERO_TVM_VERIFY=1``).
+    verify : by default code and constants are compared with the checksum in the library (0.3 s per GB
+        that is in memory).  False leaves it out (also ``$HETERO_TVM_VERIFY=0``); True also compares with
+        the sha256 in ``<stem>.manifest.json``, when that file is there (also ``$HETERO_TVM_VERIFY=1``).
     device : number of the GPU, for a library that runs on one.
     cuda_graph : whether such a library runs its kernels as CUDA graphs; default
         ``$HETERO_TVM_CUDA_GRAPH``, else yes, where the device can capture them.
@@ -51,7 +52,10 @@ def load(
     elf.check_machine(so_path)
     manifest = read_manifest(so_path)
     _check_cpu(so_path, manifest)
-    if verify or os.environ.get(VERIFY_VARIABLE, "") not in ("", "0"):
+    wanted = os.environ.get(VERIFY_VARIABLE, "")
+    if verify or verify is None and wanted != "0":
+        checksum.verify(so_path)
+    if verify or verify is None and wanted not in ("", "0"):
         verify_sidecar(so_path)
     pinning = choose_pinning(threads, pin)
     tvm_runtime.check_versions(manifest.versions)

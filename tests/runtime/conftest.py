@@ -16,6 +16,7 @@ from hetero_tvm.runtime import (
     Signature,
     TargetInfo,
     TensorSpec,
+    checksum,
     current_versions,
     embed_source,
     quiet_fd2,
@@ -69,6 +70,7 @@ def _export(folder: Path, name: str, make_body, inputs, outputs) -> Path:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"} if sys.platform == "linux" else "llvm")
     with quiet_fd2():
         tvm.compile(builder.get(), target).export_library(str(path), addons=[str(source)], options=["-O2"])
+    checksum.seal(path)
     write_sidecar(path, manifest)
     return path
 
