@@ -22,14 +22,18 @@ class CallGuard:
     Parameters
     ----------
     what : what goes on inside, for messages.
+    inner : whether it is entered inside another guard only; a fork waits for that one, and holding this one
+        meanwhile would stop who is inside.
     """
 
-    def __init__(self, what: str):
+    def __init__(self, what: str, inner: bool = False):
         self._what = what
         self._lock = threading.RLock()
         self._torn = False
         self.held_for_fork = False
-        _guards.add(self)
+        self._inner = inner
+        if not inner:
+            _guards.add(self)
 
     def __enter__(self) -> None:
         # An RLock knows its owner without a moment in between where a signal could come.
@@ -43,6 +47,8 @@ class CallGuard:
                 f"this process was forked in the middle of {self._what}, in another thread of its parent",
                 hint="load the library after forking, in the child",
             )
+        while _forking and not self._inner:  # or callers in a loop would never let the fork in
+            time.sleep(1e-4)
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -64,9 +70,12 @@ class CallGuard:
 
 _guards: weakref.WeakSet[CallGuard] = weakref.WeakSet()
 _waiting: list[CallGuard] = []
+_forking = False
 
 
 def _before() -> None:
+    global _forking
+    _forking = True
     deadline = time.monotonic() + PATIENCE_S
     _waiting[:] = _guards
     for guard in _waiting:
@@ -74,8 +83,10 @@ def _before() -> None:
 
 
 def _after(child: bool) -> None:
+    global _forking
     for guard in _waiting:
         guard.after_fork(child)
+    _forking = False
     _waiting.clear()
 
 

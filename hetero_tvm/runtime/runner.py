@@ -30,7 +30,7 @@ class Runner:
     def __init__(self, runtime: TVMRuntime, pinning: ThreadPinning):
         self.gone = False
         """Whether this is the memory of a thread that stayed behind in the parent of a fork."""
-        self._turn = CallGuard("a call")
+        self._turn = CallGuard("a call", inner=True)
         self._wake, self._done = threading.Lock(), threading.Lock()
         self._wake.acquire()
         self._done.acquire()
