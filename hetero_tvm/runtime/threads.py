@@ -60,6 +60,12 @@ def choose_pinning(threads: int | None = None, pin: bool | Iterable[int] | None 
         count = len(listed) if listed else len(available)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"threads must be a whole number of at least 1, got {count!r}")
+    most = max(os.cpu_count() or 1, len(available))
+    if listed is None and not pin and count > most:
+        raise UsageError(
+            f"{count} threads were asked for, the limit on this machine is {most}, one per core",
+            hint=f"threads={len(available)}, or {THREADS_VARIABLE}={len(available)}",
+        )
     if listed is not None:
         return ThreadPinning(count, _checked(listed, count))
     if pin is False or count == 1 and pin is None:
@@ -79,7 +85,7 @@ def _threads_from_environment() -> int | None:
     text = os.environ.get(THREADS_VARIABLE, "").strip()
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10) or int(text) < 1:
         raise UsageError(f"{THREADS_VARIABLE}={text!r} is not a whole number of at least 1")
     return int(text)
 
@@ -178,12 +184,12 @@ def _start(runtime: TVMRuntime, threads: int) -> int:
         os.environ[_TVM_VARIABLE] = str(threads)
     make = runtime.function("runtime.NumThreads")
     limit = getattr(runtime.library, _SET_MOST, None)
-    if threads > 1 or limit is None:
+    if limit is None:
         return make()
-    # One thread needs no workers that would idle beside it.  Launches that other threads make meanwhile
-    # run on the thread that makes them.
+    # More workers would idle beside these.  What other threads launch while the limit is 1 runs on the
+    # thread that launches it.
     with _starting:
-        limit(1)
+        limit(threads)
         try:
             return make()
         finally:

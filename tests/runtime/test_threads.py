@@ -79,6 +79,23 @@ def test_impossible_requests_are_refused(four_cores, count, pin, message):
         choose_pinning(count, pin)
 
 
+def test_more_threads_than_cores_are_an_error_that_says_the_limit(run_python, mlp):
+    script = """
+import sys
+from hetero_tvm.errors import UsageError
+from hetero_tvm.runtime import load
+try:
+    load(sys.argv[1])
+except UsageError as error:
+    print(error)
+"""
+    output = run_python(script, mlp, HETERO_TVM_THREADS="100000")
+    assert f"the limit on this machine is {os.cpu_count()}" in output
+    assert "HETERO_TVM_THREADS=" in output
+    count, runs, _ = show(run_python, mlp, '{"threads": 1}', TVM_NUM_THREADS="100000")
+    assert (count, len(runs)) == (1, 1)
+
+
 @pytest.mark.parametrize("name", [threads.THREADS_VARIABLE, threads.PIN_VARIABLE])
 def test_nonsense_in_the_environment_is_named(four_cores, name):
     four_cores.setenv(name, "many")
