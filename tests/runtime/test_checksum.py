@@ -5,7 +5,6 @@ import random
 import shutil
 import struct
 import subprocess
-import time
 import zlib
 
 import pytest
@@ -66,17 +65,6 @@ def test_it_survives_strip(copy):
 
 def test_a_library_without_a_checksum_passes(tmp_path):
     checksum.verify(compile_manifest(tmp_path, make_manifest()))
-
-
-def test_two_gigabytes_a_second(heavy, tmp_path):
-    path = shutil.copyfile(heavy, tmp_path / "heavy.so")
-    seconds = []
-    for _ in range(5):
-        changed(path, 0, path.read_bytes()[: elf.HEADER])  # another file each time
-        start = time.process_time()
-        checksum.verify(path)
-        seconds.append(time.process_time() - start)
-    assert path.stat().st_size / min(seconds) > 1e9  # 3.5e9 on an idle core; this one is shared
 
 
 def with_manifest(data, text):

@@ -171,7 +171,8 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     """Remainder with the divisor's sign for floats too, and of whole numbers 0 where the divisor is.
 
     TVM computes ``a - b * floor(a / b)`` of floats, which is NaN for an infinite ``b`` and far off for a
-    large ``a``; a division of whole numbers by zero ends the process.  A constant divisor of zero is refused.
+    large ``a``; a division of whole numbers by zero ends the process.
+    A constant divisor of zero is refused.
     """
     a, b = inputs[0], inputs[1]
     dtype = str(a.ty.dtype)
