@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from hetero_tvm.host.tvm import IRModule, relax, tvm
+from hetero_tvm.relax_passes.rewriting.graph import shape_of
 
 
 def view_results(module: IRModule) -> IRModule:
@@ -47,7 +50,11 @@ def _reshaped(module: IRModule, value: relax.Expr) -> relax.Var | None:
     if not _is_kernel(value) or not relax.analysis.has_reshape_pattern(module[value.args[0]]):
         return None
     operands = list(value.args[1].fields)
-    return operands[0] if len(operands) == 1 and isinstance(operands[0], relax.Var) else None
+    if len(operands) != 1 or not isinstance(operands[0], relax.Var):
+        return None
+    # The first rows of a tensor are read at the same places as the whole of it.
+    same_size = math.prod(shape_of(operands[0])) == math.prod(int(extent) for extent in value.ty.shape)
+    return operands[0] if same_size else None
 
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
