@@ -127,17 +127,10 @@ class BuiltModel:
     def manifest(self) -> Manifest:
         """Manifest of the library that is exported."""
         optimized = self.optimized
-        target = optimized.target.describe()
         return Manifest(
             name=optimized.model.name,
             signature=optimized.model.signature,
-            target=TargetInfo(
-                target["kind"],
-                target["cpu"],
-                tuple(target["isa"]),
-                target["threads"],
-                tuple(target.get("archs", ())),
-            ),
+            target=TargetInfo.from_json(optimized.target.describe()),
             device=dict(self.facts),
             versions=current_versions(),
             kernels=self.kernels,

@@ -17,6 +17,7 @@ import re
 import struct
 import tempfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ class TargetInfo:
     isa: tuple[str, ...] = ()
     threads: int = 1
     archs: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TargetInfo:
+        """Target that a manifest, or the target itself, describes.  :class:`KeyError` for what is missing."""
+        return cls(
+            data["kind"], data["cpu"], tuple(data["isa"]), data["threads"], tuple(data.get("archs", ()))
+        )
 
 
 @dataclass(frozen=True)
@@ -97,20 +105,13 @@ class Manifest:
             )
         try:
             ends = data["signature"]
-            target = data["target"]
             _check_types(data)
             return cls(
                 name=data["name"],
                 signature=Signature(
                     *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs"))
                 ),
-                target=TargetInfo(
-                    target["kind"],
-                    target["cpu"],
-                    tuple(target["isa"]),
-                    target["threads"],
-                    tuple(target.get("archs", ())),
-                ),
+                target=TargetInfo.from_json(data["target"]),
                 versions=dict(data["versions"]),
                 kernels=list(data["kernels"]),
                 memory=data.get("memory"),

@@ -13,8 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 
@@ -321,13 +319,3 @@ def times_number(graph: Graph, expr: Expr) -> tuple[Expr, float] | None:
 def furthest(graph: Graph, expr: Expr) -> Place:
     """Reading of ``expr`` as a view of the first tensor in its chain."""
     return places(graph, expr)[-1]
-
-
-def broadcast_array(array: np.ndarray) -> np.ndarray:
-    """Array with extent 1 in every axis along which the values are all equal."""
-    for axis, extent in enumerate(array.shape):
-        if extent > 1:
-            first = array.take([0], axis)
-            if np.array_equal(np.broadcast_to(first, array.shape), array, equal_nan=array.dtype.kind == "f"):
-                array = first
-    return array
