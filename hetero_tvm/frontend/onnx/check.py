@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx
 from onnx import defs
@@ -109,10 +109,14 @@ def sort_nodes(graph: onnx.GraphProto, pool: ConstantPool) -> None:
             ),
         )
     if order != sorted(order):
-        nodes = [graph.node[i] for i in order]
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, [graph.node[i] for i in order])
+
+
+def set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Give a graph other nodes; some of them may be its own."""
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def remove_dead_nodes(graph: onnx.GraphProto) -> None:

@@ -5,12 +5,13 @@ A new operator is one function and one entry in ``SHAPED``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.cells import CELLS
+from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.recurrent import recurrent
 from hetero_tvm.frontend.onnx.transforms import col2im, dft
@@ -28,17 +29,22 @@ def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opse
     ------
     UnsupportedOperatorError, ModelError : see the single functions.
     """
+    return write_out(graph, SHAPED, types, pool, opset)
+
+
+def write_out(
+    graph: onnx.GraphProto, table: Mapping[str, Expansion], types: Types, pool: ConstantPool, opset: int
+) -> bool:
+    """Replace the nodes that the expansions of a table write out; returns whether there were any."""
     nodes: list[onnx.NodeProto] = []
     found = False
     for node in graph.node:
-        expansion = SHAPED.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+        expansion = table.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         written = expansion(node, opset, types, pool) if expansion else None
         found = found or written is not None
         nodes += [node] if written is None else written
     if found:
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, nodes)
     return found
 
 

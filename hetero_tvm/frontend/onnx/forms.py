@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
-from hetero_tvm.frontend.onnx.expand import Expansion
+from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.resize import resize
 
 _NO_KERNELS = frozenset(
@@ -31,21 +32,11 @@ def write_forms(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset:
     ------
     UnsupportedOperatorError : a form that nothing writes out, in subgraphs too.
     """
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
-        written = form(node, opset, types, pool) if form else None
-        nodes += [node] if written is None else written
     for node in _inner(graph):
         form = FORMS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
         if form and form(node, opset, types, pool) is not None:
             raise _refusal(node, "a form inside a branch")
-    if len(nodes) == len(graph.node):
-        return False
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-    return True
+    return write_out(graph, FORMS, types, pool, opset)
 
 
 def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> None:
@@ -113,9 +104,7 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
             continue
         nodes.append(node)
     if len(nodes) > len(graph.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, nodes)
     return frozenset(corners)
 
 

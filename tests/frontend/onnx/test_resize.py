@@ -102,3 +102,8 @@ def test_upsample_with_scales_as_an_attribute():
     (y,) = run_tvm(model, {"x": x})
     np.testing.assert_allclose(y[0, 0, 0], [0, 0.5, 1, 1.5, 2, 2.5, 3, 3])
     np.testing.assert_allclose(y[0, 0, :, 0], [0, 2, 4, 6, 8, 8])
+
+
+def test_a_resize_that_changes_nothing_is_written_out_too():
+    against_original(_model([2, 3, 4, 5], [1.0, 1.0], axes=[2, 3], mode="linear"))
+    against_original(_model([3, 4], [1.0, 1.0], mode="linear"))
