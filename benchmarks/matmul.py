@@ -17,7 +17,8 @@ import tempfile
 from hetero_tvm import host
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.records.store import RecordStore, Site
+from hetero_tvm.records.record import Site
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
 from hetero_tvm.schedules.task import Task, task_key

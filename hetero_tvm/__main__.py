@@ -9,10 +9,12 @@ from collections.abc import Sequence
 COMMANDS = {
     "tune": "search schedules for a model, check it, export one .so",
     "build": "the same without searching",
+    "quantize": "build with 8-bit products, and measure what that costs in accuracy",
     "bench": "compare a model or library with other runtimes, side by side",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",
     "profile": "what a library does on the NPU: cycles, utilisation, stalls and energy by operator",
     "serve": "let other machines measure on this one (tune --rpc)",
+    "db": "tuning records: list, merge, prune, exchange with MetaSchedule, train cost models",
     "plan": "plan buffers into one arena (MiniMalloc's CSV format)",
 }
 
@@ -22,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         lines = ["usage: hetero-tvm COMMAND [options]", "", "commands:"]
-        lines += [f"  {name:8}{text}" for name, text in COMMANDS.items()]
+        lines += [f"  {name:10}{text}" for name, text in COMMANDS.items()]
         lines += ["", "hetero-tvm COMMAND --help tells the options of one."]
         print("\n".join(lines))
         return 0

@@ -9,8 +9,12 @@ from typing import Any
 
 from hetero_tvm.compile.build import BuiltModel, build
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
-from hetero_tvm.records.choose import Choice, choose
+from hetero_tvm.compile.truth import EndToEnd, race
+from hetero_tvm.errors import UsageError, expect
+from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.records.choose import Choice, choose, default_choice
 from hetero_tvm.records.store import RecordFolders, RecordStore
+from hetero_tvm.reference import sample_inputs
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
 
@@ -22,6 +26,7 @@ __all__ = [
     "import_model",
     "optimize_model",
     "record_store",
+    "settle",
     "tune_model",
 ]
 
@@ -57,6 +62,7 @@ def tune_model(
     seed: int = 0,
     use_shipped: bool = True,
     rpc: str | None = None,
+    fresh: bool = False,
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> TunedModel:
     """Search schedules for the kernels of a model on this machine, its GPU, or another machine.
@@ -70,6 +76,7 @@ def tune_model(
         many whole models are timed after that.
     minutes : wall time of the search; whichever limit comes first ends it.
     logs : folder of the records, read and appended to.
+    fresh : forget what records say of this model's kernels, and measure everything anew.
     rpc : ``HOST:PORT`` of a machine that runs ``python -m hetero_tvm.serve``, or ``HOST:PORT:KEY`` of a
         tracker: candidates are measured there.
     on_event : called with progress dictionaries.
@@ -80,8 +87,15 @@ def tune_model(
         until then is recorded).
     UsageError : ``rpc`` is no address, or candidates for this target are measured here only.
     """
+    expect(optimized, (OptimizedModel,), "tune_model takes what optimize_model gives", _HINTS)
+    _check_logs(logs)
+    expect(trials, (int, type(None)), "trials is a whole number, or None for no limit")
+    expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
+    expect(seed, (int,), "seed is a whole number")
+    if (trials is not None and trials < 0) or (minutes is not None and not minutes > 0) or seed < 0:
+        raise UsageError(f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative")
     folders = RecordFolders(logs, use_shipped)
-    options = TuneOptions(trials=trials, minutes=minutes, seed=seed)
+    options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh)
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 
@@ -101,11 +115,52 @@ def build_model(
     ------
     BuildError : lowering or code generation failed.
     """
+    takes = "build_model takes what optimize_model or tune_model gives"
+    expect(model, (OptimizedModel, TunedModel), takes, _HINTS)
+    _check_logs(logs)
     optimized = model.optimized if isinstance(model, TunedModel) else model
     folders = RecordFolders(logs, use_shipped)
     first, *others = optimized.variants()
     choices = model.choices if isinstance(model, TunedModel) else _choices(first, folders)
     return build(optimized, choices, [(other, _choices(other, folders)) for other in others])
+
+
+def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd | None]:
+    """The faster of a tuned model and the same model from default points, run side by side, and their times.
+
+    No times where there is nothing to compare: no kernel beat its default, or the model cannot be run here,
+    or other processes let nobody measure (the tuned one is given then).
+    """
+    optimized = tuned.optimized
+    defaults = {task.key: default_choice(task, optimized.machine) for task in optimized.tasks}
+    same = all(
+        (choice.point, choice.trace) == (defaults[key].point, defaults[key].trace)
+        for key, choice in built.choices.items()
+        if key in defaults
+    )
+    # A target that measures by itself has a clock of its own, which calls here do not show.
+    by_clock = optimized.target.device_door is not None and not optimized.machine.whole_models
+    alone = len(optimized.variants()) == 1 and by_clock
+    if same or not alone or built.unrunnable is not None:
+        return built, None
+    plain = build(optimized, defaults)
+    inputs = sample_inputs(optimized.model, 0)
+    found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
+    return (plain if found is not None and found.kept == "default" else built), found
+
+
+_HINTS = {
+    ImportedModel: "first hetero_tvm.optimize_model(model, target=...)",
+    str: "first hetero_tvm.import_model(path), then hetero_tvm.optimize_model(model, target=...)",
+    os.PathLike: "first hetero_tvm.import_model(path), then hetero_tvm.optimize_model(model, target=...)",
+    TunedModel: "it is tuned: hetero_tvm.build_model(tuned); to go on, tune its `optimized`",
+    BuiltModel: "it is built: its verbs are check, run and export",
+}
+"""Advice for arguments that belong to another step."""
+
+
+def _check_logs(logs: object) -> None:
+    expect(logs, (str, os.PathLike, type(None)), "logs is the path of a folder of records")
 
 
 def _choices(optimized: OptimizedModel, folders: RecordFolders) -> dict[str, Choice]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_libra
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import DeviceCost
 
 
@@ -58,8 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     if absent and not names:
         packages = " ".join(dict.fromkeys(f"'{RUNTIMES[name].install}'" for name in absent))
         raise UsageError(f"not installed: {', '.join(absent)}", hint=f"pip install {packages}")
-    with tempfile.TemporaryDirectory(prefix="hetero_tvm-bench-") as folder:
-        subject = _subject(options, library, Path(folder))
+    with temporary_folder("hetero_tvm-bench-") as folder:
+        subject = _subject(options, library, folder)
         settings = Options(cores, options.rounds, options.seconds)
         runtimes = [OURS, *(names if subject.files["model"] else [])]
 

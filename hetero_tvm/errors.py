@@ -6,7 +6,7 @@ answers three questions: what is wrong, where (node, operator, shape, file), wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class HeteroTVMError(Exception):
@@ -81,6 +81,26 @@ def last_line(error: BaseException) -> str:
     """Last line that an error of another library says, which is where TVM's name the cause; else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def expect(
+    value: object, kinds: tuple[type, ...], what: str, hints: Mapping[type, str] | None = None
+) -> None:
+    """Refuse an argument of another kind.
+
+    Parameters
+    ----------
+    what : what the function takes, as the beginning of a sentence.
+    hints : what to do, for kinds of arguments that are easily confused with the right one.
+
+    Raises
+    ------
+    UsageError : ``value`` is of none of ``kinds``.
+    """
+    if not isinstance(value, kinds):
+        hint = next((hint for kind, hint in (hints or {}).items() if isinstance(value, kind)), None)
+        kind = "None" if value is None else f"{type(value).__module__}.{type(value).__qualname__}"
+        raise UsageError(f"{what}, not {kind.removeprefix('builtins.')}", hint=hint)
 
 
 def shortened(problems: Sequence[str], most: int = 12) -> list[str]:

@@ -90,6 +90,7 @@ def _run(options: argparse.Namespace) -> int:
                 "proven_impossible": result.impossible,
                 "gap": result.gap,
                 "verified": options.verify,
+                "decisions": result.decisions,
                 **result.to_dict(),
             }
         )

@@ -11,9 +11,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
+from hetero_tvm.search.measure.gate import Gate
 from hetero_tvm.search.measure.remote import TOKEN_VARIABLE
 
 
@@ -71,6 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise UsageError(f"TVM's RPC server cannot be imported: {error}", hint=remote.INSTALL) from error
     remote.register()
+    _put_gate(server)
     multiprocessing.set_start_method("fork", force=True)  # a session inherits the functions just made known
     signal.signal(signal.SIGTERM, lambda *_: _leave())
     say = f"serving on {options.host}:{options.port}"
@@ -108,6 +111,23 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _leave()
     return 0
+
+
+def _put_gate(server: Any) -> None:
+    """Let TVM's server look at connections through a gate.  A tracker hands out other tokens: without it."""
+    listen = server._listen_loop
+
+    def guarded(listening: Any, port: int, token: str, tracker: Any, *more: Any) -> None:
+        if tracker is not None:
+            listen(listening, port, token, tracker, *more)
+            return
+        gate = Gate(listening, token, server.base)
+        try:
+            listen(gate, port, token, tracker, *more)
+        finally:
+            gate.close()
+
+    server._listen_loop = guarded
 
 
 def _token(options: argparse.Namespace) -> str:

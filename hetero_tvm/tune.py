@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT[:KEY]",
         help="measure on another machine: a server (python -m hetero_tvm.serve), or a tracker's device KEY",
     )
+    parser.add_argument("--fresh", action="store_true", help="forget earlier records of these kernels")
     parser.add_argument("--dry-run", action="store_true", help="only list the tasks and the expected time")
     return parser
 
@@ -67,6 +68,7 @@ def _run(options: argparse.Namespace) -> int:
             seed=options.seed,
             use_shipped=not options.no_shipped_records,
             rpc=options.rpc,
+            fresh=options.fresh,
             on_event=progress,
         )
     report = tuned.report
@@ -75,9 +77,13 @@ def _run(options: argparse.Namespace) -> int:
     if report.interrupted:
         cli_common.say(options, "interrupted: writing the best so far (Ctrl-C again leaves it)")
     built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
+    built, end_to_end = api.settle(tuned, built) if searches and options.rpc is None else (built, None)
+    if end_to_end is not None:
+        cli_common.say(options, str(end_to_end))
     exported = cli_common.export(built, options)
     if options.json:
-        cli_common.print_json({"model": options.model, "search": report.to_dict(), **exported})
+        search = {**report.to_dict(), "end_to_end": cli_common.plain(end_to_end)}
+        cli_common.print_json({"model": options.model, "search": search, **exported})
     if report.interrupted:
         cli_common.say(options, "the same command goes on from here")
         return 130

@@ -12,7 +12,8 @@ import numpy as np
 from benchmarks.gpu.results_file import FINAL, summary
 from hetero_tvm.ops.base import from_json
 from hetero_tvm.records.candidates import point_key
-from hetero_tvm.records.store import TRIAL, VERIFIED, Record, read_records
+from hetero_tvm.records.record import TRIAL, VERIFIED, Record
+from hetero_tvm.records.store import read_records
 from hetero_tvm.schedules.base import Point, thaw
 from hetero_tvm.search.cost_model import described
 from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
@@ -89,9 +90,7 @@ def _placed(entry: dict[str, Any], trials: Sequence[Record], arch: str) -> str:
         point = thaw(record.point)
         if any(point.get(knob.name) not in knob.choices for knob in knobs):
             continue
-        places = [knob.choices.index(point[knob.name]) for knob in knobs]
-        sizes = [len(knob.choices) for knob in knobs]
-        prior.append(described(space.features(op, point, machine), places, sizes, machine)[-1])
+        prior.append(1 / described(space, op, point, machine, knobs).estimate)
         speed.append(1 / record.seconds)
     return text + f", order {spearman(prior, speed):+.2f}"
 

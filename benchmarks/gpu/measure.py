@@ -13,7 +13,8 @@ from benchmarks.gpu.worker import Worker
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.tensor_program import TensorProgram
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.store import VERIFIED, RecordStore, Site, new_record
+from hetero_tvm.records.record import VERIFIED, Site, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.schedules.base import DesignSpace, thaw
 from hetero_tvm.schedules.task import Task, task_key

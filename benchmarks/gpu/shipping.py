@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hetero_tvm.records.appending import append_line
 from hetero_tvm.records.candidates import point_key
-from hetero_tvm.records.store import TRIAL, VERIFIED, Record, append_line, read_records
+from hetero_tvm.records.record import TRIAL, VERIFIED, Record
+from hetero_tvm.records.store import read_records
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.targets.cuda.spaces import CUDA_SPACES
 

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.benchmarking.runtimes import OURS
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import DeviceCost
 
 _START_LIMIT = 900.0  # seconds; torch.compile of a large model takes minutes
@@ -129,13 +129,13 @@ def compare(
     ``files`` has the keys ``library``, ``model`` and ``clean_model`` (see ``runtimes.Job``).
     A runtime that fails gets a row that says why; the others go on.
     """
-    with tempfile.TemporaryDirectory(prefix="hetero_tvm-bench-") as folder:
-        np.savez(Path(folder) / "inputs.npz", **inputs)
+    with temporary_folder("hetero_tvm-bench-") as folder:
+        np.savez(folder / "inputs.npz", **inputs)
         workers: list[_Worker] = []
         try:
             for name in names:
                 progress(f"starting {name}")
-                workers.append(_Worker(name, Path(folder), files, options))
+                workers.append(_Worker(name, folder, files, options))
             _measure([worker for worker in workers if worker.alive], options, progress)
         finally:
             for worker in workers:

@@ -30,23 +30,22 @@ _CLOCK_TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Serve one job until standard input closes."""
+    """Serve jobs, one after another, until standard input closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    task = json.loads(sys.stdin.readline())
-    try:
-        runtime = _start(task)
-    except Exception as error:  # any failure of a runtime is a row of the table, not a crash
-        _answer(answers, error=_short(error))
-        return
-    _answer(answers, version=version(task["runtime"]), device_cost=_json_cost(runtime.device_cost()))
+    runtime: Prepared | None = None
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            _answer(answers, **_turn(runtime, command["seconds"]))
-        except Exception as error:
+            if "runtime" in command:
+                runtime = None  # its threads and memory go before others come
+                runtime = _start(command)
+                cost = _json_cost(runtime.device_cost())
+                _answer(answers, version=version(command["runtime"]), device_cost=cost)
+            else:
+                _answer(answers, **_turn(runtime, command["seconds"]))
+        except Exception as error:  # any failure of a runtime is a row of the table, not a crash
             _answer(answers, error=_short(error))
-            return
 
 
 def _answer(answers: TextIO, **fields: Any) -> None:

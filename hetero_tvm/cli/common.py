@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_tvm.cli.ending import ended_by_signals
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
-_PRECISIONS = ("f32", "tf32", "f16", "bf16", "int8")
+_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8")
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -112,7 +114,8 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
     result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
     result.add_argument(
-        "--precision", help="f32; f16 and bf16 for cuda and npu, tf32 for cuda (default: the target's)"
+        "--precision",
+        help="f32; int8 for cpu, f16 and bf16 for cuda and npu, tf32 for cuda (default: the target's)",
     )
     result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
@@ -128,9 +131,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names all such options."""
     problems, hint = [], None
     precision = options.precision
-    if precision == "int8":
-        problems.append(f"--precision {precision} is not available yet")
-    elif precision is not None and precision not in _PRECISIONS:
+    if precision is not None and precision not in _PRECISIONS:
         problems.append(f"--precision {precision} is unknown")
     if problems:
         hint = "leave out --precision for the target's own"
@@ -160,8 +161,10 @@ def load_target(name: str, precision: str | None) -> Target:
     return target if precision is None else target.with_precision(precision)
 
 
-def load_optimized(options: argparse.Namespace, model: ImportedModel | None = None) -> OptimizedModel:
-    """Import the model that the options name (unless it is given), and optimize it for their target."""
+def load_model(
+    options: argparse.Namespace, model: ImportedModel | None = None
+) -> tuple[ImportedModel, Target]:
+    """Import the model that the options name (unless it is given); refuse first what cannot end well."""
     from hetero_tvm import api
     from hetero_tvm.reference.given import checked_inputs, read_inputs
 
@@ -181,6 +184,14 @@ def load_optimized(options: argparse.Namespace, model: ImportedModel | None = No
         )
     if getattr(options, "inputs", None) is not None:  # refused before anything takes long
         checked_inputs(model.signature, read_inputs(options.inputs))
+    return model, target
+
+
+def load_optimized(options: argparse.Namespace, model: ImportedModel | None = None) -> OptimizedModel:
+    """Import the model that the options name (unless it is given), and optimize it for their target."""
+    from hetero_tvm import api
+
+    model, _ = load_model(options, model)
     return api.optimize_model(
         model,
         target=options.target,
@@ -260,30 +271,40 @@ def run(
     """Parse, run, and turn errors into messages.
 
     Returns the exit status: 0; 2 when the user must change the command line, the model or a file;
-    1 when tuning, building or checking failed; 130 when interrupted.  With HETERO_TVM_DEBUG=1
-    errors keep their traceback.
+    1 when tuning, building or checking failed; 130 when interrupted, 143 and 129 when ended by SIGTERM and
+    SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
     """
     options = parse.parse_args(argv)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)
     warnings.showwarning = _show_warning
-    try:
-        check_options(options)
-        return command(options)
-    except HeteroTVMError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, _FAILURES) else 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `... | head`: nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
-        print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
-        return 1
+    with ended_by_signals() as ending:
+        try:
+            check_options(options)
+            return command(options)
+        except HeteroTVMError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1 if isinstance(error, _FAILURES) else 2
+        except KeyboardInterrupt:
+            print(
+                "interrupted" if ending.number is None else f"ended by {ending.number.name}", file=sys.stderr
+            )
+            return 128 + (ending.number or signal.SIGINT)
+        except MemoryError as error:
+            print(
+                f"error: there is not enough memory{f': {error}' if str(error) else ''}\n"
+                "What to do: smaller shapes (--batch, --sequence, --shape), or a machine with more memory",
+                file=sys.stderr,
+            )
+            return 1
+        except BrokenPipeError:  # `... | head`: nobody reads any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except Exception as error:
+            where = f"(a defect of hetero_tvm; {DEBUG_VARIABLE}=1 shows where)"
+            print(f"error: {type(error).__name__}: {error}\n{where}", file=sys.stderr)
+            return 1
 
 
 def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:

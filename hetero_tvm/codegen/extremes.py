@@ -1,4 +1,4 @@
-"""Maxima and minima that keep NaN and infinities, as ONNX Runtime's do.
+"""Maxima and minima that keep NaN and infinities, as NumPy's and PyTorch's do.
 
 Machine code of ``max(a, b)`` is ``a > b ? a : b``: of two operands the second one's NaN survives.  And TVM
 starts a reduction at the least finite number, which then is the maximum of nothing but negative infinities.
@@ -25,6 +25,23 @@ def _constant_first(extreme: Expr) -> Expr:
     return extreme
 
 
+def _keeping_nan(extreme: Expr) -> Expr:
+    """``extreme`` such that NaN of either operand survives: a comparison more, and a masked maximum.
+
+    Reductions are written as ``so_far = max(so_far, value)``.  The value is compared, not what it joins, so
+    that a chain of maxima is as long as before.
+    """
+    extreme = _constant_first(extreme)
+    dtype = str(extreme.ty.dtype)
+    if "float" not in dtype or _is_constant(extreme.a) or _is_constant(extreme.b):
+        return extreme
+    so_far, value = extreme.a, extreme.b
+    if isinstance(value, tirx.Var | TensorLoad):
+        return tirx.Select(tirx.EQ(value, value), type(extreme)(value, so_far), value)
+    name = tirx.Var("value", dtype)
+    return tirx.Let(name, value, tirx.Select(tirx.EQ(name, name), type(extreme)(name, so_far), name))
+
+
 def _reduced(body: Stmt) -> dict[Any, float]:
     """Buffers that hold running maxima (-1) or minima (1)."""
     found: dict[Any, float] = {}
@@ -39,23 +56,26 @@ def _reduced(body: Stmt) -> dict[Any, float]:
     return found
 
 
-def _takes_exponentials(body: Stmt) -> bool:
-    """Whether a function has exponentials: a softmax in pieces needs a finite maximum to begin with."""
+def _is_softmax(body: Stmt) -> bool:
+    """Whether a function takes exponentials by their bits, as our kernels of softmax and attention do.
+
+    NaN comes through their sum, whatever the maximum is.
+    """
     found = []
 
     def visit(node: Call) -> None:
-        if isinstance(node.op, tvm.ir.Op) and node.op.name in ("tirx.exp", "tirx.exp2", "tirx.reinterpret"):
+        is_cast = isinstance(node.op, tvm.ir.Op) and node.op.name == "tirx.reinterpret"
+        if is_cast and "float" in str(getattr(node.ty, "dtype", "")):  # pointers are cast in every function
             found.append(node)
 
     tvm_ffi.structural_walk(body, (Call, visit), order="pre")
     return bool(found)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepExtremes")
-def keep_extremes(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
-    """Let maxima and minima keep NaN of their operand, and reductions begin at infinity."""
-    body = func.body
-    reduced = {} if _takes_exponentials(body) else _reduced(body)
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.BeginAtInfinity")
+def begin_at_infinity(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
+    """Let reductions to a maximum or minimum begin at infinity."""
+    reduced = {} if _is_softmax(func.body) else _reduced(func.body)
 
     def begin(store: tirx.BufferStore) -> Stmt:
         dtype = str(store.buffer.dtype)
@@ -68,8 +88,17 @@ def keep_extremes(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
         infinity = tirx.const(sign * float("inf"), dtype)
         return tirx.BufferStore(store.buffer, infinity, store.indices)
 
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, begin))) if reduced else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.KeepNan")
+def keep_nan(func: PrimFunc, _mod: Any, _ctx: Any) -> PrimFunc:
+    """Let maxima and minima keep NaN of their operands.
+
+    It follows the vectoriser, which would take a test for NaN apart, and the simplifier, for which every
+    value equals itself.
+    """
+    body, rewrite = func.body, _constant_first if _is_softmax(func.body) else _keeping_nan
     for kind in (tirx.Max, tirx.Min):
-        body = tvm_ffi.structural_map(body, (kind, _constant_first), order="post")
-    if reduced:
-        body = tvm_ffi.structural_map(body, (tirx.BufferStore, begin))
+        body = tvm_ffi.structural_map(body, (kind, rewrite), order="post")
     return func.with_body(body)

@@ -1,18 +1,19 @@
 """The lowering pipeline from TensorIR to machine code.
 
-It is TVM's own pipeline with four additions: maxima and minima keep NaN and infinities, integer
-divisions by values in memory get divisors that the processor does not trap at, calls of exp, erf, tanh
-and the like become vector polynomials before loops are vectorised, and small constant-size buffers stay
-on the stack.  Every compilation, the tuner's candidates included, must use it, or candidates are ranked
-on other code than the one that ships.
+It is TVM's own pipeline with five additions: maxima and minima keep NaN and infinities, integer
+divisions by values in memory get divisors that the processor does not trap at, differences of floats are
+not cancelled, calls of exp, erf, tanh and the like become vector polynomials before loops are vectorised,
+and small constant-size buffers stay on the stack.  Every compilation, the tuner's candidates included, must
+use it, or candidates are ranked on other code than the one that ships.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.codegen import vector_math
-from hetero_tvm.codegen.extremes import keep_extremes
+from hetero_tvm.codegen import vector_functions, vector_math
+from hetero_tvm.codegen.cancellation import keep_cancellation
+from hetero_tvm.codegen.extremes import begin_at_infinity, keep_nan
 from hetero_tvm.host.tvm import (
     Buffer,
     Call,
@@ -68,6 +69,17 @@ _POLYNOMIALS = {
     "tirx.erf": vector_math.erf,
     "tirx.tanh": vector_math.tanh,
     "tirx.sigmoid": vector_math.sigmoid,
+    "tirx.log": vector_functions.log,
+    "tirx.log10": vector_functions.log10,
+    "tirx.log1p": vector_functions.log1p,
+    "tirx.sin": vector_functions.sin,
+    "tirx.cos": vector_functions.cos,
+    "tirx.tan": vector_functions.tan,
+    "tirx.atan": vector_functions.atan,
+    "tirx.asin": vector_functions.asin,
+    "tirx.acos": vector_functions.acos,
+    "tirx.nearbyint": vector_functions.nearbyint,
+    "tirx.fmod": vector_functions.fmod,
 }
 
 
@@ -75,26 +87,38 @@ def _vector_math(call: Call) -> Expr:
     """``call``, or what replaces it."""
     name = call.op.name if isinstance(call.op, tvm.ir.Op) else None
     if name in _POLYNOMIALS and str(call.ty.dtype) == "float32":
-        return _POLYNOMIALS[name](call.args[0])
+        return _POLYNOMIALS[name](*call.args)
+    if name == "tirx.erf" and str(call.ty.dtype) == "float64":
+        return tirx.call_pure_extern("float64", "erf", call.args[0])  # TVM's own has float32's accuracy
     if name == "tirx.pow" and isinstance(call.args[1], tirx.FloatImm):
         base, power = call.args[0], float(call.args[1].value)
         if power == 2.0:
             return base * base
         if power == 3.0:
             return base * base * base
+    if name == "tirx.pow" and str(call.ty.dtype) == "float32":
+        return vector_functions.power(*call.args)
     return call
+
+
+def _vector_remainder(remainder: tirx.Mod) -> Expr:
+    """``remainder`` of float32 numbers as an expression; LLVM would call ``fmodf``."""
+    if str(remainder.ty.dtype) != "float32":
+        return remainder
+    return vector_functions.fmod(remainder.a, remainder.b)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.UseVectorMath")
 def use_vector_math(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
-    """Replace float32 exp, erf, tanh and sigmoid by polynomials, and small powers by products.
+    """Replace float32 functions by polynomials, and small powers by products.
 
     LLVM would call libm once per lane.
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _vector_math), order="post"))
+    body = tvm_ffi.structural_map(func.body, (tirx.Mod, _vector_remainder), order="post")
+    return func.with_body(tvm_ffi.structural_map(body, (tvm.ir.Call, _vector_math), order="post"))
 
 
-_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def _safe_division(division: Expr) -> Expr:
@@ -103,10 +127,10 @@ def _safe_division(division: Expr) -> Expr:
     The smallest integer by -1 is itself then, and its remainder 0, as if numbers wrapped around.
     """
     a, b, dtype = division.a, division.b, tvm.DataType(str(division.ty.dtype))
-    if "int" not in str(dtype) or dtype.lanes != 1 or not _reads_memory(b):
+    if "int" not in str(dtype) or dtype.lanes != 1 or not reads_memory(b):
         return division
     if dtype.bits == 32 and str(dtype).startswith("int"):
-        # In 64 bits nothing overflows; behind a comparison with the smallest int32 the processor still traps.
+        # In 64 bits nothing overflows; a comparison with the smallest int32 would be simplified away.
         return tirx.Cast(str(dtype), _safe_division(type(division)(_int64(a), _int64(b))))
     trap = tirx.EQ(b, tirx.const(0, dtype))
     if str(dtype).startswith("int"):
@@ -119,7 +143,8 @@ def _int64(value: Expr) -> Expr:
     return tirx.Cast("int64", value)
 
 
-def _reads_memory(expr: Expr) -> bool:
+def reads_memory(expr: Expr) -> bool:
+    """Whether an expression has a load."""
     found: list[tvm.ir.TensorLoad] = []
 
     def note(load: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
@@ -133,7 +158,7 @@ def _reads_memory(expr: Expr) -> bool:
 @tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.DivideWithoutTraps")
 def divide_without_traps(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
     """Make every integer division by a value in memory one that cannot end the process."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (_DIVISIONS, _safe_division), order="post"))
+    return func.with_body(tvm_ffi.structural_map(func.body, (DIVISIONS, _safe_division), order="post"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.SkipArgumentChecks")
@@ -156,12 +181,33 @@ def skip_argument_checks(module: IRModule, _context: Any) -> IRModule:
     return result
 
 
+ARGUMENT_ALIGNMENT = 16
+"""Bytes at multiples of which kernels take their arguments: what ``malloc``, and so NumPy, gives."""
+
+
+def _less_aligned(attribute: tirx.AttrStmt) -> tirx.AttrStmt:
+    if str(attribute.attr_key) != "storage_alignment":
+        return attribute
+    alignment = tirx.const(ARGUMENT_ALIGNMENT, "int32")
+    return tirx.AttrStmt(attribute.node, attribute.attr_key, alignment, attribute.body)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.TakeWhatMallocGives")
+def take_what_malloc_gives(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Assume no more of the place of an argument than every allocator gives.
+
+    Unaligned vector instructions are as fast where memory is aligned, which the arena is; an input that lies
+    where NumPy put it need not be copied for them.
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _less_aligned)))
+
+
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, and the passes that follow it on the host and on a device, as TVM's registry wants them."""
     lower, finalize_host, finalize_device = s_tir_pipeline.default_s_tir_pipeline()
 
     def finalize() -> Any:
-        return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, finalize_host()])
+        return tvm.ir.transform.Sequential([keep_small_buffers_on_stack, keep_nan, finalize_host()])
 
     @tvm.transform.module_pass(opt_level=0, name="hetero_tvm.Lower")
     def lower_without_cse(module: IRModule, context: Any) -> IRModule:
@@ -170,9 +216,13 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
         # and the checks of each kernel's arguments take a fifth of the time to compile.
         config = {**dict(context.config), "tirx.disable_cse_tir": True}
         with tvm.transform.PassContext(opt_level=context.opt_level, config=config):
-            return skip_argument_checks(lower(module))
+            return take_what_malloc_gives(skip_argument_checks(lower(module)))
 
-    lowering = [keep_extremes, divide_without_traps, use_vector_math, lower_without_cse]
+    # A subexpression that occurs twice brings its variables twice, and neither the vectoriser nor LLVM takes
+    # a variable that is bound in two places.
+    rename = tirx.transform.ConvertSSA()
+    semantics = [begin_at_infinity, divide_without_traps, keep_cancellation, use_vector_math]
+    lowering = [*semantics, rename, lower_without_cse]
     return tvm.ir.transform.Sequential(lowering), finalize, finalize_device
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import functools
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.codegen import thread_pool
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
+from hetero_tvm.compile.linking import failure, link, machine
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, last_line
+from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
+from hetero_tvm.compile.weights import Weights, set_apart
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, expect, last_line
+from hetero_tvm.host import mapped, native
+from hetero_tvm.host.files import sync
+from hetero_tvm.host.scratch import scratch_folder, temporary_folder
 from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
@@ -25,7 +31,15 @@ from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.runtime import checksum
-from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, embed_source, write_sidecar
+from hetero_tvm.runtime.manifest import (
+    Manifest,
+    TargetInfo,
+    current_versions,
+    embed_source,
+    refuse_flagged,
+    sidecar_path,
+    write_sidecar,
+)
 from hetero_tvm.runtime.quiet import quiet_fd2
 
 
@@ -41,6 +55,7 @@ class BuiltModel:
     memory : what shares which bytes of the arena when.
     accuracy : result of the last :meth:`check`.
     facts : what is known of kernels without running them, by device and kernel (registers, ...).
+    weights : large constants, where ``executable`` does not hold them itself.
     """
 
     optimized: OptimizedModel
@@ -49,12 +64,12 @@ class BuiltModel:
     memory: MemoryPlan
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    weights: Weights | None = None
 
     @functools.cached_property
     def _main(self) -> Any:
         devices, entry = self.optimized.target.running()
-        with quiet_fd2():
-            return relax.VirtualMachine(self.executable, devices)[entry]
+        return machine(self.executable, devices)[entry]
 
     @property
     def unrunnable(self) -> str | None:
@@ -62,13 +77,24 @@ class BuiltModel:
         return self.optimized.target.unrunnable()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run in this process; NumPy arrays by input name -> all outputs."""
+        """Run in this process; NumPy arrays by input name -> all outputs.
+
+        Raises :class:`LibraryError` for an index outside of its tensor and the like.
+        """
         device = self.optimized.target.running()[0][0]
+        inputs = checked_inputs(self.optimized.model.signature, inputs)
         specs = self.optimized.model.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
-        result = self._main(*arguments)
+        try:
+            result = self._main(*arguments)
+        except (IndexError, ZeroDivisionError) as error:
+            raise LibraryError(f"{self.optimized.model.name} failed: {error}") from error
         tensors = [result] if hasattr(result, "numpy") else list(result)
-        return tuple(tensor.numpy() for tensor in tensors)
+        arrays = tuple(tensor.numpy() for tensor in tensors)
+        checks, count = self.optimized.checks, len(self.optimized.model.signature.outputs)
+        if checks:
+            refuse_flagged(self.optimized.model.name, checks, map(int, arrays[count:]))
+        return arrays[:count]
 
     def check(self, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None) -> Accuracy:
         """Compare with a float64 reference.
@@ -88,6 +114,7 @@ class BuiltModel:
             inputs = sample_inputs(model, seed)
         else:
             inputs = checked_inputs(model.signature, inputs)
+        mapped.release()
         reference = run_reference(model, inputs)
         target = self.optimized.target
         self.accuracy = compare(
@@ -102,6 +129,19 @@ class BuiltModel:
                 "whether a record is at fault, and report the kernel named above",
             )
         return self.accuracy
+
+    def _link(self, path: Path, source: Path) -> None:
+        """Write the library with its constants; ``source`` is the C++ source of the manifest."""
+        pool, options = thread_pool.link_parts()
+        sources, options = [source, pool], ["-O2", *options]
+        if self.weights is not None:
+            self.weights.take_back()  # stand-ins that a check has filled would be written as they are
+            sources.append(native.source_path("runtime/cpp/constants.cc"))
+            options += SEGMENT_FLAGS
+        link(self.executable, path, sources, options)
+        if self.weights is not None:
+            size, pieces = self.weights.segment()
+            append_segment(path, size, pieces)
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -136,6 +176,7 @@ class BuiltModel:
             kernels=self.kernels,
             memory=self.memory.to_json(),
             accuracy=[dataclasses.asdict(o) for o in self.accuracy.outputs] if self.accuracy else None,
+            checks=self.optimized.checks,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -149,30 +190,33 @@ class BuiltModel:
         ------
         BuildError : the linker failed, or the folder cannot be written.
         """
+        expect(path, (str, os.PathLike), "export takes the path of a folder, or of a file that ends in .so")
         path = Path(path)
         if path.suffix != ".so":
             path = path / "model.so"
         manifest = self.manifest()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-                source = Path(folder) / "manifest.cc"
+            with (
+                scratch_folder(path.parent, ".export-") as folder,
+                # Not in the user's folder: the assembler has no way to write a quote in a name.
+                temporary_folder("hetero_tvm-export-") as scratch,
+            ):
+                source = scratch / "manifest.cc"
                 source.write_text(embed_source(manifest))
-                fresh = Path(folder) / path.name
-                with quiet_fd2():
-                    self.executable.export_library(str(fresh), addons=[str(source)], options=["-O2"])
+                fresh = folder / path.name
+                self._link(fresh, source)
                 checksum.seal(fresh)
+                sync(fresh)
+                sidecar = write_sidecar(fresh, manifest)
+                # Never the sidecar of another library beside this one, whenever the process is killed.
+                sidecar_path(path).unlink(missing_ok=True)
                 os.replace(fresh, path)
-            write_sidecar(path, manifest)
+                os.replace(sidecar, sidecar_path(path))
         except HeteroTVMError:
             raise
-        except OSError as error:
-            raise BuildError(f"cannot write {path}: {error}", hint="give another --out") from error
         except Exception as error:
-            raise BuildError(
-                f"linking {path.name} failed: {error}",
-                hint="a C++ compiler (g++ or clang++) must be installed",
-            ) from error
+            raise failure(path, error) from error
         return path
 
 
@@ -199,6 +243,9 @@ def build(
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        weights = None
+        if optimized.target.constants_apart:
+            lowered, weights = set_apart(lowered)
         with quiet_fd2():
             compiled = optimized.target.compile(lowered)
     except HeteroTVMError:
@@ -208,7 +255,9 @@ def build(
             f"compiling {optimized.model.name} for {optimized.target.kind} failed: {last_line(error)}",
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
-    return BuiltModel(optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts)
+    return BuiltModel(
+        optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts, weights=weights or None
+    )
 
 
 def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> MemoryPlan:

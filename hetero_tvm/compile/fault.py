@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.import_fault import import_fault
 from hetero_tvm.compile.kernels import apply_choices
+from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.host.tvm import IRModule, relax, tvm
 from hetero_tvm.ops.base import FusedOp
@@ -16,7 +18,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import intermediate, tensors_of_nodes
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.rewriting.fused import contract, is_call_tir
-from hetero_tvm.relax_passes.rewriting.graph import is_tensor
+from hetero_tvm.relax_passes.rewriting.graph import array_of, is_tensor
 
 _SUSPICIOUS = 10.0
 """Error at which an intermediate result counts as wrong, in the target's tolerances: float32 kernels
@@ -29,8 +31,27 @@ def first_fault(
     """Line that names what went wrong first, with its nodes and error.
 
     A kernel is at fault when its output is not what its contract makes of its own inputs.  When
-    every kernel keeps its contract, the fusion is at fault at whose result the model first leaves
-    the source model.
+    every kernel keeps its contract, the import is at fault if what it made already leaves the model as it
+    came; else the fusion is at whose result the model first does.
+    """
+    results = every_result(optimized, choices, inputs)
+    bindings = [binding for binding, _, _ in results]
+    contracts = {binding.var: op for binding, op, _ in results}
+    values = results[0][2] if results else {}
+    return (
+        _broken_contract(optimized, bindings, contracts, values)
+        or import_fault(optimized.model, inputs)
+        or _first_departure(optimized, bindings, contracts, values, inputs)
+        or "no single kernel deviates from the reference: errors accumulate over the model"
+    )
+
+
+def every_result(
+    optimized: OptimizedModel, choices: Mapping[str, Choice], inputs: Mapping[str, np.ndarray]
+) -> list[tuple[Any, FusedOp | None, Mapping[Any, np.ndarray]]]:
+    """Run a model and keep all that it computes: (binding, contract, values by variable) in order.
+
+    The values, parameters among them, are one mapping that all entries share.
     """
     module = relax.transform.ToNonDataflow()(optimized.module)
     bindings = [
@@ -39,17 +60,12 @@ def first_fault(
         for binding in block.bindings
         if is_tensor(binding.var)
     ]
-    parameters = list(module["main"].params)
     given = (inputs[spec.name] for spec in optimized.model.signature.inputs)
-    values = dict(zip(parameters, given, strict=True))
+    values = dict(zip(list(module["main"].params), given, strict=True))
     contracts = {b.var: contract(module, b.value) for b in bindings if is_call_tir(b.value)}
     actual = _run_returning(optimized, choices, module, [binding.var for binding in bindings], inputs)
     values.update(zip((binding.var for binding in bindings), actual, strict=True))
-    return (
-        _broken_contract(optimized, bindings, contracts, values)
-        or _first_departure(optimized, bindings, contracts, values, inputs)
-        or "no single kernel deviates from the reference: errors accumulate over the model"
-    )
+    return [(binding, contracts.get(binding.var), values) for binding in bindings]
 
 
 def _broken_contract(
@@ -64,7 +80,7 @@ def _broken_contract(
         if op is None:
             continue
         arguments = [
-            values[arg] if isinstance(arg, relax.Var) else arg.value.numpy()
+            values[arg] if isinstance(arg, relax.Var) else array_of(arg)
             for arg in binding.value.args[1].fields
         ]
         with np.errstate(all="ignore"):
@@ -145,7 +161,7 @@ def _run_returning(
     target = optimized.variants()[0].target
     devices, _ = target.running()
     lowered, _ = lower(apply_choices(module, optimized.tasks, choices, target), in_place=target.in_place)
-    vm = relax.VirtualMachine(target.compile(lowered).executable, devices)
+    vm = machine(target.compile(lowered).executable, devices)
     specs = optimized.model.signature.inputs
     arguments = [tvm.runtime.tensor(inputs[spec.name], devices[0]) for spec in specs]
     return [tensor.numpy() for tensor in vm["main"](*arguments)]

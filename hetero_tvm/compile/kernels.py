@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import BuildError, last_line
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import relax, tvm
 from hetero_tvm.records.candidates import apply_trace
 from hetero_tvm.records.choose import DEFAULT, Choice
@@ -106,7 +107,7 @@ def apply_schedules(
                     f"{task.name}: operand {task.op.inputs[index].name} is declared constant, and is not",
                     hint="this is a fault of the fusion that made the call; switch it off and report it",
                 )
-            args[index] = relax.const(np.ascontiguousarray(pack(array)))
+            args[index] = constant(np.ascontiguousarray(pack(array)))
         types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else var.ty
         graph.replace(var, relax.call_tir(kernel, args, out_ty=types))
     return graph.rebuild()[0]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, last_line
+from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, expect, last_line
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.relax_passes.pipeline import optimize
+from hetero_tvm.relax_passes.rewriting.fused import checks_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
@@ -49,6 +50,11 @@ class OptimizedModel:
     def machine(self) -> Machine:
         """The hardware as the target's design spaces see it."""
         return self.target.machine
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Texts for the numbers behind the model's results: what is wrong where one is not 0."""
+        return checks_of(self.module["main"])
 
     def store(self, folders: RecordFolders, device: str = "") -> RecordStore:
         """Records that fit this model's machine.
@@ -120,6 +126,21 @@ def optimize_model(
         be written.
     BuildError : a pass failed.
     """
+    expect(
+        model,
+        (ImportedModel,),
+        "optimize_model takes what import_model gives",
+        {
+            str: "hetero_tvm.optimize_model(hetero_tvm.import_model(...))",
+            os.PathLike: "hetero_tvm.optimize_model(hetero_tvm.import_model(...))",
+            OptimizedModel: "it is optimized: tune_model and build_model take it as it is",
+        },
+    )
+    expect(target, (str, Target), "target is a text such as 'cpu', 'cpu:znver3' or 'cuda:sm_90'")
+    disable = [disable] if isinstance(disable, str) else disable
+    expect(disable, (Iterable,), "disable is a list of names of fusions")
+    expect(dump_ir, (str, os.PathLike, type(None)), "dump_ir is the path of a folder")
+    expect(precision, (str, type(None)), "precision is a text such as 'f32'")
     target = parse_target(target)
     target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
     disabled = frozenset(disable)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
 from hetero_tvm import zoo
-from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.errors import ModelError, UsageError, expect
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec, parse_shape_option
@@ -52,6 +53,13 @@ def import_model(
     ModelError : see :func:`import_onnx` and :func:`hetero_tvm.frontend.torch.importer.import_torch`; unknown
         zoo names list the known ones.
     """
+    expect(shapes, (Mapping, type(None)), "shapes are sizes by name of an input, as in {'x': (1, 128)}")
+    for name, sizes in (shapes or {}).items():
+        fits = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+        if not fits or not all(isinstance(size, Integral) for size in sizes):
+            raise UsageError(
+                f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
+            )
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
     if isinstance(source, ModelProto):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
@@ -25,13 +26,16 @@ class Original(Protocol):
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
         """Compute all outputs in signature order, in float32 or (``double``) float64."""
 
+    def tensors(self, inputs: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+        """Values inside the model, of those ``names`` that it has, in float64 and in order."""
+
     def to_onnx(self) -> onnx.ModelProto:
         """Export the model as its framework does, for other runtimes."""
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model as Relax, with the cleaned ONNX model it was made from.
+    """A model as Relax, with the cleaned ONNX model it was made from (``clean``).
 
     ``module`` has one function ``main``: parameters in the order of ``signature.inputs``, weights
     as constants, one tensor as result, or a tuple where there are several outputs.  Names of its
@@ -41,14 +45,19 @@ class ImportedModel:
 
     module: IRModule
     signature: Signature
-    onnx_model: onnx.ModelProto
+    clean: StoredModel
     name: str
     weight_bytes: int
     original: Original | None = None
     stored: str = "float32"
     """Type of the weights in the source; in ``module`` they are float32."""
-    source_model: Callable[[], onnx.ModelProto] | None = None
-    """Gives the ONNX model as it came, at its own opset; it is not kept in memory where it is a file."""
+    source: StoredModel | None = None
+    """The ONNX model as it came, at its own opset."""
+
+    @property
+    def onnx_model(self) -> onnx.ModelProto:
+        """The cleaned ONNX model in one piece, new with every use: it takes the memory of all weights."""
+        return self.clean.whole()
 
 
 def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:

@@ -22,6 +22,14 @@ _X86_LEVELS = (
 # One 512-bit FMA per cycle: these split or share the unit (everything else is taken to have two).
 _ONE_FMA_UNIT_AT_512 = {"znver4", "icelake-client", "tigerlake", "rocketlake", "cannonlake"}
 
+_SERVERS_ALONE = {"avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"}
+"""Features that no core with one unit has."""
+_SERVERS = re.compile(r"^model name\s*:.*\bXeon\b.*$", re.MULTILINE)
+_ONE_UNIT_XEONS = re.compile(r"^model name\s*:.*\bXeon\(R\) (?:E-|W-1|D-17|D-18).*$", re.MULTILINE)
+"""Xeons with the cores of a desktop."""
+_ZEN5_FAMILY, _NARROW_ZEN5 = 26, (1, 3)
+"""Models of Zen 5 for laptops, by blocks of 32: a 512-bit operation takes a unit of theirs twice."""
+
 
 @functools.lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
@@ -47,11 +55,33 @@ def vector_unit(features: frozenset[str], architecture: str) -> tuple[int, int]:
     return (256, 16) if "avx2" in features else (128, 16)
 
 
-def fma_units_of(microarchitecture: str, simd_bits: int) -> int:
-    """FMA instructions of ``simd_bits`` per cycle, guessed from the name of the microarchitecture."""
-    if simd_bits == 512:
-        return 1 if microarchitecture in _ONE_FMA_UNIT_AT_512 else 2
-    return 1 if microarchitecture in ("znver1", "btver2") else 2
+def fma_units_of(
+    microarchitecture: str, simd_bits: int, features: frozenset[str] = frozenset(), cpuinfo: str = ""
+) -> int:
+    """FMA instructions of ``simd_bits`` per cycle.
+
+    From the name of the microarchitecture, but where ``features`` or the text of /proc/cpuinfo know better: a
+    hypervisor hides features by which LLVM tells a server's cores from a laptop's, which have one unit less,
+    and cores of one name differ in the width of their units.
+    """
+    if simd_bits != 512:
+        return 1 if microarchitecture in ("znver1", "btver2") else 2
+    if features & _SERVERS_ALONE or _SERVERS.search(cpuinfo) and not _ONE_UNIT_XEONS.search(cpuinfo):
+        return 2
+    family, model = (_number(cpuinfo, name) for name in ("cpu family", "model"))
+    if family == _ZEN5_FAMILY and model is not None and model >> 5 in _NARROW_ZEN5:
+        return 1
+    return 1 if microarchitecture in _ONE_FMA_UNIT_AT_512 else 2
+
+
+def here_fma_units(microarchitecture: str, simd_bits: int) -> int:
+    """FMA instructions of ``simd_bits`` per cycle of this machine's cores."""
+    return fma_units_of(microarchitecture, simd_bits, cpu_features(), _cpuinfo())
+
+
+def _number(cpuinfo: str, name: str) -> int | None:
+    match = re.search(rf"^{name}\s*:\s*(\d+)\s*$", cpuinfo, re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
 def model_name() -> str:

@@ -24,7 +24,7 @@ class Host:
     registers: int
     """Architectural vector registers at ``simd_bits``."""
     fma_units: int
-    """FMA instructions of full width per cycle (a guess from the name)."""
+    """FMA instructions of full width per cycle (from names and features)."""
     cores: tuple[int, ...]
     l1d: int
     l2: int
@@ -54,7 +54,7 @@ def detect() -> Host:
         features=features,
         simd_bits=simd_bits,
         registers=registers,
-        fma_units=cpu.fma_units_of(microarchitecture, simd_bits),
+        fma_units=cpu.here_fma_units(microarchitecture, simd_bits),
         cores=available_cores(),
         **cpu.caches(),
     )

@@ -1,12 +1,14 @@
 """Compilation of the C++ sources that ship with this package, each once, into a cache.
 
-The key of a cached library is the hash of everything that decides its content: sources, the
+The key of a cached file is the hash of everything that decides its content: sources, the
 headers they include by quotes, flags, the compiler's version, and (for ``-march=native``) the
-features of this CPU.  A stale file can therefore never be taken, and nothing is ever deleted.
+features of this CPU.  A stale file can therefore never be taken, and nothing is ever deleted.  Beside each
+file is its checksum: one that a crash or a full disk has damaged is compiled again.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import importlib.resources
@@ -15,39 +17,59 @@ import platform
 import re
 import shlex
 import shutil
+import stat
 import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host.cpu import cpu_features
+from hetero_tvm.host.files import replaced, sync
+from hetero_tvm.host.scratch import scratch_folder
 
 CACHE_VARIABLE = "HETERO_TVM_CACHE"
+SANITIZE_VARIABLE = "HETERO_TVM_SANITIZE"
+"""Names sanitizers (``address,undefined`` or ``thread``): all C++ is then compiled with them, into a cache of
+its own.  A process needs their run-time libraries first (``LD_PRELOAD``; tests/campaign/sanitizers.py)."""
 DEFAULT_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread")
 _COMPILERS = ("g++", "clang++", "c++")
 _ERROR_LINES = 12
+_OTHER_FOLDER = f"name a writable folder with room: export {CACHE_VARIABLE}=/path/to/folder"
 
 
 def cache_dir() -> Path:
     """Folder of compiled libraries: ``$HETERO_TVM_CACHE``, else the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser()
-    import platformdirs
+        folder = Path(chosen).expanduser()
+    else:
+        import platformdirs
 
-    return Path(platformdirs.user_cache_dir("hetero_tvm")) / "native"
+        folder = Path(platformdirs.user_cache_dir("hetero_tvm")) / "native"
+    sanitizers = os.environ.get(SANITIZE_VARIABLE)
+    return folder / f"sanitized-{sanitizers.replace(',', '-')}" if sanitizers else folder
+
+
+def sanitizer_options() -> list[str]:
+    """Options that the compiler gets for ``$HETERO_TVM_SANITIZE``; [] without."""
+    chosen = os.environ.get(SANITIZE_VARIABLE)
+    return [f"-fsanitize={chosen}", "-fno-omit-frame-pointer", "-g"] if chosen else []
 
 
 def find_compiler() -> list[str]:
     """The C++ compiler as a command: ``$CXX`` (may carry options), else g++, clang++ or c++.
 
+    ``$HETERO_TVM_SANITIZE`` adds the options of sanitizers.
+
     Raises :class:`NativeBuildError` that names the command which installs one.
     """
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NativeBuildError(f"CXX={os.environ['CXX']!r} is no command: {error}", hint="CXX=g++") from error
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         if path := shutil.which(command[0]):
-            return [path, *command[1:]]
+            return [path, *command[1:], *sanitizer_options()]
     wanted = f"CXX={os.environ['CXX']!r}" if chosen else "none of " + ", ".join(_COMPILERS)
     raise NativeBuildError(
         f"no C++ compiler: {wanted} is not on the PATH"
@@ -89,7 +111,7 @@ def compile_shared(
     include : folders for ``-I``, absolute or relative to the package.
     name : readable start of the library's file name.
 
-    Several processes may ask at once: each writes a file of its own and renames it.
+    Several processes may ask at once: each writes in a folder of its own and renames the result.
 
     Raises :class:`NativeBuildError` with the compiler's first lines and the command.
     """
@@ -121,10 +143,15 @@ def compile_header(header: str | Path, *, flags: Sequence[str] = (), name: str) 
     compiled = _compile([file], [*options, *flags], (), name, ".gch")
     folder = compiled.with_suffix(".d")
     if not (link := folder / f"{file.name}.gch").exists():
-        folder.mkdir(exist_ok=True)
         fresh = folder / f".{os.getpid()}.gch"
-        os.symlink(compiled, fresh)
-        os.replace(fresh, link)
+        try:
+            folder.mkdir(exist_ok=True)
+            os.symlink(compiled, fresh)
+            os.replace(fresh, link)
+        except OSError as error:
+            raise NativeBuildError(
+                f"cannot write to the cache folder {folder}: {error.strerror}", hint=_OTHER_FOLDER
+            ) from error
     return folder
 
 
@@ -138,31 +165,72 @@ def _compile(
     files = [source_path(source) for source in sources]
     folders = [_folder(folder) for folder in include]
     compiler = find_compiler()
+    if sanitizer_options():  # with more, checks in inlined code take minutes to compile
+        flags = [*flags, "-O1"]
     target = cache_dir() / f"{name}-{_key(files, folders, flags, compiler)[:20]}{suffix}"
-    if target.is_file():
+    if _whole(target):
         return target
     command = [*compiler, *map(str, files), *(f"-I{folder}" for folder in folders), *flags]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(prefix=f".{name}-", suffix=suffix, dir=target.parent)
-        os.close(handle)
+        with scratch_folder(target.parent, f".{name}-") as folder:
+            fresh = folder / target.name
+            _run([*command, "-o", str(fresh)], name, folder)
+            os.chmod(fresh, 0o755)
+            sync(fresh)
+            digest = _digest(fresh)
+            os.replace(fresh, target)
+        with replaced(_checksum_path(target)) as fresh:
+            fresh.write_text(digest + "\n")
     except OSError as error:
         raise NativeBuildError(
-            f"cannot write to the cache folder {target.parent}: {error.strerror}",
-            hint=f"name a writable folder: export {CACHE_VARIABLE}=/path/to/folder",
+            f"cannot write to the cache folder {target.parent}: {error.strerror}", hint=_OTHER_FOLDER
         ) from error
-    try:
-        _run([*command, "-o", scratch], name)
-        os.chmod(scratch, 0o755)
-        os.replace(scratch, target)
-    finally:
-        if os.path.exists(scratch):
-            os.unlink(scratch)
     return target
 
 
-def _run(command: list[str], name: str) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+def _checksum_path(file: Path) -> Path:
+    return file.with_name(file.name + ".sha256")
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _whole(file: Path) -> bool:
+    """Whether a cached file is there, and what was compiled; read once for each state of the file."""
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        identity = (str(file), status.st_ino, status.st_mtime_ns, status.st_size)
+        if identity not in _seen:
+            if _checksum_path(file).read_text().strip() != _digest(file):
+                return False
+            _seen.add(identity)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+_seen: set[tuple[str, int, int, int]] = set()
+
+
+def _run(command: list[str], name: str, folder: Path) -> None:
+    try:
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+    except OSError as error:
+        raise NativeBuildError(f"cannot run the compiler {command[0]}: {error.strerror}") from error
+    if result.returncode and os.strerror(errno.ENOSPC) in result.stderr + result.stdout:
+        raise NativeBuildError(
+            f"compiling {name!r} failed: no room on the disk of {folder.parent}",
+            hint=f"free some space, or {_OTHER_FOLDER}",
+        )
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines()
         more = [f"... {len(lines) - _ERROR_LINES} more lines"] if len(lines) > _ERROR_LINES else []

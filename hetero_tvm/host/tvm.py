@@ -1,11 +1,12 @@
 """The one door to Apache TVM: every module takes ``tvm``, ``relax``, ``tirx``, ``te``, ... from here.
 
-A plain ``import tvm`` has three faults that this door mends:
+A plain ``import tvm`` has four faults that this door mends:
 
 * it imports PyTorch when that happens to be installed (2 s and 200 MB that nobody asked for);
 * its thread pool guesses a size from the whole machine, not from what this process may use,
   and pins the calling thread to one core;
-* parsing TVMScript calls ``inspect.stack()``, which reads the source of every frame above.
+* parsing TVMScript calls ``inspect.stack()``, which reads the source of every frame above;
+* a Ctrl-C that comes while TVM calls back into Python arrives as a RuntimeError.
 
 Environment variables that the user set (``TVM_NUM_THREADS``, ``TVM_BIND_THREADS``) are left alone.  TVM's
 rarely used modules are imported when their name is first asked for.
@@ -114,6 +115,7 @@ def __getattr__(name: str) -> Any:
 tvm = _import_tvm()
 
 tvm_ffi = importlib.import_module("tvm_ffi")
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 relax, s_tir, te, tirx, topi = tvm.relax, tvm.s_tir, tvm.te, tvm.tirx, tvm.topi
 T = tvm.tirx.script.builder.ir
 TensorLoad = tvm.ir.expr.TensorLoad

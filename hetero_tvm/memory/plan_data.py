@@ -32,6 +32,8 @@ class Plan:
     """Remark for the reader, for instance that there was no compiler."""
     interrupted: bool = False
     """Whether the user ended the search; the plan is the best one until then."""
+    decisions: int = 0
+    """Decisions of the exact search: its work, whatever the machine.  No part of what is stored."""
 
     @property
     def fits(self) -> bool:

@@ -68,9 +68,9 @@ def plan(
     start = time.perf_counter()  # compiling, once per machine, is no planning
     if library is None:
         interrupted = False
-        offsets, peak, bound, method = _in_python(buffers, aligns)
+        offsets, peak, bound, method, decisions = _in_python(buffers, aligns)
     else:
-        (offsets, peak, bound, method), interrupted = _in_cpp(
+        (offsets, peak, bound, method, decisions), interrupted = _in_cpp(
             library, buffers, aligns, capacity, seconds, seed, keep_on_interrupt
         )
     placed = {b.id: 0 for b in problem.buffers}
@@ -86,15 +86,16 @@ def plan(
         alignment=alignment,
         note=note,
         interrupted=interrupted,
+        decisions=decisions,
     )
 
 
-Outcome = tuple[Sequence[int], int, int, str]  # offsets, peak, lower bound, method
+Outcome = tuple[Sequence[int], int, int, str, int]  # offsets, peak, lower bound, method, decisions
 
 
 def _in_python(buffers: Sequence[Buffer], aligns: Sequence[int]) -> Outcome:
     offsets, peak = greedy.best_of_orders(buffers, aligns)
-    return offsets, peak, Problem(buffers).max_live(), "greedy (Python)"
+    return offsets, peak, Problem(buffers).max_live(), "greedy (Python)", 0
 
 
 def _in_cpp(
@@ -137,8 +138,8 @@ def _in_cpp(
         interrupted = True
     if failed:
         raise HeteroTVMError(f"not enough memory to plan {count} buffers")
-    peak, bound, method, _ = result
-    return (list(offsets), peak, bound, _METHODS[method]), interrupted
+    peak, bound, method, decisions = result
+    return (list(offsets), peak, bound, _METHODS[method], decisions), interrupted
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.files import replaced
 from hetero_tvm.memory.problem import Problem
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -57,7 +58,8 @@ def plot(
     axes.set_ylim(0, max(peak, capacity or 0, 1) / unit * 1.05)
     axes.legend(loc="upper right")
     try:
-        figure.savefig(path, dpi=120)
+        with replaced(path) as fresh:
+            figure.savefig(fresh, dpi=120)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return path

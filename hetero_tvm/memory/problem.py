@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_tvm.errors import UsageError, shortened
+from hetero_tvm.host.files import odd_kind, replaced
 
 LIMIT = 2**62
 """Times and the sum of all sizes must stay under this in magnitude: the planner is 64 bits wide."""
@@ -119,6 +120,8 @@ def read_csv(path: str | Path) -> tuple[Problem, dict[str, int]]:
 
     Raises :class:`UsageError` that lists the lines with mistakes.
     """
+    if (kind := odd_kind(path, pipes=True)) is not None:
+        raise UsageError(f"{path} is {kind}, not a CSV file", hint="name a file, or /dev/stdin")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -165,7 +168,8 @@ def write_csv(path: str | Path, problem: Problem, offsets: Mapping[str, int] | N
     Raises :class:`UsageError` when the file cannot be written.
     """
     try:
-        Path(path).write_text(format_csv(problem, offsets), encoding="utf-8")
+        with replaced(path) as fresh:
+            fresh.write_text(format_csv(problem, offsets), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 

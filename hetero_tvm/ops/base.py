@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,6 +80,11 @@ class FusedOp(ABC):
 
         Gives an array; a tuple of arrays when there are several results.
         """
+
+    def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Operands like ``arrays`` that keep what the contract promises kernels about them (zeros around an
+        image, say): what random values must pass through before a kernel is judged by them."""
+        return list(arrays)
 
     @abstractmethod
     def workload(self) -> PrimFunc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -144,6 +145,15 @@ class Conv2d(FusedOp):
             else:
                 y = ACTIVATIONS[step](y)
         return y_layout.pack(y)
+
+    def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        forms = {"X": (self.x_layout, self.channels), RESIDUAL: (self.residual_layout, self.filters)}
+        return [
+            Layout.parse(forms[operand.name][0]).with_zeros(array, forms[operand.name][1])
+            if operand.name in forms
+            else array
+            for operand, array in zip(self.inputs, arrays, strict=True)
+        ]
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, topi

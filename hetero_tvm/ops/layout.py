@@ -82,6 +82,10 @@ class Layout:
         split = padded.reshape(n, self.blocks(c), self.block, *padded.shape[2:])
         return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
+    def with_zeros(self, array: np.ndarray, channels: int) -> np.ndarray:
+        """``array`` with zeros in the halo and in the lanes past the last channel."""
+        return self.pack(self.unpack(array, channels))
+
     def unpack(self, array: np.ndarray, channels: int) -> np.ndarray:
         """Convert this layout to [N, C, H, W]."""
         if self.blocked:

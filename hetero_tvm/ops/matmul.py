@@ -27,6 +27,30 @@ def steps_with_operands(steps: Sequence[str], operands: Sequence[_Value]) -> lis
     return [(step, next(rest) if step in (BIAS, RESIDUAL) else None) for step in steps]
 
 
+def finished(y: np.ndarray, steps: Sequence[str], operands: Sequence[np.ndarray]) -> np.ndarray:
+    """``y`` after the steps of an epilogue."""
+    for step, operand in steps_with_operands(steps, operands):
+        y = ACTIVATIONS[step](y) if operand is None else y + operand
+    return y
+
+
+def finished_workload(y: TETensor, steps: Sequence[str], operands: Sequence[TETensor]) -> TETensor:
+    """:func:`finished` as tensor expressions, one stage for each step."""
+    from hetero_tvm.host.tvm import te
+    from hetero_tvm.ops.te_workload import activation, wide
+
+    def elementwise(step, y, operand):
+        if step == BIAS:
+            return te.compute(y.shape, lambda *i: y(*i) + operand[i[-1]], name=step)
+        if step == RESIDUAL:
+            return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
+        return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
+
+    for step, operand in steps_with_operands(steps, operands):
+        y = elementwise(step, y, operand)
+    return y
+
+
 @dataclass(frozen=True)
 class ConstantProduct(FusedOp):
     """Base of products ``X[*lead, k] @ W`` with a constant W and a result [*lead, n]."""
@@ -51,6 +75,12 @@ class ConstantProduct(FusedOp):
         """X, and W with ``columns``."""
         w = Operand("W", (self.k, columns), self.dtype, constant=True)
         return [Operand("X", (*self.lead, self.k), self.dtype), w]
+
+    def _epilogue_operands(self, steps: Sequence[str]) -> list[Operand]:
+        """Operands of the steps that have one, in order."""
+        shapes = {BIAS: Operand("bias", (self.output.shape[-1],), constant=True)}
+        shapes[RESIDUAL] = Operand("residual", self.output.shape, self.dtype)
+        return [shapes[step] for step in steps if step in shapes]
 
     def _product(self, x: TETensor, w: TETensor) -> TETensor:
         """``X @ W`` in float32 as a tensor expression."""
@@ -89,13 +119,7 @@ class Matmul(ConstantProduct):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        operands = self._operands(self.n)
-        for step in self.epilogue:
-            if step == BIAS:
-                operands.append(Operand("bias", (self.n,), constant=True))
-            elif step == RESIDUAL:
-                operands.append(Operand("residual", (*self.lead, self.n), self.dtype))
-        return tuple(operands)
+        return (*self._operands(self.n), *self._epilogue_operands(self.epilogue))
 
     @property
     def flops(self) -> int:
@@ -107,26 +131,14 @@ class Matmul(ConstantProduct):
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays
-        y = x @ w
-        for step, operand in steps_with_operands(self.epilogue, extra):
-            y = ACTIVATIONS[step](y) if operand is None else y + operand
-        return y
+        return finished(x @ w, self.epilogue, extra)
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
-        from hetero_tvm.ops.te_workload import activation, prim_func, wide
-
-        def elementwise(step, y, operand):
-            if step == BIAS:
-                return te.compute(y.shape, lambda *i: y(*i) + operand[i[-1]], name=step)
-            if step == RESIDUAL:
-                return te.compute(y.shape, lambda *i: y(*i) + wide(operand(*i)), name=step)
-            return te.compute(y.shape, lambda *i: activation(step, y(*i)), name=step)
+        from hetero_tvm.ops.te_workload import prim_func
 
         def compute(x, w, *extra):
-            y = self._product(x, w)
-            for step, operand in steps_with_operands(self.epilogue, extra):
-                y = elementwise(step, y, operand)
+            y = finished_workload(self._product(x, w), self.epilogue, extra)
             return y if self.dtype == "float32" else te.compute(y.shape, lambda *i: y(*i).astype(self.dtype))
 
         return prim_func(self, compute)

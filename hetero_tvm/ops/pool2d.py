@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -109,6 +110,9 @@ class Pool2d(FusedOp):
                     y[:, :, i, j] = seen.sum((2, 3)) / (self.counted(0, i) * self.counted(1, j))
         return Layout.parse(self.y_layout).pack(y)
 
+    def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [Layout.parse(self.x_layout).with_zeros(arrays[0], self.channels)]
+
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import image, image_as, prim_func, wide
@@ -201,6 +205,9 @@ class Relayout(FusedOp):
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         plain = Layout.parse(self.x_layout).unpack(arrays[0], self.channels)
         return Layout.parse(self.y_layout).pack(plain)
+
+    def admissible(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [Layout.parse(self.x_layout).with_zeros(arrays[0], self.channels)]
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.ops.te_workload import image, image_as, prim_func

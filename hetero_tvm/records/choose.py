@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.combinations import best_combination
-from hetero_tvm.records.store import RANKED, VERIFIED, Record, RecordStore
+from hetero_tvm.records.record import RANKED, VERIFIED, Record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.schedules.task import Task
 
@@ -48,7 +50,7 @@ def choose(tasks: Iterable[Task], machine: Machine, store: RecordStore) -> dict[
 
 def _together(tasks: Sequence[Task], machine: Machine, store: RecordStore) -> dict[str, Choice]:
     """The best combination of the model; none when it has a point that its space no longer knows."""
-    chosen = {task.key: _default(task, machine) for task in tasks}
+    chosen = {task.key: default_choice(task, machine) for task in tasks}
     found = best_combination(tasks, store)
     if found is None:
         return chosen
@@ -60,7 +62,7 @@ def _together(tasks: Sequence[Task], machine: Machine, store: RecordStore) -> di
         try:
             task.space.check(task.op, point, machine)
         except ValueError:
-            return {task.key: _default(task, machine) for task in tasks}
+            return {task.key: default_choice(task, machine) for task in tasks}
         seconds = _alone(task, point, machine, store)
         chosen[task.key] = Choice(point, None, _origin(record, layer, store), seconds)
     return chosen
@@ -73,13 +75,15 @@ def _alone(task: Task, point: Mapping[str, Any], machine: Machine, store: Record
     return record.seconds if record is not None and record.ok else None
 
 
-def _default(task: Task, machine: Machine) -> Choice:
+def default_choice(task: Task, machine: Machine) -> Choice:
+    """The candidate of a task without any record."""
     point = None if task.space is None else dict(task.space.default(task.op, machine))
     return Choice(point, None, DEFAULT)
 
 
 def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
-    """See :func:`choose`.  A record whose point the space no longer knows counts as none."""
+    """See :func:`choose`.  A record whose point the space no longer knows counts as none, and so does one
+    that is older than a decision of today's default."""
     found = store.best(task)
     if found is not None:
         record, layer = found
@@ -89,11 +93,25 @@ def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:
         point = thaw(record.point or {})
         try:
             task.space.check(task.op, point, machine)
-        except ValueError:
-            pass
+        except (ValueError, TypeError) as error:
+            if layer == "user":  # a shipped one may come from a machine with other caches
+                warnings.warn(
+                    f"{task.name}: {_origin(record, layer, store)} in {file} does not fit ({error}); "
+                    "the kernel gets its default",
+                    stacklevel=2,
+                )
         else:
-            return Choice(point, None, _origin(record, layer, store), record.seconds, file)
-    return _default(task, machine)
+            if not predates(task, point, machine):
+                return Choice(point, None, _origin(record, layer, store), record.seconds, file)
+    return default_choice(task, machine)
+
+
+def predates(task: Task, point: Mapping[str, Any], machine: Machine) -> bool:
+    """Whether a point was chosen before its space had a decision that today's default makes use of: it won
+    over another default, and may be slower than this one."""
+    default = task.space.default(task.op, machine)
+    knobs = task.space.knobs(task.op, machine)
+    return any(k.name not in point and default.get(k.name, k.absent) != k.absent for k in knobs)
 
 
 def _origin(record: Record, layer: str, store: RecordStore) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_tvm.records.store import Record, RecordStore
+from hetero_tvm.records.record import Record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import Point, thaw
 from hetero_tvm.schedules.task import Task
 
@@ -33,6 +34,7 @@ class WholeModel:
     key: str
     name: str = "whole model"
     space: _Space = _Space()
+    op: None = None
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> WholeModel:

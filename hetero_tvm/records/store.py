@@ -10,185 +10,33 @@ Records are looked up in layers: the user's own first, then those shipped with t
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import hashlib
-import json
-import math
+import functools
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import lru_cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from hetero_tvm.errors import RecordError
 from hetero_tvm.machines.base import Machine
-from hetero_tvm.records.candidates import STOCK, candidate_key
+from hetero_tvm.records.appending import append_line, lines_between, unwritable
+from hetero_tvm.records.record import (
+    FRESH,
+    RANKED,
+    TRIAL,
+    UNMEASURED,
+    VERIFIED,
+    Record,
+    Site,
+    new_record,
+    rank,
+    space_identity,
+    valid,
+)
 from hetero_tvm.schedules.task import Task
-from hetero_tvm.version import VERSION
 
 LOGS_VARIABLE = "HETERO_TVM_LOGS"
-
-TRIAL = "trial"
-VERIFIED = "verified"
-"""Role of the record that won a side-by-side comparison with the default; beats every trial."""
-BASELINE = "baseline"
-"""Role of the measurements that show whether the machine drifts during a run."""
-RANKED = "ranked"
-"""Role of a choice that nobody has measured; any measured record beats it."""
-UNMEASURED = "unmeasured"
-"""Status of a record with that role."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """Validity of a record: the machine and device outside of which it is never used.
-
-    Parameters
-    ----------
-    target : kind of target (``cpu``).
-    mcpu : microarchitecture, LLVM's name.
-    isa : digest of the ISA features that kernels were compiled and run with, and of the variant.
-    threads : threads that a kernel was timed on.
-    device : name of the product that it was timed on, where ``mcpu`` stands for several (GPUs of one
-        architecture).  A record of another device of the same ``mcpu`` is better than none.
-    """
-
-    target: str
-    mcpu: str
-    isa: str
-    threads: int
-    device: str = ""
-
-    @classmethod
-    def of(cls, machine: Machine, target: str = "cpu", device: str = "") -> Site:
-        text = ",".join(sorted(machine.features)) + f";{machine.lanes}"
-        if machine.variant:
-            text += f";{machine.variant}"
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return cls(target, machine.mcpu, digest, machine.threads, device)
-
-    def alike(self, other: Site) -> bool:
-        """Whether kernels of the other site run here, as machine code."""
-        return dataclasses.replace(self, device="") == dataclasses.replace(other, device="")
-
-
-@dataclass(frozen=True)
-class Record:
-    """Record of one measurement.
-
-    Parameters
-    ----------
-    key, task : identity of the workload (structural hash), and its readable name.
-    space, version : design space and its version (``stock`` for MetaSchedule's own rules).
-    target, mcpu, isa, threads, device : see :class:`Site`.
-    point, trace : the candidate: choices of the knobs, or a MetaSchedule trace as JSON.  An empty
-        point in the ``stock`` space is the untuned schedule.
-    seconds : per call; None unless ``status`` is ``ok``.
-    status, error : how it ended (``ok``, ``build_error``, ``run_error``, ``wrong_result``,
-        ``timeout``, ``crash``; ``unmeasured``) and why.
-    role : ``trial``, ``verified``, ``baseline`` or ``ranked``.
-    default_seconds : in a verified record, the default's time in the same comparison.
-    created : ISO time in UTC.
-    tools : versions of hetero_tvm and TVM that compiled it.
-    """
-
-    key: str
-    task: str
-    space: str
-    version: int
-    target: str
-    mcpu: str
-    isa: str
-    threads: int
-    device: str = ""
-    point: Mapping[str, Any] | None = None
-    trace: str | None = None
-    seconds: float | None = None
-    status: str = "ok"
-    error: str = ""
-    role: str = TRIAL
-    default_seconds: float | None = None
-    created: str = ""
-    tools: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "ok" and self.seconds is not None
-
-    @property
-    def site(self) -> Site:
-        return Site(self.target, self.mcpu, self.isa, self.threads, self.device)
-
-    @property
-    def candidate(self) -> str:
-        """Canonical text of the candidate."""
-        return candidate_key({"point": self.point, "trace": self.trace})
-
-    def to_json(self) -> str:
-        """Line of JSON; fields that say nothing are left out."""
-        fields = dataclasses.asdict(self)
-        return json.dumps({name: value for name, value in fields.items() if value not in (None, "")})
-
-    @classmethod
-    def from_json(cls, text: str) -> Record:
-        """``ValueError`` when the text is not a record.  Fields of later versions are ignored."""
-        try:
-            fields = json.loads(text)
-        except RecursionError:
-            raise ValueError("JSON nested too deep") from None
-        if not isinstance(fields, dict):
-            raise ValueError("not a JSON object")
-        known = {field.name for field in dataclasses.fields(cls)}
-        try:
-            record = cls(**{name: value for name, value in fields.items() if name in known})
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-        if wrong := [name for name, kinds in _TYPES.items() if type(getattr(record, name)) not in kinds]:
-            raise ValueError(f"{', '.join(wrong)} of a wrong type")
-        if record.point is None and record.trace is None:
-            raise ValueError("it has neither a point nor a trace")
-        times = [time for time in (record.seconds, record.default_seconds) if time is not None]
-        if not all(0 < time < math.inf for time in times):
-            raise ValueError("its time is not a positive number")
-        if record.status == "ok" and record.seconds is None:
-            raise ValueError("it is ok but has no time")
-        return record
-
-
-def space_identity(task: Task) -> tuple[str, int]:
-    """Name and version of the space that a record of ``task`` must have."""
-    return (STOCK, 1) if task.space is None else (task.space.name, task.space.version)
-
-
-def new_record(task: Task, site: Site, candidate: Mapping[str, Any], **fields: Any) -> Record:
-    """A record of ``task`` made now by this installation."""
-    name, version = space_identity(task)
-    return Record(
-        key=task.key,
-        task=task.name,
-        space=name,
-        version=version,
-        **dataclasses.asdict(site),
-        point=candidate.get("point"),
-        trace=candidate.get("trace"),
-        created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        tools=_tools(),
-        **fields,
-    )
-
-
-@lru_cache(maxsize=1)
-def _tools() -> str:
-    try:
-        tvm = metadata.version("apache-tvm")
-    except metadata.PackageNotFoundError:
-        tvm = "?"
-    return f"hetero-tvm {VERSION}, apache-tvm {tvm}"
 
 
 def user_logs() -> Path:
@@ -208,18 +56,6 @@ def shipped_logs() -> Path | None:
         if path.is_dir():
             return path.resolve()
     return None
-
-
-_NUMBER, _TEXT = (int, float, type(None)), (str,)
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("key", "task", "space", "target", "mcpu", "isa", "device", "status"), _TEXT),
-    **dict.fromkeys(("error", "role", "created", "tools"), _TEXT),
-    **dict.fromkeys(("version", "threads"), (int,)),
-    **dict.fromkeys(("seconds", "default_seconds"), _NUMBER),
-    "point": (dict, type(None)),
-    "trace": (str, type(None)),
-}
-"""Types that the fields of a record may have: files are edited by hand and merged by scripts."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +103,9 @@ class RecordStore:
         self.site = site
         self.path = Path(logs if logs is not None else user_logs()) / self._file_name()
         self._shipped_path = None if shipped is None else Path(shipped) / self._file_name()
-        self._user = self._matching(read_records(self.path))
+        records, self._seen = _read(self.path)
+        self._user = self._matching(records)
+        self._of_others: list[Record] = []
         self._shipped = [] if self._shipped_path is None else self._matching(read_records(self._shipped_path))
 
     def _file_name(self) -> str:
@@ -277,15 +115,72 @@ class RecordStore:
     def _matching(self, records: Iterable[Record]) -> list[Record]:
         return [record for record in records if record.site.alike(self.site)]
 
+    @property
+    def folders(self) -> list[Path]:
+        """Folders of the layers, the user's first."""
+        return [path.parent for path in (self.path, self._shipped_path) if path is not None]
+
+    def neighbours(self, task: Task) -> list[Record]:
+        """Winners of a task on other machines: where a search may start, but nothing to build from.
+
+        One per machine; those of this microarchitecture with another number of threads first.
+        """
+        best: dict[Site, Record] = {}
+        for record in self._foreign:
+            if record.key == task.key and (record.space, record.version) == space_identity(task):
+                known = best.get(record.site)
+                if record.ok and (known is None or rank(record) < rank(known)):
+                    best[record.site] = record
+        return sorted(best.values(), key=lambda r: (r.mcpu != self.site.mcpu, rank(r)))
+
+    @functools.cached_property
+    def _foreign(self) -> list[Record]:
+        """Records of the same kind of target in all files of the layers, that do not fit here."""
+        paths = [
+            path for folder in self.folders for path in sorted(folder.glob(f"{self.site.target}-*.jsonl"))
+        ]
+        every = (record for path in paths for record in read_records(path))
+        return [r for r in every if not r.site.alike(self.site) and r.target == self.site.target]
+
+    def forget(self, task: Task) -> None:
+        """Let no record of a task count that was made before now."""
+        marker = new_record(task, self.site, {"point": {}}, status=UNMEASURED, role=FRESH)
+        self.append(marker)
+
     def file_of(self, layer: str) -> Path | None:
         """File of a layer: ``user`` or ``shipped``."""
         return self.path if layer == "user" else self._shipped_path
 
     def append(self, record: Record) -> None:
         """Add a record; on disk when this returns.  :class:`RecordError` when the file cannot be written."""
-        append_line(self.path, record.to_json())
+        begin, end = append_line(self.path, record.to_json())
+        self._read_others(begin)
+        self._seen = end
         if record.site.alike(self.site):
             self._user.append(record)
+
+    def refresh(self) -> list[Record]:
+        """Records that other processes have appended and that were not given here before."""
+        self._read_others(None)
+        fresh, self._of_others = self._of_others, []
+        return fresh
+
+    def _read_others(self, end: int | None) -> None:
+        """Read what others have appended since, whole lines up to ``end`` (None: of the file)."""
+        data = lines_between(self.path, self._seen, end)
+        self._seen += len(data)
+        records, _ = _parsed(data)  # lines that are none were told, or will be, by who reads the whole file
+        fresh = self._matching(records)
+        self._user += fresh
+        self._of_others += fresh
+
+    def check_writable(self) -> None:
+        """:class:`RecordError` when records could not be added, told before anything is measured."""
+        if (obstacle := unwritable(self.path)) is not None:
+            raise RecordError(
+                f"tuning records cannot be written to {self.path}: {obstacle} cannot be written to",
+                hint="pass another folder with --logs",
+            )
 
     def trials(self, task: Task) -> list[Record]:
         """The user's trials of a task with the present version of its space, failures included."""
@@ -294,7 +189,8 @@ class RecordStore:
     def measured(self, task: Task) -> dict[str, Record]:
         """Candidate -> its trial, from both layers; of several trials of one candidate the fastest."""
         found: dict[str, Record] = {}
-        for record in [*self._here(self._shipped, task), *self.trials(task)]:
+        shipped = [] if self._forgotten(task) else self._here(self._shipped, task)
+        for record in [*shipped, *self.trials(task)]:
             known = found.get(record.candidate)
             if record.role in (TRIAL, VERIFIED) and (known is None or _time(record) < _time(known)):
                 found[record.candidate] = record
@@ -304,7 +200,7 @@ class RecordStore:
         """The record to build with, and its layer (``user`` or ``shipped``); None when there is none.
 
         A verified record beats trials, the user's layer beats the shipped one; of several verified
-        ones the newest counts (it was compared with the others), of trials the fastest.  Records of this
+        ones the last counts (it was compared with the others), of trials the fastest.  Records of this
         device come before those of others, and what was ranked without measuring comes last.
         """
         layers = [("user", self._user), ("shipped", self._shipped)]
@@ -313,7 +209,7 @@ class RecordStore:
             for layer, records in own:
                 verified = [record for record in records if record.role == VERIFIED and record.ok]
                 if verified:
-                    return max(verified, key=lambda record: record.created), layer
+                    return verified[-1], layer  # in the order of the file: clocks may go backwards
             for layer, records in own:
                 trials = [record for record in records if record.role == TRIAL and record.ok]
                 if trials:
@@ -336,10 +232,17 @@ class RecordStore:
         found = self._of(records, task)
         return found if not self.site.device else [r for r in found if r.device == self.site.device]
 
+    def _forgotten(self, task: Task) -> bool:
+        """Whether :meth:`forget` was called for a task, in this or an earlier run."""
+        return any(record.role == FRESH and record.key == task.key for record in self._user)
+
     @staticmethod
     def _of(records: list[Record], task: Task) -> list[Record]:
         identity = space_identity(task)
-        return [r for r in records if r.key == task.key and (r.space, r.version) == identity]
+        found = [r for r in records if r.key == task.key and (r.space, r.version) == identity]
+        if task.space is not None:
+            found = [r for r in found if r.point is not None]  # no foreign trace
+        return valid(found)
 
 
 def _time(record: Record) -> float:
@@ -352,12 +255,30 @@ def read_records(path: Path) -> list[Record]:
     Lines that are not records are skipped; one warning tells how many and where the first is.
     :class:`RecordError` when the file cannot be read.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Record], int]:
+    """Records of a file, and how many of its bytes need not be read again."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], 0
     except OSError as error:
         raise RecordError(f"the record file {path} cannot be read: {error.strerror}") from error
+    records, bad = _parsed(data)
+    if bad:
+        number, error = bad[0]
+        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        text = f"{path}:{number}: skipped a line that is not a tuning record: {error}{more}"
+        warnings.warn(text, stacklevel=3)
+    # A last line without an end is read again once it has one, unless it is a record as it is.
+    torn = not data.endswith(b"\n") and bad and bad[-1][0] == data.count(b"\n") + 1
+    return records, data.rfind(b"\n") + 1 if torn else len(data)
+
+
+def _parsed(data: bytes) -> tuple[list[Record], list[tuple[int, ValueError]]]:
+    """Records in the lines of a file, and what is wrong with the others: (number, why)."""
     records, bad = [], []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.strip():
@@ -365,32 +286,4 @@ def read_records(path: Path) -> list[Record]:
                 records.append(Record.from_json(line.decode()))
             except ValueError as error:
                 bad.append((number, error))
-    if bad:
-        number, error = bad[0]
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        text = f"{path}:{number}: skipped a line that is not a tuning record: {error}{more}"
-        warnings.warn(text, stacklevel=2)
-    return records
-
-
-def append_line(path: Path, line: str) -> None:
-    """Append one line durably.  A file that ends in the middle of a line gets a newline first."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            data = b"\n" * torn + line.encode() + b"\n"
-            written = os.write(descriptor, data)
-            if written != len(data):
-                raise OSError(28, f"only {written} of {len(data)} bytes were written")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise RecordError(
-            f"the tuning record cannot be written to {path}: {error.strerror}",
-            hint="pass another folder with --logs",
-        ) from error
+    return records, bad

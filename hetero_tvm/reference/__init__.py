@@ -7,7 +7,14 @@ float32 reference has from it.
 from hetero_tvm.reference.accuracy import Accuracy, OutputAccuracy, compare
 from hetero_tvm.reference.double import to_double
 from hetero_tvm.reference.inputs import sample_inputs
-from hetero_tvm.reference.running import Reference, intermediate, run_reference, tensors_of_nodes
+from hetero_tvm.reference.running import (
+    Reference,
+    intermediate,
+    program_tensors,
+    run_reference,
+    source_tensors,
+    tensors_of_nodes,
+)
 
 __all__ = [
     "Accuracy",
@@ -15,8 +22,10 @@ __all__ = [
     "Reference",
     "compare",
     "intermediate",
+    "program_tensors",
     "run_reference",
     "sample_inputs",
+    "source_tensors",
     "tensors_of_nodes",
     "to_double",
 ]

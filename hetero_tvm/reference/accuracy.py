@@ -112,14 +112,14 @@ def _compare_one(
     tolerance = max(OWN_ERROR_FACTOR * own_error, floor * largest)
     ok, note = error <= tolerance, ""
     if least_cosine > -1.0:
-        angle = _cosine(y64[finite], float64[finite])
+        angle = cosine(y64[finite], float64[finite])
         ok, note = ok and angle >= least_cosine, f"cosine {angle:.6f}"
     return OutputAccuracy(
         error, own_error, error / largest if largest else error, tolerance, largest, ok, note
     )
 
 
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
     """Cosine of the angle between two arrays as vectors; 1 for two that are zero."""
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.vdot(a, b)) / length if length else float(np.array_equal(a, b))

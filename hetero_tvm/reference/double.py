@@ -11,15 +11,20 @@ from onnx import TensorProto, helper, numpy_helper
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def to_double(
-    proto: onnx.ModelProto, outputs: Sequence[str] | None = None
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Convert all floats of a model to float64 (weights, inputs, constants, casts).
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without its initializers."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    del model.graph.initializer[:]
+    return model
 
-    Gives the model without its weights, and these as arrays by name, to be fed like inputs: as protobuf
-    they would be copied several times.  ``outputs`` names the tensors to return, by default the model's own
-    outputs.  Values stay what they were (masks of finfo(float32).min, rounded constants): only arithmetic
-    becomes finer.
+
+def to_double(proto: onnx.ModelProto, outputs: Sequence[str] | None = None) -> onnx.ModelProto:
+    """Convert all floats of a model to float64 (inputs, constants, casts), but for its initializers.
+
+    These are left out: as protobuf they would be copied several times.  ``outputs`` names the tensors to
+    return, by default the model's own outputs.  Values stay what they were (masks of finfo(float32).min,
+    rounded constants): only arithmetic becomes finer.
     """
     model = onnx.ModelProto(ir_version=proto.ir_version)
     model.opset_import.extend(proto.opset_import)
@@ -27,7 +32,7 @@ def to_double(
     if outputs is not None:
         del model.graph.output[:]
         model.graph.output.extend(helper.make_value_info(name, onnx.TypeProto()) for name in outputs)
-    return model, {tensor.name: _double_array(tensor) for tensor in proto.graph.initializer}
+    return model
 
 
 def _double_graph(source: onnx.GraphProto, result: onnx.GraphProto) -> None:

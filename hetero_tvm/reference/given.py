@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from hetero_tvm.errors import InputError, UsageError
+from hetero_tvm.host.files import odd_kind
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.signature import Signature
+
+_HINT = "numpy.savez('inputs.npz', NAME=array, ...)"
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:
@@ -20,14 +22,17 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
     ------
     UsageError : the file cannot be read, is no ``.npz``, or holds pickled objects, which are never read.
     """
+    if (kind := odd_kind(path)) is not None:
+        raise UsageError(f"{path} is {kind}, not an .npz file", hint=_HINT)
     try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("one array without a name")
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise whatever the broken part happens to cause
         raise UsageError(
-            f"{path} cannot be read as inputs: {error}", hint="numpy.savez('inputs.npz', NAME=array, ...)"
+            f"{path} cannot be read as inputs: {error or type(error).__name__}",
+            hint=_HINT,
         ) from error
 
 
@@ -38,13 +43,22 @@ def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> di
     ------
     InputError : lists everything that is wrong.
     """
+    if not isinstance(arrays, Mapping):
+        raise InputError(
+            f"inputs are arrays by name, as in {{'x': array}}, not {type(arrays).__name__}",
+            hint="pass a dictionary: {name: array}",
+        )
     names = [spec.name for spec in signature.inputs]
     problems = [f"{name}: the model has no such input" for name in arrays if name not in names]
     for spec in signature.inputs:
         if spec.name not in arrays:
             problems.append(f"{spec.name}: missing")
             continue
-        array = np.asarray(arrays[spec.name])
+        try:
+            array = np.asarray(arrays[spec.name])
+        except ValueError as error:  # rows of different lengths
+            problems.append(f"{spec.name}: no array: {error}")
+            continue
         if array.shape != tuple(spec.shape) or array.dtype != numpy_dtype(spec.dtype):
             wanted = f"{spec.dtype} {'x'.join(map(str, spec.shape)) or 'scalar'}"
             problems.append(

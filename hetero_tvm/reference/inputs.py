@@ -25,7 +25,7 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
     ------
     ModelError : an input has no fixed shape (import the model first).
     """
-    proto = model.onnx_model if isinstance(model, ImportedModel) else model
+    proto = model.clean.proto if isinstance(model, ImportedModel) else model
     weights = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)

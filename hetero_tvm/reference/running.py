@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, InputError, ModelError, UsageError
+from hetero_tvm.frontend.onnx.constants import node_inputs
 from hetero_tvm.frontend.signature import ImportedModel
-from hetero_tvm.reference.double import to_double
+from hetero_tvm.frontend.stored import StoredModel
+from hetero_tvm.host import mapped
+from hetero_tvm.reference.double import to_double, without_weights
 from hetero_tvm.reference.operators import REFERENCE_OPS
 
 
@@ -39,9 +43,10 @@ def run_reference(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Ref
     if model.original is not None:
         original = model.original
         return Reference(original.run(fed), original.run(fed, double=True), original.engine)
-    float32, engine = _run_float32(model.onnx_model, fed)
+    float32, engine = _run_float32(model.clean, fed)
     outputs = [spec.name for spec in model.signature.outputs]
-    float64 = run_double(model.onnx_model, fed, outputs)
+    float64 = run_double(model.clean, fed, outputs)
+    mapped.release()
     exact = tuple(float64[name] for name in outputs)
     theirs = _run_source(model, fed)
     if theirs is not None and _contradicts(theirs, float32, exact):
@@ -61,21 +66,52 @@ def intermediate(
     UsageError : the model has no such tensor (lists all unknown names).
     """
     wanted = list(dict.fromkeys(tensor_names))
-    graph = model.onnx_model.graph
+    graph = model.clean.proto.graph
     known = {name for node in graph.node for name in node.output if name}
     known |= {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise UsageError(f"The model has no tensor {', '.join(map(repr, unknown))}.")
-    return run_double(model.onnx_model, _checked_inputs(model, inputs), wanted)
+    return run_double(model.clean, _checked_inputs(model, inputs), wanted)
 
 
 def tensors_of_nodes(model: ImportedModel) -> dict[str, tuple[str, ...]]:
     """Output tensors by ONNX node name: turns the name of a kernel into names for :func:`intermediate`."""
     tensors: dict[str, tuple[str, ...]] = {}
-    for node in model.onnx_model.graph.node:
+    for node in model.clean.proto.graph.node:
         tensors[node.name] = tensors.get(node.name, ()) + tuple(name for name in node.output if name)
     return tensors
+
+
+def source_tensors(
+    model: ImportedModel, inputs: Mapping[str, np.ndarray], names: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Results of nodes of an ONNX model as it came, by onnxruntime and in order, of those in ``names``.
+
+    {} where onnxruntime is no judge.
+    """
+    if not _is_judged(model):
+        return {}
+    assert model.source is not None
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.source.proto)
+    known = {value.name for value in proto.graph.output}
+    wanted = [name for node in proto.graph.node for name in node.output if name in names]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in known)
+    given = {spec.name: np.asarray(inputs[spec.name]) for spec in model.signature.inputs}
+    values = _onnxruntime(StoredModel(proto, model.source.arrays), wanted, given)
+    if values is None:
+        return {}
+    return {n: value for n, value in zip(wanted, values, strict=True) if isinstance(value, np.ndarray)}
+
+
+def program_tensors(
+    model: ImportedModel, inputs: Mapping[str, np.ndarray], names: Collection[str]
+) -> dict[str, np.ndarray]:
+    """Values inside a program of another framework, of those ``names`` that it has, in float64."""
+    if model.original is None:
+        return {}
+    return model.original.tensors({name: np.asarray(value) for name, value in inputs.items()}, names)
 
 
 def _checked_inputs(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -94,29 +130,70 @@ def _checked_inputs(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> d
 
 
 def _run_source(model: ImportedModel, inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, ...] | None:
-    """Outputs of the model as it came, by onnxruntime; None where that is no judge.
-
-    Of models in half precision onnxruntime rounds every step, of quantised ones it saturates some products.
-    """
-    if model.source_model is None or model.stored != "float32":
+    """Outputs of the model as it came, by onnxruntime; None where that is no judge."""
+    if not _is_judged(model):
         return None
+    assert model.source is not None
+    return _onnxruntime(model.source, [spec.name for spec in model.signature.outputs], inputs)
+
+
+def _is_judged(model: ImportedModel) -> bool:
+    """Whether onnxruntime is a judge of the model as it came.
+
+    Of models in half precision it rounds every step, of quantised ones it saturates some products.
+    """
+    if model.source is None or model.stored != "float32":
+        return False
+    quantised = ("Quant", "QLinear", "Integer")
+    return not any(part in node.op_type for node in model.source.proto.graph.node for part in quantised)
+
+
+def _onnxruntime(
+    model: StoredModel, outputs: list[str] | None, inputs: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, ...] | None:
+    """Outputs by onnxruntime, which reads our large weights where they are; None where it cannot run this."""
     try:
         import onnxruntime
     except ImportError:
         return None
-    try:
-        source = model.source_model()
-        quantised = ("Quant", "QLinear", "Integer")
-        if any(part in node.op_type for node in source.graph.node for part in quantised):
-            return None
+    # As initializers it would copy all weights, for good; inputs it reads where they are.  Quantised weights
+    # and those that an operator wants to be constant must be initializers.
+    floats = {name: array for name, array in model.arrays.items() if array.dtype.kind == "f"}
+    for fed in [floats, {}] if floats else [{}]:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(
-            source.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return tuple(session.run([spec.name for spec in model.signature.outputs], inputs))
-    except Exception:  # lacks a kernel or an opset; the file is gone; weights beyond protobuf's 2 GiB
-        return None
+        rest = {name: array for name, array in model.arrays.items() if name not in fed}
+        if rest:
+            values = map(onnxruntime.OrtValue.ortvalue_from_numpy, rest.values())
+            options.add_external_initializers(list(rest), list(values))
+        try:
+            session = onnxruntime.InferenceSession(
+                _with_inputs(model.proto, fed).SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+            )
+            return tuple(session.run(outputs, {**inputs, **fed}))
+        except Exception:  # lacks a kernel or an opset
+            continue
+        finally:
+            mapped.release()
+    return None
+
+
+def _with_inputs(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Copy a model with some of its initializers as inputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(tensor for name, tensor in tensors.items() if name not in names)
+    listed = {value.name for value in proto.graph.input}
+    model.graph.input.extend(
+        helper.make_tensor_value_info(name, tensors[name].data_type, tensors[name].dims)
+        for name in names
+        if name not in listed
+    )
+    return model
 
 
 #: A difference between the file and our conversion of it that no rounding explains: this fraction of the
@@ -132,9 +209,18 @@ def _contradicts(
     for y, own, exact in zip(theirs, float32, float64, strict=True):
         if y.shape != exact.shape:
             return True
-        if not is_float(exact.dtype) or not y.size:
+        if not y.size:
+            continue
+        if not is_float(exact.dtype):  # where rounding decides, float32 and float64 may differ too
+            if np.any((y != exact) & (own == exact)):
+                return True
             continue
         y, own = y.astype(np.float64), own.astype(np.float64)
+        alike = (np.isfinite(own) == np.isfinite(exact)) & (np.isnan(own) == np.isnan(exact))
+        if np.any(alike & (np.isnan(y) != np.isnan(exact))) or np.any(
+            alike & (np.isinf(y) != np.isinf(exact)) & ~np.isnan(exact)
+        ):
+            return True
         finite = np.isfinite(y) & np.isfinite(own) & np.isfinite(exact)
         if not finite.any():
             continue
@@ -145,46 +231,69 @@ def _contradicts(
     return False
 
 
-def _run_float32(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> tuple[tuple[np.ndarray, ...], str]:
-    try:
+def _run_float32(model: StoredModel, inputs: dict[str, np.ndarray]) -> tuple[tuple[np.ndarray, ...], str]:
+    found = _onnxruntime(model, None, inputs)
+    if found is not None:
         import onnxruntime
-    except ImportError:
-        onnxruntime = None
-    if onnxruntime is not None:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        try:
-            session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            return tuple(session.run(None, inputs)), f"onnxruntime {onnxruntime.__version__}"
-        except Exception:
-            # Lacks a kernel or an opset, or the model is beyond protobuf's 2 GiB: the evaluator
-            # has neither limit.  If it fails too, its error names the operator.
-            pass
-    return tuple(_evaluate(proto, inputs, None)), f"onnx {onnx.__version__} reference evaluator"
+
+        return found, f"onnxruntime {onnxruntime.__version__}"
+    # It lacks a kernel or an opset: the evaluator may not.  If that fails too, its error names the operator.
+    proto = model.proto
+    light, arrays = without_weights(proto), {t.name: model.array(t) for t in proto.graph.initializer}
+    found = evaluate(light, inputs, arrays, [value.name for value in proto.graph.output])
+    return tuple(found), f"onnx {onnx.__version__} reference evaluator"
 
 
 def run_double(
-    proto: onnx.ModelProto, inputs: dict[str, np.ndarray], outputs: list[str]
+    model: StoredModel, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Compute the tensors ``outputs`` of a model, every float in float64."""
-    model, weights = to_double(proto, outputs)
-    fed = {
-        name: array.astype(np.float64) if is_float(array.dtype) else array for name, array in inputs.items()
-    }
-    return dict(zip(outputs, _evaluate(model, weights | fed, outputs), strict=True))
+    weights = {tensor.name: model.array(tensor) for tensor in model.proto.graph.initializer}
+    light = to_double(model.proto, outputs)
+    fed = {name: widened(array) for name, array in inputs.items()}
+    return dict(zip(outputs, evaluate(light, fed, weights, outputs, widened), strict=True))
 
 
-def _evaluate(
-    proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: list[str] | None
+def widened(array: np.ndarray) -> np.ndarray:
+    """The array in float64, if it is one of floats."""
+    return array.astype(np.float64) if is_float(array.dtype) else array
+
+
+def evaluate(
+    proto: onnx.ModelProto,
+    inputs: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    outputs: Sequence[str],
+    convert: Callable[[np.ndarray], np.ndarray] = lambda array: array,
 ) -> list[np.ndarray]:
-    """Run onnx's evaluator with our operators; ``outputs`` None means the model's own."""
+    """Run onnx's evaluator with our operators, one node at a time.
+
+    Weights go through ``convert`` where a node reads them, and what nobody reads any more is dropped: a model
+    in float64 would need more memory than anything else in a build.
+    """
     from onnx.reference import ReferenceEvaluator  # slow to import
 
     try:
-        with np.errstate(all="ignore"):
-            return ReferenceEvaluator(proto, new_ops=list(REFERENCE_OPS)).run(outputs, inputs)
+        evaluator = ReferenceEvaluator(proto, new_ops=list(REFERENCE_OPS))
+        reads = [node_inputs(node) for node in proto.graph.node]
+        last = {name: index for index, names in enumerate(reads) for name in names}
+        values: dict[str, np.ndarray | None] = {"": None, **inputs}
+
+        def value(name: str) -> np.ndarray | None:
+            if name in values or name not in weights:
+                return values[name]
+            mapped.touched(weights[name].nbytes)
+            return convert(weights[name])
+
+        for index, (node, names) in enumerate(zip(evaluator.rt_nodes_, reads, strict=True)):
+            context = {"context": {name: value(name) for name in names}} if node.need_context() else {}
+            with np.errstate(all="ignore"):
+                results = node.run(*map(value, node.input), **context)
+            values.update(zip(node.output, results, strict=False))
+            for name in names:
+                if last[name] == index and name not in outputs:
+                    values.pop(name, None)
+        return [value(name) for name in outputs]
     except HeteroTVMError:
         raise
     except Exception as error:

@@ -1,7 +1,8 @@
 """Arrays in and out of a library, without copies where that is safe.
 
-In: kernels assume 64-byte alignment and dense rows.  An input that offers both is lent to the
-library; any other is copied into a buffer that belongs to the input and is used again.
+In: kernels assume dense rows and the alignment that the manifest names (16 bytes, NumPy's own, on a CPU).
+An input that offers both is lent to the library; any other is copied into a buffer that belongs to the
+input and is used again.
 Out: results are memory of the library that nobody else holds, owned by the NumPy array from
 then on; what the library still refers to (an input, a constant) is copied.
 """
@@ -18,7 +19,6 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.runtime.tvm_runtime import TVMRuntime
 
-ALIGNMENT = 64
 # Below this size a copy costs no more than asking whether it can be avoided.
 _ALWAYS_COPY = 16 * 1024
 # Owners of a result right after a call: the result itself, and the virtual machine's register.
@@ -46,8 +46,8 @@ def numpy_dtype(name: str) -> np.dtype:
 class InputSlot:
     """Conversion of one input: checks what is given and turns it into a tensor of the runtime."""
 
-    def __init__(self, runtime: TVMRuntime, spec: TensorSpec):
-        self.spec = spec
+    def __init__(self, runtime: TVMRuntime, spec: TensorSpec, alignment: int = 64):
+        self.spec, self._alignment = spec, alignment
         self.dtype = numpy_dtype(spec.dtype)
         self._runtime = runtime
         self._shape = spec.shape if spec.static else None
@@ -80,7 +80,7 @@ class InputSlot:
             start = array.ctypes.data
             flags = array.flags
             # A read-only array is copied too: DLPack cannot say so to the runtime.
-            if self._plain and start % ALIGNMENT == 0 and flags.c_contiguous and flags.writeable:
+            if self._plain and start % self._alignment == 0 and flags.c_contiguous and flags.writeable:
                 self.span = (start, start + array.nbytes)
                 return self._runtime.ffi.from_dlpack(array)
         if self._buffer is None or self._buffer[1].shape != array.shape:

@@ -28,6 +28,8 @@ SIZE = 16
 _LANES = 8192
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 8 * _LANES
+_RESIDENT = 1024
+"""Blocks that may be in memory at a time."""
 _verified: set[tuple[int, int, int, int]] = set()
 
 
@@ -59,8 +61,7 @@ def verify(path: Path) -> None:
             if identity in _verified:
                 return
             at = _field(data)
-            stated = bytes(data[at : at + SIZE]) if at is not None else b""
-            good = at is None or stated == bytes(SIZE) or stated == _checksum(data, at)
+            good = at is None or bytes(data[at : at + SIZE]) == _checksum(data, at)
     except (OSError, ValueError, struct.error) as error:
         raise LibraryError(f"cannot read {path}: {error}", hint="copy or export it again") from error
     if not good:
@@ -72,11 +73,16 @@ def verify(path: Path) -> None:
 
 
 def _field(data: mmap.mmap) -> int | None:
-    """Offset of the checksum; None where the library has none."""
+    """Offset of the checksum; None where the library has none.
+
+    Raises :class:`ValueError` where its mark is overwritten: a page of zeros must not pass.
+    """
     section = elf.section(data, SECTION.encode())
     at = section[0] if section else data.find(MAGIC)
-    if at < 0 or at + len(MAGIC) + SIZE > len(data) or data[at : at + len(MAGIC)] != MAGIC:
+    if at < 0:
         return None
+    if at + len(MAGIC) + SIZE > len(data) or data[at : at + len(MAGIC)] != MAGIC:
+        raise ValueError("the place of its checksum is damaged")
     return at + len(MAGIC)
 
 
@@ -86,7 +92,7 @@ def _checksum(data: mmap.mmap, field: int) -> bytes:
         # The ELF header names the section table, which `strip` moves.
         for low, high in _without(max(start, elf.HEADER), stop, field, field + SIZE):
             digest.update(struct.pack("<Q", high - low))
-            _add(digest, np.frombuffer(data, np.uint8, high - low, low))
+            _add(digest, np.frombuffer(data, np.uint8, high - low, low), data)
     return digest.digest()
 
 
@@ -96,11 +102,13 @@ def _without(start: int, stop: int, low: int, high: int) -> list[tuple[int, int]
     return [part for part in parts if part[0] < part[1]]
 
 
-def _add(digest: hashlib._Hash, part: np.ndarray) -> None:
+def _add(digest: hashlib._Hash, part: np.ndarray, data: mmap.mmap) -> None:
     whole = len(part) // _BLOCK * _BLOCK
     lanes = np.zeros(_LANES, np.uint64)
-    for block in part[:whole].view("<u8").reshape(-1, _LANES):
+    for number, block in enumerate(part[:whole].view("<u8").reshape(-1, _LANES)):
         np.multiply(lanes, _FACTOR, out=lanes)
         np.add(lanes, block, out=lanes)
+        if number % _RESIDENT == 0:
+            data.madvise(mmap.MADV_DONTNEED)  # the file's pages, which would stay in memory
     digest.update(lanes.tobytes())
     digest.update(part[whole:].tobytes())

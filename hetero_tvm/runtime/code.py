@@ -44,7 +44,22 @@ class Code:
     path: Path
     file: int | None
 
+    def __post_init__(self) -> None:
+        self._release = None
+        """Ends the threads of the pool that run this library's code."""
+        try:
+            self.call = self.module.get_function("hetero_tvm_call", True)
+            self._release = self.module.get_function("hetero_tvm_release", True)
+        except AttributeError:
+            raise LibraryError(
+                f"{self.path} was exported by an older hetero_tvm: it brings no thread pool",
+                hint="export the model again",
+            ) from None
+
     def __del__(self) -> None:
+        if self._release is not None:
+            self._release()
+        self.call = self._release = None
         self.module = None  # the loader forgets the name before another file can get it
         if self.file is not None:
             os.close(self.file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.quiet import quiet_fd2
-from hetero_tvm.runtime.runner import runner
 from hetero_tvm.runtime.signature import Signature
 from hetero_tvm.runtime.threads import ThreadPinning
 
+LOAD = "hetero_tvm_load"
+"""Function of a library that reads its large constants (``cpp/constants.cc``)."""
 _CPU, _POOLED = 1, 2  # device type, allocator of the virtual machine
 
 
@@ -31,10 +34,9 @@ class Library:
     their values survive).  One output comes as a NumPy array, several as a tuple; results belong
     to the caller and stay as they are.
 
-    Threads: calls are safe from any thread and run one after another, on a thread of our own
-    (:mod:`hetero_tvm.runtime.runner`).  Parallel calls on the same cores would only make TVM's
-    workers wait for one another.  To serve in parallel, load several times with one thread each,
-    or with cores of their own (``pin=[0, 1]``, ``pin=[2, 3]``), or use processes.
+    Threads: calls are safe from any thread and run one after another, in the thread that calls and on
+    the process's one pool (``cpp/pool/``, ``docs/threads.md``).  To serve in parallel, load several times:
+    the libraries share the pool.
 
     Forks: a child may call what its parent has loaded.  A fork waits for calls that run in other
     threads, 5 s at most; a child of a fork in the middle of a call gets a :class:`LibraryError`.
@@ -45,10 +47,12 @@ class Library:
         self.manifest = manifest
         self._pinning = pinning
         self._runtime = tvm_runtime.start()
-        self._runner = runner(self._runtime, pinning, self)
+        self._limits = pinning.limits()
+        self._limits_at = ctypes.addressof(self._limits)
         self._lock = CallGuard(f"a call of {manifest.name}")
         self._start()
-        self._slots = [InputSlot(self._runtime, spec) for spec in manifest.signature.inputs]
+        alignment = manifest.target.alignment
+        self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
@@ -66,6 +70,8 @@ class Library:
     def _initialize(self, machine: Any) -> Any:
         """Give a virtual machine its devices; returns the entry function."""
         machine["vm_initialization"](_CPU, 0, _POOLED)
+        with contextlib.suppress(AttributeError):  # a library without large constants
+            machine[LOAD]()
         return machine["main"]
 
     @property
@@ -97,19 +103,18 @@ class Library:
         :class:`LibraryError` when the library itself fails.
         """
         arrays = self._bind(args, kwargs)
-        with self._lock:
+        self._lock.admit()
+        with self._lock.lock:
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
             result = self._run(tensors)
             return self._results(result)
 
     def _run(self, tensors: list[Any]) -> Any:
-        if self._runner.gone:
-            self._runner = runner(self._runtime, self._pinning, self)
-        return self._runner.run(lambda: self._call_main(tensors))
+        return self._call_main(tensors)
 
     def _call_main(self, tensors: list[Any]) -> Any:
         try:
-            return self._main(*tensors)
+            return self._code.call(self._main, self._limits_at, *tensors)
         except Exception as error:
             raise LibraryError(f"{self.path.name} failed: {error}") from error
 

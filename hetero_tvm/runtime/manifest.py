@@ -15,14 +15,14 @@ import mmap
 import os
 import re
 import struct
-import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import BuildError, LibraryError
+from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
 from hetero_tvm.runtime.signature import Signature, TensorSpec
@@ -39,20 +39,21 @@ _COPY_AGAIN = "copy or export it again"
 @dataclass(frozen=True)
 class TargetInfo:
     """Target that a library was built for.  ``isa`` in /proc/cpuinfo naming; ``threads`` as tuned;
-    ``archs``: GPU architectures with machine code in the library."""
+    ``archs``: GPU architectures with machine code in the library; ``alignment``: bytes at multiples of which
+    kernels want their inputs."""
 
     kind: str = "cpu"
     cpu: str = ""
     isa: tuple[str, ...] = ()
     threads: int = 1
     archs: tuple[str, ...] = ()
+    alignment: int = 64
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TargetInfo:
         """Target that a manifest, or the target itself, describes.  :class:`KeyError` for what is missing."""
-        return cls(
-            data["kind"], data["cpu"], tuple(data["isa"]), data["threads"], tuple(data.get("archs", ()))
-        )
+        archs, alignment = tuple(data.get("archs", ())), int(data.get("alignment", 64))
+        return cls(data["kind"], data["cpu"], tuple(data["isa"]), data["threads"], archs, alignment)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Manifest:
     accuracy: Any = None
     device: dict[str, Any] = field(default_factory=dict)
     created: str = ""
+    checks: tuple[str, ...] = ()
+    """Texts for the numbers behind the results of a library for a device."""
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""
@@ -89,6 +92,7 @@ class Manifest:
             "accuracy": self.accuracy,
             "device": self.device,
             "created": self.created,
+            "checks": list(self.checks),
         }
 
     @classmethod
@@ -118,6 +122,7 @@ class Manifest:
                 accuracy=data.get("accuracy"),
                 device=dict(data.get("device") or {}),
                 created=data.get("created", ""),
+                checks=tuple(data.get("checks", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error
@@ -127,7 +132,7 @@ def _check_types(data: dict[str, Any]) -> None:
     """Refuse values that would fail later, where nobody expects them.  TypeError, ValueError, KeyError."""
     target = data["target"]
     texts = [data["name"], target["kind"], target["cpu"], *target["isa"], *target.get("archs", ())]
-    texts += [*data["versions"], *data["versions"].values()]
+    texts += [*data["versions"], *data["versions"].values(), *data.get("checks", ())]
     for side in ("inputs", "outputs"):
         for spec in data["signature"][side]:
             texts += [spec["name"], spec["dtype"]]
@@ -139,6 +144,22 @@ def _check_types(data: dict[str, Any]) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is no text")
+
+
+def refuse_flagged(name: str, checks: Sequence[str], flags: Iterable[int]) -> None:
+    """Raise what the numbers behind the results of a call say.
+
+    Raises
+    ------
+    LibraryError : one is not 0; lists all that is wrong.
+    """
+    problems = [text for text, flag in zip(checks, flags, strict=True) if flag]
+    if problems:
+        raise LibraryError(
+            f"{name} failed: {problems[0]}",
+            problems=problems[1:],
+            hint="the results of this call mean nothing; no memory but the model's own was read or written",
+        )
 
 
 def current_versions() -> dict[str, str]:
@@ -265,10 +286,8 @@ def write_sidecar(so_path: str | os.PathLike[str], manifest: Manifest) -> Path:
     """Write the readable copy of ``manifest`` beside the library, with the library's sha256."""
     target = sidecar_path(so_path)
     text = json.dumps({**manifest.to_json(), "sha256": file_sha256(so_path)}, indent=1)
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".manifest-", delete=False) as file:
-        file.write(text + "\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, target)
+    with replaced(target) as fresh:
+        fresh.write_text(text + "\n")
     return target
 
 
@@ -282,7 +301,7 @@ def verify_sidecar(so_path: Path) -> None:
         return
     try:
         expected = json.loads(target.read_text())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LibraryError(f"cannot read the sha256 in {target} ({error!r})", hint=_REBUILD) from error
     actual = file_sha256(so_path)
     if actual != expected:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hetero_tvm import host
-from hetero_tvm.errors import LibraryError
+from hetero_tvm.errors import LibraryError, expect
 from hetero_tvm.runtime import checksum, elf, tvm_runtime
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest, read_manifest, verify_sidecar
@@ -48,6 +48,10 @@ def load(
         runs.
     UsageError : ``threads`` or ``pin`` cannot be had.
     """
+    hints = {}
+    if hasattr(path, "export"):
+        hints[type(path)] = "export it first: hetero_tvm.load(built.export('out/model.so'))"
+    expect(path, (str, os.PathLike), "load takes the path of an exported library, or of its folder", hints)
     so_path = resolve(Path(path).expanduser())
     elf.check_machine(so_path)
     manifest = read_manifest(so_path)

@@ -38,8 +38,6 @@ def start() -> TVMRuntime:
 
     Raises :class:`LibraryError` when it is not installed.
     """
-    # The pool would pin the calling thread for good, and every thread made later inherits that.
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
     try:
         with without_torch():
             ffi = importlib.import_module("tvm_ffi")

@@ -84,6 +84,14 @@ class DesignSpace(ABC):
         """Numbers that let the cost model rank points across shapes of this space."""
         return []
 
+    def estimate(self, op: FusedOp, point: Point, machine: Machine) -> float | None:
+        """Estimated time of one call in a unit of the space's own: only ratios between points count.
+
+        It ranks points as long as nothing has been measured, and measurements correct it.  None where the
+        order of each knob's choices, the likely ones first, is all the estimate there is.
+        """
+        return None
+
     def canonical(self, op: FusedOp, point: Point, machine: Machine) -> Point:
         """The point that stands for all points with ``point``'s kernel, which is timed once.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from hetero_tvm.host.tvm import Buffer, Expr, IRBuilder, PrimFunc, T, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, IRBuilder, PrimFunc, T, s_tir, tirx
 
 Index = Expr | int
 """A position or an extent: known when the kernel is emitted, or an expression of its loops."""
@@ -162,6 +162,14 @@ class Kernel(FunctionBuilder):
         """``value`` in every lane."""
         scalar = constant(value) if isinstance(value, (int, float)) else value
         return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
+
+
+def for_graph(function: PrimFunc, flops: int = 0) -> PrimFunc:
+    """A finished kernel as a function that Relax's passes carry along: they look for a root block, and fuse
+    nothing with what is opaque (8).  Its work must be told: TVM's estimate knows no vectors."""
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", function.body))
+    named = function.without_attr("global_symbol").with_body(root)
+    return named.with_attr({"op_pattern": 8, "estimated_flops": flops})
 
 
 def prefetch(address: Expr) -> Expr:

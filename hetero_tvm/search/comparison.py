@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetero_tvm.records.candidates import Candidate
-from hetero_tvm.records.store import VERIFIED, RecordStore
-from hetero_tvm.search.measure.service import Result
+from hetero_tvm.records.record import VERIFIED
+from hetero_tvm.records.store import RecordStore
+from hetero_tvm.search.measure.service import DISTURBED, Result
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
 
 _MARGIN = 0.02
 """A challenger must beat the default by this fraction in the side-by-side comparison: smaller differences
 between kernels measured alone do not carry over to the model, where their neighbours fill the caches."""
+_OFF = 1.3
+"""Times of a comparison this many times those of the trials are of a spell."""
 _CLOSE = 0.015
 """The second-best candidate takes part in the comparison when it is this close to the best."""
 
@@ -30,6 +33,15 @@ def contenders(state: TaskState, default: Candidate, store: RecordStore) -> list
         chosen.setdefault(found[0].candidate, candidate_of(found[0]))
     chosen.pop(key_of(default), None)
     return [default, *chosen.values()]
+
+
+def doubtful(state: TaskState, contenders: Sequence[Candidate], results: Sequence[Result]) -> bool:
+    """Whether a comparison says nothing: others took the cores, or all took far longer than alone."""
+    if any(result.status == DISTURBED for result in results):
+        return True
+    known = [state.times.get(key_of(candidate)) for candidate in contenders]
+    pairs = [(r.seconds, one[0]) for r, one in zip(results, known, strict=True) if r.ok and one is not None]
+    return bool(pairs) and all(seconds > _OFF * before for seconds, before in pairs)
 
 
 def winner(results: Sequence[Result]) -> int | None:

@@ -1,114 +1,172 @@
 """Predicting which points of a design space are fast.
 
 One model per space, shared by all tasks of that space: what is learnt on one shape helps the next.
-Gradient-boosted trees correct the space's own analytic estimate (its last feature): with no data
-the estimate alone ranks, and every measurement bends it.  Within a task only ratios matter, so both
-are centred per task.
+Gradient-boosted trees correct the space's own estimate: with no data the estimate alone ranks, and every
+measurement bends it.  A model may begin with trees that were trained before (``pretrained.py``); those of
+this run then correct what they leave.  Within a task only ratios matter, so all are centred per task.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero_tvm.machines.base import Machine
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 
 _LEAST_SAMPLES = 12
 _FAILED = 4.0
 """A candidate without a time counts as this factor slower than the slowest measured one of its task."""
+_ROUNDS = 50
+
+
+class Description(NamedTuple):
+    """A point as the cost model sees it.
+
+    Parameters
+    ----------
+    features : ``DesignSpace.features``, of one length for all points of a space.
+    estimate : ``DesignSpace.estimate``: positive, its scale free.
+    """
+
+    features: tuple[float, ...]
+    estimate: float
 
 
 class SpaceModel:
-    """Cost model of one design space.
+    """Cost model of one design space.  Scores are log throughput up to a constant per task: higher is faster.
 
-    Points are described by ``DesignSpace.features``, whose last value is the analytic estimate of
-    the fraction of peak that the point reaches (any positive scale).  Scores are log throughput up to
-    a constant per task: higher is faster.
+    Parameters
+    ----------
+    base : trees that were trained before, an ``xgboost.Booster``; None begins with the estimate alone.
     """
 
-    def __init__(self, seed: int = 0):
-        self._seed = seed
-        self._features: dict[str, list[Sequence[float]]] = defaultdict(list)
+    def __init__(self, seed: int = 0, base: Any = None):
+        self._seed, self._base = seed, base
+        self._described: dict[str, list[Description]] = defaultdict(list)
         self._seconds: dict[str, list[float | None]] = defaultdict(list)
-        self._booster = None
+        self._booster: Any = None
         self._stale = False
 
     def __len__(self) -> int:
         return sum(map(len, self._seconds.values()))
 
-    def add(self, task: str, features: Sequence[float], seconds: float | None) -> None:
+    def add(self, task: str, described: Description, seconds: float | None) -> None:
         """Adds a measurement; ``seconds`` is None for a candidate that failed."""
-        self._features[task].append(features)
+        self._described[task].append(described)
         self._seconds[task].append(seconds)
         self._stale = True
 
-    def score(self, features: np.ndarray) -> np.ndarray:
-        """Predicted log throughput of each row of ``features`` [points, features]."""
-        self._refit()
-        prior = _log_estimate(features)
-        if self._booster is None:
-            return prior
-        import xgboost
+    def forget(self, task: str, described: Description) -> None:
+        """Takes measurements of a point back."""
+        kept = [i for i, one in enumerate(self._described[task]) if one != described]
+        self._described[task] = [self._described[task][i] for i in kept]
+        self._seconds[task] = [self._seconds[task][i] for i in kept]
+        self._stale = True
 
-        return prior + self._booster.predict(xgboost.DMatrix(features))
+    def score(self, described: Sequence[Description]) -> np.ndarray:
+        """Predicted log throughput of each point."""
+        self._refit()
+        score = self._begin(described)
+        return score if self._booster is None else score + _corrections(self._booster, described)
+
+    def booster(self, rounds: int = _ROUNDS) -> Any:
+        """Trees trained with all measurements, to be shipped; None where there is nothing to learn."""
+        labels = self._residuals()
+        return None if labels is None else _train(*labels, self._seed, rounds)
+
+    def _begin(self, described: Sequence[Description]) -> np.ndarray:
+        """Scores before any measurement of this model."""
+        prior = -np.log(np.maximum([one.estimate for one in described], 1e-12))
+        if self._base is not None and self._base.num_features() != len(described[0].features):
+            self._base = None  # trained for another version of the features
+        return prior if self._base is None else prior + _corrections(self._base, described)
 
     def _refit(self) -> None:
         if not self._stale or len(self) < _LEAST_SAMPLES:
             return
-        rows, targets = [], []
-        for task, features in self._features.items():
-            matrix, seconds = np.asarray(features, np.float64), self._seconds[task]
+        if (labels := self._residuals()) is not None:
+            self._booster = _train(*labels, self._seed, _ROUNDS)
+            self._stale = False
+
+    def _residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Features of what was measured, and what the scores before it were wrong by."""
+        rows, labels = [], []
+        for task, described in self._described.items():
+            seconds = self._seconds[task]
             measured = [s for s in seconds if s is not None]
             if not measured:
                 continue
             failed = max(measured) * _FAILED
-            residual = -np.log([failed if s is None else s for s in seconds]) - _log_estimate(matrix)
-            rows.append(matrix)
-            targets.append(residual - median(residual))
-        if not rows:
-            return
-        import xgboost
+            residual = -np.log([failed if s is None else s for s in seconds]) - self._begin(described)
+            rows.append(matrix(described))
+            labels.append(residual - median(residual))
+        return (np.concatenate(rows), np.concatenate(labels)) if rows else None
 
-        parameters = {
-            "max_depth": 4,
-            "eta": 0.15,
-            "min_child_weight": 1,
-            "lambda": 1.0,
-            "base_score": 0.0,
-            "objective": "reg:squarederror",
-            "nthread": 1,
-            "seed": self._seed,
-            "verbosity": 0,
-        }
-        data = xgboost.DMatrix(np.concatenate(rows), label=np.concatenate(targets))
-        self._booster = xgboost.train(parameters, data, num_boost_round=50)
-        self._stale = False
+
+def _train(features: np.ndarray, labels: np.ndarray, seed: int, rounds: int) -> Any:
+    import xgboost
+
+    parameters = {
+        "max_depth": 4,
+        "eta": 0.15,
+        "min_child_weight": 1,
+        "lambda": 1.0,
+        "base_score": 0.0,
+        "objective": "reg:squarederror",
+        "nthread": 1,
+        "seed": seed,
+        "verbosity": 0,
+    }
+    return xgboost.train(parameters, xgboost.DMatrix(features, label=labels), num_boost_round=rounds)
+
+
+def _corrections(booster: Any, described: Sequence[Description]) -> np.ndarray:
+    import xgboost
+
+    return booster.predict(xgboost.DMatrix(matrix(described)))
+
+
+def matrix(described: Sequence[Description]) -> np.ndarray:
+    """Numbers that the trees see of points, one row each: no estimate, as its scale is free."""
+    return np.asarray([one.features for one in described], np.float64)
 
 
 def described(
-    features: Sequence[float], decisions: Sequence[int], sizes: Sequence[int], machine: Machine
-) -> list[float]:
-    """Features of a point with an estimate of its speed at their end.
+    space: DesignSpace, op: FusedOp, point: Point, machine: Machine, knobs: Sequence[Knob] | None = None
+) -> Description:
+    """A point with the space's estimate; where it has none, the default's choices are the likeliest, and of
+    the others those that stand first in their knobs.
 
-    Spaces for a machine with ``sorted_choices`` put that into the order of each knob's choices, the likely
-    ones first, rather than into their last feature.
-
-    Parameters
-    ----------
-    decisions, sizes : index of the point's choice of each knob; number of choices of each.
+    ``knobs`` : those of the space for this operator, if they are at hand.
     """
-    if not features:  # ranked by its decisions alone, with no prior
-        features = [*map(float, decisions), 1.0]
-    if not machine.sorted_choices:
-        return list(features)
-    prior = 1.0
-    for index, size in zip(decisions, sizes, strict=True):
-        prior *= 1 - 0.5 * index / size
-    return [*features, prior]
+    features, estimate = space.features(op, point, machine), space.estimate(op, point, machine)
+    if not features or estimate is None:
+        knobs = space.knobs(op, machine) if knobs is None else knobs
+        places = [knob.choices.index(point.get(knob.name, knob.absent)) for knob in knobs]
+        features = features or places
+        if estimate is None:
+            estimate = 1.0
+            default = _default(space, op, machine)
+            for place, knob in zip(places, knobs, strict=True):
+                first = knob.choices.index(default.get(knob.name, knob.absent))
+                rank = 0 if place == first else place + (place < first)
+                estimate /= 1 - 0.5 * rank / len(knob.choices)
+    return Description((*map(float, features), *_machine_features(machine)), estimate)
 
 
-def _log_estimate(features: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(features[:, -1], 1e-6))
+@lru_cache(maxsize=256)
+def _default(space: DesignSpace, op: FusedOp, machine: Machine) -> Point:
+    """The default point, for all points that are compared with it."""
+    return space.default(op, machine)
+
+
+def _machine_features(machine: Machine) -> tuple[float, ...]:
+    """Numbers that tell machines apart whose measurements train one model."""
+    return (float(machine.lanes), float(machine.threads))

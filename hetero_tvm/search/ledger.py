@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -10,12 +12,20 @@ from hetero_tvm.machines.base import Machine
 from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, new_record
+from hetero_tvm.records.record import TRIAL, VERIFIED, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.task import Task
-from hetero_tvm.search.measure.service import Result
+from hetero_tvm.search.cost_model import described
+from hetero_tvm.search.measure.service import DISTURBED, Result
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
+
+_FAR = 5.0
+"""A recorded time this many times the expected one is looked at again."""
+_MOST_SUSPECTS = 16
+_MOST_STARTS = 2
+"""Winners of other machines that a task begins with."""
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -46,7 +56,12 @@ class Ledger:
         ]
         self.report = TuneReport([state.report for state in self.states], logs=str(store.path))
         self.roofs = Roofs(None, None)
-        self.counted = sum(len(store.trials(task)) for task in tasks)
+        self.foreign: Counter = Counter()
+        """Machine -> points of its records that tasks began with."""
+        if options.fresh:
+            for task in tasks:
+                store.forget(task)
+        self.counted = sum(len({r.candidate for r in store.trials(task)}) for task in tasks)
         """Trials of these tasks that were recorded by this or earlier runs."""
         self._read_records()
 
@@ -61,6 +76,22 @@ class Ledger:
                 state.report.default_seconds = known[key].seconds
             state.report.reused = len(known)
             self.report.reused += len(known)
+
+    def take_in_others(self) -> None:
+        """Trials that other searches have recorded since: known, counted and learned from like our own."""
+        states = {state.task.key: state for state in self.states}
+        for record in self.store.refresh():
+            state = states.get(record.key)
+            if state is None or record not in self.store.trials(state.task):
+                continue
+            candidate, seconds = candidate_of(record), record.seconds if record.ok else None
+            state.known.setdefault(record.candidate, record)
+            state.note_result(record.candidate, candidate, seconds)
+            if state.proposer is not None:
+                state.proposer.learn(candidate, seconds)
+            state.report.reused += 1
+            self.report.reused += 1
+            self.counted += 1
 
     def default_of(self, state: TaskState) -> Candidate:
         """Candidate that a task is compiled to without a search."""
@@ -87,6 +118,47 @@ class Ledger:
         peak = (self.roofs.peak_gflops or float("inf")) * 1e9
         return any(s.best is not None and s.task.flops / s.best > peak for s in self.states)
 
+    def starts(self, state: TaskState) -> list[Candidate]:
+        """Points that won on other machines and were never measured here, the most promising first."""
+        task, found = state.task, {}
+        if task.space is None or state.times:
+            return []
+        for record in self.store.neighbours(task):
+            candidate = candidate_of(record)
+            try:
+                task.space.check(task.op, candidate["point"], self.machine)
+            except (ValueError, KeyError):
+                continue
+            key = key_of(candidate)
+            if key != key_of(self.default_of(state)) and key not in found:
+                found[key] = candidate
+                self.foreign[f"{record.device or record.mcpu}, {record.threads} threads"] += 1
+        return list(found.values())[:_MOST_STARTS]
+
+    def suspects(self, state: TaskState) -> list[Candidate]:
+        """Recorded points that took far longer than their estimates say, and were measured once: what a noisy
+        spell leaves in records that nothing else tells apart."""
+        task, best = state.task, state.best_candidate
+        if task.space is None or best is None:
+            return []
+        times = Counter(record.candidate for record in self.store.trials(task))
+        far = []
+        for key, record in state.known.items():
+            if times[key] == 1 and record.ok:
+                expected = state.best * max(1.0, self._relative(state, candidate_of(record), best))
+                if record.seconds > _FAR * expected:
+                    far.append((record.seconds / expected, key, candidate_of(record)))
+        return [candidate for *_, candidate in sorted(far, key=lambda one: -one[0])[:_MOST_SUSPECTS]]
+
+    def _relative(self, state: TaskState, candidate: Candidate, beside: Candidate) -> float:
+        """Estimated time of a point as a multiple of another's."""
+        space, op = state.task.space, state.task.op
+        try:
+            pair = (described(space, op, one["point"], self.machine).estimate for one in (candidate, beside))
+            return next(pair) / next(pair)
+        except (ValueError, KeyError):  # a point of another version of the space
+            return float("inf")
+
     # entries -----------------------------------------------------------------------------------
     def note_roofs(self, found: Roofs) -> None:
         """Peaks of the machine; the higher of several measurements counts."""
@@ -97,17 +169,35 @@ class Ledger:
             state.report.roof_seconds = self.roofs.least_seconds(state.task.flops, state.task.nbytes)
             state.progress.floor = state.report.roof_seconds or 0.0
 
-    def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
-        """A measured candidate: recorded, counted, learned from, and told."""
+    def record_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
+        """Keep a measurement that is just known."""
         self.record(state, candidate, result, TRIAL)
+
+    def take_back(self, state: TaskState, candidate: Candidate, result: Result) -> None:
+        """Say that a trial that was recorded is not to be trusted: the record that says so makes it void."""
+        self.record(state, candidate, replace(result, status=DISTURBED), TRIAL)
+        state.forget(candidate)
+
+    def give_up(self, state: TaskState, candidate: Candidate) -> None:
+        """Count a trial that could not be measured.  A later run proposes it again."""
+        if state.proposer is not None:
+            state.proposer.skip(candidate)
+        self.counted += 1
+        self.report.trials += 1
+        self.report.disturbed += 1
+        state.report.trials += 1
+        state.report.failures[DISTURBED] += 1
+
+    def note_trial(self, state: TaskState, candidate: Candidate, result: Result) -> None:
+        """A trial that counts: learned from, and told."""
         key = key_of(candidate)
         seconds = result.seconds if result.ok else None
+        self.counted += key not in state.known and key not in state.times
         state.note_result(key, candidate, seconds)
         if state.proposer is not None:
             state.proposer.learn(candidate, seconds)
         if state.report.default_seconds is None and key == key_of(self.default_of(state)):
             state.report.default_seconds = seconds
-        self.counted += 1
         self.report.trials += 1
         state.report.trials += 1
         if not result.ok:
@@ -138,9 +228,11 @@ class Ledger:
             state.task,
             self.store.site,
             {"point": {}} if "generic" in candidate else candidate,
-            seconds=result.seconds if result.ok else None,
+            seconds=result.seconds if result.ok or result.status == DISTURBED else None,
             status=result.status,
             error=result.text,
+            spread=round(result.spread, 4),
+            disturbed=round(result.disturbed, 4),
             role=role,
             default_seconds=default_seconds,
         )
@@ -171,11 +263,24 @@ class Ledger:
         for state in self.states:
             choice = choose_one(state.task, self.machine, self.store)
             state.report.origin = choice.origin
-            state.report.tuned_seconds = choice.seconds or state.report.default_seconds
             found = self.store.best(state.task)
-            if found is not None and found[0].role == VERIFIED and found[0].default_seconds:
+            verified = found is not None and found[0].role == VERIFIED and found[0].default_seconds
+            if verified and choice.seconds is not None:
+                # Both of one comparison: times of different spells say nothing about each other.
+                state.report.tuned_seconds = choice.seconds
                 state.report.default_seconds = found[0].default_seconds
+            else:
+                state.report.tuned_seconds = choice.seconds or state.report.default_seconds
+                state.report.compared = choice.seconds is None
         report = self.report
+        for machine, count in self.foreign.items():
+            plural = "kernel" if count == 1 else "kernels"
+            report.notes.append(f"began with the winners of {count} {plural} on another machine ({machine})")
+        if report.disturbed:
+            report.warnings.append(
+                f"{report.disturbed} of {report.trials} trials could not be measured: other processes took "
+                "the cores; the same command measures them when the machine is idle"
+            )
         if report.interrupted:
             report.warnings.append("interrupted: finished trials are kept, winners were not verified")
         report.elapsed = monotonic() - self.started

@@ -12,30 +12,37 @@ baseline again.  A candidate only counts as better once the comparison confirms 
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from hetero_tvm.machines import roofs
 from hetero_tvm.machines.base import Machine
+from hetero_tvm.records.appending import alone_in
 from hetero_tvm.records.candidates import Candidate, point_key
-from hetero_tvm.records.store import BASELINE, VERIFIED, RecordStore
+from hetero_tvm.records.record import BASELINE, VERIFIED
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import comparison, points, scheduler
+from hetero_tvm.search.batches import Batches, taken_as_is
 from hetero_tvm.search.interrupt import interrupt_flag
 from hetero_tvm.search.ledger import Ledger, OnEvent
 from hetero_tvm.search.measure.forked_workers import started_workers
 from hetero_tvm.search.measure.service import OK, Job, Result, Workers, contract_spec, generic_spec
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
-from hetero_tvm.search.task_state import TaskState, candidate_of, group_size, key_of
+from hetero_tvm.search.task_state import TaskState, candidate_of, key_of
 
-_SLOW = 2.0
-"""A candidate this much slower than the best is not timed to the end."""
 _DRIFT = 0.10
 _VERIFY_BUDGET = 0.045
 """Seconds of timing per candidate in the comparison."""
+_NEAR_ROOF = 0.03
+"""A kernel this close to the peak is searched no further."""
 _HOPELESS = 16
 """Failed candidates after which a task without any valid one is given up."""
 
@@ -58,12 +65,24 @@ def tune(
     workers : a measuring process to use and leave open; by default the one that
         :func:`~hetero_tvm.search.measure.forked_workers.start_early` began, or a new one.
 
-    Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.
-    Raises :class:`TuningError` when candidates cannot be measured at all.
+    Ctrl-C ends the search cleanly: everything measured is kept, and the report says so.  Several searches
+    may append to one folder of records: each learns from the others and measures nothing that they have.
+
+    Raises :class:`TuningError` when candidates cannot be measured at all, :class:`RecordError` when
+    records cannot be written.
     """
-    run = _Run(tasks, machine, options, store, on_event or (lambda event: None))
-    with interrupt_flag() as interrupted:
-        return run.go(workers, interrupted)
+    with alone_in(store.path.parent) as alone:
+        if not alone:  # equal seeds would propose equal candidates
+            here = zlib.crc32(f"{socket.gethostname()} {os.getpid()}".encode())
+            options = replace(options, seed=options.seed + 1 + here % (1 << 20))
+        run = _Run(tasks, machine, options, store, on_event or (lambda event: None))
+        if not alone:
+            run.report.warnings.append(
+                f"another search adds to the records in {store.path.parent}: "
+                "this one draws from a seed of its own"
+            )
+        with interrupt_flag() as interrupted:
+            return run.go(workers, interrupted)
 
 
 class _Run:
@@ -82,6 +101,7 @@ class _Run:
         self.models: dict[str, Any] = {}
         self.batch = options.batch or self._default_batch()
         self.propose_seconds = 0.0
+        self.spells = options.spells
         self.baseline: TaskState | None = None
         self.baseline_seconds: float | None = None
 
@@ -97,14 +117,17 @@ class _Run:
             self.report.stopped = "nothing to do"
             self._measure_roofs()
             return self._finish()
+        self.ledger.store.check_writable()
         own = workers is None
         options = self.options
         self.workers = workers or started_workers(self.machine, self.target, options.limits, options.seed)
+        self.batches = Batches(self.workers, self.ledger, self.spells, self._stop_trials)
         try:
             self._prepare()
             self._measure_generic_defaults()
             self._first_round()
             self._skip_small_generic_tasks()
+            self._measure_suspects()
             self._search()
             if not interrupted.is_set():
                 self._verify()
@@ -119,12 +142,24 @@ class _Run:
 
     def _finish(self) -> TuneReport:
         self.report.spent["propose"] = self.propose_seconds
+        self.report.waited = 0.0 if self.spells is None else self.spells.waited
         return self.ledger.close()
 
     def _anything_to_do(self) -> bool:
         if self.ledger.left() > 0 and any(not self._complete(state) for state in self.states):
             return True
-        return bool(self.ledger.unverified())
+        return bool(self.ledger.unverified()) or self._any_suspects()
+
+    def _any_suspects(self) -> bool:
+        return self.spells is not None and any(self.ledger.suspects(state) for state in self.states)
+
+    def _measure_suspects(self) -> None:
+        """Second measurements of records that are hard to believe."""
+        if self.spells is None:
+            return
+        for state in self.states:
+            if far := self.ledger.suspects(state):
+                self._trials([(state, far)])
 
     def _complete(self, state: TaskState) -> bool:
         """Whether records already hold every point of a task's space."""
@@ -152,8 +187,11 @@ class _Run:
         """Imports and proposers, while the measuring process starts on the other core."""
         import xgboost  # noqa: F401
 
+        from hetero_tvm.search import pretrained
         from hetero_tvm.search.cost_model import SpaceModel
         from hetero_tvm.search.proposer import PointProposer, StockProposer
+
+        trained = pretrained.models_of(self.ledger.store.folders, self.ledger.store.site.target)
 
         for index, state in enumerate(self.states):
             task, seed = state.task, self.options.seed * 10007 + index
@@ -162,7 +200,10 @@ class _Run:
                 state.make = lambda t=task, s=seed: StockProposer(t, self.target, s, self.batch)
             else:
                 self.workers.add_task(task.key, contract_spec(task.op, task.space))
-                model = self.models.setdefault(task.space.name, SpaceModel(self.options.seed))
+                model = self.models.get(task.space.name)
+                if model is None:
+                    base = pretrained.base_of(task.space, self.machine, trained)
+                    model = self.models[task.space.name] = SpaceModel(self.options.seed, base)
                 state.proposer = PointProposer(task, self.machine, self.target, model, seed, self.batch)
                 self._teach(state)
         before = monotonic()
@@ -193,21 +234,24 @@ class _Run:
         The default of the heaviest task is the baseline for drift: it is timed again at the end.
         Few tasks do not fill the processes that build side by side; proposals then fill them up.
         """
+        self.ledger.take_in_others()
         groups: list[tuple[TaskState, list[Candidate]]] = []
         for state in self.states:
             default = self.ledger.default_of(state)
             if state.task.space is not None and key_of(default) not in state.known:
                 groups.append((state, [default]))
+            if starts := self.ledger.starts(state):
+                groups.append((state, starts))
         with_space = [state for state in self.states if state.task.space is not None]
         self.baseline = max(with_space, key=lambda s: s.task.flops * s.task.count, default=None)
         if self.baseline is not None and all(self.baseline is not state for state, _ in groups):
             self.baseline_seconds = self._time_baseline(self.baseline)
         groups = groups[: int(min(self.ledger.left(), len(groups)))]
-        spare = int(min(self.batch, self.ledger.left())) - len(groups)
+        spare = int(min(self.batch, self.ledger.left())) - sum(len(proposed) for _, proposed in groups)
         if groups and spare > 0 and len(groups) < len(self.states) + 1:
             heaviest = max(groups, key=lambda group: group[0].task.flops * group[0].task.count)
-            default = heaviest[1][0]
-            heaviest[1].extend(c for c in self._propose(heaviest[0], spare) if key_of(c) != key_of(default))
+            heaviest[0].proposer.set_aside(heaviest[1][0])
+            heaviest[1].extend(self._propose(heaviest[0], spare))
         self._trials(groups)
         for state in self.states:
             if state.best is not None:
@@ -264,7 +308,7 @@ class _Run:
 
     def _search(self) -> None:
         self.report.stopped = "trials"
-        while self.ledger.left() > 0:
+        while self._trials_left():
             if self._stop():
                 self.report.stopped = "interrupted"
                 return
@@ -276,6 +320,10 @@ class _Run:
                 self.report.stopped = "exhausted"
                 return
             state = self.states[index]
+            if self._at_roofline(state):
+                state.progress.exhausted = True
+                state.report.note = state.report.note or f"within {_NEAR_ROOF:.0%} of the roofline"
+                continue
             most = int(min(self.batch, self.ledger.left()))
             proposed = self._propose(state, most)
             if not proposed:
@@ -290,6 +338,24 @@ class _Run:
         if self._stop():
             self.report.stopped = "interrupted"
 
+    def _trials_left(self) -> bool:
+        """Whether trials may still be spent, after those that other searches have recorded meanwhile."""
+        self.ledger.take_in_others()
+        return self.ledger.left() > 0
+
+    def _at_roofline(self, state: TaskState) -> bool:
+        """Whether arithmetic is the bound and no candidate can be much faster than the best.
+
+        Not told of what memory bounds: operands that stay in a cache pass its roofline.
+        """
+        peak, bandwidth = self.ledger.roofs.peak_gflops, self.ledger.roofs.bandwidth_gbs
+        if peak is None or bandwidth is None or state.best is None:
+            return False
+        arithmetic = state.task.flops / (peak * 1e9)
+        bound = arithmetic >= state.task.nbytes / (bandwidth * 1e9)
+        # A kernel beyond the peak says that the peak was measured beside other load.
+        return bound and arithmetic * 0.98 <= state.best <= arithmetic * (1 + _NEAR_ROOF)
+
     def _propose(self, state: TaskState, most: int) -> list[Candidate]:
         before = monotonic()
         proposed = state.proposer.propose(most)
@@ -297,16 +363,8 @@ class _Run:
         return proposed
 
     def _trials(self, groups: Sequence[tuple[TaskState, Sequence[Candidate]]]) -> None:
-        """Measure candidates, recording each the moment it is known."""
-        jobs, owners = [], []
-        for state, proposed in groups:
-            for candidate in proposed:
-                limit = _SLOW * state.best if state.best is not None else None
-                jobs.append(Job(state.task.key, (candidate,), limit=limit, group_size=group_size(state.task)))
-                owners.append((state, candidate))
-        for index, (result,) in self.workers.measure(jobs, self._stop_trials):
-            state, candidate = owners[index]
-            self.ledger.note_trial(state, candidate, result)
+        """Measure candidates (see ``batches.py``)."""
+        self.batches.run([(state, candidate) for state, proposed in groups for candidate in proposed])
 
     def _verify(self) -> None:
         """Compare each task's best candidates with its default, side by side, and record the winner.
@@ -323,12 +381,31 @@ class _Run:
             else:  # the default is the best
                 seconds = state.times[key_of(contenders[0])][0]
                 self.ledger.record(state, contenders[0], Result(OK, seconds), VERIFIED, seconds)
+        doubtful = self._compare(jobs, owners)
+        if doubtful and self.spells is not None:
+            self.spells.wait(self._stop)
+            doubtful = self._compare([jobs[n] for n in doubtful], [owners[n] for n in doubtful])
+        if doubtful and not self._stop():
+            self.report.warnings.append(
+                f"{len(doubtful)} of {len(jobs)} winners could not be compared with their defaults: other "
+                "processes took the cores; the same command tries again"
+            )
+
+    def _compare(self, jobs: list[Job], owners: list[tuple[TaskState, list[Candidate]]]) -> list[int]:
+        """Record the winner of each comparison; returns the indices of those that were disturbed."""
+        doubtful = []
         for index, results in self.workers.measure(jobs, self._stop):
             state, contenders = owners[index]
+            if self.spells is None:
+                results = [taken_as_is(result) for result in results]
+            elif comparison.doubtful(state, contenders, results):
+                doubtful.append(index)
+                continue
             if state is self.baseline:
                 self._note_drift(results[0].seconds)
             self._settle(state, contenders, results)
             self.ledger.tell("verify", task=state.name)
+        return doubtful
 
     def _settle(self, state: TaskState, contenders: list[Candidate], results: list[Result]) -> None:
         default, winner = results[0], comparison.winner(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import json
 import random
 import sys
 import types
@@ -51,6 +52,20 @@ def load_metaschedule() -> Any:
     from hetero_tvm.host.tvm import meta_schedule
 
     return meta_schedule
+
+
+def trace_text(trace: Any) -> str:
+    """A trace as JSON text."""
+    return json.dumps(trace.as_json(), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """TVM's containers and numbers as JSON."""
+    if hasattr(value, "items"):
+        return dict(value.items())
+    if hasattr(value, "__iter__"):
+        return list(value)
+    return getattr(value, "value", str(value))
 
 
 def _derived(cls: type) -> type:

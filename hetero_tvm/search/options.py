@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hetero_tvm.search.measure.service import Limits
+from hetero_tvm.search.measure.spells import Spells
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,11 @@ class TuneOptions:
     generic_share : generic kernels that take less than this share of the model's estimated time are
         not tuned.
     limits : what one candidate may use.
+    fresh : forget what records say of the tasks, and measure everything anew.
     generic : ``module:function`` of the untuned schedule for kernels without a space, ``(PrimFunc, machine)
         -> PrimFunc``; None where there are no such kernels among the tasks.
+    spells : what waits for other processes to leave the cores that kernels are timed on; None where nothing
+        else runs on what measures.
     """
 
     trials: int | None = 64
@@ -31,4 +35,6 @@ class TuneOptions:
     batch: int | None = None
     generic_share: float = 0.01
     limits: Limits = field(default_factory=Limits)
+    fresh: bool = False
     generic: str | None = None
+    spells: Spells | None = None

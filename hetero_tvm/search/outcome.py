@@ -20,6 +20,7 @@ class TaskReport:
     roof_seconds : least time that peak and bandwidth of this machine allow; None when unknown.
     trials, reused : candidates measured in this run; taken from records.
     failures : kind of failure -> how many.
+    compared : whether both times are of one side-by-side comparison, or of the same point.
     note : why the task was not tuned, or that its space is exhausted.
     """
 
@@ -35,6 +36,7 @@ class TaskReport:
     reused: int = 0
     failures: Counter = field(default_factory=Counter)
     note: str = ""
+    compared: bool = True
 
     @property
     def gflops(self) -> float | None:
@@ -62,6 +64,8 @@ class TuneReport:
     ----------
     tasks : in the order of the model.
     trials, reused : candidates measured in this run; found in records.
+    disturbed : of these trials, those that other processes let nobody measure; a later run tries them again.
+    waited : seconds spent waiting for other processes to leave the cores.
     elapsed, start_up : wall seconds of the whole search (everything included); of that, waiting for
         the first process to be ready.
     spent : where the seconds went: ``propose`` (evolution and cost model), and of the candidates
@@ -76,6 +80,8 @@ class TuneReport:
     tasks: list[TaskReport]
     trials: int = 0
     reused: int = 0
+    disturbed: int = 0
+    waited: float = 0.0
     elapsed: float = 0.0
     start_up: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
@@ -95,6 +101,8 @@ class TuneReport:
             tasks=[*self.tasks, *other.tasks],
             trials=self.trials + other.trials,
             reused=self.reused + other.reused,
+            disturbed=self.disturbed + other.disturbed,
+            waited=self.waited + other.waited,
             elapsed=self.elapsed + other.elapsed,
             warnings=list(dict.fromkeys([*self.warnings, *other.warnings])),
             logs=", ".join(dict.fromkeys([self.logs, other.logs])),
@@ -117,7 +125,7 @@ class TuneReport:
 
     def total_seconds(self, which: str) -> float | None:
         """Sum over measured kernels of calls x ``default_seconds`` or ``tuned_seconds``."""
-        times = [(task.calls, getattr(task, which)) for task in self.tasks]
+        times = [(task.calls, getattr(task, which)) for task in self.tasks if task.compared]
         known = [calls * seconds for calls, seconds in times if seconds is not None]
         return sum(known) if known else None
 

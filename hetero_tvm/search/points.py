@@ -22,10 +22,11 @@ def size(space: DesignSpace, op: FusedOp, machine: Machine) -> int:
 
 def every_kernel(space: DesignSpace, op: FusedOp, machine: Machine) -> Iterator[Point] | None:
     """The canonical points, each once, one by one; None for a space too large to list."""
-    return None if size(space, op, machine) > MOST else _every_kernel(space, op, machine)
+    return None if size(space, op, machine) > MOST else all_kernels(space, op, machine)
 
 
-def _every_kernel(space: DesignSpace, op: FusedOp, machine: Machine) -> Iterator[Point]:
+def all_kernels(space: DesignSpace, op: FusedOp, machine: Machine) -> Iterator[Point]:
+    """The canonical points of a space of any size, one by one."""
     knobs = space.knobs(op, machine)
     names = [knob.name for knob in knobs]
     seen: set[str] = set()

@@ -1,19 +1,20 @@
-"""Proposers of candidates: MetaSchedule's evolutionary search over a task's space.
+"""Proposers of candidates: a task's space ranked by the cost model, or MetaSchedule's evolutionary search.
 
-For a task with a design space, the module that MetaSchedule sees is the unscheduled workload and its
-"schedule" is one ``sample_categorical`` per knob, each annotated on the root block (so that different
-points are different modules).  Traces, mutation, the population and the database are MetaSchedule's;
-the kernel is emitted from the decisions by the worker.  For other tasks it is the stock
-``post-order-apply`` space with the stock cost model.
+What is too large to be ranked as a whole is evolved: the module that MetaSchedule sees is the unscheduled
+workload and its "schedule" is one ``sample_categorical`` per knob, each annotated on the root block (so
+that different points are different modules).  Traces, mutation, the population and the database are
+MetaSchedule's; the kernel is emitted from the decisions by the worker.  For tasks without a design space it
+is the stock ``post-order-apply`` space with the stock cost model.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,24 @@ from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import Candidate
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import points
-from hetero_tvm.search.cost_model import SpaceModel, described
-from hetero_tvm.search.metaschedule import load_metaschedule
+from hetero_tvm.search.cost_model import Description, SpaceModel, described
+from hetero_tvm.search.metaschedule import load_metaschedule, trace_text
 
 _LOGGER = logging.getLogger("hetero_tvm.search.metaschedule")
 _LOGGER.setLevel(logging.ERROR)
 
+Decisions = tuple[int, ...]
+"""A point as the index of its choice of every knob that has several."""
+
 POPULATION = 48
 _GENERATIONS = 2
-"""Both small: a population costs 30 to 50 ms per batch, a candidate's build 90 ms, and spaces have
-some hundred points."""
+"""Both small: a population costs 30 to 50 ms per batch, a candidate's build 90 ms."""
+_TRIES = 8
+"""Populations in a row without anything new after which a space counts as exhausted."""
+_ONE_RANDOM_IN = 8
+_WINDOW, _MOST_NEAR = 4, 2
+"""The best so many times as many points as are wanted are looked at, and so many may lie next to each other.
+"""
 _FAILED_SECONDS = 1e10
 """MetaSchedule's own mark of a candidate without a time."""
 
@@ -95,15 +104,19 @@ class _Proposer:
         self._database.commit_tuning_record(record)
 
 
-class PointProposer(_Proposer):
-    """Candidates of a design space.
+class PointProposer:
+    """Candidates of a design space: the best of all its points by the cost model, or what evolution finds.
+
+    A space of up to ``points.MOST`` points is scored as a whole, which takes less time than one generation of
+    an evolution and misses nothing; of a larger one MetaSchedule's evolutionary search samples and mutates
+    traces.
 
     Parameters
     ----------
     task : a task with a space.
     model : cost model of that space, shared among tasks.
     seed : of sampling and mutation; one seed gives one sequence of proposals for the same results.
-    batch : points that MetaSchedule generates at once.
+    batch : points that are generated at once.
     """
 
     def __init__(
@@ -116,80 +129,76 @@ class PointProposer(_Proposer):
         batch: int,
     ):
         self._task, self._machine, self._model = task, machine, model
-        knobs = task.space.knobs(task.op, machine)
+        self._all_knobs = knobs = task.space.knobs(task.op, machine)
         self._fixed = {knob.name: knob.choices[0] for knob in knobs if len(knob.choices) == 1}
         self._knobs = [knob for knob in knobs if len(knob.choices) > 1]
         self.size = points.size(task.space, task.op, machine)
         """Number of points in the space."""
-        self._features: dict[tuple[int, ...], list[float]] = {}
-        self._known: dict[tuple[int, ...], float | None] = {}
-        self._kernels: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._random = random.Random(seed)
+        self._described: dict[Decisions, Description] = {}
+        self._known: dict[Decisions, float | None] = {}
+        self._kernels: dict[Decisions, Decisions] = {}
+        self._aside: set[Decisions | None] = set()
         self._noise = np.random.default_rng(seed)
-        if self._knobs:
-            ms = load_metaschedule()
-            from hetero_tvm.search.metaschedule import KnobMutator, ScoredBy
-
-            space = ms.space_generator.ScheduleFn(
-                self._sample_all, sch_rules=[], postprocs=[], mutator_probs={KnobMutator(self._random): 1.0}
-            )
-            super().__init__(task.workload, target, task.name, seed, space, batch)
-            self._score = ScoredBy(self._score_traces)
-
-    def _sample_all(self, schedule: Any) -> None:
-        root = schedule.get_sblock("root")
-        for knob in self._knobs:
-            count = len(knob.choices)
-            decision = schedule.sample_categorical(list(range(count)), [1.0 / count] * count)
-            schedule.annotate(root, f"hetero.{knob.name}", decision)
+        self._evolution: _Evolution | None = None
+        if self.size > points.MOST:
+            counts = [len(knob.choices) for knob in self._knobs]
+            names = [knob.name for knob in self._knobs]
+            self._evolution = _Evolution(task, target, names, counts, self._score, seed, batch)
 
     # points and decisions ----------------------------------------------------------------------
-    def _point(self, decisions: tuple[int, ...]) -> dict[str, Any]:
+    def _point(self, decisions: Decisions) -> dict[str, Any]:
         chosen = {knob.name: knob.choices[i] for knob, i in zip(self._knobs, decisions, strict=True)}
         return {**self._fixed, **chosen}
 
-    def _decisions(self, point: Mapping[str, Any]) -> tuple[int, ...] | None:
+    def _decisions(self, point: Mapping[str, Any]) -> Decisions | None:
         """Decisions of the canonical point with the same kernel; None for a point of another space."""
+        if any(point.get(knob.name, knob.absent) not in knob.choices for knob in self._knobs):
+            return None
         try:
             point = self._task.space.canonical(self._task.op, point, self._machine)
             return tuple(knob.choices.index(point.get(knob.name, knob.absent)) for knob in self._knobs)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             return None
 
-    def _canonical(self, decisions: tuple[int, ...]) -> tuple[int, ...]:
+    def _canonical(self, decisions: Decisions) -> Decisions:
         if decisions not in self._kernels:
             self._kernels[decisions] = self._decisions(self._point(decisions)) or decisions
         return self._kernels[decisions]
 
-    @staticmethod
-    def _read(trace: Any) -> tuple[int, ...]:
-        decisions = trace.decisions
-        return tuple(int(decisions[i]) for i in trace.insts if i.kind.name == "SampleCategorical")
+    @functools.cached_property
+    def _every(self) -> list[Decisions]:
+        """Decisions of every kernel of a space that is not too large."""
+        ranges = (range(len(knob.choices)) for knob in self._knobs)
+        return list(dict.fromkeys(map(self._canonical, itertools.product(*ranges))))
 
-    def _trace(self, decisions: tuple[int, ...]) -> Any:
-        trace = self._designs[0].trace
-        samples = [i for i in trace.insts if i.kind.name == "SampleCategorical"]
-        for instruction, decision in zip(samples, decisions, strict=True):
-            trace = trace.with_decision(instruction, decision, remove_postproc=True)
-        return trace
+    def _description(self, decisions: Decisions) -> Description:
+        if decisions not in self._described:
+            task, point = self._task, self._point(decisions)
+            self._described[decisions] = described(task.space, task.op, point, self._machine, self._all_knobs)
+        return self._described[decisions]
 
-    def _features_of(self, decisions: tuple[int, ...]) -> list[float]:
-        if decisions not in self._features:
-            found = self._task.space.features(self._task.op, self._point(decisions), self._machine)
-            sizes = [len(knob.choices) for knob in self._knobs]
-            self._features[decisions] = described(found, decisions, sizes, self._machine)
-        return self._features[decisions]
-
-    def _score_traces(self, traces: list[Any]) -> np.ndarray:
-        rows = [self._features_of(self._read(trace)) for trace in traces]
-        score = self._model.score(np.asarray(rows, np.float64))
+    def _score(self, decisions: Sequence[Decisions]) -> np.ndarray:
+        score = self._model.score([self._description(one) for one in decisions])
         # Points that the model cannot tell apart come in random order, not in that of the sampler.
-        return np.exp(score - score.max() + 0.01 * self._noise.standard_normal(len(rows)))
+        return score + 0.01 * self._noise.standard_normal(len(score))
 
     # conversation ------------------------------------------------------------------------------
     def default(self) -> Candidate:
         """The point that is measured first."""
         return {"point": dict(self._task.space.default(self._task.op, self._machine))}
+
+    def set_aside(self, candidate: Candidate) -> None:
+        """Do not propose a point that is about to be measured."""
+        self._aside.add(self._decisions(candidate["point"]))
+
+    def predicted(self, candidate: Candidate, beside: Candidate) -> float | None:
+        """Time of a point as a multiple of that of ``beside``, as far as the model knows; None if it cannot
+        say."""
+        both = [self._decisions(one["point"]) for one in (candidate, beside)]
+        if None in both:
+            return None
+        first, second = self._model.score([self._description(one) for one in both])
+        return float(np.exp(second - first))
 
     def learn(self, candidate: Candidate, seconds: float | None) -> bool:
         """Takes in a measurement, fresh or from a record: it trains the model and seeds the population.
@@ -202,38 +211,132 @@ class PointProposer(_Proposer):
         if decisions in self._known:
             return True
         self._known[decisions] = seconds
-        self._model.add(self._task.key, self._features_of(decisions), seconds)
-        if seconds is not None and self._knobs:
-            self._commit(self._trace(decisions), seconds)
+        self._model.add(self._task.key, self._description(decisions), seconds)
+        if seconds is not None and self._evolution is not None:
+            self._evolution.note(decisions, seconds)
         return True
+
+    def forget(self, candidate: Candidate) -> None:
+        """Take a measurement back, which turned out to be of a spell."""
+        decisions = self._decisions(candidate["point"])
+        if decisions is not None and decisions in self._known:
+            del self._known[decisions]
+            self._model.forget(self._task.key, self._description(decisions))
+
+    def skip(self, candidate: Candidate) -> None:
+        """Do not propose a point again, of which nothing could be learnt."""
+        if (decisions := self._decisions(candidate["point"])) is not None:
+            self._known.setdefault(decisions, None)
 
     def propose(self, most: int) -> list[Candidate]:
         """Up to ``most`` points that have not been measured; [] when the space is exhausted."""
-        fresh: list[Candidate] = []
-        while len(fresh) < most and len(self._known) + len(fresh) < self.size and self._knobs:
-            if not self._started:
-                self._start(self._score)
-            generated = self._generate()
+        if self._evolution is None:
+            found = self._best_of_all(most)
+        else:
+            found = self._evolved(most)
+        return [{"point": self._point(one)} for one in found]
+
+    def _best_of_all(self, most: int) -> list[Decisions]:
+        """The best points by the model, but few that differ from each other in one knob only."""
+        rest = [one for one in self._every if one not in self._known and one not in self._aside]
+        if not rest:
+            return []
+        order = np.argsort(-self._score(rest), kind="stable")
+        return _diverse([rest[index] for index in order], most, self._noise)
+
+    def _evolved(self, most: int) -> list[Decisions]:
+        for _ in range(_TRIES):
+            generated = self._evolution.generate()
             if generated is None:
                 break
-            decisions = [self._canonical(self._read(candidate.sch.trace)) for candidate in generated]
-            # MetaSchedule only wants to know that they were measured; results reach it by learn().
-            self._answer(self._known.get(d) for d in decisions)
-            new = [d for d in dict.fromkeys(decisions) if d not in self._known]
-            fresh += [{"point": self._point(d)} for d in new]
-            if new:
-                break
-        if not fresh:
-            fresh = self._leftovers(most)
-        return fresh[:most]
+            kernels = [self._canonical(decisions) for decisions in generated]
+            self._evolution.answer([self._known.get(one) for one in kernels])
+            taken = self._known.keys() | self._aside
+            if fresh := [one for one in dict.fromkeys(kernels) if one not in taken]:
+                return fresh[:most]
+        return []
 
-    def _leftovers(self, most: int) -> list[Candidate]:
-        """MetaSchedule gives up a little before the last points of a small space: list those."""
-        if len(self._known) >= self.size:
-            return []
-        every = points.every_kernel(self._task.space, self._task.op, self._machine) or ()
-        rest = (point for point in every if self._decisions(point) not in self._known)
-        return [{"point": dict(point)} for point in itertools.islice(rest, most)]
+
+def _diverse(ranked: Sequence[Decisions], most: int, dice: np.random.Generator) -> list[Decisions]:
+    """``most`` points from the top of a ranking, of different neighbourhoods, and one in eight from anywhere.
+
+    A point that differs in one knob from one already chosen says little that this one does not: only two
+    of a neighbourhood go along.
+    """
+    count = most - most // _ONE_RANDOM_IN
+    chosen: list[Decisions] = []
+    for one in ranked[: _WINDOW * most]:
+        if len(chosen) < count and sum(_near(one, other) for other in chosen) < _MOST_NEAR:
+            chosen.append(one)
+    taken = set(chosen)
+    chosen += [one for one in ranked if one not in taken][: count - len(chosen)]
+    taken = set(chosen)
+    rest = [one for one in ranked if one not in taken]
+    picked = dice.permutation(len(rest))[: most - len(chosen)]
+    return [*chosen, *(rest[index] for index in picked)]
+
+
+def _near(one: Decisions, other: Decisions) -> bool:
+    return sum(a != b for a, b in zip(one, other, strict=True)) <= 1
+
+
+class _Evolution(_Proposer):
+    """MetaSchedule's evolutionary search over the knobs of a space that is too large to be listed."""
+
+    def __init__(
+        self,
+        task: Task,
+        target: dict[str, Any],
+        names: Sequence[str],
+        counts: Sequence[int],
+        score: Callable[[Sequence[Decisions]], np.ndarray],
+        seed: int,
+        batch: int,
+    ):
+        self._names, self._counts, self._score = names, counts, score
+        ms = load_metaschedule()
+        from hetero_tvm.search.metaschedule import KnobMutator, ScoredBy
+
+        mutators = {KnobMutator(random.Random(seed)): 1.0}
+        space = ms.space_generator.ScheduleFn(
+            self._sample_all, sch_rules=[], postprocs=[], mutator_probs=mutators
+        )
+        super().__init__(task.workload, target, task.name, seed, space, batch)
+        self._model = ScoredBy(self._score_traces)
+
+    def _sample_all(self, schedule: Any) -> None:
+        root = schedule.get_sblock("root")
+        for name, count in zip(self._names, self._counts, strict=True):
+            decision = schedule.sample_categorical(list(range(count)), [1.0 / count] * count)
+            schedule.annotate(root, f"hetero.{name}", decision)
+
+    @staticmethod
+    def _read(trace: Any) -> Decisions:
+        decisions = trace.decisions
+        return tuple(int(decisions[i]) for i in trace.insts if i.kind.name == "SampleCategorical")
+
+    def _score_traces(self, traces: list[Any]) -> np.ndarray:
+        score = self._score([self._read(trace) for trace in traces])
+        return np.exp(score - score.max())
+
+    def note(self, decisions: Decisions, seconds: float) -> None:
+        """Let a measured point be a parent."""
+        trace = self._designs[0].trace
+        samples = [i for i in trace.insts if i.kind.name == "SampleCategorical"]
+        for instruction, decision in zip(samples, decisions, strict=True):
+            trace = trace.with_decision(instruction, decision, remove_postproc=True)
+        self._commit(trace, seconds)
+
+    def generate(self) -> list[Decisions] | None:
+        """The next points, which may be known ones; None when there are no more."""
+        if not self._started:
+            self._start(self._model)
+        generated = self._generate()
+        return None if generated is None else [self._read(candidate.sch.trace) for candidate in generated]
+
+    def answer(self, seconds: Iterable[float | None]) -> None:
+        """Say what is known of the points just generated; results reach the population by :meth:`note`."""
+        self._answer(seconds)
 
 
 class StockProposer(_Proposer):
@@ -253,10 +356,6 @@ class StockProposer(_Proposer):
     def default(self) -> Candidate:
         return {"generic": True}
 
-    @staticmethod
-    def _text(trace: Any) -> str:
-        return json.dumps(trace.as_json(), default=_plain)
-
     def learn(self, candidate: Candidate, seconds: float | None) -> bool:
         """Takes in a measurement; returns whether it could: some traces no longer apply to the workload."""
         text = candidate.get("trace")
@@ -273,6 +372,17 @@ class StockProposer(_Proposer):
             self._commit(schedule.trace, seconds)
         return True
 
+    def forget(self, candidate: Candidate) -> None:
+        """Take a measurement back, which turned out to be of a spell."""
+        self._seconds.pop(candidate.get("trace", ""), None)
+
+    def skip(self, candidate: Candidate) -> None:
+        """Do not propose a trace again, of which nothing could be learnt."""
+        self._seconds.setdefault(candidate.get("trace", ""), None)
+
+    def predicted(self, candidate: Candidate, beside: Candidate) -> None:
+        """None: the stock model ranks what it proposes, and says nothing about two traces."""
+
     def propose(self, most: int) -> list[Candidate]:
         self._finish()
         if not self._started:
@@ -281,7 +391,7 @@ class StockProposer(_Proposer):
             generated = self._generate()
             if generated is None:
                 return []
-            self._proposed = {self._text(candidate.sch.trace): candidate for candidate in generated}
+            self._proposed = {trace_text(candidate.sch.trace): candidate for candidate in generated}
             fresh = [text for text in self._proposed if text not in self._seconds]
             if fresh:
                 return [{"trace": text} for text in fresh[:most]]
@@ -303,12 +413,3 @@ class StockProposer(_Proposer):
         else:  # equal traces in one batch: their results cannot be told apart
             self._answer([None] * len(pending))
         self._proposed = {}
-
-
-def _plain(value: Any) -> Any:
-    """TVM's containers and numbers as JSON."""
-    if hasattr(value, "items"):
-        return dict(value.items())
-    if hasattr(value, "__iter__"):
-        return list(value)
-    return getattr(value, "value", str(value))

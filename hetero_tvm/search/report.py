@@ -49,6 +49,11 @@ def summary(report: TuneReport) -> list[str]:
         f"{report.trials} trials in {report.elapsed:.1f} s{speed}; {report.reused} taken from records; "
         f"stopped by: {report.stopped}"
     )
+    if (share := _share_at_roofline(report)) is not None and share >= 0.5:
+        lines.append(
+            f"{share:.0%} of the time is in kernels within 3% of the machine's peak: "
+            "more minutes would gain little"
+        )
     if report.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failures.most_common())
         lines.append(f"failed candidates: {kinds}")
@@ -62,6 +67,15 @@ def summary(report: TuneReport) -> list[str]:
     lines += [f"warning: {text}" for text in report.warnings]
     lines.append(f"records: {report.logs}")
     return lines
+
+
+def _share_at_roofline(report: TuneReport) -> float | None:
+    """Part of the kernels' time that no search can shorten; None without times."""
+    total = report.total_seconds("tuned_seconds")
+    if not total:
+        return None
+    near = [task for task in report.tasks if task.note.endswith("of the roofline") and task.tuned_seconds]
+    return sum(task.calls * task.tuned_seconds for task in near) / total
 
 
 def print_report(report: TuneReport, stream: TextIO) -> None:

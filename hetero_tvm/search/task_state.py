@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_tvm.records.candidates import STOCK, Candidate, candidate_key
-from hetero_tvm.records.store import Record
+from hetero_tvm.records.record import Record
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import scheduler
@@ -30,6 +30,18 @@ class TaskState:
         self.times: dict[str, tuple[float, Candidate]] = {}
         """Valid candidates with their times: canonical text -> (seconds, candidate)."""
         self.tunable = True
+
+    def forget(self, candidate: Candidate) -> None:
+        """Take a time back."""
+        self.times.pop(key_of(candidate), None)
+        self.best = min((seconds for seconds, _ in self.times.values()), default=None)
+        if self.proposer is not None:
+            self.proposer.forget(candidate)
+
+    @property
+    def best_candidate(self) -> Candidate | None:
+        """The fastest one that is known."""
+        return min(self.times.values(), key=lambda one: one[0], default=(None, None))[1]
 
     @property
     def name(self) -> str:

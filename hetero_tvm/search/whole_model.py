@@ -8,7 +8,8 @@ from typing import Any
 
 from hetero_tvm.records.choose import choose
 from hetero_tvm.records.combinations import Combination, Found, Known, WholeModel, combination_of
-from hetero_tvm.records.store import VERIFIED, RecordStore, new_record
+from hetero_tvm.records.record import VERIFIED, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search.interrupt import interrupt_flag

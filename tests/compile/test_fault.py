@@ -8,8 +8,12 @@ import pytest
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.errors import AccuracyError
+from hetero_tvm.frontend.onnx.body import Body
+from hetero_tvm.frontend.onnx.converters import CONVERTERS
+from hetero_tvm.frontend.onnx.forms import FORMS
 from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
 from hetero_tvm.reference import sample_inputs
+from tests.frontend.onnx.helpers import text_model
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +74,52 @@ def test_a_right_model_has_no_fault(optimized):
     built = build_model(optimized, use_shipped=False)
     message = first_fault(optimized, built.choices, sample_inputs(optimized.model, 3))
     assert message.startswith("no single kernel deviates")
+
+
+def plainly_built(source):
+    return build_model(optimize_model(import_model(source)), use_shipped=False)
+
+
+@pytest.mark.parametrize("wrong_by", [1.25, np.nan])
+def test_a_node_that_the_import_converts_wrongly_is_named(wrong_by, monkeypatch):
+    def wrong(inputs, attrs):
+        return relax.op.multiply(relax.op.nn.relu(inputs[0]), relax.const(np.float32(wrong_by)))
+
+    monkeypatch.setitem(CONVERTERS, "Relu", wrong)
+    text = "g (float[4, 8] x) => (float[4, 8] y) { a = Cos(x) b = Relu(a) y = Sin(b) }"
+    built = build_model(
+        optimize_model(import_model(text_model(text, "c", "culprit", "s"))), use_shipped=False
+    )
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "the import is wrong: the conversion of node culprit (Relu) to Relax" in caught.value.problems[-1]
+
+
+def test_a_node_that_the_clean_up_rewrites_wrongly_is_named(monkeypatch):
+    def wrong(node, opset, types, pool):
+        body = Body(node, opset)
+        body.end(0, body.op("Sign", node.input[0]))
+        return body.nodes
+
+    monkeypatch.setitem(FORMS, "Relu", wrong)
+    text = "g (float[4, 8] x) => (float[4, 8] y) { a = Cos(x) b = Relu(a) y = Sin(b) }"
+    built = build_model(
+        optimize_model(import_model(text_model(text, "c", "culprit", "s"))), use_shipped=False
+    )
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "the import is wrong: the conversion of node culprit (Relu):" in caught.value.problems[-1]
+
+
+def test_integers_and_truth_values_of_the_file_are_judged_too(monkeypatch):
+    def wrong(node, opset, types, pool):
+        body = Body(node, opset)
+        body.end(0, body.op("Not", body.op("IsNaN", node.input[0])))
+        return body.nodes
+
+    monkeypatch.setitem(FORMS, "IsInf", wrong)
+    text = "g (float[4, 8] x) => (bool[4, 8] y) { y = IsInf(x) }"
+    built = plainly_built(text_model(text, "culprit"))
+    with pytest.raises(AccuracyError) as caught:
+        built.check()
+    assert "node culprit (IsInf)" in caught.value.problems[-1]

@@ -1,7 +1,6 @@
 """Import, optimize, build, check, export, and load in a fresh process."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 
@@ -12,12 +11,13 @@ from hetero_tvm import zoo
 from hetero_tvm.api import TunedModel, build_model, import_model, optimize_model
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.errors import AccuracyError, UsageError
+from hetero_tvm.host.tvm import tvm
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
-from hetero_tvm.search.proposer import _plain, tvm
+from hetero_tvm.search.metaschedule import trace_text
 from tests.frontend.onnx.helpers import add_weight, text_model
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]
@@ -143,7 +143,7 @@ def test_a_recorded_trace_is_used(tmp_path):
     schedule = tvm.s_tir.Schedule(task.workload)
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
     schedule.unroll(schedule.get_loops(block)[0])
-    trace = json.dumps(schedule.trace.as_json(), default=_plain)
+    trace = trace_text(schedule.trace)
     built = build_model(TunedModel(plan, {task.key: Choice(None, trace, "record today", 1e-6)}, None))
     assert built.check().ok
 

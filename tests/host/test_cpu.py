@@ -46,6 +46,26 @@ def test_units_for_fused_multiply_add():
     assert cpu.fma_units_of("znver1", 256) == 1
 
 
+@pytest.mark.parametrize(
+    "name, features, cpuinfo, units",
+    [
+        ("rocketlake", set(), "", 1),
+        ("rocketlake", {"avx512_fp16"}, "", 2),
+        ("icelake-client", {"amx_tile"}, "", 2),
+        ("icelake-client", set(), "model name\t: Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz\n", 2),
+        ("rocketlake", set(), "model name\t: Intel(R) Xeon(R) E-2388G CPU @ 3.20GHz\n", 1),
+        ("rocketlake", set(), "model name\t: 11th Gen Intel(R) Core(TM) i7-11700K @ 3.60GHz\n", 1),
+        ("znver5", set(), "cpu family\t: 26\nmodel\t\t: 2\n", 2),
+        ("znver5", set(), "cpu family\t: 26\nmodel\t\t: 68\n", 2),
+        ("znver5", set(), "cpu family\t: 26\nmodel\t\t: 36\n", 1),
+        ("znver4", set(), "cpu family\t: 25\nmodel\t\t: 17\n", 1),
+    ],
+)
+def test_units_by_better_evidence_than_the_name(name, features, cpuinfo, units):
+    assert cpu.fma_units_of(name, 512, frozenset(features), cpuinfo) == units
+    assert cpu.fma_units_of(name, 256, frozenset(features), cpuinfo) == 2
+
+
 def test_caches_are_read_from_sysfs(monkeypatch, tmp_path):
     """Data and unified caches count; what sysfs does not show has a common size."""
     shown = [("1", "Data", "48K"), ("1", "Instruction", "64K"), ("2", "Unified", "2M")]

@@ -24,7 +24,37 @@ def test_compiled_once_and_then_found(source):
     stamp = first.stat().st_mtime_ns
     assert native.compile_shared([source], name="answer") == first
     assert first.stat().st_mtime_ns == stamp
-    assert [file.name for file in first.parent.iterdir()] == [first.name]  # no scratch files
+    names = {first.name, first.name + ".sha256"}
+    assert {file.name for file in first.parent.iterdir()} == names  # no scratch files
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "no checksum", "empty checksum", "a folder"])
+def test_a_damaged_file_is_compiled_again(source, damage):
+    first = native.compile_shared([source], name="answer")
+    content = first.read_bytes()
+    checksum = first.with_name(first.name + ".sha256")
+    fresh = first.with_name("fresh")  # not in place: it may be loaded
+    if damage == "cut":
+        fresh.write_bytes(content[: len(content) // 2])
+        fresh.replace(first)
+    elif damage == "changed":
+        fresh.write_bytes(content[:-9] + b"x" + content[-8:])
+        fresh.replace(first)
+    elif damage == "no checksum":
+        checksum.unlink()
+    elif damage == "empty checksum":
+        checksum.write_text("")
+    else:
+        checksum.unlink()
+        checksum.mkdir()
+    native._seen.clear()
+    if damage == "a folder":
+        with pytest.raises(NativeBuildError, match="cache folder"):
+            native.compile_shared([source], name="answer")
+        return
+    assert native.compile_shared([source], name="answer") == first
+    assert first.read_bytes()[:4] == b"\x7fELF" and len(first.read_bytes()) == len(content)
+    assert ctypes.CDLL(str(first)).answer() == 42
 
 
 def test_everything_that_matters_changes_the_key(source, monkeypatch):
@@ -76,6 +106,14 @@ def test_an_error_shows_the_compilers_words_and_the_command(source):
     text = str(caught.value)
     assert "answer.cc:1" in text and "error" in text and "run it by hand" in text and "-fPIC" in text
     assert not list((source.parent / "cache").iterdir())
+
+
+def test_sanitizers_are_a_build_of_its_own(source, monkeypatch):
+    plain = native.compile_shared([source], name="answer")
+    monkeypatch.setenv("HETERO_TVM_SANITIZE", "undefined")
+    sanitized = native.compile_shared([source], name="answer")
+    assert sanitized.parent == plain.parent / "sanitized-undefined" and sanitized.name != plain.name
+    assert "-fsanitize=undefined" in native.find_compiler()
 
 
 def test_without_a_compiler_the_install_command_is_named(source, monkeypatch):

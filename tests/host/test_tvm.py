@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -41,3 +43,13 @@ def test_tvmscript_still_sees_names_of_the_caller():
 
     assert Module["main"].params[0].name
     assert inspect.stack.__module__ == "inspect"
+
+
+def test_ctrl_c_in_a_function_that_tvm_calls_stays_one():
+    from hetero_tvm.host.tvm import tvm_ffi
+
+    def interrupted():
+        raise KeyboardInterrupt("SIGTERM")
+
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        tvm_ffi.convert(interrupted)()

@@ -29,5 +29,18 @@ def test_masked_features_are_switched_off_in_code():
     assert "mattr" not in CpuModel("znver3").codegen_target()
 
 
+def test_code_for_zen_with_512_bits_is_scheduled_as_for_another_core_and_keeps_its_features():
+    has = tvm.target.codegen.target_has_features
+    for name in ("znver4", "znver5"):
+        machine = CpuModel(name, lanes=16, registers=32, disabled=("gfni",))
+        config, own = machine.codegen_target(), tvm.target.Target({"kind": "llvm", "mcpu": name})
+        assert config["mcpu"] != name
+        for feature in ("avx512f", "avx512vl", "avx512vnni", "avx512bf16", "avx512vbmi2", "avxvnni", "fma"):
+            assert has(feature, tvm.target.Target(config)) == has(feature, own), feature
+        assert not has("gfni", tvm.target.Target(config))
+        masked = CpuModel(name, disabled=("avx512bf16",)).codegen_target()
+        assert not has("avx512bf16", tvm.target.Target(masked))
+
+
 def test_loads_per_cycle():
     assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 1.0]

@@ -1,5 +1,8 @@
+import pytest
+
 from hetero_tvm.records.choose import choose
-from hetero_tvm.records.store import VERIFIED, RecordStore, Site, new_record
+from hetero_tvm.records.record import VERIFIED, Site, new_record
+from hetero_tvm.records.store import RecordStore
 from tests.search.spaces import MACHINE, ScaleSpace, generic_task, task
 
 SITE = Site.of(MACHINE)
@@ -29,7 +32,15 @@ def test_a_point_that_the_space_does_not_know_counts_as_none(tmp_path):
     one = task(ScaleSpace())
     store = RecordStore(SITE, tmp_path)
     store.append(new_record(one, SITE, {"point": {"repeat": 77, "pieces": 1}}, seconds=1e-9))
-    assert choose([one], MACHINE, store)[one.key].origin == "default"
+    with pytest.warns(UserWarning, match=r"record .* in .*jsonl does not fit .*repeat=77"):
+        assert choose([one], MACHINE, store)[one.key].origin == "default"
+
+
+def test_a_trace_where_a_point_belongs_counts_as_none(tmp_path):
+    one = task(ScaleSpace())
+    store = RecordStore(SITE, tmp_path)
+    store.append(new_record(one, SITE, {"trace": "[[], []]"}, seconds=1e-9))
+    assert choose([one], MACHINE, store)[one.key].origin == "default" and store.measured(one) == {}
 
 
 def test_generic(tmp_path):

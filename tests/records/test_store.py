@@ -10,21 +10,13 @@ import pytest
 
 from hetero_tvm.errors import RecordError
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.records.store import (
-    VERIFIED,
-    Record,
-    RecordStore,
-    Site,
-    append_line,
-    new_record,
-    read_records,
-    shipped_logs,
-    user_logs,
-)
+from hetero_tvm.records.appending import append_line
+from hetero_tvm.records.record import VERIFIED, Record, Site, new_record
+from hetero_tvm.records.store import RecordStore, read_records, shipped_logs, user_logs
 
 MACHINE = CpuModel("znver4", features=("avx2", "fma"), lanes=8, threads=2)
 SITE = Site.of(MACHINE)
-TASK = SimpleNamespace(key="k1", name="matmul", space=SimpleNamespace(name="cpu.matmul", version=1))
+TASK = SimpleNamespace(key="k1", name="matmul", op=None, space=SimpleNamespace(name="cpu.matmul", version=1))
 
 
 def record(seconds=1e-3, **fields):
@@ -145,7 +137,7 @@ def test_unwritable_folder_is_an_error(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from hetero_tvm.records.store import append_line
+from hetero_tvm.records.appending import append_line
 for i in range(200):
     append_line(Path(sys.argv[1]), '{"who": "%s", "i": %d, "pad": "%s"}' % (sys.argv[2], i, "x" * 3000))
 """
@@ -199,3 +191,105 @@ def test_default_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("HETERO_TVM_LOGS")
     assert "hetero_tvm" in str(user_logs())
     assert shipped_logs() is None or shipped_logs().is_dir()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line[:40],
+        lambda line: line.replace("0.001", "1" + "0" * 400),
+        lambda line: line.replace("0.001", "1" + "0" * 6000),
+        lambda line: line.replace("0.001", "NaN"),
+        lambda line: line.replace("0.001", "true"),
+        lambda line: json.dumps({**json.loads(line), "point": [1]}),
+        lambda line: json.dumps({**json.loads(line), "created": 5}),
+        lambda line: line[:-1] + ', "x": ' + "[" * 3000 + "]" * 3000 + "}",
+        lambda line: json.dumps({**json.loads(line), "point": 0}).replace(
+            '"point": 0', '"point": {"a": ' + "[" * 800 + "]" * 800 + "}"
+        ),
+        lambda line: "\0" * 50,
+        lambda line: "[" * 100_000,
+    ],
+)
+def test_a_damaged_line_is_skipped_and_told_once(tmp_path, damage):
+    store = RecordStore(SITE, tmp_path)
+    store.append(record(1e-3))
+    store.append(record(2e-3))
+    first, second = store.path.read_text().splitlines()
+    store.path.write_text("\n".join([second, damage(first), second]) + "\n")
+    with pytest.warns(UserWarning) as told:
+        records = read_records(store.path)
+    assert [r.seconds for r in records] == [2e-3, 2e-3]
+    assert [str(warning.message).startswith(f"{store.path}:2: ") for warning in told] == [True]
+
+
+def test_no_part_of_a_line_stays_on_a_full_disk(tmp_path):
+    import resource
+
+    path = tmp_path / "records.jsonl"
+    append_line(path, "a" * 100)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
+    try:
+        with pytest.raises(RecordError, match=str(path)):
+            append_line(path, "b" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "a" * 100 + "\n"
+
+
+def test_what_others_append_is_seen_once(tmp_path):
+    ours, theirs = RecordStore(SITE, tmp_path), RecordStore(SITE, tmp_path)
+    ours.append(record(3e-3))
+    theirs.append(record(2e-3))
+    theirs.append(replace(record(1e-9), mcpu="other"))
+    ours.append(record(4e-3))  # the others' lines lie between our two
+    assert [r.seconds for r in ours.refresh()] == [2e-3]
+    assert ours.refresh() == [] and len(ours.trials(TASK)) == 3
+    theirs.append(record(1e-3))
+    assert [r.seconds for r in ours.refresh()] == [1e-3] and ours.best(TASK)[0].seconds == 1e-3
+    assert [r.seconds for r in theirs.refresh()] == [3e-3, 4e-3]
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped a line")
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_last_line_without_an_end_is_counted_once(tmp_path, torn):
+    theirs = RecordStore(SITE, tmp_path)
+    theirs.append(record(2e-3))
+    text = record(1e-3).to_json()
+    with theirs.path.open("a") as file:
+        file.write(text[:50] if torn else text)
+    ours = RecordStore(SITE, tmp_path)
+    assert len(ours.trials(TASK)) == (1 if torn else 2)
+    if torn:  # another process was in the middle of it
+        with theirs.path.open("a") as file:
+            file.write(text[50:])
+        assert ours.refresh() == []
+    theirs.append(record(3e-3))
+    assert [r.seconds for r in ours.refresh()] == ([1e-3, 3e-3] if torn else [3e-3])
+    ours.path.unlink()  # taken away: what was read stays
+    assert ours.refresh() == [] and len(ours.trials(TASK)) == 3
+    ours.append(record(4e-3))
+    assert len(ours.trials(TASK)) == 4 and len(read_records(ours.path)) == 1
+
+
+def test_the_last_verified_record_counts_when_the_clock_goes_backwards(tmp_path):
+    store = RecordStore(SITE, tmp_path)
+    store.append(replace(record(2e-3, role=VERIFIED), created="2030-01-01T00:00:00.000+00:00"))
+    store.append(replace(record(1e-3, role=VERIFIED), created="2020-01-01T00:00:00.000+00:00"))
+    for one in (store, RecordStore(SITE, tmp_path)):
+        assert one.best(TASK)[0].seconds == one.verified(TASK).seconds == 1e-3
+
+
+def test_a_place_that_cannot_be_written_is_told_before(tmp_path, monkeypatch):
+    store = RecordStore(SITE, tmp_path / "a" / "b")
+    store.check_writable()
+    store.append(record())
+    store.check_writable()
+    store.path = tmp_path / "a" / "b"  # a folder
+    with pytest.raises(RecordError, match="--logs"):
+        store.check_writable()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    for folder in ("a/b", "c"):
+        with pytest.raises(RecordError, match="cannot be written"):
+            RecordStore(SITE, tmp_path / folder).check_writable()

@@ -16,7 +16,7 @@ def test_all_floats_become_double():
             c = Constant<value_float = 0.5>()
             a = Add(f, j) b = Add(a, z) d = Mul(b, o) y = Mul(d, c)
         }""")
-    model, _ = to_double(source)
+    model = to_double(source)
     from onnx.reference import ReferenceEvaluator
 
     y = ReferenceEvaluator(model).run(None, {"h": np.array([0.5, 1.5]), "i": np.array([1, 2])})[0]

@@ -1,5 +1,7 @@
 """Inputs that a user gives for a check: read without running anything, refused with all that is wrong."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from hetero_tvm.errors import InputError, UsageError
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.reference.given import checked_inputs, read_inputs
 from hetero_tvm.runtime.signature import Signature, TensorSpec
+from tests.campaign import small_models
 
 IDS, SCALE = TensorSpec("ids", (1, 4), "int64"), TensorSpec("scale", (), "float32")
 SIGNATURE = Signature((IDS, SCALE), (TensorSpec("y", (1,), "float32"),))
@@ -44,6 +47,62 @@ def test_everything_that_is_wrong_is_listed():
         "ids: int32 1x5, not int64 1x4",
         "scale: missing",
     )
+
+
+@pytest.mark.parametrize("way", range(4))
+def test_damaged_files_are_refused(tmp_path, way):
+    """Broken archives, headers that no parser takes, arrays larger than any memory."""
+    path, fresh = tmp_path / "inputs.npz", tmp_path / "fresh.npz"
+    np.savez(path, ids=np.arange(4).reshape(1, 4))
+    with zipfile.ZipFile(path) as archive:
+        member = archive.read("ids.npy")
+    headers = [
+        b"'shape': (1, 4)",
+        b"'shape': (1, 4\n",
+        b"'shape': (1, 9" + b"9" * 13 + b")",
+        b"'shape': (1, -4)",
+    ]
+    damaged = member[:50] if way == 0 else member.replace(headers[0], headers[way])
+    with zipfile.ZipFile(fresh, "w") as archive:
+        archive.writestr("ids.npy", damaged)
+    with pytest.raises(UsageError, match="cannot be read as inputs: ."):
+        read_inputs(fresh)
+
+
+@pytest.mark.parametrize("arrays", [[np.zeros((1, 4))], 3, "ids", None])
+def test_what_has_no_names_is_refused(arrays):
+    with pytest.raises(InputError, match="arrays by name"):
+        checked_inputs(SIGNATURE, arrays)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.zeros((1, 4), ">i8"),
+        np.zeros((1, 4), [("a", "i8")]),
+        np.zeros((1, 4), object),
+        [[1, 2], [3]],
+        [[1.0, 2, 3, 4]],
+        "text",
+        None,
+        np.zeros((4,), np.int64),
+    ],
+)
+def test_what_is_no_array_of_the_type_is_refused(ids):
+    with pytest.raises(InputError) as caught:
+        checked_inputs(SIGNATURE, {"ids": ids, "scale": np.float32(1)})
+    (problem,) = caught.value.problems
+    assert problem.startswith("ids: ")
+
+
+def test_any_memory_layout_is_fine():
+    model = import_model(small_models.network(rows=4, width=8))
+    built = build_model(optimize_model(model), use_shipped=False)
+    wide = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    for array in (wide[::2, ::2], wide[::-2, 8:], np.asfortranarray(wide[:4, :8]), wide[:, :4].T):
+        (result,) = built.run({"x": array})
+        (truth,) = built.run({"x": array.copy(order="C")})
+        assert np.array_equal(result, truth) and built.check(inputs={"x": array}).ok
 
 
 def test_a_check_takes_them():

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from hetero_tvm.frontend import import_onnx
+from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
 from hetero_tvm.reference.running import run_double
 from tests.frontend.onnx.helpers import add_weight, text_model
@@ -57,7 +58,7 @@ def test_convolutions_and_pools(op, attributes, weight):
         add_weight(source, "w", generator.standard_normal(weight).astype(np.float32))
         add_weight(source, "b", generator.standard_normal(weight[0]).astype(np.float32))
     x = generator.standard_normal((2, 4, 9, 8)).astype(np.float32)
-    double = run_double(source, {"x": x}, ["y"])["y"]
+    double = run_double(detached(source), {"x": x}, ["y"])["y"]
     single = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
     assert double.dtype == np.float64 and double.shape == single.shape
     np.testing.assert_allclose(double, single, rtol=1e-4, atol=1e-5)
@@ -76,4 +77,4 @@ def test_normalization_with_running_statistics_in_every_opset():
             opset=opset,
         )
         fed = dict(zip(("x", "s", "b", "m", "v"), (x, *vectors), strict=True))
-        np.testing.assert_allclose(run_double(source, fed, ["y"])["y"], wanted, rtol=1e-7)
+        np.testing.assert_allclose(run_double(detached(source), fed, ["y"])["y"], wanted, rtol=1e-7)

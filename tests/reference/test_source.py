@@ -37,6 +37,6 @@ def test_a_file_is_read_again(tmp_path):
     path = tmp_path / "old.onnx"
     path.write_bytes(old_resize().SerializeToString())
     model = import_model(str(path))
-    assert model.source_model().opset_import[0].version == 9
+    assert model.source.proto.opset_import[0].version == 9
     path.unlink()
     assert run_reference(model, sample_inputs(model)).float32

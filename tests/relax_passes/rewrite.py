@@ -54,11 +54,15 @@ def kernel(op: FusedOp, *operands):
     return relax.call_tir(function, operands, out_ty=types if len(types) > 1 else types[0])
 
 
+def any_function(shape, dtype, name="any", others=()):
+    """A kernel without a contract, of a tensor like its result and ``others``: pairs (shape, dtype)."""
+    given = [te.placeholder(s, d, f"x{n}") for n, (s, d) in enumerate([(shape, dtype), *others])]
+    return te.create_prim_func([*given, te.compute(shape, lambda *i: given[0](*i), name)])
+
+
 def any_kernel(name, shape, dtype, *operands):
     """The call of a kernel without a contract, whatever it computes."""
-    x = te.placeholder(shape, dtype, "x")
-    function = te.create_prim_func([x, te.compute(shape, lambda *i: x(*i), name)])
-    function = relax.BlockBuilder.current().add_func(function, name)
+    function = relax.BlockBuilder.current().add_func(any_function(shape, dtype, name), name)
     return relax.call_tir(function, operands, out_ty=relax.TensorType(shape, dtype))
 
 

@@ -33,8 +33,15 @@ def make_manifest(name="toy", inputs=(), outputs=(), *, isa=("sse2",), cpu="x86-
 
 def compile_manifest(folder: Path, manifest: Manifest, name="only.so") -> Path:
     """A library that holds a manifest and nothing to run (a tenth of a second)."""
+    compile_source(folder, embed_source(manifest), name)
+    checksum.seal(folder / name)
+    return folder / name
+
+
+def compile_source(folder: Path, text: str, name="only.so") -> Path:
+    """A library of one C++ file."""
     source = folder / f"{name}.cc"
-    source.write_text(embed_source(manifest))
+    source.write_text(text)
     command = [*native.find_compiler(), "-shared", "-fPIC", "-Wall", "-Werror", str(source)]
     subprocess.run([*command, "-o", str(folder / name)], check=True)
     return folder / name
@@ -54,7 +61,22 @@ def expected(x: np.ndarray) -> np.ndarray:
     return np.maximum(x @ weights(), 0)
 
 
+def _parallel(module):
+    """Every kernel with a loop that runs on several threads."""
+    from hetero_tvm.host.tvm import PrimFunc, Schedule, relax
+
+    module = relax.transform.LegalizeOps()(module)
+    for variable, function in module.functions.items():
+        if isinstance(function, PrimFunc):
+            schedule = Schedule(function)
+            for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+                schedule.parallel(schedule.get_loops(block)[0])
+            module.update_func(variable, schedule.mod["main"].with_attrs(function.attrs))
+    return module
+
+
 def _export(folder: Path, name: str, make_body, inputs, outputs) -> Path:
+    from hetero_tvm.codegen.thread_pool import export_library
     from hetero_tvm.host.tvm import relax, tvm
 
     builder = relax.BlockBuilder()
@@ -69,7 +91,7 @@ def _export(folder: Path, name: str, make_body, inputs, outputs) -> Path:
     path = folder / f"{name}.so"
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"} if sys.platform == "linux" else "llvm")
     with quiet_fd2():
-        tvm.compile(builder.get(), target).export_library(str(path), addons=[str(source)], options=["-O2"])
+        export_library(tvm.compile(_parallel(builder.get()), target), path, [str(source)])
     checksum.seal(path)
     write_sidecar(path, manifest)
     return path

@@ -5,6 +5,8 @@ import pytest
 
 from hetero_tvm.errors import InputError
 from hetero_tvm.runtime import load
+from hetero_tvm.runtime.arrays import InputSlot
+from hetero_tvm.runtime.signature import TensorSpec
 from tests.runtime.conftest import ROWS, WIDTH, expected, sample
 
 
@@ -45,6 +47,22 @@ def test_any_alignment_and_stride(net, wide, arrange):
     np.testing.assert_allclose(net(x), expected(np.array(x)), rtol=1e-4, atol=1e-4)
     large = arrange(np.random.default_rng(2).standard_normal((64, 256)).astype("float32"))
     np.testing.assert_array_equal(load(wide)(large), np.array(large) + np.float32(1))
+
+
+def test_inputs_are_lent_at_the_alignment_that_kernels_want(net):
+    spec = TensorSpec("x", (64, 256), "float32")
+    x = np.random.default_rng(5).standard_normal((64, 256)).astype("float32")
+    for offset, alignment, lent in (
+        (0, 64, True),
+        (16, 64, False),
+        (16, 16, True),
+        (48, 16, True),
+        (4, 16, False),
+    ):
+        array, slot = place(x, offset), InputSlot(net._runtime, spec, alignment)
+        tensor = slot.tensor(array)
+        assert (tensor.data_ptr() == array.ctypes.data) == lent, (offset, alignment)
+        np.testing.assert_array_equal(np.from_dlpack(tensor), x)
 
 
 def test_other_array_types(net):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -10,9 +11,9 @@ import zlib
 import pytest
 
 from hetero_tvm.errors import HeteroTVMError, LibraryError
-from hetero_tvm.runtime import checksum, elf, load, read_manifest
+from hetero_tvm.runtime import checksum, elf, embed_source, load, read_manifest
 from hetero_tvm.runtime.manifest import MAGIC
-from tests.runtime.conftest import compile_manifest, make_manifest, sample, weights
+from tests.runtime.conftest import compile_source, make_manifest, sample, weights
 
 
 def changed(path, at, value=None):
@@ -64,7 +65,28 @@ def test_it_survives_strip(copy):
 
 
 def test_a_library_without_a_checksum_passes(tmp_path):
-    checksum.verify(compile_manifest(tmp_path, make_manifest()))
+    text = re.sub(r"__attribute__.*? const Sealed .*?;\n", "", embed_source(make_manifest()))
+    assert "const Sealed" not in text
+    checksum.verify(compile_source(tmp_path, text))
+
+
+def test_a_place_of_the_checksum_that_is_all_zeros_does_not_pass(copy):
+    """What a file system leaves of a page that was never written."""
+    whole = copy.read_bytes()
+    at, size = elf.section(whole, checksum.SECTION.encode())
+    for start, end in (
+        (at, at + size),
+        (at, at + len(checksum.MAGIC)),
+        (at + size - checksum.SIZE, at + size),
+    ):
+        with pytest.raises(LibraryError):
+            checksum.verify(changed(copy, start, bytes(end - start)))
+        changed(copy, 0, whole)
+
+
+def test_a_library_that_was_never_sealed_does_not_pass(tmp_path):
+    with pytest.raises(LibraryError, match="wrong checksum"):
+        checksum.verify(compile_source(tmp_path, embed_source(make_manifest())))
 
 
 def with_manifest(data, text):

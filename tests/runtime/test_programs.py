@@ -11,10 +11,11 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.api import build_model, import_model, optimize_model
-from hetero_tvm.runtime import load
+from hetero_tvm.host import native
+from hetero_tvm.runtime import checksum, elf, load
 from hetero_tvm.runtime.cpuid import FEATURES
 from tests.frontend.onnx.helpers import text_model
-from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest
+from tests.runtime.conftest import ROWS, WIDTH, compile_manifest, make_manifest, weights
 
 SOURCES = Path(importlib.util.find_spec("hetero_tvm.runtime").origin).parent / "cpp"
 
@@ -27,15 +28,24 @@ def program(request, tmp_path_factory):
     site = Path(importlib.util.find_spec("tvm").origin).parents[1]
     tvm, ffi = site / "tvm/lib", site / "tvm_ffi"
     binary = tmp_path_factory.mktemp("program") / "main"
-    command = [*compiler, "-O2", "-Wall", "-Werror", str(SOURCES / request.param), "-o", str(binary)]
+    command = [
+        *compiler,
+        *native.sanitizer_options(),
+        "-O2",
+        "-Wall",
+        "-Werror",
+        str(SOURCES / request.param),
+        "-o",
+        str(binary),
+    ]
     command += [f"-I{ffi}/include", f"-L{tvm}", f"-L{ffi}/lib", "-Wl,--no-as-needed", "-ltvm_runtime"]
     command += ["-ltvm_runtime_extra", "-ltvm_ffi", "-ldl", f"-Wl,-rpath,{tvm}:{ffi}/lib"]
     subprocess.run(command, check=True)
     return binary
 
 
-def run(program, *args):
-    env = {**os.environ, "TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
+def run(program, *args, **variables):
+    env = {**os.environ, "HETERO_TVM_THREADS": "2", **variables}
     return subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=1800, env=env)
 
 
@@ -59,6 +69,35 @@ def test_errors_are_messages(program, mlp, tmp_path):
         result = run(program, path)
         assert result.returncode == 1
         assert "built for futurecore" in result.stderr and absent[0] in result.stderr
+
+
+def test_a_damaged_library_is_a_message_and_never_loaded(program, mlp, tmp_path):
+    whole = mlp.read_bytes()
+    at = whole.find(weights().tobytes()[:64]) + 40
+    section, size = elf.section(whole, checksum.SECTION.encode())
+    damages = {
+        "weights": whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :],
+        "code": whole[:4096] + bytes(64) + whole[4160:],
+        "no checksum": whole[:section] + bytes(size) + whole[section + size :],
+        "cut off": whole[: len(whole) // 2],
+        "header only": whole[:64],
+        "empty": b"",
+        "text": b"not a library " * 20,
+    }
+    for name, data in damages.items():
+        path = tmp_path / f"{name}.so"
+        path.write_bytes(data)
+        result = run(program, path, f"f32:{ROWS}x{WIDTH}")
+        assert result.returncode == 1 and result.stderr.startswith(f"error: {path}: it is"), (
+            name,
+            result.stderr,
+        )
+        if name == "weights":
+            env = {"HETERO_TVM_VERIFY": "0"}
+            assert run(program, path, f"f32:{ROWS}x{WIDTH}", **env).returncode == 0
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", "--strip-all", mlp, "-o", stripped], check=True)
+    assert run(program, stripped, f"f32:{ROWS}x{WIDTH}").returncode == 0
 
 
 def test_an_index_out_of_range_is_a_message(program, tmp_path):

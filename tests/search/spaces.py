@@ -79,6 +79,9 @@ class ScaleSpace(DesignSpace):
     def features(self, op, point, machine):
         return [float(point["repeat"]), float(point["pieces"]), 1.0 / point["repeat"]]
 
+    def estimate(self, op, point, machine):
+        return float(point["repeat"])
+
     def emit(self, op, point, machine):
         from hetero_tvm.schedules.emit import Kernel
 
@@ -116,9 +119,24 @@ class TupleSpace(ScaleSpace):
     def features(self, op, point, machine):
         return [float(point["tile"][0]), float(point["tile"][1]), 1.0 / point["tile"][0]]
 
+    def estimate(self, op, point, machine):
+        return float(point["tile"][0])
+
     def emit(self, op, point, machine):
         repeat, pieces = point["tile"]
         return super().emit(op, {"repeat": repeat, "pieces": pieces}, machine)
+
+
+class WideSpace(TupleSpace):
+    """More points than any test measures."""
+
+    name = "test.wide"
+
+    def knobs(self, op, machine):
+        return (*super().knobs(op, machine), Knob("unused", tuple(range(20))))
+
+    def default(self, op, machine):
+        return {"tile": (8, 1), "unused": 7}
 
 
 class TinySpace(ScaleSpace):
@@ -232,6 +250,24 @@ class RightOnce(ScaleSpace):
             with k.serial(op.rows) as i, k.serial(op.n) as j:
                 before, value = k.load(y, [i, j]), k.load(x, [i, j]) * k.load(w, [j])
                 k.store(y, tirx.if_then_else(before > -1e30, before + value, value), [i, j])
+        return k.function
+
+
+class RightEveryOther(ScaleSpace):
+    """Right in its first call, and in every other one after it."""
+
+    name = "test.right_every_other"
+
+    def emit(self, op, point, machine):
+        from hetero_tvm.host.tvm import tirx
+
+        k = Kernel()
+        with k:
+            x, w = k.argument("x", (op.rows, op.n)), k.argument("w", (op.n,))
+            y = k.argument("y", (op.rows, op.n))
+            with k.serial(op.rows) as i, k.serial(op.n) as j:
+                before, value = k.load(y, [i, j]), k.load(x, [i, j]) * k.load(w, [j])
+                k.store(y, tirx.if_then_else(before == value, value + 1.0, value), [i, j])
         return k.function
 
 

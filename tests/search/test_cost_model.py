@@ -1,6 +1,6 @@
 import numpy as np
 
-from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.cost_model import Description, SpaceModel
 
 
 def correlation(a, b):
@@ -12,6 +12,11 @@ def points(rng, count):
     return np.column_stack([*knobs, rng.uniform(0.5, 1.0, count)])
 
 
+def described(features):
+    """Points whose estimate is the last column, a share of the peak."""
+    return [Description(tuple(row[:-1]), 1 / row[-1]) for row in features]
+
+
 def seconds(features, scale=1.0):
     """The estimate (last column) holds, but for an effect of the first two that it does not know."""
     return scale * (1 + 0.3 * np.abs(features[:, 0] - 5) + (features[:, 1] == 2)) / features[:, 2]
@@ -19,16 +24,16 @@ def seconds(features, scale=1.0):
 
 def test_without_data_the_estimate_ranks():
     features = points(np.random.default_rng(0), 20)
-    assert correlation(SpaceModel().score(features), features[:, 2]) > 0.999
+    assert correlation(SpaceModel().score(described(features)), features[:, 2]) > 0.999
 
 
 def test_it_learns_what_the_estimate_misses():
     rng = np.random.default_rng(0)
     model, train, test = SpaceModel(), points(rng, 60), points(rng, 200)
-    before = correlation(model.score(test), -seconds(test))
-    for row, s in zip(train, seconds(train), strict=True):
+    before = correlation(model.score(described(test)), -seconds(test))
+    for row, s in zip(described(train), seconds(train), strict=True):
         model.add("task", row, s)
-    after = correlation(model.score(test), -seconds(test))
+    after = correlation(model.score(described(test)), -seconds(test))
     assert after > 0.9 > before
 
 
@@ -37,9 +42,9 @@ def test_what_is_learnt_on_one_task_serves_another():
     model, test = SpaceModel(), points(rng, 200)
     for task, scale in (("small", 1e-5), ("large", 1.0)):
         train = points(rng, 30)
-        for row, s in zip(train, seconds(train, scale), strict=True):
+        for row, s in zip(described(train), seconds(train, scale), strict=True):
             model.add(task, row, s)
-    assert correlation(model.score(test), -seconds(test)) > 0.85
+    assert correlation(model.score(described(test)), -seconds(test)) > 0.85
 
 
 def test_failures_rank_last_and_scores_repeat():
@@ -47,18 +52,37 @@ def test_failures_rank_last_and_scores_repeat():
 
     def trained():
         model, features = SpaceModel(seed=3), points(np.random.default_rng(2), 80)
-        for row in features:
-            model.add("task", row, None if row[1] == 0 else 1.0)
+        for row, one in zip(features, described(features), strict=True):
+            model.add("task", one, None if row[1] == 0 else 1.0)
         return model
 
     test = points(rng, 100)
-    scores = trained().score(test)
+    scores = trained().score(described(test))
     assert scores[test[:, 1] == 0].max() < scores[test[:, 1] != 0].min()
-    assert (scores == trained().score(test)).all()
+    assert (scores == trained().score(described(test))).all()
 
 
 def test_only_failures():
     model = SpaceModel()
-    for row in points(np.random.default_rng(0), 20):
-        model.add("task", row, None)
-    assert np.isfinite(model.score(points(np.random.default_rng(1), 5))).all()
+    for one in described(points(np.random.default_rng(0), 20)):
+        model.add("task", one, None)
+    assert np.isfinite(model.score(described(points(np.random.default_rng(1), 5)))).all()
+
+
+def test_trees_of_an_earlier_run_are_where_a_model_begins():
+    rng = np.random.default_rng(4)
+    earlier, test = SpaceModel(), points(rng, 200)
+    train = points(rng, 60)
+    for one, s in zip(described(train), seconds(train), strict=True):
+        earlier.add("task", one, s)
+    begun = SpaceModel(base=earlier.booster())
+    assert correlation(begun.score(described(test)), -seconds(test)) > 0.9
+    other = points(rng, 40)  # a machine on which the first knob means nothing
+    for one, row in zip(described(other), other, strict=True):
+        begun.add("task", one, (1 + (row[1] == 2)) / row[2])
+    truth = (1 + (test[:, 1] == 2)) / test[:, 2]
+    assert correlation(begun.score(described(test)), -truth) > 0.8
+
+
+def test_nothing_measured_gives_no_trees():
+    assert SpaceModel().booster() is None

@@ -9,8 +9,10 @@ import pytest
 
 from hetero_tvm.machines import roofs
 from hetero_tvm.ops.add_norm import AddNorm
+from hetero_tvm.records.appending import append_line
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.store import VERIFIED, RecordStore, Site, append_line, new_record
+from hetero_tvm.records.record import VERIFIED, Site, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.cpu.rows.add_norm import AddNormSpace
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import comparison

@@ -1,11 +1,20 @@
 import pytest
 
 from hetero_tvm.records.candidates import candidate_key
+from hetero_tvm.search import points
 from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.search.proposer import PointProposer, StockProposer
 from tests.search.spaces import MACHINE, IdleKnob, ScaleSpace, SinglePoint, TinySpace, generic_matmul, task
 
 TARGET = MACHINE.codegen_target()
+
+
+@pytest.fixture(params=["ranked", "evolved"])
+def way(request, monkeypatch):
+    """Both ways to find points: all of them ranked, and evolution, which larger spaces get."""
+    if request.param == "evolved":
+        monkeypatch.setattr(points, "MOST", 1)
+    return request.param
 
 
 def proposer(space=None, seed=0):
@@ -33,26 +42,48 @@ def test_every_point_once():
     assert len(explore(proposer(SinglePoint()))) == 1
 
 
-def test_one_kernel_under_several_points_is_proposed_once():
+def test_evolution_repeats_no_point_and_misses_few(monkeypatch):
+    monkeypatch.setattr(points, "MOST", 1)
+    keys = explore(proposer())
+    assert len(keys) == len(set(keys)) >= 9
+    assert len(set(explore(proposer(TinySpace())))) >= 2
+
+
+def test_the_best_by_the_model_are_proposed():
+    """Of a space that is ranked as a whole nothing is left to chance but one point in eight."""
+    found = proposer()
+    found.learn(found.default(), seconds(found.default()))
+    repeats = [one["point"]["repeat"] for one in found.propose(3)]
+    assert repeats == [1, 1, 2]  # a third neighbour of the first two would say little
+
+
+def test_the_model_says_how_far_points_are_apart():
+    found = proposer()
+    far, near = ({"point": {"repeat": repeat, "pieces": 2}} for repeat in (8, 1))
+    assert found.predicted(far, near) == pytest.approx(8)
+    assert found.predicted(far, {"point": {"other": 1}}) is None
+
+
+def test_one_kernel_under_several_points_is_proposed_once(way):
     keys = explore(proposer(IdleKnob()))
-    assert len(keys) == len(set(keys)) == 10
-    assert sum('"repeat": 1' in key for key in keys) == 1
+    assert len(keys) == len(set(keys)) and (len(keys) == 10 or way == "evolved")
+    assert sum('"repeat": 1' in key for key in keys) <= 1
     known = proposer(IdleKnob())
     known.learn({"point": {"repeat": 1, "pieces": 4}}, 1e-3)
     assert not any('"repeat": 1' in key for key in explore(known))
 
 
-def test_the_same_seed_proposes_the_same():
+def test_the_same_seed_proposes_the_same(way):
     assert explore(proposer(seed=5)) == explore(proposer(seed=5))
 
 
-def test_good_points_early():
+def test_good_points_early(way):
     """The estimate says that little repetition is fast: such points are proposed first."""
     keys = explore(proposer(), most=5)
     assert sum('"repeat": 1' in key for key in keys[1:]) >= 2
 
 
-def test_known_points_are_not_proposed():
+def test_known_points_are_not_proposed(way):
     first = proposer()
     for pieces in (1, 2, 4):
         for repeat in (1, 2, 4):
@@ -65,7 +96,17 @@ def test_points_of_another_version_of_the_space_are_ignored():
     first = proposer()
     first.learn({"point": {"repeat": 3, "pieces": 1}}, 1e-3)
     first.learn({"point": {"other": 3}}, 1e-3)
-    assert len(explore(first)) == 12
+    keys = explore(first)
+    assert len(keys) == len(set(keys)) == 12
+
+
+def test_ctrl_c_while_candidates_are_ranked_is_one(monkeypatch):
+    def score(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SpaceModel, "score", score)
+    with pytest.raises(KeyboardInterrupt):
+        proposer().propose(4)
 
 
 @pytest.mark.parametrize("failed", [False, True])

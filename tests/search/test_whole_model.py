@@ -6,7 +6,8 @@ import pytest
 
 from hetero_tvm.records.choose import choose
 from hetero_tvm.records.combinations import Found, WholeModel
-from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, Site, new_record
+from hetero_tvm.records.record import TRIAL, VERIFIED, Site, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.whole_model import tune_whole_model

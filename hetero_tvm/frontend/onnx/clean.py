@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
-from onnx import checker, defs, helper, inliner, shape_inference, version_converter
+from onnx import TensorProto, checker, defs, helper, inliner, shape_inference, version_converter
 
 from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
 from hetero_tvm.frontend.onnx.check import (
     check_text,
     check_versions,
@@ -20,33 +22,46 @@ from hetero_tvm.frontend.onnx.check import (
     remove_dead_nodes,
     sort_nodes,
 )
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types, names_used, tensor_problem
+from hetero_tvm.frontend.onnx.constants import (
+    ONNX_DOMAINS,
+    ConstantPool,
+    Types,
+    names_used,
+    tensor_problem,
+)
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
 from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
 from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
 from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
-from hetero_tvm.frontend.onnx.widen import widen
+from hetero_tvm.frontend.onnx.widen import NARROW, widen
+from hetero_tvm.frontend.stored import StoredModel, is_stub, stub
+from hetero_tvm.host import mapped
 
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
 _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
 #: TVM has converters for these, but for another signature or only for a part of the operator.
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+#: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
+_DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization"})
 _MOST_ROUNDS = 64
+#: Elements of vectors whose values ONNX's inference may follow; and of a tensor whose size may be a range's.
+_MOST_PROPAGATED = 1 << 20
+_MOST_RANGED = 1 << 26
 
 _Inliner = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
 def clean(
-    source: onnx.ModelProto,
+    stored: StoredModel,
     supported: Collection[str],
     shapes: Mapping[str, Sequence[int]],
     *,
     batch: int | None = None,
     sequence: int | None = None,
-) -> onnx.ModelProto:
-    """Make a new model with fixed shapes that uses ``supported`` operators only; ``source`` stays as it is.
+) -> StoredModel:
+    """Make a new model with fixed shapes that uses ``supported`` operators only; ``stored`` stays as it is.
 
     ``shapes``, ``batch`` and ``sequence`` fix the inputs (see :func:`shapes.fix_input_shapes`).
 
@@ -54,13 +69,17 @@ def clean(
     ------
     ShapeError, UnsupportedOperatorError, ModelError : see the functions of the single steps.
     """
-    check_versions(source)
-    check_text(source.graph)
-    model, pool = _split(source)
+    limits = current_limits()
+    check_versions(stored.proto)
+    check_text(stored.proto.graph)
+    model, pool = _split(stored)
     graph = model.graph
     name_nodes(graph)
     sort_nodes(graph, pool)
-    expand_contrib(model, opset_of(model))
+    for node in graph.node:
+        if node.op_type in _DEFAULTS_NEEDED and node.domain in ONNX_DOMAINS:
+            _write_defaults(node, opset_of(model))
+    expand_contrib(model, opset_of(model), pool)
     if not model.functions:
         refuse_unknown(graph, opset_of(model), supported)
     fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)
@@ -76,8 +95,9 @@ def clean(
         corners = settle_old_forms(model.graph, opset_of(model))
         model = _convert_opset(model, pool)
         restore_corners(model.graph, corners)
+    _check_narrow_outputs(model, pool)
     widen(model, pool)
-    inferred = _simplify(model, pool, supported)
+    inferred = _simplify(model, pool, supported, limits)
     refuse_unsupported(model.graph, opset_of(model), supported)
     return _join(model, pool, inferred)
 
@@ -85,9 +105,9 @@ def clean(
 # ---- apart and together again --------------------------------------------------------------
 
 
-def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
+def _split(stored: StoredModel) -> tuple[onnx.ModelProto, ConstantPool]:
     """Copy the model without its initializers; gives the copy and the initializers (not copied)."""
-    pool = ConstantPool()
+    pool, source = ConstantPool(), stored.proto
     if source.graph.sparse_initializer:
         raise ModelError(
             "The model stores sparse initializers, which are not supported.",
@@ -95,10 +115,12 @@ def _split(source: onnx.ModelProto) -> tuple[onnx.ModelProto, ConstantPool]:
         )
     problems = []
     for tensor in source.graph.initializer:
-        problem = tensor_problem(tensor)
+        problem = None if is_stub(tensor) else tensor_problem(tensor)
         if problem or not tensor.name or tensor.name in pool:
             problem = problem or ("its name is used twice" if tensor.name else "it has no name")
             problems.append(f"{tensor.name or '(unnamed)'}: {problem}")
+        elif is_stub(tensor):
+            pool.add_array(tensor.name, stored.arrays[tensor.name])
         else:
             pool.add_tensor(tensor)
     if problems:
@@ -144,7 +166,7 @@ def _without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: Cons
     return model
 
 
-def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto) -> onnx.ModelProto:
+def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto) -> StoredModel:
     """Put the constants that are used, and the inferred types, into the model."""
     graph = model.graph
     remaining = {name for node in graph.node for name in node.output}
@@ -153,8 +175,14 @@ def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto)
     for value in graph.output:
         value.CopyFrom(types[value.name])
     used = names_used(graph)
-    graph.initializer.extend(pool.tensor(name) for name in pool if name in used)
-    return model
+    arrays = {}
+    for name in pool:
+        if name in used and pool.nbytes(name) >= mapped.LARGE and pool.type_of(name)[0] != TensorProto.STRING:
+            arrays[name] = pool.array(name)
+            graph.initializer.append(stub(name, *pool.type_of(name)))
+        elif name in used:
+            graph.initializer.append(pool.tensor(name))
+    return StoredModel(model, arrays)
 
 
 # ---- steps ---------------------------------------------------------------------------------
@@ -166,6 +194,31 @@ def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
         checker.check_model(_with_constants(model, pool))
     except Exception as error:  # the checker raises its own type and, for bad text, others
         raise ModelError(f"The model is not valid ONNX: {_first_lines(error)}") from error
+
+
+def _check_narrow_outputs(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Refuse outputs said to have 16 bits that are made in another type: widening would convert them.
+
+    Other contradictions show when types are inferred; after widening these are none any more.
+    """
+    declared = {v.name: v.type.tensor_type.elem_type for v in model.graph.output}
+    if not any(element in NARROW for element in declared.values()):
+        return
+    light = _with_constants(model, pool)
+    for value in light.graph.output:
+        value.ClearField("type")
+    inferred = shape_inference.infer_shapes(light)
+    made = {
+        v.name: v.type.tensor_type.elem_type for v in (*inferred.graph.output, *inferred.graph.value_info)
+    }
+    names = onnx.TensorProto.DataType.Name
+    problems = [
+        f"output {name!r} is said to be {names(element)}, but made as {names(made[name])}"
+        for name, element in declared.items()
+        if element in NARROW and made.get(name, 0) not in (0, element)
+    ]
+    if problems:
+        raise ModelError("The model's shapes or types contradict each other.", problems=shortened(problems))
 
 
 def _inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
@@ -197,11 +250,14 @@ def _convert_opset(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProt
     )
 
 
-def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[str]) -> onnx.GraphProto:
+def _simplify(
+    model: onnx.ModelProto, pool: ConstantPool, supported: Collection[str], limits: Limits
+) -> onnx.GraphProto:
     """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
-    folder = Folder(pool, {o.domain: o.version for o in model.opset_import})
+    folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits)
     for _ in range(_MOST_ROUNDS):
-        inferred = _infer(model, pool)
+        check_size(model, limits, "written_nodes")
+        inferred = _infer(model, pool, limits)
         inlined = _inline_bodies(model, inferred, pool, supported)
         if inlined is not None:
             model.graph.CopyFrom(inlined.graph)
@@ -214,26 +270,42 @@ def _simplify(model: onnx.ModelProto, pool: ConstantPool, supported: Collection[
             break
     refuse_shapeless(model.graph)
     merge_identities(model.graph)
-    inferred = _infer(model, pool)
+    inferred = _infer(model, pool, limits)
     refuse_types(model.graph, _types(inferred.graph), pool)
     return inferred.graph
 
 
-def _infer(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+def _infer(model: onnx.ModelProto, pool: ConstantPool, limits: Limits) -> onnx.ModelProto:
     """Infer all types afresh: what the file says of its inner values may be stale."""
     light = _with_constants(model, pool)
     for value in light.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        return shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
-    except Exception:  # its propagation of values takes some valid graphs (a sum of shape values) for broken
-        pass
-    try:
-        return shape_inference.infer_shapes(light, strict_mode=True)
+        inferred = shape_inference.infer_shapes(light, strict_mode=True)
     except Exception as error:
         raise ModelError(
             f"The model's shapes or types contradict each other: {_first_lines(error)}"
         ) from error
+    check_values(inferred.graph, limits)
+    if not _may_propagate(inferred.graph):
+        return inferred
+    try:
+        return shape_inference.infer_shapes(light, strict_mode=True, data_prop=True)
+    except Exception:  # its propagation of values takes some valid graphs (a sum of shape values) for broken
+        return inferred
+
+
+def _may_propagate(graph: onnx.GraphProto) -> bool:
+    """Whether ONNX may follow the values of vectors: it keeps each element, of inputs and floats too."""
+    vectors = largest = 0
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if len(dims) <= 1:
+            vectors += math.prod(dims)
+        largest = max(largest, math.prod(dims))
+    # The length of a range may be any product of extents.
+    ranges = any(node.op_type == "Range" for node in graph.node)
+    return vectors <= _MOST_PROPAGATED and not (ranges and largest > _MOST_RANGED)
 
 
 def _types(graph: onnx.GraphProto) -> Types:

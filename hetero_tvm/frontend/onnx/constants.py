@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.host import mapped
 
 #: Names of the default operator set.
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -48,7 +49,7 @@ class ConstantPool:
     def add_array(self, name: str, array: np.ndarray) -> None:
         """Add or replace a constant as an array."""
         self._tensors.pop(name, None)
-        self._arrays[name] = np.asarray(array)
+        self._arrays[name] = mapped.mapped(np.asarray(array))
 
     def array(self, name: str) -> np.ndarray:
         """Values of a constant."""

@@ -18,7 +18,8 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx import contrib_attention as attention
-from hetero_tvm.frontend.onnx.body import Body
+from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.constants import ConstantPool
 from hetero_tvm.frontend.onnx.fold import tensor_type
 
 DOMAIN = "com.microsoft"
@@ -136,6 +137,61 @@ def _group_norm(b: Body) -> None:
     b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
 
 
+def _fused_matmul(b: Body) -> None:
+    """FusedMatMul: a product with turned operands and a factor."""
+    turned = [bool(b.attributes.get(f"trans{side}", 0)) for side in "AB"]
+    if any(b.attributes.get(f"transBatch{side}", 0) for side in "AB"):
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (FusedMatMul) has transBatchA or transBatchB, which is not supported.",
+            hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
+        )
+    operands = []
+    for index, turn in enumerate(turned):
+        x, shape = b.input(index), b.shape(b.input(index))
+        if turn:
+            if shape is None:
+                raise UnsupportedOperatorError(
+                    f"Node {b.node.name!r} (FusedMatMul) turns an operand of unknown rank.",
+                    hint="Let ONNX infer the shapes of the file first (onnx.shape_inference).",
+                )
+            order = list(range(len(shape)))
+            order[-2:] = reversed(order[-2:])
+            x = b.op("Transpose", x, perm=order)
+        operands.append(x)
+    y, factor = b.op("MatMul", *operands), float(b.attributes.get("alpha", 1.0))
+    b.end(0, y if factor == 1.0 else b.op("Mul", y, b.const(factor)))
+
+
+def _activated(b: Body, y: str) -> str:
+    """``y`` behind the activation that a fused operator names."""
+    kind = as_text(b.attributes.get("activation", ""))
+    given = [float(value) for value in b.attributes.get("activation_params", [])]
+    if not kind:
+        return y
+    if kind in ("Relu", "Tanh", "Sigmoid"):
+        return b.op(kind, y)
+    if kind == "LeakyRelu":
+        return b.op(kind, y, alpha=(given or [float(b.attributes.get("activation_alpha", 0.01))])[0])
+    if kind == "Clip" and len(given) == 2:
+        return b.op("Min", b.op("Max", y, b.const(given[0])), b.const(given[1]))
+    if kind == "HardSigmoid" and len(given) == 2:
+        return b.op(kind, y, alpha=given[0], beta=given[1])
+    raise UnsupportedOperatorError(
+        f"Node {b.node.name!r} ({b.node.op_type}) has the activation {kind}, which is not supported.",
+        hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
+    )
+
+
+def _fused_layer(b: Body) -> None:
+    """FusedConv and FusedGemm: the plain operator, what FusedConv adds, and an activation."""
+    kind = b.node.op_type.removeprefix("Fused")
+    own = {key: value for key, value in b.attributes.items() if not key.startswith("activation")}
+    y = b.op(kind, *[b.input(n) for n in range(3) if b.input(n)], **own)
+    if kind == "Conv" and b.input(3):
+        y = b.op("Add", y, b.input(3))
+    b.end(0, _activated(b, y))
+
+
 EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SkipLayerNormalization"): lambda b: _skip_norm(b, centered=True),
     (DOMAIN, "SkipSimplifiedLayerNormalization"): lambda b: _skip_norm(b, centered=False),
@@ -144,6 +200,9 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "BiasGelu"): _gelu,
     (DOMAIN, "FastGelu"): _fast_gelu,
     (DOMAIN, "QuickGelu"): _quick_gelu,
+    (DOMAIN, "FusedMatMul"): _fused_matmul,
+    (DOMAIN, "FusedConv"): _fused_layer,
+    (DOMAIN, "FusedGemm"): _fused_layer,
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
@@ -170,8 +229,10 @@ def _known_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
     return known
 
 
-def expand_contrib(model: onnx.ModelProto, opset: int) -> None:
+def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> None:
     """Replace every node that has an entry in ``EXPANSIONS`` by plain ones, in place.
+
+    ``pool`` holds the constants, whose shapes some expansions need.
 
     Raises
     ------
@@ -179,7 +240,7 @@ def expand_contrib(model: onnx.ModelProto, opset: int) -> None:
     """
     if not any((node.domain, node.op_type) in EXPANSIONS for node in model.graph.node):
         return
-    known = _known_shapes(model.graph)
+    known = _known_shapes(model.graph) | {name: pool.type_of(name)[1] for name in pool}
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         expansion = EXPANSIONS.get((node.domain, node.op_type))

@@ -6,16 +6,15 @@ A new one is one function and one entry in ``CONVERTERS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.frontend.onnx.body import as_text
+from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
+from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
 from hetero_tvm.host.tvm import Expr, relax, tvm
-
-Inputs = Sequence["Expr | None"]
-"""Inputs of a node in order; None for those that are left out."""
 
 
 def _gather(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
@@ -34,15 +33,18 @@ def _gather(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
 
 
 def _clip(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """Relax's minimum and maximum, for constant bounds; TVM's opaque kernels also test bounds for NaN."""
-    x, bounds = inputs[0], inputs[1:3]
-    known = (b is None or (isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1) for b in bounds)
-    if not all(known):
-        return None
-    dtype = str(x.ty.dtype)
-    for bound, limit in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=False):
-        if bound is not None:
+    """Relax's maximum and minimum; TVM's opaque kernels also test bounds for NaN.
+
+    NaN of the second operand survives, that of a constant's neighbour in any case.
+    """
+    x, dtype = inputs[0], str(inputs[0].ty.dtype)
+    for bound, limit in zip(inputs[1:3], (relax.op.maximum, relax.op.minimum), strict=False):
+        if isinstance(bound, tvm.ir.GenericConst):
+            if bound.value.numpy().size != 1:
+                return None
             x = limit(x, relax.const(bound.value.numpy().reshape(()), dtype))
+        elif bound is not None:
+            x = limit(bound, x)
     return x
 
 
@@ -99,21 +101,15 @@ def _gather_nd(inputs: Inputs, attrs: dict[str, Any]) -> None:
 def _pairwise(step: Callable[[Expr, Expr], Expr]) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
     """Converter of a Max or Min of several tensors; TVM's stacks broadcast copies and reduces them.
 
-    A step gives NaN of its second operand alone (``codegen/extremes.py``), unless the second is a number.
+    A step keeps NaN of both operands on every target.
     """
 
     def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         if len(inputs) < 2:
             return None
         result = inputs[0]
-        floats = "float" in str(result.ty.dtype)
         for value in inputs[1:]:
-            first, second = result, value
-            if isinstance(second, tvm.ir.GenericConst) and second.value.numpy().size > 1:
-                first, second = second, first
-            result = step(first, second)
-            if floats and not any(isinstance(x, tvm.ir.GenericConst) for x in (first, second)):
-                result = relax.op.where(relax.op.isnan(first), first, result)
+            result = step(result, value)
         return result
 
     return convert
@@ -194,10 +190,36 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.where(moves, relax.op.add(rest, b), rest)
 
 
-def explicit_padding(x: Expr, attrs: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a convolution with ``auto_pad`` as numbers; TVM pads the input with an opaque kernel."""
+def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """The greatest, or least, values, among which NaN counts as infinity; no sort knows an order of NaN.
+
+    Any order is asked for: in order is one.  TVM's converter refuses the attribute.
+    """
+    x, k = inputs[0], inputs[1] if len(inputs) > 1 else None
+    if not isinstance(k, tvm.ir.GenericConst):
+        return None
+    count, axis, largest = int(k.value.numpy().item()), attrs.get("axis", -1), bool(attrs.get("largest", 1))
+    if not is_float(x):
+        return None if attrs.get("sorted", 1) else relax.op.topk(x, count, axis, "both", largest, "int64")
+    ordered = relax.op.where(relax.op.isnan(x), relax.const(np.inf, str(x.ty.dtype)), x)
+    places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
+    return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
+
+
+WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
+"""Operators whose windows :func:`explicit_padding` places."""
+
+
+def explicit_padding(x: Expr, weight: Expr | None, attrs: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of windows with ``auto_pad`` as numbers.
+
+    TVM pads the input of a convolution with an opaque kernel, moves the windows of a pool that are smaller
+    than their stride, and rounds down for ``SAME_LOWER``.  Files may leave ``kernel_shape`` to the weight.
+    """
     mode = as_text(attrs.get("auto_pad", "NOTSET"))
-    shape = static_shape(x)
+    shape, taps = static_shape(x), static_shape(weight) if weight is not None else None
+    if "kernel_shape" not in attrs and taps is not None:
+        attrs = {**attrs, "kernel_shape": list(taps[2:])}
     if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None:
         return attrs
     kernel, spatial = attrs["kernel_shape"], shape[2:]
@@ -212,9 +234,67 @@ def explicit_padding(x: Expr, attrs: dict[str, Any]) -> dict[str, Any]:
     return {**attrs, "auto_pad": b"NOTSET", "pads": [*before, *after]}
 
 
+def _scatter_elements(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Scatter into the part of the data that the indices span; TVM's takes them for as wide as the data."""
+    _checked_indices(inputs, attrs)
+    data, indices, updates = inputs[0], inputs[1], inputs[2]
+    shape, given = static_shape(data), static_shape(indices)
+    if shape is None or given is None:
+        return None
+    axis = attrs.get("axis", 0) % len(shape)
+    short = [n for n in range(len(shape)) if n != axis and given[n] < shape[n]]
+    if not short:
+        return None
+    if 0 in given:
+        return data
+    reduction = as_text(attrs.get("reduction", "none"))
+    part = relax.op.strided_slice(data, short, [0] * len(short), [given[n] for n in short])
+    reduction = "update" if reduction == "none" else reduction
+    result = relax.op.scatter_elements(part, indices, updates, axis=axis, reduction=reduction)
+    for n in reversed(short):  # what lies behind the part along one axis after the other
+        begin = [given[n] if m == n else 0 for m in short]
+        end = [given[m] if m < n else shape[m] for m in short]
+        result = relax.op.concat([result, relax.op.strided_slice(data, short, begin, end)], axis=n)
+    return result
+
+
+def _compress(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Selection by a constant condition: a lookup of the elements that it names."""
+    x, condition = inputs[0], inputs[1]
+    if not isinstance(condition, tvm.ir.GenericConst):
+        return None
+    places = relax.const(np.flatnonzero(condition.value.numpy()).astype("int64"))
+    if "axis" not in attrs:
+        return relax.op.take(relax.op.reshape(x, [-1]), places, axis=0, mode="wrap")
+    return relax.op.take(x, places, axis=attrs["axis"], mode="wrap")
+
+
+def _one_hot(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Comparison of indices with 0, 1, ...; TVM's converter wants whole numbers of one type everywhere."""
+    indices, depth, values = inputs[:3]
+    shape = static_shape(indices)
+    if shape is None or not isinstance(depth, tvm.ir.GenericConst):
+        return None
+    count, rank = int(depth.value.numpy().reshape(-1)[0]), len(shape)
+    axis = attrs.get("axis", -1) % (rank + 1)
+    whole = relax.op.astype(indices, "int64")
+    whole = relax.op.where(
+        relax.op.less(whole, relax.const(0, "int64")), relax.op.add(whole, relax.const(count, "int64")), whole
+    )
+    places = np.arange(count).reshape([count if n == axis else 1 for n in range(rank + 1)])
+    hot = relax.op.equal(relax.op.expand_dims(whole, axis), relax.const(places, "int64"))
+    if isinstance(values, tvm.ir.GenericConst):
+        off, on = (relax.const(value, str(values.ty.dtype)) for value in values.value.numpy())
+    else:
+        off, on = (relax.op.take(values, relax.const(n, "int64"), axis=0) for n in (0, 1))
+    return relax.op.where(hot, on, off)
+
+
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
+    **ARITHMETIC,
     "BitShift": _bit_shift,
     "Clip": _clip,
+    "Compress": _compress,
     "Einsum": _einsum,
     "Gather": _gather,
     "GatherElements": _checked_indices,
@@ -223,24 +303,11 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Max": _pairwise(relax.op.maximum),
     "Min": _pairwise(relax.op.minimum),
     "Mod": _mod,
+    "OneHot": _one_hot,
     "Pad": _pad,
-    "Scatter": _checked_indices,
-    "ScatterElements": _checked_indices,
+    "Scatter": _scatter_elements,
+    "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
+    "TopK": _top_k,
 }
 """Operator -> our converter."""
-
-
-def static_shape(value: Expr) -> tuple[int, ...] | None:
-    """Dimensions of a tensor as numbers, or None when one is unknown."""
-    ty = getattr(value, "ty", None)
-    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-        return None
-    return fixed_extents(ty.shape.values)
-
-
-def fixed_extents(values: Iterable[Any] | None) -> tuple[int, ...] | None:
-    """Values of a Relax shape as numbers; None when there are none, or when one is symbolic."""
-    if values is None or not all(isinstance(dim, int | tvm.tirx.IntImm) for dim in values):
-        return None
-    return tuple(int(dim) for dim in values)

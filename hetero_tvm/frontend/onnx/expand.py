@@ -14,12 +14,18 @@ from hetero_tvm.frontend.onnx.cells import CELLS
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types
 from hetero_tvm.frontend.onnx.recurrent import recurrent
-from hetero_tvm.frontend.onnx.transforms import col2im, dft
+from hetero_tvm.frontend.onnx.transforms import col2im, dft, reverse_sequence, stft
 
 Expansion = Callable[[onnx.NodeProto, int, Types, ConstantPool], "list[onnx.NodeProto] | None"]
 """Writes a node out (node, opset, types, constants -> nodes), or gives None while shapes are missing."""
 
-SHAPED: dict[str, Expansion] = {**dict.fromkeys(CELLS, recurrent), "DFT": dft, "Col2Im": col2im}
+SHAPED: dict[str, Expansion] = {
+    **dict.fromkeys(CELLS, recurrent),
+    "Col2Im": col2im,
+    "DFT": dft,
+    "ReverseSequence": reverse_sequence,
+    "STFT": stft,
+}
 
 
 def expand_shaped(graph: onnx.GraphProto, types: Types, pool: ConstantPool, opset: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.limits import Limits, beyond
 from hetero_tvm.frontend.onnx.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
@@ -32,13 +34,27 @@ _KEEP = frozenset({
 
 # A constant may grow up to here (an Expand of a scalar); beyond, results stay near their operands.
 _GROWN_BYTES = 64 << 20
-_GROWN_TOTAL = 512 << 20
+# All that is computed, beside the bound of `limits.py`: weights are cast, transposed and reshaped on the way.
+_WEIGHTS_AGAIN = 8
 _LARGEST_RESULT = 1 << 30
 _GROWTH = 4
 # Without inferred shapes only results of operands this small are computed: a product of two
 # broadcast operands then still stays small.
 _BLIND_BYTES = 4096
+# ONNX's evaluator goes through these element by element in Python (some 30 microseconds each), or computes
+# far more than it returns: elements of operands and results that may be spent on them in all.
+_SLOW_ELEMENTS = 1 << 18
 # fmt: off
+_SLOW = frozenset({
+    "Resize", "Upsample", "Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "DeformConv", "MaxPool",
+    "AveragePool", "LpPool", "MaxUnpool", "GridSample", "AffineGrid", "RoiAlign", "MaxRoiPool", "LRN",
+    "NonMaxSuppression", "Col2Im", "DFT", "STFT", "TfIdfVectorizer", "StringNormalizer",
+    "GatherND", "ScatterND", "ScatterElements", "Scatter", "GatherElements", "ReverseSequence", "Det",
+    "RNN", "GRU", "LSTM", "CenterCropPad", "ImageDecoder", "MelWeightMatrix", "Loop", "NonZero", "Unique",
+    "TopK", "OneHot",
+})
+# Multiply-adds that may be spent on one product.
+_PRODUCTS = dict.fromkeys(("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul"), 1 << 36) | {"Einsum": 1 << 32}
 _BLIND_GROWERS = frozenset({
     "Range", "ConstantOfShape", "Expand", "Tile", "Pad", "Resize", "Upsample", "OneHot", "EyeLike",
     "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", "CenterCropPad", "Col2Im",
@@ -50,10 +66,13 @@ _BLIND_GROWERS = frozenset({
 class Folder:
     """Folding of one graph in place; constants go to and come from ``pool``."""
 
-    def __init__(self, pool: ConstantPool, opsets: Mapping[str, int]):
+    def __init__(self, pool: ConstantPool, opsets: Mapping[str, int], limits: Limits | None = None):
         self.pool = pool
         self.opsets = dict(opsets)
-        self._grown = 0
+        self.limits = limits or Limits()
+        self._staying: set[str] = set()
+        self._slow_left = _SLOW_ELEMENTS
+        self._bytes_left = self.limits.folded_bytes + _WEIGHTS_AGAIN * sum(pool.nbytes(name) for name in pool)
         self._alias: dict[str, str] = {}
 
     def run(self, graph: onnx.GraphProto, types: Types) -> int:
@@ -282,12 +301,31 @@ class Folder:
                 return operands <= _BLIND_BYTES and node.op_type not in _BLIND_GROWERS
             item = 8 if element == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(element).itemsize
             total += int(np.prod(dims, dtype=np.float64)) * item
-        if total <= _GROWTH * operands:
-            return total <= _LARGEST_RESULT
-        if total > _GROWN_BYTES or self._grown + total > _GROWN_TOTAL:
+        key = next(filter(None, node.output), "")
+        if key in self._staying:
+            return False  # decided in an earlier round, and counted
+        if not self._quick(node, inputs):
+            self._staying.add(key)
             return False
-        self._grown += total
+        # What stays in the graph counts too: TVM makes constants of some of it.
+        self._bytes_left -= total
+        if self._bytes_left < 0:
+            text = f"Node {node.name!r} ({node.op_type}) and those before compute too many bytes of constants"
+            raise beyond("folded_bytes", text, self.limits)
+        if total > (_LARGEST_RESULT if total <= _GROWTH * operands else _GROWN_BYTES):
+            self._staying.add(key)
+            return False
         return True
+
+    def _quick(self, node: onnx.NodeProto, inputs: list[str]) -> bool:
+        """Whether there is time to compute a node, whose results have known shapes."""
+        shapes = [self.pool.type_of(name)[1] for name in inputs]
+        results = sum(math.prod(self._types[name][1]) for name in node.output if name)
+        if node.op_type in _SLOW:
+            self._slow_left -= results + sum(math.prod(shape) for shape in shapes)
+            return self._slow_left >= 0
+        longest = max((dim for shape in shapes for dim in shape), default=1)
+        return results * longest <= _PRODUCTS.get(node.op_type, math.inf)
 
 
 def tensor_type(proto: onnx.TypeProto.Tensor) -> Type:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -20,7 +21,7 @@ from hetero_tvm.frontend.onnx.resize import resize
 _NO_KERNELS = frozenset(
     number
     for name, number in TensorProto.DataType.items()
-    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX"))
+    if name.startswith(("FLOAT8", "FLOAT4", "FLOAT6", "INT4", "UINT4", "INT2", "UINT2", "COMPLEX", "STRING"))
 )
 """Types whose casts and products TVM gets wrong, or breaks on."""
 
@@ -51,7 +52,7 @@ def refuse_types(graph: onnx.GraphProto, types: Types, pool: ConstantPool) -> No
             problems.append(f"tensor {name!r} is {TensorProto.DataType.Name(element).lower()}")
     if problems:
         raise UnsupportedOperatorError(
-            "The model computes with numbers of 8 bits or less, or complex ones, which no kernel takes.",
+            "The model computes with numbers of 8 bits or less, complex ones or strings: no kernel does.",
             problems=shortened(problems),
             hint="Export the model in float32, float16 or bfloat16, or quantised to int8 or uint8.",
         )
@@ -102,6 +103,9 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
         elif node.op_type == "Hardmax":
             nodes += _flattened(node, int(attributes.get("axis", 1)), opset)
             continue
+        elif node.op_type == "PRelu" and opset < 7:
+            nodes += _by_channel(node, opset)
+            continue
         nodes.append(node)
     if len(nodes) > len(graph.node):
         set_nodes(graph, nodes)
@@ -126,6 +130,21 @@ def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodePro
     b = Body(node, opset)
     shape = b.op("Shape", node.input[0])
     flat = b.op("Hardmax", b.op("Flatten", node.input[0], axis=axis), axis=1)
+    b.op("Reshape", flat, shape, output=node.output[0])
+    return b.nodes
+
+
+def _by_channel(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
+    """A PRelu from before opset 7, when slopes were of channels and nothing was broadcast to another rank."""
+    b = Body(node, opset)
+
+    def reshaped(x: str, extents: list[int]) -> str:
+        if opset < 5:
+            return b.op("Reshape", x, shape=extents)
+        return b.op("Reshape", x, b.const(extents, "int64"))
+
+    shape = b.op("Shape", node.input[0])
+    flat = b.op("PRelu", reshaped(node.input[0], [0, 0, -1]), reshaped(node.input[1], [-1, 1]))
     b.op("Reshape", flat, shape, output=node.output[0])
     return b.nodes
 
@@ -175,11 +194,26 @@ def _dropout(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool)
     )
 
 
-def _roi_align(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Refusal of mode max: ONNX takes the largest weighted corner, TVM the largest interpolated value."""
-    mode = next((as_text(a.s) for a in node.attribute if a.name == "mode"), "avg")
+def _roi_align(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Boxes in the image's own pixels: TVM moves them by half a pixel before it scales them.
+
+    Mode max is refused: ONNX takes the largest weighted corner, TVM the largest interpolated value.
+    """
+    b = Body(node, opset)
+    mode = as_text(b.attributes.get("mode", "avg"))
     if mode != "avg":
         raise _refusal(node, f"mode={mode}", "Export the model with mode avg.")
+    scale = float(b.attributes.get("spatial_scale", 1.0))
+    usual = "half_pixel" if opset >= 16 else "output_half_pixel"
+    half = as_text(b.attributes.get("coordinate_transformation_mode", usual)) == "half_pixel"
+    if scale == 1.0 or not half or pool.shape(b.input(1), types) is None:
+        return None
+    boxes = b.op("Mul", b.input(1), b.const(scale, pool.dtype(b.input(1), types)))
+    attributes = {**b.attributes, "spatial_scale": 1.0}
+    b.op("RoiAlign", b.input(0), boxes, b.input(2), output=b.wants(0), **attributes)
+    return b.nodes
 
 
 def _sequence_step(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
@@ -209,13 +243,171 @@ def _space_to_depth(
     return b.nodes
 
 
+def _lp_normalization(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Rows by their norm; those of norm 0 stay 0.  TVM has no converter."""
+    b = Body(node, opset)
+    x, axis, p = b.input(0), int(b.attributes.get("axis", -1)), int(b.attributes.get("p", 2))
+    kind = {1: "ReduceL1", 2: "ReduceL2"}.get(p)
+    if kind is None:
+        raise _refusal(node, f"p={p}")
+    if pool.shape(x, types) is None:
+        return None
+    dtype = pool.dtype(x, types)
+    norm = b.reduce(kind, x, [axis], 1, axes_as_input=18)
+    empty = b.op("Equal", norm, b.const(0, dtype))
+    b.end(0, b.op("Div", x, b.op("Where", empty, b.const(1, dtype), norm)))
+    return b.nodes
+
+
+def _conv_transpose(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Padding of a transposed convolution that states its result's extents, which TVM does not read."""
+    b = Body(node, opset)
+    wanted = [int(extent) for extent in b.attributes.get("output_shape", [])]
+    shape, taps = (pool.shape(name, types) for name in node.input[:2])
+    if not wanted or shape is None or taps is None:
+        return None
+    axes = len(shape) - 2
+    strides, dilations = (list(b.attributes.get(n, [1] * axes)) for n in ("strides", "dilations"))
+    extra = list(b.attributes.get("output_padding", [0] * axes))
+    before, after = [], []
+    for n in range(axes):
+        whole = strides[n] * (shape[2 + n] - 1) + extra[n] + dilations[n] * (taps[2 + n] - 1) + 1
+        total = whole - wanted[len(wanted) - axes + n]
+        extra[n] += max(0, -total)
+        less, more = max(0, total) // 2, max(0, total) - max(0, total) // 2
+        upper = as_text(b.attributes.get("auto_pad", "NOTSET")) == "SAME_UPPER"
+        before.append(less if upper else more)
+        after.append(more if upper else less)
+    kept = {k: v for k, v in b.attributes.items() if k not in ("auto_pad", "output_shape")}
+    placed = {"pads": [*before, *after], "output_padding": extra}
+    b.op("ConvTranspose", *node.input, output=b.wants(0), **{**kept, **placed})
+    return b.nodes
+
+
+def _eye_like(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """A constant, of the type that is asked for; TVM knows that of the operand alone."""
+    b = Body(node, opset)
+    shape = pool.shape(node.input[0], types)
+    if shape is None:
+        return None
+    element = b.attributes.get("dtype")
+    dtype = helper.tensor_dtype_to_np_dtype(element).name if element else pool.dtype(node.input[0], types)
+    b.end(0, b.const(np.eye(*shape, k=int(b.attributes.get("k", 0))), dtype))
+    return b.nodes
+
+
+def _layer_normalization(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """A norm of float64 in plain operators: TVM has none."""
+    b = Body(node, opset)
+    x, shape = node.input[0], pool.shape(node.input[0], types)
+    if shape is None or pool.dtype(x, types) != "float64" or any(node.output[1:]):
+        return None
+    axes = tuple(range(int(b.attributes.get("axis", -1)) % len(shape), len(shape)))
+    centered = b.op("Sub", x, b.mean(x, axes))
+    variance = b.mean(b.op("Mul", centered, centered), axes)
+    epsilon = b.const(float(b.attributes.get("epsilon", 1e-5)), "float64")
+    y = b.op("Div", centered, b.op("Sqrt", b.op("Add", variance, epsilon)))
+    y = b.op("Mul", y, b.input(1))
+    b.end(0, b.op("Add", y, b.input(2)) if b.input(2) else y)
+    return b.nodes
+
+
+def _lrn(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Division by a power of the mean square of neighbouring channels, of any rank, type and even size."""
+    b = Body(node, opset)
+    x, shape = node.input[0], pool.shape(node.input[0], types)
+    if shape is None:
+        return None
+    dtype, size = pool.dtype(x, types), int(b.attributes["size"])
+    rows = b.const([shape[0], 1, shape[1], -1], "int64")
+    squares = b.op("Reshape", b.op("Mul", x, x), rows)
+    pads = [(size - 1) // 2, 0, size // 2, 0]
+    window = {"kernel_shape": [size, 1], "pads": pads, "count_include_pad": 1}
+    mean = b.op("Reshape", b.op("AveragePool", squares, **window), b.const(shape, "int64"))
+    scaled = b.op("Mul", mean, b.const(float(b.attributes.get("alpha", 1e-4)), dtype))
+    base = b.op("Add", scaled, b.const(float(b.attributes.get("bias", 1.0)), dtype))
+    power = b.op("Pow", base, b.const(float(b.attributes.get("beta", 0.75)), dtype))
+    b.end(0, b.op("Div", x, power))
+    return b.nodes
+
+
+def _lp_pool(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Windows that end outside (``ceil_mode``) padded to their whole size: TVM divides by what is inside."""
+    b = Body(node, opset)
+    shape, result = (pool.shape(name, types) for name in (node.input[0], node.output[0]))
+    if not b.attributes.get("ceil_mode", 0) or shape is None or result is None:
+        return None
+    kernel = list(b.attributes["kernel_shape"])
+    strides, dilations = (list(b.attributes.get(n, [1] * len(kernel))) for n in ("strides", "dilations"))
+    before = list(b.attributes.get("pads", [0] * 2 * len(kernel)))[: len(kernel)]
+    after = [
+        max(0, (count - 1) * stride + dilation * (taps - 1) + 1 - extent - first)
+        for count, stride, dilation, taps, extent, first in zip(
+            result[2:], strides, dilations, kernel, shape[2:], before, strict=True
+        )
+    ]
+    attributes = {k: v for k, v in b.attributes.items() if k not in ("ceil_mode", "auto_pad")}
+    b.op("LpPool", node.input[0], output=b.wants(0), **{**attributes, "pads": [*before, *after]})
+    return b.nodes
+
+
+def _mean_variance_normalization(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Deviation from the mean by its root mean square; TVM's variance loses its digits, and is float32."""
+    b = Body(node, opset)
+    x, axes = b.input(0), tuple(int(axis) for axis in b.attributes.get("axes", (0, 2, 3)))
+    if pool.shape(x, types) is None:
+        return None
+    centered = b.op("Sub", x, b.mean(x, axes))
+    deviation = b.op("Sqrt", b.mean(b.op("Mul", centered, centered), axes))
+    b.end(0, b.op("Div", centered, b.op("Add", deviation, b.const(1e-9, pool.dtype(x, types)))))
+    return b.nodes
+
+
+def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Parts without elements as constants; TVM refuses to cut twice at one place."""
+    b = Body(node, opset)
+    sizes, shape = b.input(1), pool.shape(node.input[0], types)
+    if not sizes or sizes not in pool or shape is None or 0 in shape:
+        return None
+    extents = [int(extent) for extent in pool.array(sizes)]
+    if all(extents):
+        return None
+    axis = int(b.attributes.get("axis", 0)) % len(shape)
+    empty = [0 if n == axis else extent for n, extent in enumerate(shape)]
+    parts = iter(b.split(node.input[0], axis, [extent for extent in extents if extent]))
+    dtype = pool.dtype(node.input[0], types)
+    for index, extent in enumerate(extents):
+        b.end(index, next(parts) if extent else b.const(np.zeros(empty), dtype))
+    return b.nodes
+
+
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
+    "ConvTranspose": _conv_transpose,
     "Dropout": _dropout,
+    "EyeLike": _eye_like,
+    "LayerNormalization": _layer_normalization,
+    "LRN": _lrn,
+    "LpNormalization": _lp_normalization,
+    "LpPool": _lp_pool,
+    "MeanVarianceNormalization": _mean_variance_normalization,
     "Resize": resize,
     "RoiAlign": _roi_align,
     "SequenceErase": _sequence_step,
     "SequenceInsert": _sequence_step,
     "SpaceToDepth": _space_to_depth,
+    "Split": _split,
 }
 """Operator -> function that writes a form out, refuses it, or gives None for one that TVM has right."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,20 @@ import onnx
 from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
+from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.clean import clean
-from hetero_tvm.frontend.onnx.converters import fixed_extents
-from hetero_tvm.frontend.onnx.load import load_onnx, tensors
+from hetero_tvm.frontend.onnx.load import load_stored, tensors
+from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
+from hetero_tvm.frontend.stored import StoredModel, detached
+from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import IRModule, relax
 
 
 def import_onnx(
-    source: str | Path | onnx.ModelProto,
+    source: str | Path | onnx.ModelProto | StoredModel,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
@@ -32,8 +34,7 @@ def import_onnx(
 
     Parameters
     ----------
-    source : path of a file (external data beside it is loaded), or a model in memory, which is
-        not changed.
+    source : path of a file (external data beside it is loaded), or a model in memory, which is not changed.
     shapes : dimensions by input name; needed for inputs that the file leaves symbolic.  A symbol
         fixed in one input is fixed in all.
     batch, sequence : sizes of symbols with such names (``batch_size``, ``seq_len``, ...).
@@ -46,23 +47,26 @@ def import_onnx(
     ModelError : the file or the graph is broken, or TVM cannot convert a node.
     """
     if isinstance(source, onnx.ModelProto):
-        model, default = source, source.graph.name or "model"
-        source_model = partial(_itself, source)
+        default = source.graph.name or "model"
+    elif isinstance(source, StoredModel):
+        default = source.proto.graph.name or "model"
     elif isinstance(source, str | Path):
-        model, default = None, Path(source).stem
-        source_model = partial(load_onnx, Path(source))
+        default = Path(source).stem
     else:
         raise UsageError(f"An ONNX model is a path or an onnx.ModelProto, not {type(source).__name__}.")
     try:
-        if model is None:
-            model = load_onnx(Path(source))
+        if isinstance(source, onnx.ModelProto):
+            check_size(source, current_limits())
+            _refuse_external(source)
+            stored = detached(source)
+        elif isinstance(source, StoredModel):
+            stored = source
         else:
-            _refuse_external(model)
-        stored = stored_type(model)
-        cleaned = clean(model, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
-        del model  # large: the cleaned one has its own copy of the weights
+            stored = load_stored(Path(source))
+        cleaned = clean(stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
         module = to_relax(cleaned)
-        signature = _signature(cleaned, module)
+        signature = _signature(cleaned.proto, module)
+        mapped.release()
     except HeteroTVMError:
         raise
     except (MemoryError, RecursionError) as error:
@@ -72,17 +76,12 @@ def import_onnx(
     return ImportedModel(
         module=module,
         signature=signature,
-        onnx_model=cleaned,
+        clean=cleaned,
         name=name or default,
-        stored=stored,
-        source_model=source_model,
-        weight_bytes=sum(_tensor_bytes(t) for t in cleaned.graph.initializer),
+        stored=stored_type(stored.proto),
+        source=stored,
+        weight_bytes=sum(_tensor_bytes(t) for t in cleaned.proto.graph.initializer),
     )
-
-
-def _itself(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model that the caller holds."""
-    return model
 
 
 def _refuse_external(model: onnx.ModelProto) -> None:

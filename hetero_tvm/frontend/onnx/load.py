@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.constants import subgraphs
+from hetero_tvm.frontend.stored import StoredModel, detached, is_stub, stored_array, stub
+from hetero_tvm.host import mapped
+from hetero_tvm.host.files import odd_kind
 
 #: Protobuf cannot hold more in one message.
 _LARGEST_FILE = 2**31 - 1
 
 
-def load_onnx(path: Path) -> onnx.ModelProto:
-    """Load an ONNX file with its external data, all weights in memory.
+def load_stored(path: Path) -> StoredModel:
+    """Load an ONNX file with its external data; large weights are arrays.
 
     Raises
     ------
-    ModelError : the file is missing, empty, truncated, too large, not ONNX, or its external
-        data is missing, too short, or lies outside the folder of the model.
+    ModelError : the file is missing, empty, truncated, too large, not ONNX, beyond a bound of
+        ``limits.py``, or its external data is missing, too short, or lies outside the folder of the model.
     """
     data = _read(path)
     try:
@@ -31,15 +37,19 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     except (DecodeError, RecursionError, MemoryError, ValueError) as error:
         raise ModelError(
             f"{path} is not an ONNX model, or it is truncated ({len(data)} bytes).",
-            hint="Check that the download or export finished; Git LFS pointers must be pulled first.",
+            hint="Check that the download or export finished; Git LFS pointers must be pulled first.  "
+            "Subgraphs more than 30 deep inside one another cannot be read either.",
         ) from error
     if not model.HasField("graph"):
         raise ModelError(
             f"{path} is not an ONNX model: it holds no graph.",
             hint="Give a file written by an ONNX exporter.",
         )
-    _load_external(model, path)
-    return model
+    check_size(model, current_limits())  # before anything goes through all nodes
+    del data
+    stored = detached(model)
+    del model  # it has a copy of what is apart by now
+    return StoredModel(stored.proto, {**stored.arrays, **_load_external(stored.proto, path)})
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
@@ -66,6 +76,8 @@ def _read(path: Path) -> bytes:
         found = sorted(p.name for p in path.glob("*.onnx"))
         hint = f"Name the file: {', '.join(found)}." if found else "Give the path of an .onnx file."
         raise ModelError(f"{path} is a folder, not an ONNX file.", hint=hint)
+    if (kind := odd_kind(path)) is not None:
+        raise ModelError(f"{path} is {kind}, not an ONNX file.", hint="Give the path of an .onnx file.")
     try:
         size = path.stat().st_size
         if size == 0:
@@ -90,14 +102,26 @@ def no_such_file(path: Path, pattern: str) -> ModelError:
     return ModelError(f"There is no model file {path}.", hint=hint)
 
 
-def _load_external(model: onnx.ModelProto, path: Path) -> None:
-    """Bring external data into the model; one error lists every tensor that fails."""
-    external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
+def _load_external(model: onnx.ModelProto, path: Path) -> dict[str, np.ndarray]:
+    """Bring external data into the model, large weights as arrays; one error lists what fails."""
+    external = [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL and not is_stub(t)]
+    names = Counter(tensor.name for tensor in model.graph.initializer)
+    weights = {id(tensor): tensor for tensor in model.graph.initializer if names[tensor.name] == 1}
+    arrays: dict[str, np.ndarray] = {}
     problems = []
     for tensor in external:
         try:
-            tensor.raw_data = _external_bytes(tensor, path)
-        except (ModelError, OSError, ValueError, OverflowError) as error:
+            file, offset, length = _external_part(tensor, path)
+            with file.open("rb") as stream:
+                dtype = stored_array(tensor, length) if tensor.name and id(tensor) in weights else None
+                if dtype is not None:
+                    dims = tuple(tensor.dims)
+                    arrays[tensor.name] = mapped.mapped_part(stream, offset, length).view(dtype).reshape(dims)
+                    tensor.CopyFrom(stub(tensor.name, tensor.data_type, dims))
+                    continue
+                stream.seek(offset)
+                tensor.raw_data = stream.read(length)
+        except (ModelError, OSError, ValueError, OverflowError, EOFError) as error:
             problems.append(f"{tensor.name or '(unnamed tensor)'}: {error}")
             continue
         tensor.data_location = TensorProto.DEFAULT
@@ -108,10 +132,11 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
             problems=shortened(problems),
             hint=f"Put the data files that were written with the model into {path.parent.resolve()}.",
         )
+    return arrays
 
 
-def _external_bytes(tensor: TensorProto, path: Path) -> bytes:
-    """Bytes of one external tensor; refuses files outside the folder of the model."""
+def _external_part(tensor: TensorProto, path: Path) -> tuple[Path, int, int]:
+    """File, offset and length of an external tensor; refuses files outside the folder of the model."""
     entry = {item.key: item.value for item in tensor.external_data}
     location = entry.get("location", "")
     target = _inside(path, location)
@@ -124,9 +149,7 @@ def _external_bytes(tensor: TensorProto, path: Path) -> bytes:
         raise ModelError(
             f"needs {length} bytes at offset {offset}, but {location!r} has {target.stat().st_size} bytes"
         )
-    with target.open("rb") as stream:
-        stream.seek(offset)
-        return stream.read(length)
+    return target, offset, length
 
 
 def _inside(path: Path, location: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from types import SimpleNamespace
@@ -12,10 +13,16 @@ import onnx
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.check import opset_of
-from hetero_tvm.frontend.onnx.converters import CONVERTERS, Inputs, explicit_padding, static_shape
+from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding
 from hetero_tvm.frontend.onnx.fold import tensor_type
+from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
+from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
+from hetero_tvm.frontend.stored import StoredModel, is_stub
+from hetero_tvm.host.constants import tensor_of
 from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
 
+#: Operators whose results have as many elements as their values happen to ask for.
+_SHAPES_FROM_VALUES = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress"})
 _SUFFIX = re.compile(r"#\d+$")
 
 
@@ -35,7 +42,7 @@ def source_names(var: relax.Var | str) -> str:
     return _SUFFIX.sub("", name)
 
 
-def to_relax(model: onnx.ModelProto) -> IRModule:
+def to_relax(stored: StoredModel) -> IRModule:
     """Convert a cleaned model of fixed shapes; weights become constants.
 
     Raises
@@ -43,18 +50,23 @@ def to_relax(model: onnx.ModelProto) -> IRModule:
     ModelError : TVM cannot convert a node, or a result has another type than ONNX says, or no
         fixed shape.  Names the node.
     """
-    importer = _Importer(model.graph)
+    model = stored.proto
+    importer = _Importer(stored)
     try:
         module = importer.from_onnx(model.graph, opset_of(model))
     except _Failed as failure:
         node, error = failure.args
-        importer.bb._end_block()  # else the builder warns about it on stderr
+        importer.abandon()
+        if isinstance(error, HeteroTVMError):
+            raise error from None
+        if importer.has_open_result(node):
+            raise _depends_on_values(node) from error
         raise _conversion_error(node, error) from error
     except HeteroTVMError:
-        importer.bb._end_block()
+        importer.abandon()
         raise
     except Exception as error:
-        importer.bb._end_block()
+        importer.abandon()
         raise _conversion_error(importer.at, error) from error
     module["main"] = _rename(module["main"], importer.marks, importer.order)
     # Removes the alias that TVM's importer binds each single output to.
@@ -75,12 +87,31 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     Each node ends with a marker binding: the bindings between two markers stand for one node.
     """
 
-    def __init__(self, graph: onnx.GraphProto):
+    def __init__(self, stored: StoredModel):
         super().__init__({}, "float32", sanitize=False)
+        self._stored, graph = stored, stored.proto.graph
         self._known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
         self.at: onnx.NodeProto | None = None
         self.marks: set[str] = set()
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
+
+    def abandon(self) -> None:
+        """End the block that a failure has left open, if any: else the builder warns about it on stderr."""
+        with contextlib.suppress(Exception):
+            self.bb._end_block()
+
+    def has_open_result(self, node: onnx.NodeProto | None) -> bool:
+        """Whether ONNX finds no shape for a result of a node of fixed operands: it depends on values."""
+        if node is None:
+            return False
+        types = [tensor_type(self._known[name]) for name in node.output if name in self._known]
+        return any(shape is None or None in shape for _, shape in types)
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        small = [tensor for tensor in graph.initializer if not is_stub(tensor)]
+        super()._parse_graph_initializers(SimpleNamespace(initializer=small))
+        for name, array in self._stored.arrays.items():
+            self._nodes[name] = relax.const(tensor_of(array))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
@@ -89,6 +120,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
             self.at = node
+            if node.op_type in _SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
+                raise _depends_on_values(node)
             super()._construct_nodes(SimpleNamespace(node=[node]))
             for name in filter(None, node.output):
                 self._nodes[name] = self._settle(node, name, self._nodes[name])
@@ -113,8 +146,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
                 normalize = self.bb.normalize
                 return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
-            if op_name == "Conv":
-                attrs = explicit_padding(inputs[0], attrs)
+            if op_name in _SHAPES_FROM_VALUES:
+                raise _depends_on_values(self.at)
+            if op_name in WINDOWS:
+                attrs = explicit_padding(inputs[0], inputs[1] if op_name == "Conv" else None, attrs)
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:
             raise _Failed(self.at, error) from error
@@ -137,6 +172,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             wanted is None
             or (len(shape) == len(wanted) and all(w in (None, s) for s, w in zip(shape, wanted, strict=True)))
         )
+        if shape is not None and len(shape) > MOST_DIMENSIONS:
+            raise ModelError(
+                f"Output {name!r} of node {node.name!r} ({node.op_type}) has {len(shape)} dimensions; "
+                f"at most {MOST_DIMENSIONS} are supported.",
+                hint="Export the model with fewer dimensions.",
+            )
+        if shape is None and self.has_open_result(node):
+            raise _depends_on_values(node)
         if not fits or str(found.dtype) != dtype:
             dims = (
                 "(any)" if wanted is None else ", ".join("?" if dim is None else str(dim) for dim in wanted)
@@ -147,6 +190,16 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 hint="The importer does not cover this form of the operator; export the model without it.",
             )
         return value
+
+
+def _depends_on_values(node: onnx.NodeProto) -> ModelError:
+    """Error for a result whose shape is known at run time only."""
+    return ModelError(
+        f"The shape of what node {node.name!r} ({node.op_type}) gives depends on the values of its inputs: "
+        "it is known at run time only, and shapes must be fixed.",
+        hint="Export the model without this node, and compute what comes from it on outside of the model; "
+        "where an input of the node is really fixed, make it a constant.",
+    )
 
 
 def _conversion_error(node: onnx.NodeProto | None, error: BaseException) -> ModelError:

@@ -15,6 +15,9 @@ from hetero_tvm.errors import ModelError, ShapeError
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
 _SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
 
+#: Ranks that NumPy and the compiler's front end can have.
+MOST_DIMENSIONS = 32
+
 # A dimension is a number, a symbol, or None (no name, no value).
 _Dims = list["int | str | None"]
 
@@ -73,9 +76,15 @@ def _declared(value: onnx.ValueInfoProto) -> _Dims | None:
         raise ModelError(f"Input {value.name!r} {kind}.", hint="Export the model with numeric inputs.")
     if not tensor.HasField("shape"):
         return None
-    # Zero and negative sizes are how older exporters wrote "dynamic".
+    if len(tensor.shape.dim) > MOST_DIMENSIONS:
+        raise ModelError(
+            f"Input {value.name!r} has {len(tensor.shape.dim)} dimensions; at most {MOST_DIMENSIONS} are "
+            "supported.",
+            hint="Export the model with fewer dimensions, for example by a reshape.",
+        )
+    # Negative sizes, and zero too, are how older exporters wrote "dynamic": an option may give another size.
     return [
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else (dim.dim_param or None)
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
         for dim in tensor.shape.dim
     ]
 
@@ -130,7 +139,7 @@ def _bind(name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str
         return [f"{name}: {len(given)} dimensions given, the model has {len(dims)} ({_letters(dims)})"]
     problems = []
     for axis, (dim, size) in enumerate(zip(dims, given, strict=True)):
-        if isinstance(dim, int) and dim != size:
+        if isinstance(dim, int) and dim not in (0, size):
             problems.append(f"{name}: dimension {axis} is fixed to {dim} in the model, not {size}")
         elif isinstance(dim, str) and symbols.setdefault(dim, size) != size:
             problems.append(f"{name}: dimension {axis} ({dim}) is {size} here but {symbols[dim]} elsewhere")
@@ -146,16 +155,23 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
             options.append(f"--shape {name}=AxBxC")
             continue
         still_open = [axis for axis, size in enumerate(fixed[name]) if not isinstance(size, int)]
+        empty = [axis for axis, size in enumerate(fixed[name]) if size == 0]
         if still_open:
             listed = ", ".join(
                 f"dimension {a} ({dims[a]})" if dims[a] else f"dimension {a}" for a in still_open
             )
-            problems.append(f"{name}: {listed} of {_letters(dims)}")
-            sizes = (d if isinstance(d, int) else _suggest(d, axis) for axis, d in enumerate(fixed[name]))
+            problems.append(f"{name}: {listed} of {_letters(dims)} is open")
+        if empty:
+            listed = ", ".join(f"dimension {a}" for a in empty)
+            problems.append(f"{name}: {listed} of {_letters(dims)} is 0: the input would have no elements")
+        if still_open or empty:
+            sizes = (
+                d if isinstance(d, int) and d else _suggest(d, axis) for axis, d in enumerate(fixed[name])
+            )
             options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
     if problems:
         raise ShapeError(
-            "Some input dimensions have no value; shapes must be fixed before compilation.",
+            "Some input dimensions have no value to compile for; shapes must be fixed before compilation.",
             problems=problems,
             hint=f"Add {' '.join(options)} (with the sizes that you will run).",
         )

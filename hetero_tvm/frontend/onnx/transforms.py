@@ -1,4 +1,4 @@
-"""ONNX's DFT as a product with a constant matrix, and Col2Im as the transpose of a convolution."""
+"""ONNX's DFT and STFT as products with a constant matrix, Col2Im and ReverseSequence by plain operators."""
 
 from __future__ import annotations
 
@@ -50,6 +50,60 @@ def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> l
     y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
     y = b.op("Reshape", y, b.const([*outer, wanted, 2], "int64"))
     b.end(0, b.op("Transpose", y, perm=[int(n) for n in np.argsort(order)]))
+    return b.nodes
+
+
+def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Write out the DFT of overlapping frames; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : frames that are too long for a product.
+    """
+    b = Body(node, opset)
+    shape, window = pool.shape(node.input[0], types), b.input(2)
+    window_shape = pool.shape(window, types) if window else None
+    given = [b.input(n) for n in (1, 3)]
+    if shape is None or any(name and name not in pool for name in given) or (window and window_shape is None):
+        return None
+    step, length = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
+    length = length or (window_shape[0] if window_shape else shape[1])
+    batch, parts = shape[0], shape[2] if len(shape) > 2 else 1
+    onesided = bool(b.attributes.get("onesided", 1)) and parts == 1
+    count, wanted = (shape[1] - length) // step + 1, length // 2 + 1 if onesided else length
+    if length * wanted * parts * 2 > _MOST_FACTORS:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (STFT) transforms {length} values at a time, too many for a product."
+        )
+    places = np.arange(count)[:, None] * step + np.arange(length)
+    x = b.op("Reshape", node.input[0], b.const([batch, shape[1], parts], "int64"))
+    x = b.op("Gather", x, b.const(places, "int64"), axis=1)
+    if window:
+        x = b.op("Mul", x, b.op("Reshape", window, b.const([length, 1], "int64")))
+    x = b.op("Reshape", x, b.const([batch, count, length * parts], "int64"))
+    factors = _factors(length, length, wanted, False)[:, :parts].reshape(length * parts, wanted * 2)
+    y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
+    b.end(0, b.op("Reshape", y, b.const([batch, count, wanted, 2], "int64")))
+    return b.nodes
+
+
+def reverse_sequence(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Write out the reversal of every sequence's beginning as a lookup; None while shapes are unknown."""
+    shape = pool.shape(node.input[0], types)
+    if shape is None:
+        return None
+    b = Body(node, opset)
+    time, batch = (int(b.attributes.get(name, at)) for name, at in (("time_axis", 0), ("batch_axis", 1)))
+    along_time, along_batch = ([-1 if n == axis else 1 for n in range(len(shape))] for axis in (time, batch))
+    place = b.const(np.arange(shape[time]).reshape(along_time), "int64")
+    lengths = b.op("Cast", node.input[1], to=onnx.TensorProto.INT64)
+    lengths = b.op("Reshape", lengths, b.const(along_batch, "int64"))
+    mirrored = b.op("Sub", b.op("Sub", lengths, b.const(1, "int64")), place)
+    at = b.op("Where", b.op("Less", place, lengths), mirrored, place)
+    at = b.op("Expand", at, b.const(shape, "int64"))
+    b.end(0, b.op("GatherElements", node.input[0], at, axis=time))
     return b.nodes
 
 

@@ -20,6 +20,7 @@ from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
+from hetero_tvm.frontend.torch.specialize import depends_on_sizes, with_sizes
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ def import_torch(
             f"A PyTorch program is a path or a torch.export.ExportedProgram, not {type(source)}."
         )
     model = to_onnx(program)
-    sizes = fix_input_shapes(model.graph.input, shapes or {}, batch=batch, sequence=sequence)
+    sizes = fix_input_shapes(model.proto.graph.input, shapes or {}, batch=batch, sequence=sequence)
     _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
+    if depends_on_sizes(program):
+        model = to_onnx(with_sizes(program, sizes))
     imported = import_onnx(model, shapes=sizes, name=name or "torch_program")
     return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
 

@@ -12,11 +12,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
-from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_code
+from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_archive, refuse_code
+from hetero_tvm.host import mapped
+from hetero_tvm.host.files import odd_kind
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -55,6 +57,9 @@ def load_program(path: Path, trust: bool = False) -> ExportedProgram:
     """
     if not path.exists():
         raise no_such_file(path, "*.pt2")
+    if (kind := odd_kind(path)) is not None:
+        raise ModelError(f"{path} is {kind}, not a .pt2 file.", hint=f"Save a program with {_SAVE}.")
+    refuse_archive(path)
     if not is_program(path):
         raise ModelError(
             f"{path} is not a program saved by torch.export (or it is truncated).",
@@ -69,11 +74,29 @@ def load_program(path: Path, trust: bool = False) -> ExportedProgram:
         warnings.simplefilter("ignore")
         try:
             with careful:
-                return torch.export.load(str(path))
+                program = torch.export.load(str(path))
+            _to_files(torch, program)
+            return program
         except ModelError:
             raise
         except Exception as error:  # its reader raises whatever the broken part happens to cause
             raise _unreadable(path, messages, error) from error
+
+
+def _to_files(torch: ModuleType, program: ExportedProgram) -> None:
+    """Move the large tensors of a program to mapped files, those that share memory together."""
+    moved: dict[tuple[int, int], Any] = {}
+    for value in [*program.state_dict.values(), *program.constants.values()]:
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not value.is_contiguous():
+            continue
+        if value.layout is not torch.strided or value.nbytes < mapped.LARGE:
+            continue
+        flat = value.detach().reshape(-1).view(torch.uint8)
+        key = flat.data_ptr(), flat.numel()
+        if key not in moved:
+            moved[key] = torch.from_numpy(mapped.mapped(flat.numpy()))
+        value.data = moved[key].view(value.dtype).reshape(value.shape)
+    mapped.release()
 
 
 def is_program(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import onnx
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.torch.load import require
+from hetero_tvm.host import mapped
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -48,7 +49,7 @@ class TorchProgram:
             if double:
                 torch.set_default_dtype(torch.float64)  # the type of int / int, for one
             with torch.no_grad():
-                results = interpreter.run(*self._arguments(torch, inputs, double))
+                results = interpreter.run(*self._arguments(torch, inputs))
         except Exception as error:  # guards of the program, for one
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ModelError(f"PyTorch cannot run the program. {type(error).__name__}: {reason}") from error
@@ -63,13 +64,31 @@ class TorchProgram:
         ]
         return tuple(value.detach().cpu().numpy() for value in returned)
 
+    def tensors(self, inputs: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+        """Values inside the program, of those ``names`` that it has, in float64 and in order."""
+        torch = require("torch")
+        interpreter = _interpreter(torch, self.program.graph_module, True)
+        interpreter.garbage_collect_values = False
+        default = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            with torch.no_grad():
+                interpreter.run(*self._arguments(torch, inputs))
+        finally:
+            torch.set_default_dtype(default)
+        return {
+            node.name: value.detach().cpu().numpy()
+            for node, value in interpreter.env.items()
+            if node.name in names and node.op == "call_function" and isinstance(value, torch.Tensor)
+        }
+
     def to_onnx(self) -> onnx.ModelProto:
         """Translate the program as PyTorch does, its open dimensions left open."""
         from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
-        return to_onnx(self.program)
+        return to_onnx(self.program).whole()
 
-    def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray], double: bool) -> list[Any]:
+    def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Arguments of the flat graph: weights and constants, then the caller's inputs."""
         kinds = torch.export.graph_signature.InputKind
         program = self.program
@@ -82,8 +101,6 @@ class TorchProgram:
                 value = torch.from_numpy(np.array(inputs[spec.arg.name]))
             else:
                 value = spec.arg.value  # None, a flag or a number that the export fixed
-            if double and isinstance(value, torch.Tensor) and value.is_floating_point():
-                value = value.double()
             arguments.append(value)
         return arguments
 
@@ -101,6 +118,10 @@ def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interp
     def widen(value: Any) -> Any:
         if isinstance(value, torch.fx.GraphModule):
             return lambda *arguments: Interpreter(value).run(*arguments)
+        if isinstance(value, torch.Tensor) and value.dtype in narrow:
+            # Where it is used: all weights in float64 at once would need more memory than anything else.
+            mapped.touched(value.nbytes)
+            return value.double()
         return torch.float64 if isinstance(value, torch.dtype) and value in narrow else value
 
     return Interpreter(module)

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.stored import StoredModel, stub
+from hetero_tvm.frontend.torch.attention import guard_attention
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.host import mapped
+from hetero_tvm.host.constants import SHARED
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from torch.export import ExportedProgram, ExportGraphSignature
     from torch.fx import Node
 
@@ -22,8 +27,8 @@ _OPSET = 20
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def to_onnx(program: ExportedProgram) -> onnx.ModelProto:
-    """Translate an exported program; open dimensions stay open.
+def to_onnx(program: ExportedProgram) -> StoredModel:
+    """Translate an exported program; open dimensions stay open, large weights are shared with the program.
 
     Raises
     ------
@@ -47,10 +52,31 @@ def to_onnx(program: ExportedProgram) -> onnx.ModelProto:
         except Exception as error:
             raise _translation_error(program, error) from error
         _refuse_changes(translated.exported_program.graph_signature)
-        model = translated.model_proto
-    _name_nodes(model.graph)
-    _name_dimensions(model.graph)
-    return model
+        stored = _stored(translated.model)
+    guard_attention(stored.proto.graph)
+    _name_nodes(stored.proto.graph)
+    _name_dimensions(stored.proto.graph)
+    return stored
+
+
+def _stored(model: ir.Model) -> StoredModel:
+    """ONNX's protobuf of the exporter's model, without its large weights, which need not fit into one."""
+    ir = require("onnx_ir")
+    arrays, stubs = {}, {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < mapped.LARGE:
+            continue
+        array = tensor.numpy()
+        if array.nbytes == tensor.nbytes and array.dtype.name in SHARED:
+            arrays[name] = mapped.mapped(array)
+            stubs[name] = stub(name, int(tensor.dtype), array.shape)
+            value.const_value = ir.ExternalTensor("", 0, 0, tensor.dtype, shape=tensor.shape, name=name)
+    proto = ir.serde.serialize_model(model)
+    for tensor in proto.graph.initializer:
+        if tensor.name in stubs:
+            tensor.CopyFrom(stubs[tensor.name])
+    return StoredModel(proto, arrays)
 
 
 # ---- what cannot be compiled ----------------------------------------------------------------

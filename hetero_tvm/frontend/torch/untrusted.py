@@ -13,12 +13,13 @@ import json
 import re
 import threading
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import ModelError, shortened
 
 _OBJECTS = re.compile(r"(^|/)constants/(custom_obj|opaque_obj)_")
 _CALLS = frozenset(
@@ -48,6 +49,47 @@ _PLAIN = (
     ast.boolop,
 )
 _LOCK = threading.Lock()
+_PLENTY, _RATIO = 64 << 20, 20
+"""Bytes that any archive may unpack to, and how many times its own size beyond."""
+_MOST_MEMBERS = 200_000
+_LINK = 0o12
+"""Kind of a symbolic link, in the upper bits of a member's mode."""
+
+
+def refuse_archive(path: Path) -> None:
+    """Refuse an archive that would unpack to far more than it is, or that two readers may read differently.
+
+    PyTorch writes no compressed members, and its reader takes names that differ in case for one.  What is no
+    archive at all is told by others.
+
+    Raises
+    ------
+    ModelError : names what was found.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+        return
+    problems = []
+    unpacked, most = sum(member.file_size for member in members), _PLENTY + _RATIO * path.stat().st_size
+    if unpacked > most:
+        problems.append(f"its members unpack to {unpacked:,} bytes; the bound for this file is {most:,}")
+    if len(members) > _MOST_MEMBERS:
+        problems.append(f"it has {len(members):,} members; the bound is {_MOST_MEMBERS:,}")
+    counts = Counter(member.filename.casefold() for member in members)
+    problems += [f"{count} members are called {name!r}" for name, count in counts.items() if count > 1]
+    for member in members:
+        if member.filename.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", member.filename):
+            problems.append(f"member {member.filename!r} lies outside of the archive")
+        elif member.external_attr >> 28 == _LINK:
+            problems.append(f"member {member.filename!r} is a link")
+    if problems:
+        raise ModelError(
+            f"{path} is an archive that PyTorch did not write",
+            problems=shortened(problems),
+            hint="Save the program again with torch.export.save.",
+        )
 
 
 def refuse_code(path: Path) -> None:
@@ -62,31 +104,41 @@ def refuse_code(path: Path) -> None:
         for name in archive.namelist():
             if _OBJECTS.search(name):
                 problems.append(f"{name}: an object that is no tensor")
-            elif name.endswith(".json"):
-                with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is told by the reader
+            elif name.lower().endswith(".json"):
+                try:
                     document = json.loads(archive.read(name))
-                    problems += [
-                        f"{name}: expression {text[:60]!r}"
-                        for text in _expressions(document, 0)
-                        if not is_size(text)
-                    ]
+                except RecursionError:  # PyTorch's reader may have more of the stack left
+                    problems.append(f"{name}: JSON that is nested too deeply to be looked at")
+                    continue
+                except ValueError:  # what is no JSON is told by the reader
+                    continue
+                problems += [
+                    f"{name}: expression {text[:60]!r}"
+                    for text in _expressions(document)
+                    if not is_size(text)
+                ]
     if problems:
         raise _untrusted(path, problems)
 
 
-def _expressions(value: Any, depth: int) -> Iterator[str]:
-    """Texts that stand under ``expr_str``, also in JSON that is a string of JSON."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "expr_str":
-                yield str(inner)
-            yield from _expressions(inner, depth)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _expressions(inner, depth)
-    elif isinstance(value, str) and depth < 3 and "expr_str" in value:
-        with contextlib.suppress(ValueError):
-            yield from _expressions(json.loads(value), depth + 1)
+def _expressions(document: Any) -> Iterator[str]:
+    """Texts that stand under ``expr_str``, at any depth, also in JSON that is a string of JSON."""
+    stack = [(document, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if isinstance(value, dict):
+            if "expr_str" in value:
+                yield str(value["expr_str"])
+            stack += [(inner, depth) for inner in value.values()]
+        elif isinstance(value, list):
+            stack += [(inner, depth) for inner in value]
+        elif isinstance(value, str) and "expr_str" in value:
+            try:
+                stack.append((json.loads(value), depth + 1))
+            except RecursionError:
+                yield value
+            except ValueError:  # plain text
+                continue
 
 
 def is_size(text: str) -> bool:

@@ -46,7 +46,7 @@ class NpuMachine:
     whole_models = True
     """Kernels overlap: records are of whole models (see ``records.choose``)."""
 
-    # What keys records (see ``records.store.Site``): cycles are the same on every host.
+    # What keys records (see ``records.record.Site``): cycles are the same on every host.
     @property
     def mcpu(self) -> str:
         """Name of the NPU's spec."""

@@ -197,4 +197,15 @@ inline std::vector<int> OrderBy(const std::vector<double>& key) {
   return order;
 }
 
+// Highest first key first; equal ones by the second, then by the third.
+inline std::vector<int> OrderBy(const std::vector<double>& first, const std::vector<double>& second,
+                                const std::vector<double>& third) {
+  std::vector<int> order(first.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::tie(first[a], second[a], third[a]) > std::tie(first[b], second[b], third[b]);
+  });
+  return order;
+}
+
 }  // namespace planner

@@ -1,6 +1,7 @@
 // One independent set of buffers: the best offsets found, what is proven, and steps to improve.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -43,7 +44,9 @@ class Leaf {
   Method method() const { return method_; }
   const Problem& problem() const { return p_; }
   const std::vector<int64_t>& offsets() const { return best_; }
-  int64_t decisions() const { return exact_ ? exact_->decisions() : 0; }
+  int64_t decisions() const {
+    return (exact_ ? exact_->decisions() : 0) + (between_ ? between_->decisions() : 0);
+  }
 
   // Orders and a dive without chance.  Always leaves a plan, never worse than greedy by size.
   void Greedy(int64_t goal) {
@@ -115,28 +118,34 @@ class Leaf {
     TryOrder(OrderBy(keys), false, kLocal);
   }
 
-  // The exact search at the lowest peak not yet known to be out of reach, then between that and
-  // the best; more decisions each time all of them were in vain.
+  // The exact search at the goal, and for as many decisions (unless only the goal is of use) at peaks
+  // between what was in vain and the best: each keeps what it learnt.
   void Bisect(int64_t goal, bool only_goal) {
     if (!exact_) exact_ = std::make_unique<Restarts>(p_, features_, clock_);
-    if (vain_ < goal - 1) vain_ = goal - 1;
-    const int64_t target = first_ || only_goal ? goal : vain_ + (peak_ - 1 - vain_ + 1) / 2;
-    first_ = false;
-    const Verdict verdict = exact_->Attack(target, effort_, &random_);
-    if (verdict == Verdict::kSolved) {
-      int64_t peak = 0;
-      for (int j = 0; j < p_.n; ++j) peak = std::max(peak, exact_->offsets()[j] + p_.size[j]);
-      Take(exact_->offsets(), peak, kExact);
+    Attack(exact_.get(), goal, effort_);
+    effort_ *= 2;
+    if (only_goal) return;
+    if (!between_) between_ = std::make_unique<Restarts>(p_, features_, clock_);
+    while (between_->decisions() < exact_->decisions() && peak_ > std::max(goal, low_) && !clock_.Expired()) {
+      vain_ = std::max({vain_, goal, low_ - 1});
+      if (vain_ >= peak_ - 1) {  // all were in vain: once more from the start, with more effort
+        vain_ = 0;
+        between_effort_ *= 3;
+        return;
+      }
+      const int64_t target = vain_ + (peak_ - vain_) / 2;
+      if (Attack(between_.get(), target, between_effort_) != Verdict::kSolved) vain_ = target;
     }
+  }
+
+  Verdict Attack(Restarts* search, int64_t target, int runs) {
+    const Verdict verdict = search->Attack(target, runs, &random_);
     if (verdict == Verdict::kInfeasible) low_ = std::max(low_, target + 1);
-    if (verdict != Verdict::kSolved) vain_ = target;
-    if (only_goal) {
-      effort_ *= 2;
-    } else if (vain_ >= peak_ - 1) {
-      vain_ = low_ - 1;
-      effort_ *= 3;
-      first_ = true;
-    }
+    if (verdict != Verdict::kSolved) return verdict;
+    int64_t peak = 0;
+    for (int j = 0; j < p_.n; ++j) peak = std::max(peak, search->offsets()[j] + p_.size[j]);
+    Take(search->offsets(), peak, kExact);
+    return verdict;
   }
 
   const Problem p_;
@@ -146,10 +155,10 @@ class Leaf {
   const Clock& clock_;
   FirstFit fit_;
   std::unique_ptr<Dive> dive_;
-  std::unique_ptr<Restarts> exact_;
-  bool exact_possible_ = false, first_ = true;
+  std::unique_ptr<Restarts> exact_, between_;
+  bool exact_possible_ = false;
   int64_t low_, peak_, vain_ = 0;
-  int effort_ = 12;
+  int effort_ = 12, between_effort_ = 12;
   Method method_ = kNone;
   std::vector<int64_t> best_;
 };

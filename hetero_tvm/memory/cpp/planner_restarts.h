@@ -1,5 +1,8 @@
 // Restarts of the exact search under Luby's sequence, through a cycle of strategies with random orders.
 //
+// After the first runs, half of the decisions go to a search from below in the fixed orders of MiniMalloc,
+// each in turn and for twice as long in every round: it solves some problems that the sections mislead.
+//
 // Most runs are guided by one of a few partial plans that came far; a run that comes farther takes the
 // place of its guide.  A guide that has led nowhere for long is dropped.
 #pragma once
@@ -18,14 +21,20 @@ namespace planner {
 class Restarts {
  public:
   Restarts(const Problem& problem, const Features& features, const Clock& clock)
-      : features_(features), clock_(clock), exact_(problem, clock) {}
+      : features_(features), clock_(clock), exact_(problem, clock) {
+    std::vector<double> area(features.size);
+    for (size_t j = 0; j < area.size(); ++j) area[j] += features.width[j];
+    fixed_orders_ = {OrderBy(features.width, area, features.load), OrderBy(features.load, area, features.width),
+                     OrderBy(features.load, features.width, area)};
+  }
 
   // At most so many runs at this capacity; offsets() hold the plan when it is solved.
   Verdict Attack(int64_t capacity, int runs, Random* random) {
     if (capacity != capacity_) guides_.clear();
     capacity_ = capacity;
     for (int i = 0; i < runs; ++i) {
-      const Verdict verdict = Run(random);
+      const bool fixed = fixed_decisions_ + kFree < exact_.decisions() - fixed_decisions_;
+      const Verdict verdict = fixed ? RunFixed() : Run(random);
       if (verdict != Verdict::kUnknown || clock_.Expired()) return verdict;
     }
     return Verdict::kUnknown;
@@ -39,6 +48,8 @@ class Restarts {
   static constexpr double kGuided = 0.9;
   static constexpr int kAlone = 3;  // times through the cycle without a guide: easy problems need none
   static constexpr int kPatience = 40;
+  static constexpr int64_t kFree = 50'000;  // decisions before the first in a fixed order
+  static constexpr int64_t kFixedBudget = 1000;  // decisions of the first round
   struct Guide {
     std::vector<int64_t> offsets;
     double area;
@@ -80,6 +91,18 @@ class Restarts {
     return verdict;
   }
 
+  // One run from below in a fixed order; what it learns about parts that fail stays for all others.
+  Verdict RunFixed() {
+    Strategy strategy;
+    strategy.order = fixed_orders_[fixed_runs_ % fixed_orders_.size()];
+    strategy.kind = Strategy::kLowest;
+    const int round = std::min<int>(fixed_runs_++ / fixed_orders_.size(), 40);
+    const int64_t before = exact_.decisions();
+    const Verdict verdict = exact_.Run(capacity_, kFixedBudget << round, strategy);
+    fixed_decisions_ += exact_.decisions() - before;
+    return verdict;
+  }
+
   // `at`: the guide of the last run, or the number of guides when it had none.
   void Learn(size_t at) {
     const bool guided = at < guides_.size();
@@ -103,8 +126,9 @@ class Restarts {
   const Clock& clock_;
   ExactSearch exact_;
   std::vector<Guide> guides_;
-  int64_t capacity_ = -1;
-  int runs_ = 0;
+  std::vector<std::vector<int>> fixed_orders_;
+  int64_t capacity_ = -1, fixed_decisions_ = 0;
+  int runs_ = 0, fixed_runs_ = 0;
 };
 
 }  // namespace planner

@@ -12,13 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax, tvm
 from hetero_tvm.relax_passes.rewriting.constant_values import VALUES
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
-_MOST_GROWTH = 1 << 16
-"""Elements that a folded constant may have more than its operands together."""
+_MOST_GROWTH = 1 << 20
+"""Elements that a folded constant may have more than its operands together: rows of embeddings for positions
+and types of a sequence of a thousand."""
+
+_MOST_REPEATED = 1 << 16
+"""The same where elements are only repeated, which costs nothing at run time."""
+
+_REPEATING = ("broadcast_to", "zeros", "ones", "zeros_like", "ones_like", "full")
 
 
 class FoldConstants(Rule):
@@ -34,20 +41,20 @@ class FoldConstants(Rule):
         if any(operand is None for operand in operands) or not is_tensor(var):
             return None
         shape, dtype = shape_of(var), dtype_of(var)
-        if (
-            dtype not in _DTYPES
-            or np.prod(shape) > sum(_size(operand) for operand in operands) + _MOST_GROWTH
-        ):
+        name = call.op.name.removeprefix("relax.")
+        growth = _MOST_REPEATED if name in _REPEATING else _MOST_GROWTH
+        if dtype not in _DTYPES or np.prod(shape) > sum(_size(operand) for operand in operands) + growth:
             return None
         with np.errstate(all="ignore"):  # inf and NaN mean here what they mean at run time
-            value = VALUES[call.op.name.removeprefix("relax.")](call, shape, *operands)
+            value = VALUES[name](call, shape, *operands)
         return None if value is None or value.shape != shape else value.astype(dtype, order="C")
 
     def rewrite(self, graph: Graph, var: Var, found: np.ndarray) -> None:
-        graph.forward(var, relax.const(found, dtype_of(var)))
+        graph.forward(var, constant(found, dtype_of(var)))
 
 
 _DTYPES = ("float32", "float64", "int32", "int64", "bool")
+_OPERANDS = (*_DTYPES, "int8", "uint8")
 
 
 def _operand(graph: Graph, expr: Expr) -> Any | None:
@@ -64,7 +71,7 @@ def _operand(graph: Graph, expr: Expr) -> Any | None:
     if isinstance(value, tvm.tirx.IntImm):
         return int(value)
     array = array_of(value)
-    return array if array is not None and str(array.dtype) in _DTYPES else None
+    return array if array is not None and str(array.dtype) in _OPERANDS else None
 
 
 def _size(operand: Any) -> int:

@@ -43,3 +43,19 @@ class ExpandHyperbolic(Rule):
         turned = bind(relax.op.negative(found), "turned")
         down = bind(relax.op.multiply(bind(relax.op.exp(turned), "exp"), half), "down")
         graph.replace(var, combine(up, down))
+
+
+class DifferenceOfEquals(Rule):
+    """``x - x`` of floats -> ``x + (-x)``: TVM takes the first for zero, also of infinities."""
+
+    name = "difference_of_equals"
+    counted = False
+    anchors = ("relax.subtract",)
+
+    def match(self, graph: Graph, var: Var) -> Expr | None:
+        a, b = graph.value(var).args
+        return a if a.same_as(b) and "float" in dtype_of(var) else None
+
+    def rewrite(self, graph: Graph, var: Var, found: Expr) -> None:
+        turned = graph.insert_before(var, relax.op.negative(found), f"{var.name}#turned", [var])
+        graph.replace(var, relax.op.add(found, turned))

@@ -11,7 +11,11 @@ from hetero_tvm.relax_passes.canonical.broadcasts import DropBroadcasts
 from hetero_tvm.relax_passes.canonical.constants import FoldConstants
 from hetero_tvm.relax_passes.canonical.duplicates import MergeDuplicates
 from hetero_tvm.relax_passes.canonical.einsum import ExpandEinsum
-from hetero_tvm.relax_passes.canonical.functions import EqualityOfTruth, ExpandHyperbolic
+from hetero_tvm.relax_passes.canonical.functions import (
+    DifferenceOfEquals,
+    EqualityOfTruth,
+    ExpandHyperbolic,
+)
 from hetero_tvm.relax_passes.canonical.identities import DropIdentities
 from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
 from hetero_tvm.relax_passes.canonical.slices import SliceOfTake
@@ -32,5 +36,6 @@ CANONICAL: tuple[Rule, ...] = (
     ExpandPowers(),  # before duplicates are merged: squares are also written as products
     EqualityOfTruth(),  # anywhere: no other rule looks at it
     ExpandHyperbolic(),  # before duplicates are merged: cosh and sinh share their exponentials
-    MergeDuplicates(),  # last: duplicates written in two ways are equal only now
+    MergeDuplicates(),  # near the end: duplicates written in two ways are equal only now
+    DifferenceOfEquals(),  # after that: equal operands are one variable now
 )

@@ -1,4 +1,8 @@
-"""Positions of extrema by comparison with the extremum, for targets that reduce numbers alone."""
+"""Positions of extrema by comparison with the extremum: every step is one that targets have in vectors.
+
+TVM's reduction of pairs begins with a place outside of the tensor, and ends there where nothing is larger
+than the least number.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ _MOST_ELEMENTS = 1 << 31
 
 
 class ArgAsExtremum(Rule):
-    """``argmax(x)`` -> the least position where x is its maximum (``argmin`` with the minimum)."""
+    """``argmax(x)`` -> the least position where x is its maximum (``argmin`` with the minimum).
+
+    NaN is larger and smaller than every number, as in NumPy and PyTorch.
+    """
 
     name = "arg_extremum"
     counted = False
@@ -40,8 +47,9 @@ class ArgAsExtremum(Rule):
         along = [1] * len(shape)
         along[axis] = shape[axis]
         positions = relax.const(np.arange(shape[axis], dtype=np.int32).reshape(along))
-        # Where nothing is equal (NaN) the last position stands, which is one of the tensor at least.
         hits = bind(relax.op.equal(x, best), "hits")
+        if "float" in dtype_of(x):  # a maximum is NaN if anything is, and NaN equals nothing
+            hits = bind(relax.op.logical_or(hits, bind(relax.op.isnan(x), "nan")), "hits_or_nan")
         least = bind(relax.op.where(hits, positions, relax.const(shape[axis] - 1, "int32")), "positions")
         first = bind(relax.op.min(least, axis, keepdims=True), "first")
         first = bind(relax.op.astype(first, dtype_of(var)), "typed") if dtype_of(var) != "int32" else first

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -54,7 +55,7 @@ class Conv1dAsConv2d(Rule):
         y = bind(
             relax.op.nn.conv2d(
                 image,
-                relax.const(np.ascontiguousarray(weight[:, :, None, :])),
+                constant(np.ascontiguousarray(weight[:, :, None, :])),
                 strides=(1, *integers(attrs.strides)),
                 padding=(0, before[0], 0, before[1]),
                 dilation=(1, *integers(attrs.dilation)),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
@@ -70,7 +71,7 @@ class Conv3dAsConv2d(Rule):
         y = bind(
             relax.op.nn.conv2d(
                 image,
-                relax.const(np.ascontiguousarray(flat)),
+                constant(np.ascontiguousarray(flat)),
                 strides=tuple(strides[1:]),
                 padding=(padding[1], padding[2], padding[4], padding[5]),
                 dilation=tuple(dilation[1:]),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var, relax
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
@@ -18,7 +19,7 @@ _LAYOUTS = {"relax.nn.conv2d_transpose": ("NCHW", "IOHW"), "relax.nn.conv1d_tran
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """An axis of a transposed convolution.
 
     With stride ``s``, results ``q * s + r`` (counted from the first place that the filter reaches) see taps
@@ -40,7 +41,7 @@ class _Axis:
     out: int
 
     @classmethod
-    def of(cls, extent: int, kernel: int, stride: int, padding: tuple[int, int], extra: int) -> _Axis:
+    def of(cls, extent: int, kernel: int, stride: int, padding: tuple[int, int], extra: int) -> Axis:
         taps = -(-kernel // stride)
         out = (extent - 1) * stride + kernel - sum(padding) + extra
         first = min(padding[0] // stride, taps - 1)
@@ -93,18 +94,18 @@ class ConvTransposeAsPhases(Rule):
         bind = graph.binder(top, [var])
         weight = _spread(weight, dilation)
         axes = [
-            _Axis.of(*numbers)
+            Axis.of(*numbers)
             for numbers in zip(extents, weight.shape[2:], strides, sides, extra, strict=True)
         ]
         if flat:
-            axes, weight = [_Axis.of(1, 1, 1, (0, 0), 0), *axes], weight[:, :, None, :]
+            axes, weight = [Axis.of(1, 1, 1, (0, 0), 0), *axes], weight[:, :, None, :]
             x = bind(relax.op.reshape(x, (batch, channels, 1, *extents)), "image")
         down, across = axes
         groups, each = int(attrs.groups), weight.shape[1]
         y = bind(
             relax.op.nn.conv2d(
                 x,
-                relax.const(_phases(weight, down, across, groups)),
+                constant(_phases(weight, down, across, groups)),
                 groups=groups,
                 padding=(down.before, across.before, down.after, across.after),
             ),
@@ -156,7 +157,7 @@ def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:
     return spread
 
 
-def _phases(weight: np.ndarray, down: _Axis, across: _Axis, groups: int) -> np.ndarray:
+def _phases(weight: np.ndarray, down: Axis, across: Axis, groups: int) -> np.ndarray:
     """W [C, O / groups, H, W] as filters [groups x phases x O / groups, C / groups, *taps of a phase]."""
     channels, each, *kernel = weight.shape
     wide = [axis.taps * axis.stride for axis in (down, across)]
@@ -227,6 +228,6 @@ class ConvTransposeAsConv2d(Rule):
         by_group = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)[..., ::-1, ::-1]
         turned = np.ascontiguousarray(by_group.reshape(-1, *by_group.shape[2:]))
         value = relax.op.nn.conv2d(
-            x, relax.const(turned), padding=tuple(pads), dilation=tuple(dilation), groups=groups
+            x, constant(turned), padding=tuple(pads), dilation=tuple(dilation), groups=groups
         )
         graph.replace(var, value)

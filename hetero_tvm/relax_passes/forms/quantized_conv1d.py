@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -81,7 +82,7 @@ class QuantConv1dAsConv2d(Rule):
             if value.op.name == "relax.add":
                 other = self._other(graph, step, last)
                 array = array_of(graph.value(other))
-                other = relax.const(array[:, :, None, :]) if array is not None else row(other)
+                other = constant(array[:, :, None, :]) if array is not None else row(other)
                 y = bind(relax.op.add(y, other))
             elif value.op.name == "relax.nn.relu":
                 y = bind(relax.op.nn.relu(y))

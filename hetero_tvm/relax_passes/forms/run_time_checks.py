@@ -21,12 +21,13 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, s
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
 from hetero_tvm.schedules.emit import Kernel
 
-_DIVISIONS = {
+DIVISIONS = {
     "relax.divide": "Div",
     "relax.floor_divide": "Div",
     "relax.mod": "Mod",
     "relax.floor_mod": "Mod",
 }
+"""Operators that divide -> ONNX's names of them."""
 
 Ranges = tuple[tuple[int, int], ...]
 """First valid index and the one behind the last, for each element of an index's last axis, or for all."""
@@ -55,7 +56,7 @@ class CheckAtRunTime(GraphPass):
                     called = graph.call_function(function, "check", [operand], operand)
                     known = graph.insert_before(var, called, f"{var.name}#checked", [var])
                     checked[operand, bounds] = known
-                graph.replace(var, _with_operand(graph.value(var), operand, known))
+                graph.replace(var, with_operand(graph.value(var), operand, known))
 
 
 _Kernel = Callable[[Sequence[int], str], PrimFunc]
@@ -64,15 +65,16 @@ _Kernel = Callable[[Sequence[int], str], PrimFunc]
 def _checks(graph: Graph, functions: IRModule, var: Var) -> Iterator[tuple[Expr, object, _Kernel]]:
     """Operands of a binding to check, each with what is demanded of it and the kernel that does."""
     value, name, node = graph.value(var), graph.op_name(var), graph.node(var)
-    if name in _DIVISIONS:
+    if name in DIVISIONS:
         if "int" in dtype_of(value.args[1]):
-            yield value.args[1], "divisor", functools.partial(_divisor_kernel, f"{_DIVISIONS[name]} {node}")
+            message = division_message(DIVISIONS[name], node)
+            yield value.args[1], "divisor", functools.partial(_divisor_kernel, message)
         return
-    for indices, ranges, valid in _lookups(functions, value, name):
+    for indices, ranges, valid in lookups(functions, value, name):
         yield indices, ranges, functools.partial(_index_kernel, node, ranges, valid)
 
 
-def _lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tuple[Expr, Ranges, str]]:
+def lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tuple[Expr, Ranges, str]]:
     """Indices that a call uses, the ranges that its kernel can take, and those that a user may give."""
     if name == "relax.take" and str(value.attrs.mode) != "clip":
         shape = shape_of(value.args[0])
@@ -97,6 +99,22 @@ def _lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tup
             yield value.args[1].fields[2 * n], ranges, _text(ranges)
 
 
+def index_message(node: str, valid: str) -> str:
+    """Text about an index outside of a tensor."""
+    return f"{node}: an index lies outside {valid}"
+
+
+def division_message(operator: str, node: str) -> str:
+    """Text about a divisor that is zero."""
+    return f"{operator} {node}: division by zero"
+
+
+def within(ranges: Ranges, dtype: str) -> Ranges:
+    """``ranges`` as far as a type reaches."""
+    limits = np.iinfo(dtype)
+    return tuple((max(first, limits.min), min(end, limits.max)) for first, end in ranges)
+
+
 def _text(ranges: Sequence[tuple[int, int]]) -> str:
     if len(ranges) == 1:
         return "[{}, {})".format(*ranges[0])
@@ -108,17 +126,15 @@ def _index_kernel(node: str, ranges: Ranges, valid: str, shape: Sequence[int], d
         first, end = ranges[column]
         return tirx.any(index < tirx.const(first, dtype), index >= tirx.const(end, dtype))
 
-    limits = np.iinfo(dtype)
-    ranges = tuple((max(first, limits.min), min(end, limits.max)) for first, end in ranges)
-    message = f"{node}: an index lies outside {valid}"
-    return _check_kernel(shape, dtype, len(ranges), wrong, INDEX_ERROR, message)
+    ranges = within(ranges, dtype)
+    return _check_kernel(shape, dtype, len(ranges), wrong, INDEX_ERROR, index_message(node, valid))
 
 
-def _divisor_kernel(name: str, shape: Sequence[int], dtype: str) -> PrimFunc:
+def _divisor_kernel(message: str, shape: Sequence[int], dtype: str) -> PrimFunc:
     def wrong(divisor: Expr, column: int) -> Expr:
         return tirx.EQ(divisor, tirx.const(0, dtype))
 
-    return _check_kernel(shape, dtype, 1, wrong, DIVISION_ERROR, f"{name}: division by zero")
+    return _check_kernel(shape, dtype, 1, wrong, DIVISION_ERROR, message)
 
 
 def _check_kernel(
@@ -150,7 +166,7 @@ def _check_kernel(
     return function.with_attr({"op_pattern": 8, CHECK_ATTR: True})  # opaque: nothing is fused with it
 
 
-def _with_operand(call: Call, old: Var, new: Var) -> Call:
+def with_operand(call: Call, old: Var, new: Var) -> Call:
     """The call with ``new`` for ``old`` wherever it is an operand."""
 
     def one(arg: Expr) -> Expr:

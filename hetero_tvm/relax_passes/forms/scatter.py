@@ -1,4 +1,4 @@
-"""Scatters as concatenations, selections and products, for targets without loops over data.
+"""Scatters as kernels, or as concatenations, selections and products for targets without loops over data.
 
 Models write into tensors at places that they know (an assignment to a slice), at one place of each row that
 they compute (a cache of keys), or add rows to the rows that edges of a graph lead to.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -197,3 +198,57 @@ def _positive(write: _Write, bind: Bind) -> Expr:
     behind = bind(relax.op.add(places, relax.const(write.extent, "int32")), "behind")
     negative = bind(relax.op.less(places, relax.const(0, "int32")), "negative")
     return bind(relax.op.where(negative, behind, places), "positive")
+
+
+# as kernels ---------------------------------------------------------------------------------------------
+_MOST_ELEMENTS = 1 << 31
+"""Elements of a tensor whose positions int32 still counts."""
+
+
+class _Rows(NamedTuple):
+    call: Call
+    count: int
+    depth: int
+    add: bool
+
+
+class ScatterAsKernel(Rule):
+    """``scatter_nd`` that replaces or adds -> one kernel.  Its places must have been checked.
+
+    Parameters
+    ----------
+    kernel : makes it from the shape, (count, depth) of the places, the dtypes, and whether it adds.
+    """
+
+    name = "scatter_rows"
+    counted = False
+    anchors = ("relax.scatter_nd",)
+
+    def __init__(self, kernel: Callable[..., PrimFunc]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> _Rows | None:
+        call = graph.value(var)
+        data, places, updates = call.args
+        reduction = str(call.attrs.reduction)
+        if reduction not in ("update", "add") or dtype_of(data) not in ("float32", "int32", "int64"):
+            return None
+        sizes = [math.prod(shape_of(x)) for x in (data, places, updates)]
+        if not all(sizes) or max(sizes) >= _MOST_ELEMENTS or dtype_of(places) not in ("int32", "int64"):
+            return None
+        depth = shape_of(places)[-1]
+        return _Rows(call, sizes[1] // depth, depth, reduction == "add")
+
+    def rewrite(self, graph: Graph, var: Var, found: _Rows) -> None:
+        call, count, depth, add = found
+        data, places, updates = call.args
+        bind = graph.binder(var, [var])
+
+        def as_shape(x: Expr, shape: tuple[int, ...], name: str) -> Expr:
+            return x if shape_of(x) == shape else bind(relax.op.reshape(x, shape), name)
+
+        shape = shape_of(data)
+        places = as_shape(places, (count, depth), "places")
+        updates = as_shape(updates, (count, *shape[depth:]), "updates")
+        function = self.kernel(shape, (count, depth), dtype_of(data), dtype_of(places), add)
+        graph.replace(var, graph.call_function(function, "scatter", [data, places, updates], var))

@@ -1,13 +1,14 @@
-"""The greatest few values and their positions one after another, for targets that do not sort."""
+"""The greatest values and their positions as a kernel, or one after another for targets that do not sort."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
@@ -91,3 +92,53 @@ class TopkAsExtrema(Rule):
         graph.replace(var, relax.Tuple(results))
         for user, field in users:
             graph.forward(user, results[field])
+
+
+class _Order(NamedTuple):
+    x: Expr
+    axis: int
+    k: int
+    largest: bool
+    results: list[tuple[str, str]]
+    """Names of the wanted results, ``values`` or ``indices``, each with its dtype."""
+
+
+class OrderAsKernel(Rule):
+    """``topk``, ``sort`` and ``argsort`` of float32 -> a kernel that is scheduled already.
+
+    Parameters
+    ----------
+    kernel : makes it from shape, axis, k, whether the largest are wanted, and the results in order.
+    """
+
+    name = "order"
+    counted = False
+    anchors = ("relax.topk", "relax.sort", "relax.argsort")
+
+    def __init__(self, kernel: Callable[..., PrimFunc]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> _Order | None:
+        call = graph.value(var)
+        x, attrs = call.args[0], call.attrs
+        shape = shape_of(x)
+        if dtype_of(x) != "float32" or not math.prod(shape) or not shape:
+            return None
+        axis = int(attrs.axis) % len(shape)
+        extent = shape[axis]
+        if graph.op_name(var) == "relax.sort":
+            return _Order(x, axis, extent, bool(attrs.descending), [("values", "float32")])
+        if graph.op_name(var) == "relax.argsort":
+            return _Order(x, axis, extent, bool(attrs.descending), [("indices", str(attrs.dtype))])
+        k = extent if int(attrs.k) < 1 else min(int(attrs.k), extent)
+        both = {"values": ("values", "float32"), "indices": ("indices", str(attrs.dtype))}
+        wanted = str(attrs.ret_type)
+        results = list(both.values()) if wanted == "both" else [both[wanted]]
+        return _Order(x, axis, k, bool(attrs.largest), results)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Order) -> None:
+        function = self.kernel(shape_of(found.x), found.axis, found.k, found.largest, found.results)
+        name = (graph.op_name(var) or "").removeprefix("relax.")
+        fields = var.ty.fields if isinstance(var.ty, relax.TupleType) else None
+        gvar = graph.add_function(function, name)
+        graph.replace(var, relax.call_tir(gvar, [found.x], out_ty=list(fields) if fields else var.ty))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
@@ -69,7 +70,7 @@ class FoldBatchNorm(Rule):
         shift = (beta + ((bias if bias is not None else 0.0) - mean) * factor).astype("float32")
         product = graph.insert_before(
             top,
-            relax.Call(conv.op, [conv.args[0], relax.const(folded)], conv.attrs),
+            relax.Call(conv.op, [conv.args[0], constant(folded)], conv.attrs),
             top.name + "#conv",
             absorbed,
         )
@@ -130,7 +131,7 @@ class FuseConv2d(Rule):
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             raise Miss(f"layouts are {attrs.data_layout} and {attrs.kernel_layout}, expected NCHW and OIHW")
         x = call.args[0]
-        steps, operands, absorbed, top = [], [x, relax.const(weight)], [], var
+        steps, operands, absorbed, top = [], [x, constant(weight)], [], var
         while (user := graph.only_user(top)) is not None:
             step, operand, last = _step(graph, user, top)
             if step is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.relax_passes.fusions.linear import constant_matrix, linear_of
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
@@ -51,7 +52,7 @@ class FoldOutputScales(Rule):
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         call = graph.value(found.product)
         weight = constant_matrix(graph, call.args[1])
-        scaled = relax.const((weight.astype("float64") * found.factor).astype("float32"))
+        scaled = constant((weight.astype("float64") * found.factor).astype("float32"))
         graph.replace(found.product, relax.op.matmul(call.args[0], scaled))
         if found.bias is not None:
             args = [
@@ -84,7 +85,7 @@ class FoldInputScales(Rule):
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Expr, np.ndarray, Var]) -> None:
         base, weight, x = found
-        graph.replace(var, relax.op.matmul(base, relax.const(weight)), absorbs=[x])
+        graph.replace(var, relax.op.matmul(base, constant(weight)), absorbs=[x])
 
 
 def _scaled(graph: Graph, expr: Expr) -> tuple[Expr, np.ndarray] | None:
@@ -94,8 +95,8 @@ def _scaled(graph: Graph, expr: Expr) -> tuple[Expr, np.ndarray] | None:
         return None
     divided = call.op.name == "relax.divide"
     left, right = call.args
-    for x, constant in ((left, right),) if divided else ((left, right), (right, left)):
-        array = array_of(graph.value(constant))
+    for x, factors in ((left, right),) if divided else ((left, right), (right, left)):
+        array = array_of(graph.value(factors))
         if array is None or array.dtype != np.float32 or shape_of(x) != shape_of(expr) or not array.size:
             continue
         if array.size > 1 and (array.ndim == 0 or array.shape[-1] != array.size):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_input, activation_of
@@ -51,7 +52,7 @@ class FuseGatedMatmul(Rule):
         op = GatedMatmul(lead, twice // 2, k, function, bias is not None)
         if shape_of(x) != (*lead, k):
             x = graph.insert_before(var, relax.op.reshape(x, (*lead, k)), f"{var.name}#rows", [])
-        constants = [relax.const(array) for array in (weight, bias) if array is not None]
+        constants = [constant(array) for array in (weight, bias) if array is not None]
         call = graph.call_function(op.workload(), op.label, [x, *constants], var)
         graph.replace(var, call, absorbs=[*absorbed, gate])
 

@@ -34,6 +34,8 @@ def linear_of(graph: Graph, expr: Expr) -> Linear | None:
         addition = graph.call(expr, "relax.add")
         if addition is None:
             break
+        if not shape_of(expr):
+            return None
         arrays = [array_of(graph.value(arg)) for arg in addition.args]
         constant = next((a for a in arrays if a is not None), None)
         n = shape_of(expr)[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL, Matmul
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
@@ -37,7 +38,7 @@ class FuseMatmul(Rule):
         if len(shape_of(x)) < 2:
             raise Miss("the left operand is a vector")
         n = weight.shape[1]
-        operands, steps, absorbed, top = [x, relax.const(weight)], [], [], var
+        operands, steps, absorbed, top = [x, constant(weight)], [], [], var
         while (user := graph.only_user(top)) is not None:
             step, operand = _step(graph, user, top, n)
             if step is None:

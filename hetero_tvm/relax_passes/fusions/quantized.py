@@ -15,13 +15,16 @@ of ours any more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
-from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d, QuantMatmul
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
@@ -45,10 +48,21 @@ class _Found:
 
 
 class FuseQuantized(Rule):
-    """A product or convolution of 8-bit tensors with what scales, shifts, bounds and rounds its result."""
+    """A product or convolution of 8-bit tensors with what scales, shifts, bounds and rounds its result.
+
+    Parameters
+    ----------
+    claims : whether the target has a kernel for an operator; where it has none, the graph stays as it is.
+    pairs_safe : whether weights [k, n] may meet in pairs without saturating 16 bits, where that matters.
+    """
 
     name = "quantized"
     anchors = ("relax.matmul", "relax.nn.conv2d")
+
+    def __init__(
+        self, claims: Claims = lambda op: True, pairs_safe: Callable[[np.ndarray], bool] = lambda w: False
+    ):
+        self._claims, self._pairs_safe = claims, pairs_safe
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
@@ -124,11 +138,20 @@ class FuseQuantized(Rule):
         shape = shape_of(x)
         if call.op.name == "relax.matmul":
             _need(len(shape) >= 1 and w.ndim == 2, "the weights are no matrix")
-            return QuantMatmul(x_dtype=dtype_of(x), lead=shape[:-1], n=w.shape[1], k=w.shape[0], **more)
+            op = QuantMatmul(
+                x_dtype=dtype_of(x),
+                lead=shape[:-1],
+                n=w.shape[1],
+                k=w.shape[0],
+                pairs_safe=self._pairs_safe(w),
+                **more,
+            )
+            _need(self._claims(op), "the target has no kernel for it")
+            return op
         attrs = call.attrs
         _need(str(attrs.data_layout) == "NCHW" and str(attrs.kernel_layout) == "OIHW", "not NCHW")
         _need(-128 <= fill <= 127, "the zero point is not of the input's type")
-        return QuantConv2d(
+        op = QuantConv2d(
             x_dtype=dtype_of(x),
             batch=shape[0],
             channels=parts * shape[1],
@@ -143,6 +166,8 @@ class FuseQuantized(Rule):
             groups=int(attrs.groups),
             **more,
         )
+        _need(self._claims(op), "the target has no kernel for it")
+        return op
 
     @staticmethod
     def _columns_last(call: Call, w: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +185,7 @@ class FuseQuantized(Rule):
             x = graph.insert_before(
                 top, relax.op.concat([x] * found.parts, axis), f"{top.name}#beside", [top]
             )
-        args = [x, relax.const(found.weights), relax.const(found.bias)]
+        args = [x, constant(found.weights), relax.const(found.bias)]
         if found.scale is not None:
             args.append(relax.const(np.broadcast_to(found.scale, (op.columns,)).copy()))
         if found.zero is None:

@@ -55,6 +55,21 @@ def _gather_elements(call: Call, shape: tuple[int, ...], x: np.ndarray, at: np.n
     return np.take_along_axis(x, np.where(at < 0, at + x.shape[axis], at), axis)
 
 
+def _dequantize(
+    call: Call, shape: tuple[int, ...], x: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> np.ndarray:
+    """Steps in float32, as kernels take them: the difference is whole, and rounded once by the product."""
+    along = [1] * x.ndim
+    if scale.size > 1 or zero.size > 1:
+        along[int(call.attrs.axis) % x.ndim] = -1
+
+    def spread(vector: np.ndarray) -> np.ndarray:
+        return vector.reshape(along) if vector.size > 1 else vector.reshape(())
+
+    whole = x.astype(np.int64) - spread(zero).astype(np.int64) if x.dtype.kind in "iu" else x - spread(zero)
+    return whole.astype(np.float32) * spread(scale).astype(np.float32)
+
+
 def _strided_slice(call: Call, shape: tuple[int, ...], x: np.ndarray, axes, begins, ends, steps=None):
     cut = [slice(None)] * x.ndim
     for i, axis in enumerate(axes):
@@ -86,7 +101,7 @@ VALUES: dict[str, Function] = {
     "sqrt": _plain(np.sqrt), "rsqrt": _plain(lambda x: 1 / np.sqrt(x)), "exp": _plain(np.exp),
     "log": _plain(np.log), "sin": _plain(np.sin), "cos": _plain(np.cos), "tanh": _plain(np.tanh),
     "floor": _plain(np.floor), "ceil": _plain(np.ceil), "isnan": _plain(np.isnan),
-    "square": _plain(np.square), "sigmoid": _plain(_sigmoid),
+    "dequantize": _dequantize, "square": _plain(np.square), "sigmoid": _plain(_sigmoid),
     "where": _plain(lambda c, a, b: np.where(c.astype(bool), a, b)),
     "astype": lambda call, shape, x: x.astype(str(call.attrs.dtype)),
     "reshape": _viewed, "expand_dims": _viewed, "squeeze": _viewed, "flatten": _viewed,

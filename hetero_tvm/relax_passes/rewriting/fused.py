@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, tvm
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, relax, tvm
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.te_workload import OP_ATTR
 
 CHECK_ATTR = "hetero_tvm.check"
 """Attribute of a PrimFunc that checks values at run time: it is a kernel already, and nothing to tune."""
+
+CHECKS_ATTR = "hetero_tvm.checks"
+"""Attribute of a function whose last results say what was wrong with its inputs: JSON list of texts."""
 
 Claims = Callable[[FusedOp], bool]
 """Whether a target has a kernel for an operator in a form that not every target has."""
@@ -24,6 +28,12 @@ def contract_of(function: PrimFunc) -> FusedOp | None:
 def is_check(function: PrimFunc) -> bool:
     """Whether a PrimFunc checks values at run time."""
     return bool(function.attrs) and CHECK_ATTR in function.attrs
+
+
+def checks_of(function: relax.Function) -> tuple[str, ...]:
+    """Texts for the numbers behind the results of a function: what is wrong where one is not 0."""
+    text = function.attrs.get(CHECKS_ATTR) if function.attrs else None
+    return tuple(json.loads(str(text))) if text is not None else ()
 
 
 def is_call_tir(value: Expr) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.constants import array_of as values_of
 from hetero_tvm.host.tvm import Call, Expr, GlobalVar, IRModule, PrimFunc, Var, relax, tvm
 
 Sources = Mapping[str, tuple[str, ...]]
@@ -34,6 +35,7 @@ class Graph:
         self._function = module[name]
         self._builder = relax.BlockBuilder(module)
         self._output = self._function.body.body
+        self._attributes = self._function.attrs
         self._order: list[Var] = []
         self._value: dict[Var, Expr] = {}
         self._uses: dict[Var, list[Var]] = {}
@@ -81,8 +83,8 @@ class Graph:
         for used in before:
             self._leave(used, var)
 
-    def _leave(self, used: Var, user: Var) -> None:
-        """Count one use of ``used`` less."""
+    def _leave(self, used: Var, user: Var | None) -> None:
+        """Count one use of ``used`` less; the function's result is the user None."""
         users = self._users[used]
         del users[next(n for n, known in enumerate(users) if known is user)]
         if not users:
@@ -228,6 +230,35 @@ class Graph:
         absorbs = tuple(absorbs)
         return lambda value, step: self.insert_before(anchor, value, f"{anchor.name}#{step}", absorbs)
 
+    def add_result(self, value: Expr, name: str, absorbs: Iterable[Var] = ()) -> None:
+        """Let the function return ``value`` as well, behind everything that it returns."""
+        sources = _united(self.sources(v) for v in absorbs) or (name,)
+        output, fields = self._output, [self._output]
+        if isinstance(output.ty, relax.TupleType):
+            whole = self.value(output)
+            if isinstance(whole, relax.Tuple):
+                fields = list(whole.fields)
+            else:
+                parts = (relax.TupleGetItem(output, n) for n in range(len(output.ty.fields)))
+                fields = [self._append(relax.DataflowVar, part, output.name, ()) for part in parts]
+        fields.append(self._append(relax.DataflowVar, value, name, sources))
+        self._output = self._append(relax.Var, relax.Tuple(fields), "results", ())
+        for used in variables_in(output):
+            self._leave(self._known(used), None)
+        self._users.setdefault(self._known(self._output), []).insert(0, None)
+
+    def _append(self, kind: type[Var], value: Expr, name: str, sources: tuple[str, ...]) -> Var:
+        """A new binding behind all others; its variable."""
+        value = self._normalized(value)
+        fresh = (f"{name}_{n}" if n else name for n in itertools.count())
+        var = kind(next(n for n in fresh if n not in self._names), value.ty)
+        self._add(len(self._order), var, value, sources)
+        return var
+
+    def set_attribute(self, name: str, value: str) -> None:
+        """Give the function an attribute."""
+        self._attributes = self._function.with_attr(name, value).attrs
+
     def rename(self, var: Var, name: str) -> None:
         """Let ``var`` stand for no source node any more, but for a step of its own called ``name``."""
         self._stand_for(self._known(var), (name,))
@@ -245,8 +276,9 @@ class Graph:
         kept = self.bindings()
         block = relax.DataflowBlock([relax.VarBinding(var, self._value[var]) for var in kept])
         body = relax.SeqExpr([block], self._output)
+        returned = self._function.ret_ty if self._output is self._function.body.body else self._output.ty
         function = relax.Function(
-            self._function.params, body, self._function.ret_ty, self._function.is_pure, self._function.attrs
+            self._function.params, body, returned, self._function.is_pure, self._attributes
         )
         module = self._builder.get().clone()  # the caller's module stays as it was
         module.update_func(module.get_global_var(self._name), function)
@@ -296,7 +328,7 @@ def dtype_of(expr: Expr) -> str:
 
 def array_of(expr: Expr) -> np.ndarray | None:
     """Array of a constant; None for anything else."""
-    return expr.value.numpy() if is_constant(expr) else None
+    return values_of(expr.value) if is_constant(expr) else None
 
 
 def is_constant(expr: Expr) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Expr, IRModule, Var, relax
 from hetero_tvm.ops import activations
 from hetero_tvm.ops.base import FusedOp
@@ -155,6 +156,33 @@ class ConcatNode(ImageNode):
         return with_halo(bind(value), y) if any(y.halo) else value
 
 
+class SliceNode(ImageNode):
+    """A slice of whole blocks of channels."""
+
+    def __init__(self, graph: Graph, var: Var, first: int, end: int):
+        self.first, self.end = first, end
+        super().__init__(graph, var, [graph.value(var).args[0]])
+
+    def emit(self, images: Sequence[Image], y: Layout, call: CallOperator, bind: Bind) -> Expr:
+        block = images[0].layout.block
+        x = bind(without_halo(images[0])) if any(images[0].layout.halo) else images[0].var
+        value = relax.op.strided_slice(x, [1], [self.first // block], [self.end // block], [1])
+        return with_halo(bind(value), y) if any(y.halo) else value
+
+
+def _slice_of_channels(graph: Graph, var: Var) -> tuple[int, int] | None:
+    """First and last channel that a slice of an image takes, if it takes all else and each of them."""
+    x, axes, begins, ends, *steps = graph.value(var).args
+    if not is_image(graph, x) or any(int(step) != 1 for part in steps for step in part):
+        return None
+    if [int(axis) % 4 for axis in axes] != [1]:
+        return None
+    channels = shape_of(x)[1]
+    first, end = (int(next(iter(part))) for part in (begins, ends))
+    first, end = (place + channels if place < 0 else min(place, channels) for place in (first, end))
+    return (first, end) if 0 <= first < end else None
+
+
 def _finished(value: Expr, channels: int, moves_zero: bool, y: Layout, bind: Bind) -> Expr:
     """A blocked result without a halo, with zeros where layout ``y`` has them."""
     if moves_zero and channels % y.block:
@@ -194,6 +222,10 @@ def node_of(graph: Graph, var: Var, block: int, module: IRModule) -> ImageNode |
         parts = getattr(graph.value(graph.value(var).args[0]), "fields", ())
         even = parts and all(is_image(graph, p) and shape_of(p)[1] % block == 0 for p in parts)
         return ConcatNode(graph, var) if even and int(graph.value(var).attrs.axis) in (1, -3) else None
+    if name == "relax.strided_slice":
+        channels = _slice_of_channels(graph, var)
+        whole = channels is not None and not any(place % block for place in channels)
+        return SliceNode(graph, var, *channels) if whole else None
     if name in _ELEMENTWISE and _fits(graph, var):
         return ElementwiseNode(graph, var, block)
     return None
@@ -261,5 +293,5 @@ def _constant(graph: Graph, argument: Expr, block: int) -> Expr:
         return argument
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
     if array.shape[1] == 1:
-        return relax.const(array[..., None])
-    return relax.const(Layout(block).pack(array))
+        return constant(array[..., None])
+    return constant(Layout(block).pack(array))

@@ -14,12 +14,13 @@ lists each with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, GlobalVar, Var, relax
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.pool2d import Relayout
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
@@ -36,12 +37,20 @@ class BlockImages(GraphPass):
     block : channels in a block, the target's vector length.
     serves : whether the target has a kernel for a fused operator (in its blocked form).
     halos : whether a convolution's padding becomes zeros around its input; else the kernel minds the border.
+    pays : whether a convolution in its second form, with its images converted for it alone, takes less time
+        than in its first, plain form.
     """
 
     name = "blocked_images"
 
-    def __init__(self, block: int, serves: Claims, halos: bool = True):
-        self.block, self.serves, self.halos = block, serves, halos
+    def __init__(
+        self,
+        block: int,
+        serves: Claims,
+        halos: bool = True,
+        pays: Callable[[Conv2d, Conv2d], bool] = lambda plain, blocked: False,
+    ):
+        self.block, self.serves, self.halos, self.pays = block, serves, halos, pays
 
     def run(self, graph: Graph, report: Report) -> None:
         module = graph.functions()
@@ -80,12 +89,22 @@ class BlockImages(GraphPass):
         """Whether it is a convolution among plain neighbours, which would be converted for itself only."""
         if not isinstance(node, ConvNode) or not self.serves(node.op):
             return False
-        return not any(x in blocked for x in (*node.images, *graph.users(node.var)))
+        if any(x in blocked for x in (*node.images, *graph.users(node.var))):
+            return False
+        halo = node.op.padding if self.halos else NO_HALO
+        x = Layout() if _stays_plain(node, 0, self.block, self.halos) else Layout(self.block, halo)
+        return not self.pays(node.op, node.blocked_op(x, Layout(self.block), Layout(self.block)))
 
     def _bytes(self, var: Var) -> int:
         """Bytes that a conversion moves."""
         shape = shape_of(var)
         return 0 if _same_in_both(shape, self.block) else 4 * int(np.prod(shape))
+
+
+def _stays_plain(node: ImageNode, index: int, block: int, halos: bool) -> bool:
+    """Whether a plain operand is read as it is.  Where a convolution's input is copied anyway, to put zeros
+    around it, one with whole blocks of channels is copied to blocks."""
+    return node.reads_plain(index) and (not halos or shape_of(node.images[index])[1] < block)
 
 
 def _same_in_both(image: tuple[int, ...], block: int) -> bool:
@@ -115,7 +134,7 @@ class _Rewriting:
     """Puts the chosen nodes on blocks; everybody else keeps reading the plain variables."""
 
     def __init__(self, graph: Graph, blocked: dict[Var, ImageNode], block: int, halos: bool):
-        self.graph, self.blocked, self.block = graph, blocked, block
+        self.graph, self.blocked, self.block, self.with_halos = graph, blocked, block, halos
         self.halos: dict[Var, tuple[int, ...]] = {}
         for node in blocked.values() if halos else ():
             for index, x in enumerate(node.images):
@@ -149,7 +168,7 @@ class _Rewriting:
         x = node.images[index]
         if x in self.images:
             return self.images[x]
-        if node.reads_plain(index):
+        if _stays_plain(node, index, self.block, self.with_halos):
             return Image(x, Layout())
         layout = self._layout(x)
         made = self.graph.insert_before(

@@ -18,6 +18,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (NumPy learns of bfloat16)
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, PrimFunc, Var, relax, s_tir, te, tirx, tvm
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.rewriting.fused import contract, contract_of, is_call_tir
@@ -128,7 +129,7 @@ class _Conversion:
         """``value`` in a narrow dtype: rounded now when it is constant, else as it was made, or cast."""
         array = array_of(self._graph.value(value))
         if array is not None:
-            return relax.const(np.asarray(array).astype(dtype))
+            return constant(np.asarray(array).astype(dtype))
         view = self._graph.call(value, "relax.reshape")
         if value not in self._narrow and view is not None and isinstance(view.args[0], relax.Var):
             # The cast stands before the view: right behind the kernel that may take it in.

@@ -28,6 +28,8 @@
 #include <string>
 #include <vector>
 
+#include "verify.h"
+
 namespace ffi = tvm::ffi;
 
 constexpr int kPooled = 2, kComputeVersion = 4;  // kinds of TVM's memory and device attributes
@@ -42,21 +44,45 @@ void LoadCudaRuntime() {
                                "and libcudart.so.13 and libtvm_runtime_cuda.so in LD_LIBRARY_PATH");
 }
 
-// The manifest's "archs": the architectures with machine code in the library.
-std::vector<std::string> Architectures(const std::string& path) {
+// A list of texts in the manifest: "archs", the architectures with machine code in the library, or "checks",
+// what the numbers behind the results mean where they are not 0.
+std::vector<std::string> Texts(const std::string& path, const std::string& name) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   auto manifest = reinterpret_cast<const char* (*)()>(dlsym(library, "hetero_tvm_manifest"));
   if (!manifest) throw std::runtime_error(path + " was not exported by hetero_tvm");
-  const std::string text = manifest(), key = "\"archs\":[";
+  const std::string text = manifest(), key = "\"" + name + "\":[";
   std::vector<std::string> found;
-  for (size_t at = text.find(key) + key.size(), end = text.find(']', at); at < end;) {
-    const size_t open = text.find('"', at), close = text.find('"', open + 1);
-    if (open >= end) break;
-    found.push_back(text.substr(open + 1, close - open - 1));
-    at = close + 1;
+  size_t at = text.find(key);
+  if (at == std::string::npos) return found;
+  for (at += key.size(); at < text.size() && text[at] != ']'; ++at) {
+    if (text[at] != '"') continue;
+    std::string one;
+    for (++at; at < text.size() && text[at] != '"'; ++at) {
+      if (text[at] == '\\') ++at;
+      one += text[at];
+    }
+    found.push_back(one);
   }
   return found;
+}
+
+ffi::Tensor ToHost(const ffi::Tensor& tensor, DLDevice gpu) {
+  ffi::Tensor host = Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(tensor.shape()), tensor.dtype(), DLDevice{kDLCPU, 0}, nullptr)
+                         .cast<ffi::Tensor>();
+  Global("runtime.TVMTensorCopyFromTo")(tensor, host);
+  Global("runtime.Device_StreamSync")(gpu, 0);
+  return host;
+}
+
+// Kernels clamp what would lead them out of a tensor; a number for each check follows the results.
+void RefuseWrongIndices(const ffi::Any& result, const std::vector<std::string>& checks, DLDevice gpu) {
+  if (checks.empty()) return;
+  const auto all = result.cast<ffi::Array<ffi::Any>>();
+  for (size_t i = 0; i < checks.size(); ++i) {
+    const ffi::Tensor flag = ToHost(all[all.size() - checks.size() + i].cast<ffi::Tensor>(), gpu);
+    if (*static_cast<const int32_t*>(flag.data_ptr())) throw std::runtime_error(checks[i]);
+  }
 }
 
 // The best of them for the GPU: code runs on later minor versions of its major version, sm_90a on 9.0 only.
@@ -108,9 +134,11 @@ ffi::Tensor MakeInput(const std::string& text, DLDevice gpu) {
 
 int main(int argc, char** argv) try {
   if (argc < 2) throw std::runtime_error("usage: cuda ./model.so f32:8x64 i64:1x128 ...");
+  char damage[512];
+  if (hetero_tvm_verify(argv[1], damage, sizeof(damage)) != 0) throw std::runtime_error(damage);
   LoadCudaRuntime();
   const DLDevice gpu{kDLCUDA, 0};
-  const std::string arch = Choose(Architectures(argv[1]), gpu.device_id);
+  const std::string arch = Choose(Texts(argv[1], "archs"), gpu.device_id);
 
   ffi::Module library = ffi::Module::LoadFromFile(argv[1]);  // with a slash in it, as dlopen wants
   ffi::Module machine = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
@@ -136,14 +164,12 @@ int main(int argc, char** argv) try {
   synchronize(gpu, 0);
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 
+  RefuseWrongIndices(result, Texts(argv[1], "checks"), gpu);
   // One output is a tensor, several are an array of them.
   ffi::Tensor first = result.as<ffi::Tensor>() ? result.cast<ffi::Tensor>()
                                                : result.cast<ffi::Array<ffi::Any>>()[0].cast<ffi::Tensor>();
   if (first.dtype().code != kDLFloat || first.dtype().bits != 32) throw std::runtime_error("the first output is not float32");
-  ffi::Tensor host = Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(first.shape()), first.dtype(), DLDevice{kDLCPU, 0}, nullptr)
-                         .cast<ffi::Tensor>();
-  Global("runtime.TVMTensorCopyFromTo")(first, host);
-  synchronize(gpu, 0);
+  const ffi::Tensor host = ToHost(first, gpu);
   const int64_t count = static_cast<int64_t>(ffi::GetDataSize(*host.GetDLTensorPtr()) / sizeof(float));
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += static_cast<const float*>(host.data_ptr())[i];

@@ -9,7 +9,7 @@
  *   gcc -std=c11 -O2 main.c -o main -I$S/tvm_ffi/include -L$S/tvm/lib -L$S/tvm_ffi/lib \
  *       -Wl,--no-as-needed -ltvm_runtime -ltvm_runtime_extra -ltvm_ffi -ldl \
  *       -Wl,-rpath,$S/tvm/lib:$S/tvm_ffi/lib
- *   TVM_NUM_THREADS=2 TVM_BIND_THREADS=0 ./main ./model.so f32:8x64 i64:1x128
+ *   HETERO_TVM_THREADS=2 ./main ./model.so f32:8x64 i64:1x128
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tvm/ffi/c_api.h>
+
+#include "verify.h"
 
 #define MAX_INPUTS 16
 #define MAX_RANK 8
@@ -139,6 +141,8 @@ static TVMFFIAny make_input(const char* text) {
 int main(int argc, char** argv) {
   TVMFFIAny inputs[MAX_INPUTS];
   if (argc < 2 || argc - 2 > MAX_INPUTS) fail("usage: main ./model.so f32:8x64 i64:1x128 ...");
+  char damage[512];
+  if (hetero_tvm_verify(argv[1], damage, sizeof(damage)) != 0) fail(damage);
   check_cpu(argv[1]);
 
   TVMFFIAny path[1] = {any_string(argv[1])}; /* with a slash in it, as dlopen wants */

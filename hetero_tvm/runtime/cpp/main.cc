@@ -9,7 +9,7 @@
  *   g++ -std=c++17 -O2 main.cc -o main -I$S/tvm_ffi/include -L$S/tvm/lib -L$S/tvm_ffi/lib \
  *       -Wl,--no-as-needed -ltvm_runtime -ltvm_runtime_extra -ltvm_ffi -ldl \
  *       -Wl,-rpath,$S/tvm/lib:$S/tvm_ffi/lib
- *   TVM_NUM_THREADS=2 TVM_BIND_THREADS=0 ./main ./model.so f32:8x64 i64:1x128
+ *   HETERO_TVM_THREADS=2 ./main ./model.so f32:8x64 i64:1x128
  *
  * --no-as-needed matters: no symbol of libtvm_runtime.so is used directly, its functions are
  * found by name.
@@ -28,6 +28,8 @@
 #include <string>
 #include <vector>
 
+#include "verify.h"
+
 namespace ffi = tvm::ffi;
 
 // Memory of an input; kernels expect 64-byte alignment.
@@ -36,8 +38,10 @@ struct AlignedMemory {
   void FreeData(DLTensor* t) { std::free(t->data); }
 };
 
-// The library checks the CPU itself: ask before any of its kernels runs.
-void CheckCpu(const std::string& path) {
+// A damaged library must not be loaded at all; a sound one checks the CPU itself, before any kernel runs.
+void CheckLibrary(const std::string& path) {
+  char damage[512];
+  if (hetero_tvm_verify(path.c_str(), damage, sizeof(damage)) != 0) throw std::runtime_error(damage);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   auto check = reinterpret_cast<int (*)(char*, size_t)>(dlsym(library, "hetero_tvm_check_cpu"));
@@ -69,7 +73,7 @@ ffi::Tensor MakeInput(const std::string& text) {
 
 int main(int argc, char** argv) try {
   if (argc < 2) throw std::runtime_error("usage: main ./model.so f32:8x64 i64:1x128 ...");
-  CheckCpu(argv[1]);
+  CheckLibrary(argv[1]);
 
   ffi::Module library = ffi::Module::LoadFromFile(argv[1]);  // with a slash in it, as dlopen wants
   ffi::Module machine = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();

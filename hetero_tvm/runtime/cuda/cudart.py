@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cudaEventDestroy": (c_void_p,),
     "cudaEventRecord": (c_void_p, c_void_p),
     "cudaEventSynchronize": (c_void_p,),
+    "cudaEventQuery": (c_void_p,),
     "cudaEventElapsedTime": (c_void_p, c_void_p, c_void_p),
 }
 
@@ -98,7 +99,7 @@ class Stream:
 
     def copy(self, to: int, source: int, nbytes: int, kind: int) -> None:
         """Queue a copy between addresses; host memory must be pinned for it to overlap."""
-        call("cudaMemcpyAsync", to, source, nbytes, kind, self.handle)
+        copy(self.handle, to, source, nbytes, kind)
 
     def __del__(self) -> None:
         _quietly("cudaStreamDestroy", getattr(self, "handle", 0))
@@ -119,6 +120,10 @@ class Event:
         """Block this thread until the event has happened."""
         call("cudaEventSynchronize", self.handle)
 
+    def has_happened(self) -> bool:
+        """Whether everything before the event is done."""
+        return _library().cudaEventQuery(self.handle) == 0
+
     def seconds_since(self, earlier: Event) -> float:
         """Seconds between two timed events that have happened."""
         milliseconds = c_float()
@@ -127,6 +132,11 @@ class Event:
 
     def __del__(self) -> None:
         _quietly("cudaEventDestroy", getattr(self, "handle", 0))
+
+
+def copy(stream: int, to: int, source: int, nbytes: int, kind: int) -> None:
+    """Queue a copy between addresses on ``stream`` (a handle)."""
+    call("cudaMemcpyAsync", to, source, nbytes, kind, stream)
 
 
 def wait(stream: int, event: Event) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 from hetero_tvm.errors import InputError, LibraryError
 from hetero_tvm.runtime.cuda import cudart
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
-from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline
+from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline, Staging
 from hetero_tvm.runtime.library import Library
-from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.manifest import Manifest, refuse_flagged
 from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
@@ -61,6 +62,7 @@ class CudaLibrary(Library):
         super().__init__(path, manifest, pinning)
         self._pipeline: Pipeline | None = None
         self._place = self._runtime.ffi.device("cuda", device)
+        self._flagged: deque[tuple[cudart.Event, list[Staging]]] = deque()
         self._ran: cudart.Event | None = None  # after the last kernel of the last call
 
     def _initialize(self, machine: Any) -> Any:
@@ -107,10 +109,31 @@ class CudaLibrary(Library):
             cudart.use(self.device.index)
             if self._pipeline is None:
                 specs = self.manifest.signature
+                flags = [TensorSpec(text, (), "int32") for text in self.manifest.checks]
                 self._pipeline = Pipeline(
-                    self.device.index, specs.inputs, specs.outputs, self._on_gpu, self._queue
+                    self.device.index, specs.inputs, [*specs.outputs, *flags], self._on_gpu, self._queue
                 )
-            return self._pipeline.submit(arrays)
+            return self._pipeline.submit(arrays, self._checked)
+
+    def _checked(self, results: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """The results without the numbers that follow them.  :class:`LibraryError`: one of these is not 0."""
+        count = len(self.manifest.signature.outputs)
+        refuse_flagged(self.manifest.name, self.manifest.checks, map(int, results[count:]))
+        return results[:count]
+
+    def raise_pending(self, wait: bool = True) -> None:
+        """Raise what :meth:`on_device` found wrong with the indices of an earlier call.
+
+        ``wait`` : until all calls have run; else only of those that have.
+
+        Raises
+        ------
+        LibraryError : an index outside of its tensor, a division by zero.
+        """
+        while self._flagged and (wait or self._flagged[0][0].has_happened()):
+            event, staged = self._flagged.popleft()
+            event.synchronize()
+            refuse_flagged(self.manifest.name, self.manifest.checks, (int(s.array) for s in staged))
 
     def on_device(self, *tensors: Any, stream: int | None = None) -> tuple[Any, ...]:
         """Run on tensors that are on the GPU already; the results stay there.
@@ -126,6 +149,7 @@ class CudaLibrary(Library):
         -------
         Tensors of the framework of the first input, through its ``from_dlpack``.  The work is queued, not
         done: later work of the same stream sees the results, other streams and the host must synchronise.
+        An index outside of its tensor is clamped, and raised by a later call or by :meth:`raise_pending`.
         Results belong to the caller, who keeps them until what reads them has been queued on that stream.
 
         Raises
@@ -145,9 +169,23 @@ class CudaLibrary(Library):
         if stream is None:
             stream = _current_stream(tensors, self.device.index)
         with self._lock:
+            self.raise_pending(wait=False)
             results = self._queue(stream, given)
+            if self.manifest.checks:
+                results = self._note_flags(stream, results)
         back = _from_dlpack_of(tensors)
         return tuple(results if back is None else map(back, results))
+
+    def _note_flags(self, stream: int, results: list[Any]) -> list[Any]:
+        """Queue copies of the numbers behind the results, for :meth:`raise_pending`; the results alone."""
+        count = len(self.manifest.signature.outputs)
+        staged = [Staging((), np.dtype("int32")) for _ in results[count:]]
+        for place, flag in zip(staged, results[count:], strict=True):
+            cudart.copy(stream, place.address, flag.data_ptr(), place.nbytes, cudart.TO_HOST)
+        event = cudart.Event()
+        event.record(stream)
+        self._flagged.append((event, staged))
+        return results[:count]
 
     def _queue(self, stream: int, tensors: list[Any]) -> list[Any]:
         """Queue the model on a stream, behind the last call on any: they share buffers."""

@@ -22,6 +22,8 @@ from hetero_tvm.runtime.signature import TensorSpec
 MakeTensor = Callable[[TensorSpec], Any]
 """Specification -> a tensor on the device (an object of TVM's runtime)."""
 
+Finish = Callable[[tuple[np.ndarray, ...]], tuple[np.ndarray, ...]]
+
 
 class Staging:
     """Pinned memory as a NumPy array."""
@@ -105,8 +107,11 @@ class Pipeline:
         self._next = 0
         self._lock = threading.Lock()
 
-    def submit(self, arrays: Sequence[np.ndarray]) -> Pending:
-        """Queue a call; the arrays may be changed as soon as this returns."""
+    def submit(self, arrays: Sequence[np.ndarray], finish: Finish = lambda results: results) -> Pending:
+        """Queue a call; the arrays may be changed as soon as this returns.
+
+        ``finish`` makes what the call gives of its results, or raises what they say is wrong.
+        """
         with self._lock:
             slot = self._slots[self._next % len(self._slots)]
             self._next += 1
@@ -127,7 +132,7 @@ class Pipeline:
             for staging, result in zip(slot.outputs, slot.results, strict=True):
                 self._out.copy(staging.address, result.data_ptr(), staging.nbytes, cudart.TO_HOST)
             slot.left.record(self._out.handle)
-            slot.pending = Pending(lambda: _collect(slot))
+            slot.pending = Pending(lambda: finish(_collect(slot)))
             return slot.pending
 
 

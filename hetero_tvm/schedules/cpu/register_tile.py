@@ -22,10 +22,13 @@ from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Index, Kernel, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 _EXPOSED_LATENCY = 1.12
 """Latency of a chain of FMAs, as a multiple of one FMA's, in products whose tile is small."""
+
+_STREAMS = 2
+"""Parts of the reduction that a tile of few rows goes through at once."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class RegisterTile:
     def fits(self, machine: CpuModel) -> bool:
         """Whether the accumulators, the loaded vectors and one broadcast have a register each."""
         return self.rows * self.vectors + self.vectors + 1 <= machine.registers
+
+    def streams(self, machine: CpuModel) -> bool:
+        """Whether its accumulators fit twice, as :func:`accumulate_streams` wants them."""
+        return RegisterTile(_STREAMS * self.rows, self.vectors).fits(machine)
 
     def columns(self, lanes: int) -> int:
         """Scalars in the vectors of one row."""
@@ -110,6 +117,60 @@ def accumulate(
                 step(ko * unroll + ki)
     for rest in range(full * unroll, depth):
         step(rest)
+
+
+def accumulate_streams(
+    k: Kernel,
+    acc: Buffer,
+    tile: RegisterTile,
+    lanes: int,
+    depth: int,
+    unroll: int,
+    a_at: Callable[[Expr, Index], Expr],
+    b_at: Callable[[Index, Expr], Expr],
+) -> None:
+    """Emit the reduction of a tile of few rows, in two halves of ``depth`` at once.
+
+    With few rows the time is that of reading B: two places of it at once make more accesses run ahead, and
+    twice the accumulators hide the latency.  ``acc`` is [2 * rows, vectors * lanes]; the result is its first
+    half.
+    """
+    half = depth // _STREAMS
+
+    def each(rows: int, body: Callable[[Expr, Expr], None]) -> None:
+        with k.unroll(rows) as r, k.unroll(tile.vectors) as v:
+            body(r, k.ramp(v * lanes, lanes))
+
+    each(_STREAMS * tile.rows, lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+
+    def step(at: Index, streams: int) -> None:
+        for stream in range(streams):
+            place = at + stream * half
+
+            def fma(r: Expr, column: Expr, stream: int = stream, place: Index = place) -> None:
+                product = k.splat(a_at(r, place), lanes) * b_at(place, column)
+                target = [stream * tile.rows + r, column]
+                k.store(acc, k.load(acc, target) + product, target)
+
+            each(tile.rows, fma)
+
+    full = half // unroll
+    if full:
+        with k.serial(full) as ko:
+            for ki in range(unroll):
+                step(ko * unroll + ki, _STREAMS)
+    for rest in range(full * unroll, half):
+        step(int32(rest), _STREAMS)
+    for rest in range(_STREAMS * half, depth):
+        step(int32(rest), 1)
+
+    def fold(r: Expr, column: Expr) -> None:
+        total = k.load(acc, [r, column])
+        for stream in range(1, _STREAMS):
+            total = total + k.load(acc, [stream * tile.rows + r, column])
+        k.store(acc, total, [r, column])
+
+    each(tile.rows, fold)
 
 
 def store(

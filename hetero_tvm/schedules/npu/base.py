@@ -207,3 +207,6 @@ class DerivedSpace(NpuSpace):
 
     def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:
         return self.base_space().features(self.base_operator(op), point, machine)
+
+    def estimate(self, op: FusedOp, point: Point, machine: NpuMachine) -> float | None:
+        return self.base_space().estimate(self.base_operator(op), point, machine)

@@ -33,3 +33,9 @@ class HostSpace(DesignSpace):
 
     def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:
         return self._inner.features(op, point, machine.host)
+
+    def estimate(self, op: FusedOp, point: Point, machine: NpuMachine) -> float | None:
+        return self._inner.estimate(op, point, machine.host)
+
+    def canonical(self, op: FusedOp, point: Point, machine: NpuMachine) -> Point:
+        return self._inner.canonical(op, point, machine.host)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.search.measure import timing
+from hetero_tvm.search.measure.disturbance import Disturbance
 from hetero_tvm.search.measure.prepared import Prepared, blank, fault_of, joined, tvm
 from hetero_tvm.search.measure.wire import Channel
 
@@ -69,7 +70,8 @@ def run(task: Prepared, job: dict[str, Any], channel: Channel) -> None:
     once, and its result is what the others and later jobs must reproduce).
 
     Sends ``{"phase": "built"}``, waits for a message, then sends ``{"phase": "done", "results":
-    [[status, seconds | None, text], ...], "spent": {phase: seconds}}``.  With ``members`` the candidates
+    [[status, seconds | None, text, spread, disturbed], ...], "spent": {phase: seconds}}`` (the last two
+    only of what was timed).  With ``members`` the candidates
     are measured one after another instead, each with its own ``{"phase": "one", "result": ...}``.
     """
     clock = _Clock()
@@ -108,7 +110,7 @@ def _one_by_one(
             built[index] = None  # frees its arguments
         channel.send({"phase": "one", "result": one[0], "spent": clock.spent})
         clock.spent = {}
-        if kernel is not None and one[0][0] != "ok":
+        if kernel is not None and one[0][0] not in ("ok", "disturbed"):
             break
     channel.send({"phase": "done"})
 
@@ -232,18 +234,27 @@ def _time_all(
     clock.lap("check")
     if not calls:
         return
-    timing.pin_threads(timing.threads_now() - before, job["cores"])
-    seconds, failure = _attempt(
-        "run_error", lambda: timing.measure(calls, budget=job["budget"], limit=job["limit"], once=once)
-    )
+    workers = timing.threads_now() - before
+    timing.pin_threads(workers, job["cores"])
+    disturbance = Disturbance([os.getpid(), *workers], job["cores"])
+    options = {"budget": job["budget"], "limit": job["limit"], "once": once, "lost": disturbance.lost}
+    times, failure = _attempt("run_error", lambda: timing.measure(calls, **options))
+    disturbance.close()
     for slot, index in enumerate(places):
-        results[index] = failure or ["ok", seconds[slot], ""]
+        results[index] = failure or _timed(times[slot])
     clock.lap("time")
-    # A kernel may be right on fresh memory alone: what the last timed call left is compared as well.
+    # A kernel may be right on fresh memory alone, or in every other call: what the last timed call left is
+    # compared as well, and one more.
     for index in () if failure else places:
-        if fault := _fault(task, built[index].results()):
+        kernel = built[index]
+        if fault := _fault(task, kernel.results()) or _fault(task, kernel.run_once()):
             results[index] = ["wrong_result", None, f"after the first call: {fault}"]
     clock.lap("check again")
+
+
+def _timed(found: timing.Timing) -> list[Any]:
+    """Fields of a :class:`~hetero_tvm.search.measure.service.Result`."""
+    return ["disturbed" if found.disturbed else "ok", found.seconds, "", found.spread, found.disturbed]
 
 
 def _reference(task: Prepared, kernel: _Kernel) -> float:

@@ -56,14 +56,14 @@ class MeasuredDevice(ABC):
 
 
 class CpuDevice(MeasuredDevice):
-    """The cores of this machine.  The size of the thread pool is ``$TVM_NUM_THREADS``."""
+    """The cores of this machine.  The size of the thread pool is ``$HETERO_TVM_THREADS``."""
 
     def __init__(self, index: int = 0):
         from hetero_tvm.host.tvm import tvm
 
         self._tvm = tvm
         self._host = host.detect()
-        self.cache = self._host.l2 * int(os.environ.get("TVM_NUM_THREADS", len(self._host.cores)))
+        self.cache = self._host.l2 * int(os.environ.get("HETERO_TVM_THREADS", len(self._host.cores)))
 
     def describe(self) -> dict[str, Any]:
         here = self._host
@@ -94,4 +94,4 @@ class CpuDevice(MeasuredDevice):
         for call in calls:
             call()
         timing.pin_threads(timing.threads_now() - before, host.available_cores())
-        return timing.measure(calls, budget=budget, limit=limit)
+        return [found.seconds for found in timing.measure(calls, budget=budget, limit=limit)]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import TuningError
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.search.measure.peer import Peer, PeerLost
 
 DEVICE_MODULE = "hetero_tvm.search.measure.device_process"
@@ -126,11 +126,12 @@ class LocalDevice(DeviceClient):
 
     def __init__(self, device: str, index: int = 0, environment: Mapping[str, str] | None = None):
         super().__init__()
-        self._scratch = tempfile.mkdtemp(prefix="hetero_tvm-device-")
+        self._open = ExitStack()
+        scratch = self._open.enter_context(temporary_folder("hetero_tvm-device-"))
         hello = {
             "device": device,
             "index": index,
-            "scratch": self._scratch,
+            "scratch": str(scratch),
             "sys_path": [path or str(Path.cwd()) for path in sys.path],
         }
         self.peer = Peer(DEVICE_MODULE, hello, environment)
@@ -148,7 +149,7 @@ class LocalDevice(DeviceClient):
 
     def close(self) -> None:
         self.peer.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._open.close()
 
     def restart(self) -> None:
         self.peer.close()

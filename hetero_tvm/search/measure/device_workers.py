@@ -7,17 +7,17 @@ compile, none of which ever touches the device, while one process per device mea
 from __future__ import annotations
 
 import queue
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from hetero_tvm import host
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.machines.roofs import Roofs
 from hetero_tvm.search.measure.device_client import DeviceClient, DeviceDoor, LocalDevice
@@ -96,13 +96,19 @@ class DeviceWorkers:
     ):
         self._devices, self._machine, self._seed = list(devices), machine, seed
         self.limits = limits or Limits()
-        self._folder = Path(tempfile.mkdtemp(prefix="hetero_tvm-candidates-"))
+        self._open = ExitStack()
+        self._folder = self._open.enter_context(temporary_folder("hetero_tvm-candidates-"))
         hello = {
             "compile": compiler,
             "memory": self.limits.memory,
             "sys_path": [path or str(Path.cwd()) for path in sys.path],
         }
-        environment = {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {
+            "HETERO_TVM_THREADS": "1",
+            "TVM_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         self._compilers = [
             Peer(_COMPILE_MODULE, hello, environment) for _ in range(slots or len(host.available_cores()))
         ]
@@ -121,7 +127,7 @@ class DeviceWorkers:
     def close(self) -> None:
         for process in [*self._compilers, *self._devices]:
             process.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._open.close()
 
     @property
     def slots(self) -> int:

@@ -53,8 +53,8 @@ def _spawn(threads: int) -> _Server:
     ours, theirs = socket.socketpair()
     environment = {
         **os.environ,
-        "TVM_NUM_THREADS": str(threads),
-        "TVM_BIND_THREADS": "0",  # see search/measure/timing.py
+        "HETERO_TVM_THREADS": str(threads),
+        "HETERO_TVM_PIN": "0",  # see search/measure/timing.py
         "OPENBLAS_NUM_THREADS": "1",  # a forking process must not own threads
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -226,12 +226,13 @@ class ForkedWorkers:
     ) -> Iterator[tuple[int, list[Result]]]:
         self.wait_ready()
         self._submit(jobs, range(len(jobs)), pending)
+        suspects: set[int] = set()
         while pending:
             if stop():
                 return
             messages = self._receive(0.1)
             if messages is None:
-                yield from self._server_died(jobs, pending)
+                yield from self._server_died(jobs, pending, suspects)
                 continue
             for message in messages:
                 if message["event"] == "done" and message["job"] in pending:
@@ -288,18 +289,26 @@ class ForkedWorkers:
         }
 
     def _server_died(
-        self, jobs: Sequence[Job], pending: dict[int, int]
+        self, jobs: Sequence[Job], pending: dict[int, int], suspects: set[int]
     ) -> Iterator[tuple[int, list[Result]]]:
-        """Blame the oldest jobs (those that can have been in flight) and go on with the others."""
+        """Go on with another server; the oldest jobs, which can have been in flight, once more and alone.
+
+        They are blamed when it happens again: the first time it may have been anything, a lack of memory
+        above all.  ``suspects`` are those of earlier deaths.
+        """
         self._failures_in_a_row += 1
         if self._failures_in_a_row > 3:
             raise TuningError("the measuring process keeps dying", hint="is the machine out of memory?")
-        blamed = sorted(pending)[: self._slots]
-        rest = [pending[number] for number in sorted(pending) if number not in blamed]
-        lost = [pending[number] for number in blamed]
+        oldest = [pending[number] for number in sorted(pending)]
+        in_flight = oldest[: self._slots]
+        lost = [index for index in in_flight if index in suspects]
+        again = [index for index in in_flight if index not in suspects]
+        suspects.update(in_flight)
         pending.clear()
         self.wait_ready()
-        self._submit(jobs, rest, pending)
+        for index in again:
+            self._submit(jobs, [index], pending)
+        self._submit(jobs, oldest[self._slots :], pending)
         for index in lost:
             yield index, [Result(CRASH, None, "the measuring process died")] * len(jobs[index].candidates)
 

@@ -102,8 +102,8 @@ def _import_contract(kind: str) -> None:
     from hetero_tvm.ops import base
 
     if kind not in base._KINDS:
-        for module in pkgutil.iter_modules(ops.__path__):
-            importlib.import_module(f"hetero_tvm.ops.{module.name}")
+        for module in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}."):
+            importlib.import_module(module.name)
 
 
 class Described:
@@ -167,7 +167,8 @@ class Prepared(Described):
         self.tensors = [None if constant else tvm.runtime.tensor(array) for array, constant in pairs]
 
     def _prepare_contract(self, rng: np.random.Generator, kept: Path | None) -> None:
-        self.arrays = [_sample(rng, x.shape, x.dtype, positive=False) for x in self.op.inputs]
+        arrays = [_sample(rng, x.shape, x.dtype, positive=False) for x in self.op.inputs]
+        self.arrays = self.op.admissible(arrays)
         self.constant = [x.constant for x in self.op.inputs]
         self.outputs = [(output.shape, output.dtype) for output in self.op.outputs]
         if kept is not None and kept.is_file():

@@ -23,6 +23,8 @@ OK = "ok"
 BUILD_ERROR = "build_error"
 TIMEOUT = "timeout"
 CRASH = "crash"
+DISTURBED = "disturbed"
+"""Status of a candidate that ran and was right, while others took the cores: its time says nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of one candidate: ``seconds`` per call when ``status`` is ``ok``, else ``text`` says why."""
+    """Outcome of one candidate: ``seconds`` per call when ``status`` is ``ok``, else ``text`` says why.
+
+    Parameters
+    ----------
+    spread, disturbed : see :class:`hetero_tvm.search.measure.timing.Timing`.  A candidate whose status is
+        ``disturbed`` has seconds too; they are too many.
+    """
 
     status: str
     seconds: float | None = None
     text: str = ""
+    spread: float = 0.0
+    disturbed: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -1,9 +1,8 @@
 """Timing kernels in a candidate's own process.
 
-Threads are placed one per core by hand: TVM's own binding pins pool workers of all processes to the
-same core and leaves the caller floating, and without any pinning the scheduler sometimes puts both
-on one core.  Constant operands exist in several copies that are used in turn, because in a network
-every weight is read once per inference and so comes from beyond L2; timing one hot copy would favour
+Kernels run on the pool of exported libraries, its threads placed one per core by hand: where the scheduler
+moves them, times vary more.  Constant operands exist in several copies that are used in turn, because in a
+network every weight is read once per inference and so comes from beyond L2; timing one hot copy would favour
 kernels that do not prefetch.
 """
 
@@ -12,11 +11,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
+from statistics import median
 from time import perf_counter
+
+from hetero_tvm.search.measure.disturbance import LostSeconds
 
 Call = Callable[[], None]
 
+_TOLERATED = 0.02
+"""Fraction of a repeat that others may take: less than what repeats differ by anyway."""
+_ENOUGH = 3
+"""Undisturbed repeats that are wanted of each kernel."""
 _SETTLED = 0.02
 """A sample this much faster than those before it says that clocks are still rising."""
 
@@ -48,11 +55,65 @@ def bound(function: Callable[..., None], argument_sets: Sequence[Sequence[object
     return lambda: function(*next(turn))
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Timing of one kernel.
+
+    Parameters
+    ----------
+    seconds : per call, the least of the repeats that nothing disturbed; of all, where each was.
+    spread : how far the median of these repeats lies above the least, as a fraction of it.
+    disturbed : fraction of the time that other processes or guests took from the best repeat; 0.0 where it
+        is to be trusted.
+    """
+
+    seconds: float
+    spread: float = 0.0
+    disturbed: float = 0.0
+
+
+@dataclass
+class _Samples:
+    """Repeats of one kernel, ``number`` calls each: those left alone, and others with what they lost."""
+
+    call: Call
+    number: int
+    clean: list[float] = field(default_factory=list)
+    disturbed: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, lost: LostSeconds) -> None:
+        """Run one more repeat."""
+        before = lost()
+        seconds = _repeat(self.call, self.number)
+        share = (lost() - before) / max(seconds * self.number, 1e-9)
+        if share <= _TOLERATED:
+            self.clean.append(seconds)
+        else:
+            self.disturbed.append((seconds, min(1.0, share)))
+
+    @property
+    def least(self) -> float:
+        """Seconds that a call takes at least, as far as is known: what others took does not count."""
+        return min([*self.clean, *(seconds * (1 - share) for seconds, share in self.disturbed)])
+
+    def timing(self) -> Timing:
+        """Result of all repeats together."""
+        if self.clean:
+            least = min(self.clean)
+            return Timing(least, median(self.clean) / least - 1)
+        seconds, share = min(self.disturbed)
+        return Timing(seconds, median(s for s, _ in self.disturbed) / seconds - 1, share)
+
+
 def _repeat(call: Call, number: int) -> float:
     start = perf_counter()
     for _ in range(number):
         call()
     return (perf_counter() - start) / number
+
+
+def _nothing_lost() -> float:
+    return 0.0
 
 
 def measure(
@@ -62,8 +123,10 @@ def measure(
     warm_up: float = 0.002,
     limit: float | None = None,
     once: Sequence[float] | None = None,
-) -> list[float]:
-    """Seconds per call of each kernel, least of several repeats taken in turn.
+    lost: LostSeconds = _nothing_lost,
+    patience: float = 20.0,
+) -> list[Timing]:
+    """Time kernels: the least of several repeats taken in turn, of those that had the machine to themselves.
 
     Parameters
     ----------
@@ -75,26 +138,35 @@ def measure(
     limit : stop early when two runs of the (single) kernel show that it is slower than this.
     once : seconds that each kernel took when it ran just before; one that took longer than the warm-up
         needs no other.
+    lost : core seconds that others have taken so far; a repeat during which it grows does not count.
+    patience : how many budgets to spend at most until each kernel has some repeats that count.
     """
     once = [0.0] * len(calls) if once is None else once
-    numbers, best = [], []
+    samples = []
     end = perf_counter() + budget * len(calls)
+    last = end + (patience - 1) * budget * len(calls)
     for call, before in zip(calls, once, strict=True):
-        warm = before >= warm_up
-        spent, count = (before, 1) if warm else (_repeat(call, 1), 1)
+        spent, count = (before if before >= warm_up else _repeat(call, 1)), 1
         while spent < warm_up:
             spent += _repeat(call, 1)
             count += 1
-        numbers.append(max(1, int(budget / repeats / (spent / count))))
-        best.append(math.inf if warm else spent / count)
-    for turn in range(8 * repeats):
-        for index, (call, number) in enumerate(zip(calls, numbers, strict=True)):
-            best[index] = min(best[index], _repeat(call, number))
-        if perf_counter() > end:
+        samples.append(_Samples(call, max(1, int(budget / repeats / (spent / count)))))
+    for turn in range(1, int(8 * repeats * patience)):
+        for one in samples:
+            one.add(lost)
+        now = perf_counter()
+        if now > last or (now > end and all(len(one.clean) >= min(turn, _ENOUGH) for one in samples)):
             break
-        if limit is not None and len(calls) == 1 and best[0] > limit and turn + (once[0] > limit) >= 1:
+        if turn >= 8 * repeats and all(len(one.clean) >= _ENOUGH for one in samples):
             break
-    return best
+        if (
+            limit is not None
+            and len(calls) == 1
+            and samples[0].least > limit
+            and turn + (once[0] > limit) > 1
+        ):
+            break
+    return [one.timing() for one in samples]
 
 
 def settle(sample: Callable[[], float], least: float, most: float) -> None:

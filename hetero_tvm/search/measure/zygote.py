@@ -2,8 +2,7 @@
 
 Started as ``python -m hetero_tvm.search.measure.zygote FD`` by ``forked_workers.py``.
 
-It exists because a process that has run a parallel TVM kernel must never fork (the pool's threads do
-not survive it and the child hangs in its first kernel).  This one compiles, but never runs a kernel:
+It compiles, but never runs a kernel, so that it has no threads and no memory that a candidate has touched:
 each child starts its own thread pool, and dies with it.  A child costs 6 ms instead of the 0.7 s of
 a fresh interpreter, and inherits the inputs and the reference of its task.
 
@@ -287,8 +286,11 @@ def warm_up(target: dict[str, Any]) -> None:
     from hetero_tvm.search.measure import child
 
     tvm = child.tvm
+    from hetero_tvm.codegen import thread_pool
     from hetero_tvm.codegen.pipeline import compile_kernels
     from hetero_tvm.host.tvm import te
+
+    thread_pool.attach()  # candidates are timed on the pool that libraries run on
 
     x = te.placeholder((16,), "float32", name="x")
     function = te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0, name="y")])

@@ -32,6 +32,9 @@ class CompilingTarget(ABC):
     in_place: bool = True
     """Whether kernels may overwrite their inputs where alias analysis of sequential loops allows it."""
 
+    constants_apart: bool = False
+    """Whether large constants are in the host's memory alone, so that a library may read them by itself."""
+
     @property
     @abstractmethod
     def tvm_target(self) -> TVMTarget:

@@ -10,6 +10,8 @@ from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
 from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
+from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
+from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
@@ -26,6 +28,9 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     MatmulSpace(),
     GatedMatmulSpace(),
     BatchMatmulSpace(),
+    DynamicMatmulSpace(),
+    DynamicGatedMatmulSpace(),
+    QuantMatmulSpace(),
     AttentionSpace(),
     NormalizeSpace(),
     NormalizeAxisSpace(),

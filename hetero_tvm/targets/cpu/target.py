@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hetero_tvm import host
-from hetero_tvm.codegen.pipeline import PIPELINE, compile_kernels
-from hetero_tvm.errors import TargetError
+from hetero_tvm.codegen.pipeline import ARGUMENT_ALIGNMENT, PIPELINE, compile_kernels
+from hetero_tvm.codegen.thread_pool import export_library
+from hetero_tvm.errors import TargetError, UsageError
+from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
+from hetero_tvm.relax_passes.canonical.views import CancelReshapes
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
+from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
+from hetero_tvm.relax_passes.forms.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
+from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
+from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
+from hetero_tvm.relax_passes.fusions.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
+from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.images.lone import blocks_pay
+from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
+from hetero_tvm.schedules.cpu.rows.scan import emit_scan
+from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
+from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
@@ -80,14 +97,28 @@ _CHECKED = (
 )
 
 
-def _forms(claims: Claims) -> tuple[GraphPass, ...]:
-    """Convolutions and poolings that have no design space, in terms of those that have one."""
+PRECISIONS = ("f32", "int8")
+# What rounding to 8 bits may cost a whole model: error relative to the largest output, cosine.
+_ACCEPTED = {"int8": (0.5, 0.98)}
+
+
+def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
+    """Operators that have no design space, in terms of those that have one, or as kernels."""
     return (
         *CANONICAL,  # first: a bias is a constant by then, which the forms take along
+        AttentionAsProducts(),  # which is what the fusion of attention looks for
+        ConvTranspose3dAsConvTranspose2d(),  # before that of images, which it leaves
         ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
         Conv3dAsConv2d(),  # depth is summed up as channels are
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+        ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
+        RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
+        CancelReshapes(),  # between two of them
+        OrderAsKernel(
+            functools.partial(emit_topk, machine=machine)
+        ),  # vectors skip what is not among the best
+        ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
 
 
@@ -98,12 +129,25 @@ class CpuTarget(Target):
     ----------
     mcpu : LLVM's name of the microarchitecture; None for this machine's.
     threads : threads that kernels are laid out for; None for the available cores.
+    precision : ``f32``; ``int8``: products with constant weights multiply 8-bit integers, with a scale per
+        column of the weights and per row of what they are multiplied with.
+    kept : source nodes that stay in float32 at a lower precision.
     """
 
     kind = "cpu"
+    constants_apart = True
 
-    def __init__(self, mcpu: str | None = None, threads: int | None = None):
+    def __init__(
+        self,
+        mcpu: str | None = None,
+        threads: int | None = None,
+        precision: str = "f32",
+        kept: frozenset[str] = frozenset(),
+    ):
         here = host.detect()
+        self.precision, self.kept = precision, kept
+        if precision in _ACCEPTED:
+            self.relative_tolerance, self.least_cosine = _ACCEPTED[precision]
         self._mcpu = mcpu or here.microarchitecture
         self._threads = threads or len(here.cores)
         self._here = here
@@ -125,6 +169,18 @@ class CpuTarget(Target):
                 close = get_close_matches(variant, known, 3) or known[-5:]
                 raise TargetError(f"LLVM knows no CPU {variant!r}", hint=f"did you mean {', '.join(close)}?")
         return cls(variant or None)
+
+    def with_precision(self, precision: str) -> CpuTarget:
+        if precision not in PRECISIONS:
+            raise UsageError(
+                f"--precision {precision} is not available for target cpu",
+                hint=f"it has {', '.join(PRECISIONS)}",
+            )
+        return type(self)(self._mcpu, self._threads, precision, self.kept)
+
+    def keeping(self, nodes: Iterable[str]) -> CpuTarget:
+        """This target with the products of these source nodes in float32 at any precision."""
+        return type(self)(self._mcpu, self._threads, self.precision, frozenset(nodes))
 
     device_door = DeviceDoor(
         "hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuDevice"
@@ -193,7 +249,9 @@ class CpuTarget(Target):
             l2=self._here.l2,
             l3=self._here.l3,
             disabled=self._hidden,
-            fma_units=float(self._here.fma_units) if native else 1.0 if wide else 2.0,
+            fma_units=float(
+                self._here.fma_units if native else fma_units_of(self._mcpu, 512 if wide else 256)
+            ),
         )
 
     @property
@@ -201,12 +259,22 @@ class CpuTarget(Target):
         def claims(op: FusedOp) -> bool:
             return self.space_for(op)[0] is not None
 
+        lower = ()
+        if self.precision == "int8":
+            lower = (QuantizeDynamically(claims, wants_pairs_safe(self.machine), self.kept),)
+        safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
         return (
-            *_forms(claims),
+            FuseQuantized(claims, safe),  # before constants are folded: its weights are integers
+            *_forms(claims, self.machine),
             *fusions(claims),
-            BlockImages(self.machine.lanes, claims),  # it lays out what the fusions have left
+            *lower,  # after the epilogues, which it takes along
+            # It lays out what the fusions have left.
+            BlockImages(self.machine.lanes, claims, pays=functools.partial(blocks_pay, machine=self.machine)),
             FusePool2d(claims),  # after it: pooling that no neighbour wants in blocks
-            CheckAtRunTime(),  # last: by now it is known which indices and divisors are constants
+            CheckAtRunTime(),  # by now it is known which indices and divisors are constants
+            ScatterAsKernel(
+                functools.partial(emit_scatter_rows, self.machine)
+            ),  # whose places are checked now
         )
 
     @property
@@ -227,7 +295,13 @@ class CpuTarget(Target):
         return Compiled(relax.build(module, self.tvm_target, relax_pipeline=None, tir_pipeline=PIPELINE))
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.kind, "cpu": self._mcpu, "isa": list(self.features), "threads": self._threads}
+        return {
+            "kind": self.kind,
+            "cpu": self._mcpu,
+            "isa": list(self.features),
+            "threads": self._threads,
+            "alignment": ARGUMENT_ALIGNMENT,
+        } | ({} if self.precision == "f32" else {"precision": self.precision})
 
 
 def _cpuinfo_name(name: str) -> str:
@@ -238,5 +312,5 @@ def compile_candidate(function: PrimFunc, machine: CpuModel, path: str) -> dict[
     """A shared library with one kernel, for measuring on another machine."""
     name = str(function.attrs["global_symbol"])
     target = tvm.target.Target(machine.codegen_target())
-    compile_kernels(tvm.IRModule({name: function}), target).export_library(path)
+    export_library(compile_kernels(tvm.IRModule({name: function}), target), path)
     return {}

@@ -14,12 +14,21 @@ from hetero_tvm.search.loop import tune
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.search.measure.device_workers import open_devices
 from hetero_tvm.search.measure.forked_workers import start_early
+from hetero_tvm.search.measure.spells import Spells
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.tuner import Tunable
 
 GENERIC = "hetero_tvm.schedules.cpu.generic:schedule"
 """Untuned schedule of kernels without a space, for the processes that time them."""
+
+
+_PATIENCE = 60.0
+"""Most seconds of a run in which it waits for other processes to leave the cores."""
+
+
+def _patience(minutes: float | None) -> float:
+    return _PATIENCE if minutes is None else min(_PATIENCE, 0.2 * 60 * minutes)
 
 
 class CpuTuner:
@@ -53,9 +62,10 @@ class CpuTuner:
         """See :meth:`hetero_tvm.search.tuner.Tuner.tune`."""
         options = replace(options, generic=GENERIC)
         if self._rpc is None:
+            options = replace(options, spells=options.spells or Spells(_patience(options.minutes)))
             return tune(model.tasks, model.machine, options, model.store(folders), on_event)
         threads = str(self._machine.threads)
-        environment = {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0", "OPENBLAS_NUM_THREADS": threads}
+        environment = {"HETERO_TVM_THREADS": threads, "HETERO_TVM_PIN": "0", "OPENBLAS_NUM_THREADS": threads}
 
         def variant_on(device: Mapping[str, Any]) -> Tunable:
             self._check_device(device)

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.codegen.extremes import begin_at_infinity
+from hetero_tvm.codegen.pipeline import DIVISIONS, reads_memory
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.host.tvm import (
     Executable,
@@ -158,6 +160,26 @@ def _number(value: Expr | int) -> int | None:
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.DivideAsIfWrapped")
+def divide_as_if_wrapped(func: PrimFunc, _module: IRModule, _context: Any) -> PrimFunc:
+    """Integer divisions by values in memory with a result for every divisor, the CPU's one."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (DIVISIONS, _division), order="post"))
+
+
+def _division(division: Expr) -> Expr:
+    """``division`` by 1 where the divisor is 0 or -1, and what -1 makes of the dividend."""
+    a, b, dtype = division.a, division.b, str(division.ty.dtype)
+    if "int" not in dtype or "x" in dtype or not reads_memory(b):
+        return division
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    if dtype.startswith("uint"):
+        return type(division)(a, tirx.Select(tirx.EQ(b, zero), one, b))
+    negates = tirx.EQ(b, tirx.const(-1, dtype))
+    result = type(division)(a, tirx.Select(tirx.any(tirx.EQ(b, zero), negates), one, b))
+    is_quotient = isinstance(division, tirx.Div | tirx.FloorDiv)
+    return tirx.Select(negates, zero - a, result) if is_quotient else result
+
+
 # --- lowering ----------------------------------------------------------------------------------
 def _pipeline_factory() -> tuple[Any, Any, Any]:
     """Lowering, host and device passes, as TVM's registry of pipelines wants them."""
@@ -178,7 +200,8 @@ def _pipeline_factory() -> tuple[Any, Any, Any]:
             [*passes, tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()]
         )
 
-    return lower_for_cuda, finalize_host, finalize_device
+    lowering = [begin_at_infinity, divide_as_if_wrapped, lower_for_cuda]
+    return tvm.ir.transform.Sequential(lowering), finalize_host, finalize_device
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline_factory)

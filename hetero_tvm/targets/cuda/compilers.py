@@ -11,10 +11,10 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from hetero_tvm.errors import TargetError
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.targets.cuda.emulator import Emulator
 from hetero_tvm.targets.cuda.toolchain import Toolchain
@@ -36,12 +36,12 @@ class Nvcc(Toolchain):
         return subprocess.run([self.path, "--version"], capture_output=True, text=True).stdout.strip()
 
     def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory(prefix="hetero_tvm-") as folder:
-            file, out = Path(folder) / "kernels.cu", Path(folder) / "out"
+        with temporary_folder("hetero_tvm-cuda-") as folder:
+            file, out = folder / "kernels.cu", folder / "out"
             file.write_text(source)
             command = [self.path, f"-{kind}", f"-arch={arch}", "-O3", "-std=c++17", "-diag-suppress=177,550"]
             if self.keeps_ptx:
-                command += ["--keep", "--keep-dir", folder]
+                command += ["--keep", "--keep-dir", str(folder)]
             done = subprocess.run([*command, str(file), "-o", str(out)], capture_output=True, text=True)
             if done.returncode:
                 raise _refused(self.name, arch, done.stderr or done.stdout)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host import native
-from hetero_tvm.targets.cuda.toolchain import Toolchain
+from hetero_tvm.targets.cuda.toolchain import Toolchain, with_nan_extremes
 
 MAGIC = b"HTVMEMU1"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(([^)]*)\) \{')
@@ -41,7 +41,7 @@ class Emulator(Toolchain):
     """Compiler to host code, behind the magic number that ``standin.cc`` knows in place of a cubin."""
 
     name = "emulator"
-    version = "4"
+    version = "5"
 
     def _compile(self, source: str, arch: str, kind: str) -> dict[str, bytes]:
         raise BuildError("the emulation of a GPU makes no PTX")
@@ -69,6 +69,7 @@ def _digest(text: str) -> str:
 
 def translate(source: str) -> str:
     """C++ over ``emulated.h`` with a function ``emulated_<kernel>`` for each kernel of ``source``."""
+    source = with_nan_extremes(source)
     marker = source.index("#define ushort unsigned short")
     body = source[source.index("#endif", marker) + len("#endif") :]
     body = _PACK.sub(r"*seen((\1)(\2))", _static_shared(_replace_asm(body)))

@@ -19,10 +19,11 @@ import numpy as np
 from hetero_tvm import host
 from hetero_tvm.errors import HeteroTVMError
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.store import RANKED, UNMEASURED, RecordStore, new_record
+from hetero_tvm.records.record import RANKED, UNMEASURED, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.base import Knob, Point, thaw
 from hetero_tvm.schedules.task import Task
-from hetero_tvm.search.cost_model import SpaceModel, described
+from hetero_tvm.search.cost_model import Description, SpaceModel, described
 from hetero_tvm.search.ledger import OnEvent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.targets.base import Target
@@ -111,15 +112,13 @@ def trained(tasks: Sequence[Task], target: Target, store: RecordStore) -> dict[s
             point = thaw(record.point)
             if all(point.get(knob.name) in knob.choices for knob in knobs):
                 indices = [knob.choices.index(point[knob.name]) for knob in knobs]
-                model.add(task.key, _features(task, knobs, indices, target), record.seconds)
+                model.add(task.key, _described(task, knobs, indices, target), record.seconds)
     return models
 
 
-def _features(task: Task, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> list[float]:
-    """Numbers of a point, given by the index of each choice, that the cost model sees."""
-    point = _point(knobs, indices)
-    found = task.space.features(task.op, point, target.machine)
-    return described(found, indices, [len(knob.choices) for knob in knobs], target.machine)
+def _described(task: Task, knobs: Sequence[Knob], indices: Sequence[int], target: Target) -> Description:
+    """Description of a point for the cost model, given by the index of each choice."""
+    return described(task.space, task.op, _point(knobs, indices), target.machine, knobs)
 
 
 def _point(knobs: Sequence[Knob], indices: Sequence[int]) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def candidates(task: Task, target: Target, model: SpaceModel, most: int) -> list
     knobs = task.space.knobs(task.op, target.machine)
     every = itertools.product(*(range(len(knob.choices)) for knob in knobs))
     scored = list(itertools.islice(every, _MOST_SCORED))
-    rows = np.asarray([_features(task, knobs, indices, target) for indices in scored], np.float64)
+    rows = [_described(task, knobs, indices, target) for indices in scored]
     order = np.argsort(-model.score(rows), kind="stable")[:most]
     points = [_point(knobs, scored[index]) for index in order]
     if default not in points:

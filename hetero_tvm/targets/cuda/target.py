@@ -17,6 +17,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.ops.tensor_program import TensorProgram
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
+from hetero_tvm.relax_passes.forms.run_time_flags import FlagAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices
 from hetero_tvm.relax_passes.pipeline import fusions
@@ -198,7 +199,8 @@ class CudaTarget(Target):
             return isinstance(op, BatchMatmul) and serves(op)
 
         # TVM's own scan counts on the lanes of a warp to run in step, which nothing promises.
-        forms = (Conv1dAsConv2d(), ConvTransposeAsPhases(), ScanAsKernel(scan))
+        # What indexes is clamped before anything becomes a kernel of ours.
+        forms = (FlagAtRunTime(), Conv1dAsConv2d(), ConvTransposeAsPhases(), ScanAsKernel(scan))
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
         return (*forms, *fusions(claims), SplitAsSlices(), BlockImages(_BLOCK, serves, halos=False))
 

@@ -22,6 +22,25 @@ _DYNAMIC_SHARED = re.compile(
     r"extern __shared__ (__align__\(\d+\)) (?!uchar|unsigned char)([\w ]+?) (\w+)\[\];"
 )
 
+_EXTREMES = re.compile(r"(?<![\w.:])(?:__h)?(max|min)\(")
+_START = "#define ushort unsigned short"  # behind TVM's own helpers
+# CUDA's max gives the number where one operand is NaN; PTX has one that gives NaN, in one instruction.
+_KEEP_NAN = "".join(
+    f"""template <class A, class B> static __device__ __forceinline__ auto nan_{name}(A a, B b) {{
+  return {name}(a, b);
+}}
+template <class T> static __device__ __forceinline__ T nan_{name}(T a, T b) {{
+  return a {sign} b || a != a ? a : b;
+}}
+static __device__ __forceinline__ float nan_{name}(float a, float b) {{
+  float y;
+  asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}}
+"""
+    for name, sign in (("max", ">"), ("min", "<"))
+)
+
 
 class Toolchain(ABC):
     """A compiler of CUDA C++."""
@@ -78,13 +97,20 @@ class Toolchain(ABC):
 
 
 def precise(source: str) -> str:
-    """The source with full-range mathematics where TVM's code generator takes approximations.
+    """The source with full-range mathematics where TVM's code generator takes approximations, and NaN kept.
 
     One resident block is asked for as well: without that ptxas spills some values of large tiles to the
     stack for an occupancy that shared memory does not allow anyway.  Dynamic shared memory becomes bytes:
     kernels that name it alike must give it one type.
     """
+    source = _KEEP_NAN + with_nan_extremes(source)
     source = _BOUNDS.sub(r"__launch_bounds__(\1, 1)", _ROUGH.sub(r"\1(", source))
     return _DYNAMIC_SHARED.sub(
         r"extern __shared__ \1 unsigned char \3_bytes[]; \2* \3 = (\2*)\3_bytes;", source
     )
+
+
+def with_nan_extremes(source: str) -> str:
+    """Kernels that call ``nan_max`` and ``nan_min``, which give NaN where either operand is."""
+    head, start, kernels = source.rpartition(_START)
+    return head + start + _EXTREMES.sub(r"nan_\1(", kernels)

@@ -15,6 +15,7 @@ from hetero_tvm.machines.npu.spec import NPUSpec, presets
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.rules import FORMS
+from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
@@ -117,7 +118,8 @@ class NpuTarget(Target):
         # No blocked image layouts, which the CPU adds: the NPU keeps channels last by itself.
         # Quantised products first: constants that were folded would have lost their 8 bits.
         quantized = (QuantConv1dAsConv2d(), FuseQuantized())
-        return (*quantized, *FORMS, *FUSIONS, FusePool2d(), SplitAsSlices())
+        # The host checks what indexes; before the forms, which compute other indices from it.
+        return (*quantized, CheckAtRunTime(), *FORMS, *FUSIONS, FusePool2d(), SplitAsSlices())
 
     @functools.cached_property
     def spaces(self) -> Sequence[DesignSpace]:
@@ -169,7 +171,7 @@ class NpuTarget(Target):
         return Compiled(self._cpu.compile(module).executable, facts)
 
     def describe(self) -> dict[str, Any]:
-        mine = {"kind": self.kind, "device": self.spec.name, "precision": self.precision}
+        mine = {"kind": self.kind, "device": self.spec.name, "precision": self.precision, "alignment": 64}
         return {**self._cpu.describe(), **mine}
 
 

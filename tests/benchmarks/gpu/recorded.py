@@ -4,7 +4,7 @@ import dataclasses
 
 from hetero_tvm.machines.gpu import model_named
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.records.store import TRIAL, Record, Site
+from hetero_tvm.records.record import TRIAL, Record, Site
 from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 
 OP, SPACE, MACHINE = Matmul((4096,), 4096, 4096, (), "float16"), CudaMatmulSpace(), model_named("sm_90a")

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.gpu import calibration
-from hetero_tvm.records.store import VERIFIED, RecordStore
+from hetero_tvm.records.record import VERIFIED
+from hetero_tvm.records.store import RecordStore
 from tests.benchmarks.gpu.recorded import SITE, SPACE, TILES, document, record
 
 

@@ -5,7 +5,8 @@ import pytest
 from hetero_tvm.machines.gpu import model_named
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.records.choose import choose_one
-from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, Site, new_record
+from hetero_tvm.records.record import TRIAL, VERIFIED, Site, new_record
+from hetero_tvm.records.store import RecordStore
 from hetero_tvm.schedules.cuda.products.matmul import CudaMatmulSpace
 
 pytest.importorskip("torch")

@@ -4,7 +4,9 @@ import dataclasses
 
 from benchmarks.gpu import shipping
 from hetero_tvm.machines.gpu import model_named
-from hetero_tvm.records.store import TRIAL, VERIFIED, RecordStore, append_line, read_records
+from hetero_tvm.records.appending import append_line
+from hetero_tvm.records.record import TRIAL, VERIFIED
+from hetero_tvm.records.store import RecordStore, read_records
 from tests.benchmarks.gpu.recorded import GROUP, OP, SITE, SPACE, TILES, record
 
 

@@ -255,3 +255,53 @@ def test_group_norms():
 def test_activations():
     report = optimized(20, ("Gelu", [], {}), ("Gelu", [], {"approximate": "tanh"}))
     assert report.fusions == {"gelu": 2} and not report.misses
+
+
+def test_products_with_turned_operands():
+    m = Model()
+    x = m.input(2, 3, N)
+    m.node("FusedMatMul", x, m.weight(5, N), transB=1, alpha=0.25)
+    m.node("FusedMatMul", x, m.input(2, 3, 5), transA=1)
+    m.check(5e-6)
+    m.node("FusedMatMul", x, m.weight(2, N, 5), transBatchA=1)
+    with pytest.raises(UnsupportedOperatorError, match="node2.*transBatch"):
+        import_model(m.proto())
+
+
+ACTIVATED = {
+    "none": {},
+    "relu": {"activation": "Relu"},
+    "leaky": {"activation": "LeakyRelu", "activation_params": [0.3]},
+    "clip": {"activation": "Clip", "activation_params": [-0.5, 0.75]},
+    "hard": {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
+}
+
+
+@pytest.mark.parametrize("attributes", ACTIVATED.values(), ids=ACTIVATED)
+def test_convolutions_with_addition_and_activation(attributes):
+    m = Model()
+    x = m.input(1, 2, N)
+    operands = [m.weight(2, 2, 3), m.weight(2)]
+    same = {"pads": [1, 1], "kernel_shape": [3]}
+    m.node("FusedConv", x, *operands, **same, **attributes)
+    m.node("FusedConv", x, *operands, x, **same, **attributes)
+    if attributes.get("activation") in ("Relu", "LeakyRelu"):
+        flat = m.input(4, 6)
+        m.nodes.append(
+            helper.make_node(
+                "FusedGemm", [flat, m.weight(6, 5), m.weight(5)], ["g"], "g", domain="com.microsoft",
+                alpha=0.5, **{k: v for k, v in attributes.items() if k == "activation"},
+                **({"activation_alpha": 0.3} if "activation_params" in attributes else {}),
+            )
+        )  # fmt: skip
+        m.nodes.append(helper.make_node("Unsqueeze", ["g", "axis"], ["g3"], "g3"))
+        m.weights.append(numpy_helper.from_array(np.array([0]), "axis"))
+        m.outputs.append(("g3", FLOAT))
+    m.check(5e-6)
+
+
+def test_an_unknown_activation_is_refused():
+    m = Model()
+    m.node("FusedConv", m.input(1, 2, N), m.weight(2, 2, 3), activation="Swirl")
+    with pytest.raises(UnsupportedOperatorError, match="node0.*Swirl"):
+        import_model(m.proto())

@@ -115,3 +115,142 @@ def test_forms_inside_branches_are_refused():
     )
     with pytest.raises(UnsupportedOperatorError, match="BatchNormalization"):
         import_onnx(source)
+
+
+@pytest.mark.parametrize("opset", [6, 7])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4, 5), (1, 3, 2, 2, 3)])
+def test_slopes_of_channels(opset, shape):
+    """Until opset 6 a slope is of channels, later of the last axis."""
+    dims = ", ".join(map(str, shape))
+    source = text_model(
+        f"g (float[{dims}] x, float[3] s) => (float[{dims}] y) {{ y = PRelu(x, s) }}", opset=opset, ir=3
+    )
+    if opset == 7 and shape[-1] != 3:
+        return  # nothing to broadcast
+    x, s = (
+        np.random.default_rng(0).standard_normal(shape).astype("float32"),
+        np.array([0.1, -2, 3], np.float32),
+    )
+    along = s if opset == 7 else s.reshape(-1, *(1 for _ in shape[2:]))
+    (result,) = run_tvm(import_onnx(source), {"x": x, "s": s})
+    np.testing.assert_allclose(result, np.where(x < 0, x * along, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("opset", [9, 17, 22])
+def test_rows_divided_by_their_norm(p, axis, opset):
+    source = text_model(
+        f"g (float[3,4] x) => (float[3,4] y) {{ y = LpNormalization<p={p}, axis={axis}>(x) }}", opset=opset
+    )
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    x[1], x[:, 2] = 0, 0  # a norm of zero leaves zeros
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x})
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_split_may_have_parts_without_elements():
+    source = text_model(
+        "g (float[2,5] x) => (float[2,2] a, float[2,3] b) <int64[4] s = {0, 2, 0, 3}> "
+        "{ n, a, m, c = Split<axis=-1>(x, s)\n b = Concat<axis=1>(n, c, m) }"
+    )
+    against_original(source)
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_boxes_are_scaled_before_they_are_moved(opset, scale):
+    operator = f"RoiAlign<output_height=2, output_width=3, sampling_ratio=2, spatial_scale={scale}>"
+    source = text_model(
+        f"g (float[2,3,6,7] x, float[2,4] r, int64[2] b) => (float[2,3,2,3] y) {{ y = {operator}(x, r, b) }}",
+        opset=opset,
+    )
+    inputs = {
+        "x": np.random.default_rng(0).standard_normal((2, 3, 6, 7)).astype(np.float32),
+        "r": np.array([[1, 2, 5, 6], [0.5, 3, 17, 15]], np.float32),
+        "b": np.array([1, 0]),
+    }
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, inputs)
+    (y,) = run_tvm(import_onnx(source), inputs)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", ["", "<axes=[1, 2]>"])
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_mean_and_variance_far_from_zero(axes, opset):
+    source = text_model(
+        f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes}(x) }}",
+        opset=opset,
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)) + 300
+    x[:, 1] = 2  # no variance: zeros
+    over = (0, 2, 3) if not axes else (1, 2)
+    x32 = x.astype(np.float32)
+    wide = x32.astype(np.float64)
+    expected = (wide - wide.mean(over, keepdims=True)) / (wide.std(over, keepdims=True) + 1e-9)
+    (y,) = run_tvm(import_onnx(source), {"x": x32})
+    # One rounding of a mean of 300 is 3e-5 of a deviation of 1.
+    np.testing.assert_allclose(y, expected, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dims", ["2,5", "2,5,3", "2,5,3,4"])
+def test_neighbouring_channels(size, dims):
+    operator = f"LRN<size={size}, alpha=0.5, beta=0.6, bias=1.5>"
+    source = text_model(f"g (float[{dims},2] x) => (float[{dims},2] y) {{ y = {operator}(x) }}")
+    x = np.random.default_rng(0).standard_normal((*map(int, dims.split(",")), 2)).astype(np.float32)
+    squares = np.square(x.astype(np.float64))
+    total = np.zeros_like(squares)
+    for c in range(5):
+        total[:, c] = squares[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(1)
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    np.testing.assert_allclose(y, x / (1.5 + 0.5 / size * total) ** 0.6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype, kind", [("", np.int32), ("dtype=1, ", np.float32), ("dtype=7, ", np.int64)])
+@pytest.mark.parametrize("k", [0, 1, -2])
+def test_a_unit_matrix_of_another_type(dtype, kind, k):
+    name = {np.int32: "int32", np.float32: "float", np.int64: "int64"}[kind]
+    source = text_model(f"g (int32[3,4] x) => ({name}[3,4] y) {{ y = EyeLike<{dtype}k={k}>(x) }}")
+    (y,) = run_tvm(import_onnx(source), {"x": np.zeros((3, 4), np.int32)})
+    assert y.dtype == kind
+    np.testing.assert_array_equal(y, np.eye(3, 4, k))
+
+
+@pytest.mark.parametrize("pads", ["", ", pads=[1, 0, 0, 1]"])
+def test_windows_that_end_outside_are_whole(pads):
+    operator = f"LpPool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1{pads}>"
+    source = text_model(f"g (float[1,2,6,8] x) => (float[1,2,h,w] y) {{ y = {operator}(x) }}", opset=18)
+    against_original(source)
+
+
+@pytest.mark.parametrize("mode", ["", 'auto_pad="SAME_UPPER", ', 'auto_pad="SAME_LOWER", '])
+@pytest.mark.parametrize("extents", ["7, 9", "8, 10", "9, 11"])
+def test_a_transposed_convolution_that_states_its_result(mode, extents):
+    operator = f"ConvTranspose<{mode}strides=[2, 2], output_shape=[{extents}]>"
+    source = text_model(f"g (float[1,2,4,5] x) => (float[1,3,{extents}] y) {{ y = {operator}(x, w) }}")
+    add_weight(source, "w", np.random.default_rng(0).standard_normal((2, 3, 3, 3)).astype(np.float32))
+    against_original(source)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_a_layer_norm_of_float64(axis, bias):
+    source = text_model(
+        f"g (double[2,3,4] x, double[4] s, double[4] b) => (double[2,3,4] y) "
+        f"{{ y = LayerNormalization<axis={axis}, epsilon=0.01>(x, s{bias}) }}"
+    )
+    generator = np.random.default_rng(0)
+    x, scale, shift = (generator.standard_normal(shape) for shape in ((2, 3, 4), 4, 4))
+    over = tuple(range(axis % 3, 3))
+    expected = (x - x.mean(over, keepdims=True)) / np.sqrt(x.var(over, keepdims=True) + 0.01) * scale
+    (y,) = run_tvm(import_onnx(source), {"x": x, "s": scale, "b": shift})
+    # epsilon is an attribute of float32
+    np.testing.assert_allclose(y, expected + (shift if bias else 0), rtol=1e-7, atol=1e-8)

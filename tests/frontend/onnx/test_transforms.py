@@ -1,4 +1,4 @@
-"""DFT and Col2Im in plain operators: equal to ONNX's own evaluator."""
+"""DFT, STFT, Col2Im and ReverseSequence in plain operators: equal to ONNX's own evaluator."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_model
-from tests.frontend.onnx.helpers import run_tvm
+from tests.frontend.onnx.helpers import run_tvm, text_model
 
 
 def model_of(kind, x, *constants, opset=20, **attributes):
@@ -60,3 +60,33 @@ def test_numbers(kind, x, constants, options):
 def test_refused():
     with pytest.raises(UnsupportedOperatorError, match="transforms 8192 values"):
         import_model(model_of("DFT", noise(1, 8192, 1)))
+
+
+@pytest.mark.parametrize("given", ["window", "length", "both"])
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_frames_of_a_signal(given, onesided):
+    window, length = "w" if given != "length" else '""', "n" if given != "window" else '""'
+    source = text_model(
+        f"g (float[2,21,1] x) => (float[2,5,k,2] y) "
+        f"<int64 s = {{4}}, int64 n = {{5}}, float[5] w = {{0.1, 0.5, 1, 0.5, 0.2}}> "
+        f"{{ y = STFT<onesided={onesided}>(x, s, {window}, {length}) }}"
+    )
+    x = noise(2, 21, 1)
+    (expected,) = ReferenceEvaluator(source).run(None, {"x": x})
+    (got,) = run_tvm(import_model(source), {"x": x})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("time", [0, 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_beginning_of_every_sequence_is_reversed(time, known):
+    shape = (4, 3, 2) if time == 0 else (3, 4, 2)
+    dims = ",".join(map(str, shape))
+    operator = f"ReverseSequence<time_axis={time}, batch_axis={1 - time}>"
+    head = f"float[{dims}] x" + ("" if known else ", int64[3] n")
+    body = ("<int64[3] n = {1, 4, 3}> " if known else "") + f"{{ y = {operator}(x, n) }}"
+    source = text_model(f"g ({head}) => (float[{dims}] y) {body}")
+    inputs = {"x": noise(*shape)} | ({} if known else {"n": np.array([1, 4, 3])})
+    (expected,) = ReferenceEvaluator(source).run(None, inputs)
+    (got,) = run_tvm(import_model(source), inputs)
+    np.testing.assert_array_equal(got, expected)

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model
 from hetero_tvm.targets.npu.regions.placement import place
 
@@ -115,3 +116,19 @@ def test_an_input_that_is_an_output_and_names_that_are_taken():
     x = np.array([1.5, np.inf, -0.0], np.float16)
     same, negative = build_model(optimize_model(import_model(model), "cpu"), use_shipped=False).run({"x": x})
     assert np.array_equal(same, x) and np.array_equal(negative, -x)
+
+
+@HALF
+def test_an_output_that_is_made_in_another_type_is_refused(kind):
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Neg", ["r"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info("y", kind, [2, 3])
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match="output 'y' is said to be B?FLOAT16, but made as FLOAT"):
+        import_model(model)
+    nodes.append(helper.make_node("Cast", ["y_"], ["y"], to=kind))
+    nodes[1].output[0] = "y_"
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert import_model(model).signature.outputs[0].dtype == np.dtype(NUMPY[kind]).name

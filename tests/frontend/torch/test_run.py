@@ -23,7 +23,7 @@ def test_the_program_judges_the_numbers(monkeypatch):
 
     def wrong(program):
         model = translate(program)
-        for node in model.graph.node:
+        for node in model.proto.graph.node:
             if node.op_type == "Gelu":
                 node.op_type = "Relu"
                 del node.attribute[:]

@@ -148,3 +148,70 @@ def test_sizes_are_arithmetic(text):
 )
 def test_everything_else_is_not(text):
     assert not is_size(text)
+
+
+def rewritten(path, add):
+    """The archive with other members appended by ``add(target, name of its program)``."""
+    other = path.with_name("rewritten.pt2")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+        program = next(name for name in source.namelist() if name.endswith("model.json"))
+        add(target, program)
+    return other
+
+
+def _bomb(target, program):
+    target.writestr("x/bomb.json", b" " * (100 << 20), zipfile.ZIP_DEFLATED)
+
+
+def _twice(target, program):
+    with pytest.warns(UserWarning, match="Duplicate"):
+        target.writestr(program, b"{}")
+
+
+def _other_case(target, program):
+    target.writestr(program.replace("model.json", "MODEL.JSON"), b"{}")
+
+
+def _outside(target, program):
+    target.writestr("net/../../outside", b"")
+
+
+def _link(target, program):
+    link = zipfile.ZipInfo("net/link")
+    link.external_attr = 0o120777 << 16
+    target.writestr(link, "/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    "add, said",
+    [
+        (_bomb, "unpack to"),
+        (_twice, "2 members are called"),
+        (_other_case, "2 members are called"),
+        (_outside, "outside of the archive"),
+        (_link, "is a link"),
+    ],
+)
+def test_archives_that_are_traps_are_refused(saved, add, said):
+    with pytest.raises(ModelError, match=said):
+        load_program(rewritten(saved, add))
+    with pytest.raises(ModelError, match=said):
+        load_program(rewritten(saved, add), trust=True)
+
+
+@pytest.mark.parametrize("depth", [900, 5000, 100_000])
+def test_deep_nests_hide_no_expression(saved, depth):
+    """What is nested too deeply to be looked at may still be read by PyTorch."""
+    code = json.dumps({"expr_str": "__import__('os').getpid()"})
+    nest = "[" * depth + "]" * depth
+
+    def change(name, data):
+        if not name.endswith("model.json"):
+            return data
+        return b'{"nest": ' + nest.encode() + b', "code": ' + code.encode() + b", " + data.lstrip()[1:]
+
+    with pytest.raises(ModelError, match="running it") as caught:
+        load_program(changed(saved, change))
+    assert "expression" in str(caught.value) or "nested too deeply" in str(caught.value)

@@ -35,6 +35,7 @@ from tests.relax_passes.rewrite import Rewrite
         lambda e: op.mean(constant(weights(5, 4)), axis=[0]),
         lambda e: op.astype(constant([1, 2, 3, 4], "int64"), "float32"),
         lambda e: op.cumsum(constant(weights(4)), axis=0),
+        lambda e: op.dequantize(constant([1, 2, 3, 250], "uint8"), constant(0.5), constant(128, "uint8")),
         lambda e: op.zeros((4,), "float32"),
         lambda e: op.full((4,), constant(3.0), "float32"),
         lambda e: op.divide(constant(weights(4)), constant(0.0)),
@@ -85,6 +86,13 @@ def test_a_constant_result_stays_a_result():
 def test_large_broadcasts_are_not_stored():
     body = lambda e, x: e(op.multiply(x, e(op.broadcast_to(constant(weights(4)), (40000, 4)))))  # noqa: E731
     assert simplified(body, FoldConstants(), inputs={"x": (40000, 4)}) == {"broadcast_to": 1, "multiply": 1}
+
+
+def test_rows_of_a_table_are_stored_for_long_sequences():
+    """The embedding of one token type for each of 512 positions: its sum with theirs is one constant."""
+    table, types = constant(weights(2, 768)), relax.const(np.zeros((1, 512), "int64"))
+    body = lambda e, x: e(op.add(x, e(op.take(table, types, axis=0, mode="clip"))))  # noqa: E731
+    assert simplified(body, FoldConstants(), inputs={"x": (1, 512, 768)}) == {"add": 1}
 
 
 def test_what_depends_on_inputs_is_not_folded():

@@ -2,7 +2,11 @@
 
 import pytest
 
-from hetero_tvm.relax_passes.canonical.functions import EqualityOfTruth, ExpandHyperbolic
+from hetero_tvm.relax_passes.canonical.functions import (
+    DifferenceOfEquals,
+    EqualityOfTruth,
+    ExpandHyperbolic,
+)
 from tests.relax_passes.canonical.simplified import simplified
 from tests.relax_passes.graphs import (
     constant,
@@ -51,3 +55,14 @@ class TestExpandHyperbolic(Rewrite):
         half = constant(0.5)
         up = op.multiply(op.exp(x), half)
         return op.add(up, op.multiply(op.exp(op.negative(x)), half))
+
+
+class TestDifferenceOfEquals(Rewrite):
+    rule = DifferenceOfEquals()
+    inputs = {"x": (4,), "y": (4,)}
+
+    def before(self, x, y):
+        return op.subtract(x, x), op.subtract(x, y)
+
+    def expected(self, x, y):
+        return op.add(x, op.negative(x)), op.subtract(x, y)

@@ -34,9 +34,9 @@ X = np.arange(12, dtype=np.float32).reshape(4, 3)
 LARGE = (4, -5, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
 
 
-def answers(folder, text, calls, node="victim"):
+def answers(folder, text, calls, node="victim", target="cpu"):
     """Results or messages of an exported library, one for each call."""
-    library = build_model(optimize_model(import_model(text_model(text, node)))).export(folder)
+    library = build_model(optimize_model(import_model(text_model(text, node)), target)).export(folder)
     lines = [
         json.dumps({name: (str(a.dtype), a.tolist()) for name, a in call.items()}) + "\n" for call in calls
     ]
@@ -120,6 +120,17 @@ def test_each_axis_of_an_index_has_its_own_range(tmp_path):
     good, *wrong = answers(tmp_path, text, calls)
     assert good == [11.0, 0.0, 1.0]
     assert all("outside [-4, 4) along axis 0, [-3, 3) along axis 1" in message for message in wrong)
+
+
+def test_the_host_of_an_npu_checks_before_its_regions_look_up(tmp_path):
+    text = """g (float[512, 64] x, int64[64] i, float[64, 64] w) => (float[64, 64] y) {
+        a = Gather(x, i)
+        y = MatMul(a, w) }"""
+    table, w = np.arange(512 * 64, dtype=np.float32).reshape(512, 64) % 7, np.eye(64, dtype=np.float32)
+    calls = [{"x": table, "i": np.full(64, i), "w": w} for i in (511, -512, 512, -513, 2**40)]
+    last, first, *wrong = answers(tmp_path, text, calls, target="npu")
+    assert last[0] == table[511].tolist() and first[63] == table[0].tolist()
+    assert all("victim: an index lies outside [-512, 512)" in message for message in wrong)
 
 
 def test_indices_that_are_computed(tmp_path):

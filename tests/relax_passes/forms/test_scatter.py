@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
+from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel, ScatterAsSelection
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op
-from tests.relax_passes.rewrite import Rewrite
+from tests.relax_passes.rewrite import Rewrite, any_function
 
 
 def rows(*values):
@@ -113,3 +113,18 @@ class TestScatterAsSelection(Rewrite):
     def expected(self, x, rows):
         before, behind = op.strided_slice(x, [0], [0], [1]), op.strided_slice(x, [0], [3], [6])
         return op.concat([before, rows, behind], 0)
+
+
+SCATTER = any_function((4, 3), "float32", others=[((2, 1), "int64"), ((2, 3), "float32")])
+
+
+class TestScatterAsKernel(Rewrite):
+    rule = ScatterAsKernel(lambda *of: SCATTER)
+    inputs = {"data": (4, 3), "places": ("int64", 2, 1), "updates": (2, 3)}
+
+    def before(self, data, places, updates):
+        return op.scatter_nd(data, places, updates, "update")
+
+    def expected(self, data, places, updates):
+        function = relax.BlockBuilder.current().add_func(SCATTER, "scatter")
+        return relax.call_tir(function, [data, places, updates], out_ty=relax.TensorType((4, 3), "float32"))

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.topk import TopkAsExtrema
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, TopkAsExtrema
+from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
-from tests.relax_passes.rewrite import Rewrite
+from tests.relax_passes.rewrite import Rewrite, any_function, any_kernel
 
 TIES = np.array([[1, 3, 3, 2, 3], [0, -2, 0, 0, 0]], np.float32)
 CASES = {
@@ -69,3 +71,52 @@ class TestTopkAsExtrema(Rewrite):
         hits = op.equal(x, largest)
         positions = op.where(hits, constant([[0, 1, 2]], "int32"), constant(2, "int32"))
         return largest, op.min(positions, [1], keepdims=True)
+
+
+# as a kernel -----------------------------------------------------------------------------------------
+ASKED = []
+
+
+def _kernel(shape, axis, k, largest, results):
+    """A kernel of the CPU's that remembers what it was asked for."""
+    ASKED.append((shape, axis, k, largest, results))
+    return emit_topk(shape, axis, k, largest, results, CpuModel("a", lanes=8))
+
+
+@pytest.mark.parametrize(
+    "build, asked",
+    [
+        (
+            lambda x: op.topk(x, 2, 1, "both", True, "int32")[1],
+            (1, 2, True, [("values", "float32"), ("indices", "int32")]),
+        ),
+        (lambda x: op.topk(x, 3, -2, "values", False), (0, 3, False, [("values", "float32")])),
+        (lambda x: op.topk(x, 0, 1, "indices", True, "int64"), (1, 6, True, [("indices", "int64")])),
+        (lambda x: op.sort(x, 0, True), (0, 4, True, [("values", "float32")])),
+        (lambda x: op.argsort(x, -1, False, "int64"), (1, 6, False, [("indices", "int64")])),
+    ],
+)
+def test_orders_are_kernels(build, asked):
+    x, ASKED[:] = floats(4, 6), []
+    after, report = rewritten(build, [x], [OrderAsKernel(_kernel)])
+    assert report.misses == [] and ASKED == [((4, 6), *asked)]
+    text = after.script(show_meta=False)
+    assert not any(f"R.{name}(" in text for name in ("topk", "sort", "argsort"))
+    np.testing.assert_array_equal(result(after, [x]), result(rewritten(build, [x], [])[0], [x]))
+
+
+def test_whole_numbers_are_sorted_by_the_library():
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    after, _ = rewritten(lambda v: op.sort(v), [x], [OrderAsKernel(_kernel)])
+    assert "R.sort(" in after.script(show_meta=False)
+
+
+class TestOrderAsKernel(Rewrite):
+    rule = OrderAsKernel(lambda *of: any_function((2, 7), "float32"))
+    inputs = {"x": (2, 7)}
+
+    def before(self, x):
+        return op.sort(x, 1, False)
+
+    def expected(self, x):
+        return any_kernel("sort", (2, 7), "float32", x)

@@ -189,3 +189,12 @@ class TestFuseGatedMatmul(Rewrite):
     def expected(self, x):
         both = np.concatenate([weights(4, 5, seed=seed) for seed in range(2)], 1)
         return kernel(GatedMatmul((2, 3), 5, 4, "silu"), x, constant(both))
+
+
+def test_a_sum_of_scalars_is_no_product():
+    def body(emit, x):
+        total = emit(op.add(emit(op.sum(x)), constant(1.0)))
+        return emit(op.multiply(emit(op.sigmoid(total)), total))
+
+    _, _, report = fuse(module(X, body), FuseGatedMatmul())
+    assert not report.fusions

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.ops.quantized import QuantMatmul
+from hetero_tvm.ops.integers.quantized import QuantMatmul
 from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op

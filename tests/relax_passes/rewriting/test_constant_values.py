@@ -14,6 +14,7 @@ ARRAYS = {
     "a": RNG.uniform(0.5, 2.0, (2, 3, 4)).astype("float32"),
     "b": RNG.uniform(-2.0, -0.5, (3, 1)).astype("float32"),
     "i": RNG.integers(-3, 3, (2, 3)),
+    "n": np.array([[-128, 0, 5], [127, -3, 100]], np.int8),
     "p": RNG.integers(-3, 3, (5,)),
     "e": RNG.integers(0, 3, (2, 2, 4)),  # from 0: importers wrap negative ones, TVM reads before the tensor
     "t": RNG.integers(0, 2, (2, 3, 4)).astype(bool),
@@ -30,6 +31,7 @@ CASES = {
     "logical_or": lambda v: op.logical_or(v.t, v.u),
     "logical_not": lambda v: op.logical_not(v.t),
     "where": lambda v: op.where(v.t, v.a, v.b),
+    "dequantize": lambda v: op.dequantize(v.n, constant([0.5, 2.0]), constant([1, -3], "int8"), axis=0),
     "astype": lambda v: op.astype(v.i, "float32"),
     "reshape": lambda v: op.reshape(v.a, (4, 6)),
     "expand_dims": lambda v: op.expand_dims(v.a, [0, 2]),

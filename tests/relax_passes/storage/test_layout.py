@@ -115,7 +115,7 @@ def test_regions_take_the_cheaper_layout():
         y = emit(op.multiply(emit(op.tanh(y)), emit(op.tanh(conv(emit, q, 4)))))
         return emit(op.mean(y, [2, 3], True)), emit(op.mean(p, [2, 3], True))
 
-    blocked(mostly_blocks, wide)
+    blocked(mostly_blocks, wide, conversions=2)
 
 
 def test_concat_of_whole_blocks_only():
@@ -127,7 +127,7 @@ def test_concat_of_whole_blocks_only():
         return inner
 
     blocked(body((4, 8)))
-    after, _ = blocked(body((4, 6)))
+    after, _ = blocked(body((4, 6)), conversions=1)
     assert [found.plain for found in contracts(after, "conv2d")] == [True, True, False]
 
 
@@ -224,3 +224,40 @@ def test_zoo_nets_need_no_conversion(name, convolutions, added):
     assert sum(task.count for task in convs) == convolutions
     assert sum(task.count for task in convs if "residual" in task.op.epilogue) == added
     assert not any(task.op.plain for task in convs) and all(task.space for task in plan.tasks)
+
+
+def test_slices_of_whole_blocks_stay_blocked():
+    def body(emit, x):
+        y = conv(emit, x, 3 * BLOCK)
+        first = emit(op.strided_slice(y, [1], [0], [BLOCK], [1]))
+        rest = emit(op.strided_slice(y, [-3], [-2 * BLOCK], [100], [1]))
+        return conv(emit, emit(op.concat([rest, first], 1)), BLOCK)
+
+    blocked(body, conversions=1)
+
+
+def test_other_slices_are_plain():
+    def body(emit, x):
+        y = conv(emit, x, 3 * BLOCK)
+        return conv(emit, emit(op.strided_slice(y, [1], [1], [BLOCK + 1], [1])), BLOCK)
+
+    after, _ = blocked(body)
+    assert all(found.plain for found in contracts(after, "conv2d"))
+
+
+def test_a_lone_convolution_converts_where_that_pays():
+    asked = []
+
+    def pays(plain, blocked):
+        asked.append((plain.x_layout, blocked.x_layout, blocked.y_layout))
+        return plain.filters == 8
+
+    rule = BlockImages(BLOCK, lambda op: True, pays=pays)
+    inputs = {"x": (1, 8, 6, 5)}
+    for filters, layouts in ((8, ("NCHW4c+1,1,1,1", "NCHW4c")), (4, ("NCHW", "NCHW"))):
+        before = module(inputs, lambda e, x, n=filters: conv(e, x, n))
+        after, _, _ = fuse(before, FuseConv2d(), rule)
+        same_numbers(before, after)
+        (found,) = contracts(after, "conv2d")
+        assert (found.x_layout, found.y_layout) == layouts
+    assert asked == 2 * [("NCHW", "NCHW4c+1,1,1,1", "NCHW4c")]

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from hetero_tvm.errors import TuningError, UsageError
-from hetero_tvm.records.store import RecordStore, Site, read_records
+from hetero_tvm.records.record import Site
+from hetero_tvm.records.store import RecordStore, read_records
 from hetero_tvm.search.loop import TuneOptions, tune
 from hetero_tvm.search.measure.device_workers import DeviceWorkers
 from hetero_tvm.search.measure.remote import Address, RemoteDevice
@@ -20,7 +21,7 @@ from tests.search.spaces import MACHINE, BadSpace, Scale, ScaleSpace, task
 
 DOOR = parse_target("cpu").device_door
 TOKEN = "open-sesame"
-ENVIRONMENT = {"TVM_NUM_THREADS": "2", "TVM_BIND_THREADS": "0"}
+ENVIRONMENT = {"HETERO_TVM_THREADS": "2", "HETERO_TVM_PIN": "0"}
 LIMITS = Limits(build_seconds=600, run_seconds=600, memory=2 << 30)
 
 

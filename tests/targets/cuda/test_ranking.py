@@ -3,7 +3,8 @@
 import pytest
 
 from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
-from hetero_tvm.records.store import new_record, read_records
+from hetero_tvm.records.record import new_record
+from hetero_tvm.records.store import read_records
 from hetero_tvm.search.cost_model import SpaceModel
 from hetero_tvm.targets.cuda.ranking import WARNING, candidates, pick, refusal, trained
 

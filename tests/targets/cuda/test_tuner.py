@@ -5,7 +5,8 @@ import pytest
 from hetero_tvm import tune as tune_command
 from hetero_tvm.api import build_model, import_model, optimize_model, record_store, tune_model
 from hetero_tvm.errors import TargetError
-from hetero_tvm.records.store import RANKED, read_records
+from hetero_tvm.records.record import RANKED
+from hetero_tvm.records.store import read_records
 from hetero_tvm.targets.registry import parse_target
 
 DEVICE = "CPU emulation of sm_80"
@@ -39,7 +40,7 @@ def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, com
     default = dict(task.space.default(task.op, plan.machine))
     store = record_store(plan, tmp_path, False)
     from hetero_tvm.records.choose import choose_one
-    from hetero_tvm.records.store import TRIAL, UNMEASURED, VERIFIED, new_record
+    from hetero_tvm.records.record import TRIAL, UNMEASURED, VERIFIED, new_record
 
     def choice(device=""):
         return choose_one(task, plan.machine, record_store(plan, tmp_path, False, device))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Expr, Var, relax
 from hetero_tvm.ops.attention import Attention, standard
 from hetero_tvm.ops.normalization import Normalization
@@ -76,7 +77,7 @@ class MergeQkv(Rule):
         readers = [_readers(graph, p.result) for p in found]
         first = min((p.product for p in found), key=order.__getitem__)
         absorbed = [v for p in found for v in (p.product, p.result)]
-        weight = relax.const(np.concatenate([p.weight for p in found], axis=1))
+        weight = constant(np.concatenate([p.weight for p in found], axis=1))
         value = relax.op.matmul(found[0].x, weight)
         bias = None
         if any(p.bias is not None for p in found):

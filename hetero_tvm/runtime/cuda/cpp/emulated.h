@@ -93,6 +93,14 @@ template <class A, class B> static inline typename std::common_type<A, B>::type 
   typedef typename std::common_type<A, B>::type T;
   return T(a) < T(b) || T(b) != T(b) ? T(a) : T(b);
 }
+template <class A, class B> static inline typename std::common_type<A, B>::type nan_max(A a, B b) {
+  typedef typename std::common_type<A, B>::type T;
+  return T(a) > T(b) || T(a) != T(a) ? T(a) : T(b);
+}
+template <class A, class B> static inline typename std::common_type<A, B>::type nan_min(A a, B b) {
+  typedef typename std::common_type<A, B>::type T;
+  return T(a) < T(b) || T(a) != T(a) ? T(a) : T(b);
+}
 #define __expf expf
 #define __fdividef(a, b) ((a) / (b))
 #define hexp(x) half(expf(float(x)))

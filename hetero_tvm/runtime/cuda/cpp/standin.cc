@@ -32,7 +32,7 @@
 
 // Two libraries are made of this file; `inline` variables are one and the same in both.
 namespace standin {
-constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kNotFound = 500;
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kNotFound = 500, kNotReady = 600;
 constexpr int kNoDevice = 100, kTooMuchShared = 1, kLaunchFailure = 719, kNoCapture = 900;
 
 bool is_set(const char* variable) {
@@ -380,6 +380,7 @@ API int cudaEventSynchronize(void* event) {
   if (!mark->done) drain(mark->stream, mark.get());
   return need_device();
 }
+API int cudaEventQuery(void* event) { return static_cast<Event*>(event)->mark->done ? kSuccess : kNotReady; }
 API int cudaEventElapsedTime(float* milliseconds, void* begin, void* end) {
   auto span = static_cast<Event*>(end)->mark->at - static_cast<Event*>(begin)->mark->at;
   *milliseconds = std::chrono::duration<float, std::milli>(span).count();

@@ -12,7 +12,6 @@ from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum
-from hetero_tvm.schedules.cpu.rows.softmax import LOWEST
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, Kernel, constant, int32, vector_pieces
 
 
@@ -38,8 +37,6 @@ class AttentionKernel:
         self.key_panels = -(-op.kv_len // self.key_columns)
         self.value_panels = -(-op.values // self.value_columns)
         self.group = op.heads // op.kv_heads
-        self.hidden = -math.inf if op.zero_masked else LOWEST
-        """Score of a key that a query does not see, and the start of a row's maximum."""
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
@@ -166,7 +163,7 @@ class AttentionKernel:
                 visible = k.ramp(at, width) <= k.splat(newest, width)
                 if op.window:
                     visible = visible & (k.ramp(at, width) > k.splat(newest - op.window, width))
-                value = tirx.Select(visible, value, k.splat(self.hidden, width))
+                value = tirx.Select(visible, value, k.splat(-math.inf, width))
             k.store(self.scores, value, [r, k.ramp(at, width)])
 
         def write(count: int) -> None:
@@ -175,7 +172,7 @@ class AttentionKernel:
                 with k.serial(height) as r:
                     for start, width in vector_pieces(columns - count, lanes):
                         at = k.ramp(panel * columns + count + start, width)
-                        k.store(self.scores, k.splat(self.hidden, width), [r, at])
+                        k.store(self.scores, k.splat(-math.inf, width), [r, at])
 
         last = op.kv_len - (self.key_panels - 1) * columns
         masked_tail = self.mask is not None and op.mask[3] != 1 and last != columns
@@ -213,10 +210,11 @@ class AttentionKernel:
         def score(c: Index, width: int) -> Expr:
             return k.load(scores, [r, k.ramp(start + c, width)])
 
-        largest = RowReduction(k, lanes, maximum, self.hidden)
+        largest = RowReduction(k, lanes, maximum, -math.inf)
         each(lambda c, width, slot: largest.take(score(c, width), width, slot))
         peak = k.let(largest.finish())
-        finite_peak = k.let(tirx.max(constant(LOWEST), peak))
+        blind = tirx.EQ(peak, constant(-math.inf))  # every key is hidden
+        finite_peak = k.let(tirx.Select(blind, constant(0.0), peak))
         total = RowReduction(k, lanes, add, 0.0)
 
         def exponent(c: Index, width: int, slot: int) -> None:
@@ -225,9 +223,8 @@ class AttentionKernel:
             total.take(value, width, slot)
 
         each(exponent)
-        factor = constant(1.0) / total.finish()
-        if self.op.zero_masked:
-            factor = tirx.Select(tirx.EQ(peak, constant(-math.inf)), constant(0.0), factor)
+        of_blind = 0.0 if self.op.zero_masked else math.nan
+        factor = tirx.Select(blind, constant(of_blind), constant(1.0) / total.finish())
         k.store(self.factors, factor, [r])
 
     def _value_panel(self, first_row: Expr, height: int, panel: Expr, start: Index, depth: Index) -> None:

@@ -65,21 +65,21 @@ class AttentionSpace(DesignSpace):
         return Knob("tile", tuple(tiles)), Knob("pieces", pieces), Knob("unroll", (4, 8, 2))
 
     def default(self, op: Attention, machine: CpuModel) -> Point:
-        def cost(shape: tuple[int, int], pieces: int) -> float:
-            tile = RegisterTile.of(shape)
-            columns = tile.columns(machine.lanes)
-            per_row = tile.step_cycles(machine, load_cycles=1.0) / tile.rows / tile.vectors
-            per_row *= 1 + (-op.kv_len % columns) / op.kv_len
-            rows_per_piece = -(-op.q_len // pieces)
-            waste = -(-rows_per_piece // tile.rows) * tile.rows / rows_per_piece
-            work = op.batch * op.heads * pieces
-            balance = -(-work // machine.threads) * machine.threads / work
-            packing = 1 + 0.12 * (pieces - 1)
-            return per_row * (0.7 + 0.3 * waste) * balance * packing
-
         tiles, pieces = (knob.choices for knob in self.knobs(op, machine)[:2])
-        shape, piece_count = min(((t, p) for t in tiles for p in pieces), key=lambda c: cost(*c))
-        return {"tile": shape, "pieces": piece_count, "unroll": 4}
+        points = [{"tile": tile, "pieces": count, "unroll": 4} for tile in tiles for count in pieces]
+        return min(points, key=lambda point: self.estimate(op, point, machine))
+
+    def estimate(self, op: Attention, point: Point, machine: CpuModel) -> float:
+        tile, pieces = RegisterTile.of(point["tile"]), point["pieces"]
+        columns = tile.columns(machine.lanes)
+        per_row = tile.step_cycles(machine, load_cycles=1.0) / tile.rows / tile.vectors
+        per_row *= 1 + (-op.kv_len % columns) / op.kv_len
+        rows_per_piece = -(-op.q_len // pieces)
+        waste = -(-rows_per_piece // tile.rows) * tile.rows / rows_per_piece
+        work = op.batch * op.heads * pieces
+        balance = -(-work // machine.threads) * machine.threads / work
+        packing = 1 + 0.12 * (pieces - 1)
+        return per_row * (0.7 + 0.3 * waste) * balance * packing
 
     def features(self, op: Attention, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])

@@ -100,6 +100,9 @@ class Conv2dSpace(DesignSpace):
         cost = ideal / _cost(op, geometry, point, machine)
         return [*sizes, len(geometry.taps), *registers, *pieces, *waste, block_bytes, cost]
 
+    def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
+        return _cost(op, Geometry(op), point, machine)
+
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         rows = RegisterTile.of(point["tile"]).rows
         tiles = -(-op.filters // rows)

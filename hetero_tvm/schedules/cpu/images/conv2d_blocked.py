@@ -117,6 +117,9 @@ class BlockedConv2dSpace(DesignSpace):
         weights = math.log2(shape.depth * tile.vectors * machine.lanes * 4 / machine.l1)
         return [*sizes, *method, *registers, *pieces, *rests, weights, ideal / _cost(shape, point, machine)]
 
+    def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
+        return _cost(BlockedShape(op, machine.lanes), point, machine)
+
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         shape, vectors = BlockedShape(op, machine.lanes), PixelTile.of(point["tile"]).vectors
         size = WINOGRAD.get(point["method"])

@@ -87,7 +87,9 @@ class ConvKernel:
         first, last = _valid(geometry.pitch, sw, right, op.width)
         if geometry.direct:
             first_row, last_row, first, last = 0, 1, 0, geometry.pixels
-        self._zero(index, plane, 0 if not geometry.direct else geometry.pixels)
+        # The zeros behind the pixels overlap them: where stores of several widths fill a plane without
+        # overlapping, LLVM 22 (SROA) makes one vector of them that does not dominate its uses.
+        self._zero(index, plane, geometry.pixels // self.lanes * self.lanes if geometry.direct else 0)
         if last_row <= first_row or last <= first:
             return
         with k.serial(last_row - first_row) as line:

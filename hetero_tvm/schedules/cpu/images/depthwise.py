@@ -83,6 +83,9 @@ class DepthwiseSpace(DesignSpace):
         rests = [op.out_height % tile.rows, op.out_width % tile.columns]
         return [*sizes, op.strides[0], *decisions, *rests, math.log2(_cost(op, point, machine))]
 
+    def estimate(self, op: Conv2d, point: Point, machine: CpuModel) -> float:
+        return _cost(op, point, machine)
+
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
         lanes, taps = machine.lanes, math.prod(op.kernel)
         blocks = -(-op.filters // lanes)

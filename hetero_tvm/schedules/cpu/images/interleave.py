@@ -50,6 +50,10 @@ class InterleaveSpace(DesignSpace):
         choices = self.knobs(op, machine)[0].choices
         return {"pixels": max(n for n in choices if n <= few)}
 
+    def estimate(self, op: Interleave, point: Point, machine: CpuModel) -> float:
+        vectors = op.strides[1] * point["pixels"] / machine.lanes
+        return 1.0 / point["pixels"] + (1.0 if point["pixels"] > 2 and vectors > 4 else 0.0)
+
     def emit(self, op: Interleave, point: Point, machine: CpuModel) -> PrimFunc:
         k = Kernel()
         (sh, sw), (top, left), (height, width) = op.strides, op.cut, op.out

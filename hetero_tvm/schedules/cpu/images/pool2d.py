@@ -31,6 +31,8 @@ from hetero_tvm.schedules.cpu.images.blocked import Plane
 from hetero_tvm.schedules.emit import Kernel, int32
 
 _LOWEST = -math.inf
+_HIDDEN_CYCLES = 60
+"""Cycles of one window's chain that the processor spends on the next windows."""
 
 
 class Pool2dSpace(DesignSpace):
@@ -59,6 +61,12 @@ class Pool2dSpace(DesignSpace):
 
     def features(self, op: Pool2d, point: Point, machine: CpuModel) -> list[float]:
         return [math.log2(op.flops), math.prod(op.kernel), point["accumulators"]]
+
+    def estimate(self, op: Pool2d, point: Point, machine: CpuModel) -> float:
+        # Neighbouring windows overlap in the processor's queue, so that only long chains show their latency.
+        taps, accumulators = math.prod(op.kernel), point["accumulators"]
+        chain = taps * machine.fma_latency / accumulators - _HIDDEN_CYCLES
+        return max(taps * machine.load_cycles, chain) + accumulators
 
     def emit(self, op: Pool2d, point: Point, machine: CpuModel) -> PrimFunc:
         return _PoolKernel(op, point["accumulators"]).emit()

@@ -62,9 +62,13 @@ class PlainPool2dSpace(DesignSpace):
         return (Knob("rows", tuple(rows for rows in (4, 1, 2, 8, 16) if rows <= op.out[0])),)
 
     def default(self, op: Pool2d, machine: CpuModel) -> Point:
+        points = [{"rows": rows} for rows in self.knobs(op, machine)[0].choices]
+        return min(points, key=lambda point: self.estimate(op, point, machine))
+
+    def estimate(self, op: Pool2d, point: Point, machine: CpuModel) -> float:
         vectors = -(-op.out[1] // machine.lanes)
         wanted = 8 if vectors <= 2 else 4
-        return {"rows": max(rows for rows in self.knobs(op, machine)[0].choices if rows <= wanted)}
+        return 1.0 + 0.05 * abs(math.log2(point["rows"] / wanted)) + 0.01 * (point["rows"] > wanted)
 
     def features(self, op: Pool2d, point: Point, machine: CpuModel) -> list[float]:
         return [math.log2(op.flops), sum(op.kernel), point["rows"], op.out[1] / machine.lanes]

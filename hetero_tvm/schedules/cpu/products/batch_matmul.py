@@ -60,21 +60,22 @@ class BatchMatmulSpace(DesignSpace):
         return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2))
 
     def default(self, op: BatchMatmul, machine: CpuModel) -> Point:
-        def cost(shape: tuple[int, int]) -> float:
-            rows, vectors = shape
-            per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
-            panels = -(-op.n // (vectors * machine.lanes))
-            steps = -(-op.m // rows) * panels
-            work = op.batch * panels
-            return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
-
-        return {"tile": min(self.knobs(op, machine)[0].choices, key=cost), "unroll": 4}
+        points = [{"tile": tile, "unroll": 4} for tile in self.knobs(op, machine)[0].choices]
+        return min(points, key=lambda point: self.estimate(op, point, machine))
 
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
         rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
         return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"]]
+
+    def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
+        rows, vectors = point["tile"]
+        per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
+        panels = -(-op.n // (vectors * machine.lanes))
+        steps = -(-op.m // rows) * panels
+        work = op.batch * panels
+        return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
 
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
         tile, lanes = RegisterTile.of(point["tile"]), machine.lanes

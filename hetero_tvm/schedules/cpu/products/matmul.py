@@ -49,6 +49,13 @@ from hetero_tvm.schedules.cpu.products.matmul_estimate import (
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
+_FEW_ROWS = 8
+"""Rows below which a product waits for its weights."""
+_WANTED_VECTORS = 4
+"""Accumulators of each of two streams that hide latency and read whole pages of weights."""
+_IDLE = 1.15
+"""Share of threads that wait for the last panel, beyond which narrower panels are better."""
+
 
 class MatmulSpace(DesignSpace):
     """Knobs: register tile, unrolling of k, number of row blocks, prefetch of the next panel, cuts of k."""
@@ -89,6 +96,9 @@ class MatmulSpace(DesignSpace):
 
     def default(self, op: Matmul | GatedMatmul, machine: CpuModel) -> Point:
         product = self.product(op)
+        few = self._few_rows(op, machine)
+        if few is not None:
+            return few
         points = [
             (tile, blocks, cuts)
             for tile in self._tiles(op, machine)
@@ -110,6 +120,32 @@ class MatmulSpace(DesignSpace):
             "k_blocks": cuts,
         }
 
+    def _few_rows(self, op: Matmul | GatedMatmul, machine: CpuModel) -> Point | None:
+        """The point for rows that fit into a register tile twice: all time goes to reading the weights."""
+        panels = {
+            tile: -(-self.product(op).n // tile.columns(machine.lanes))
+            for tile in self._tiles(op, machine)
+            if tile.rows == op.m and tile.streams(machine)
+        }
+        # Enough accumulators, and no wider than that, with the same number of panels for each thread.
+        if op.m > _FEW_ROWS or not panels:
+            return None
+
+        def order(tile: RegisterTile) -> tuple[float, int, int]:
+            threads, wanted = machine.threads, -(-_WANTED_VECTORS // op.m)
+            idle = -(-panels[tile] // threads) * threads / panels[tile]
+            return idle > _IDLE, abs(tile.vectors - wanted), tile.vectors
+
+        tile = min(panels, key=order)
+        unroll = 4 if op.k >= 8 else 1
+        return {
+            "tile": (tile.rows, tile.vectors),
+            "row_blocks": 1,
+            "unroll": unroll,
+            "prefetch": 0,
+            "k_blocks": 1,
+        }
+
     def features(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> list[float]:
         op, chosen = self.product(op), MatmulDecisions.of(point)
         tile, cuts = chosen.tile, chosen.k_blocks
@@ -125,6 +161,15 @@ class MatmulSpace(DesignSpace):
         cut = [cuts, math.log2(op.k / cuts * columns * 4 / machine.l2)]
         idle = panels * chosen.row_blocks % machine.threads
         return [*sizes, *shape, *waste, *decisions, idle, *caches, ideal / cycles, *cut]
+
+    def estimate(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> float:
+        chosen = MatmulDecisions.of(point)
+        cycles = estimate(self.product(op), chosen.tile, chosen.row_blocks, machine, chosen.k_blocks)
+        few = self._few_rows(op, machine)
+        if few is None:
+            return cycles
+        # All tiles wait for the same weights; which of them wait least was measured.
+        return cycles * (1.0 + 0.02 * abs(chosen.tile.vectors - few["tile"][1]) + 0.01 * chosen.prefetch)
 
     def pack(self, op: Matmul | GatedMatmul, point: Point, machine: CpuModel) -> dict[int, Packer]:
         kernel = self.kernel(op, MatmulDecisions.of(point), machine)

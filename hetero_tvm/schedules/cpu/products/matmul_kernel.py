@@ -174,7 +174,11 @@ class MatmulKernel:
         if self.cuts > 1:
             panel = tirx.floormod(slab, self.panels)
             first_k = tirx.floordiv(slab, self.panels) * depth
-        acc = k.scratch((height, width))
+        rows = RegisterTile(height, self.tile.vectors)
+        streams = (
+            op.m == height and self.blocks == 1 and not self.decisions.prefetch and rows.streams(self.machine)
+        )
+        acc = k.scratch((2 * height if streams else height, width))
         steps = max(1, depth // unroll)
         lines = -(-depth * width // LINE_FLOATS)
         per_step = -(-lines // (tiles * steps))
@@ -185,17 +189,17 @@ class MatmulKernel:
                 line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
                 k.prefetch(self.w, [next_slab, tirx.floordiv(line, width), tirx.floormod(line, width)])
 
-        register_tile.accumulate(
-            k,
-            acc,
-            RegisterTile(height, self.tile.vectors),
-            self.lanes,
-            depth,
-            unroll,
-            a_at=lambda r, kk: k.load(self.x, [first_row + r, first_k + kk]),
-            b_at=lambda kk, at: k.load(self.w, [slab, kk, at]),
-            on_step=prefetch if self.decisions.prefetch and self.slabs > 1 else None,
-        )
+        def a_at(r: Expr, kk: Index) -> Expr:
+            return k.load(self.x, [first_row + r, first_k + kk])
+
+        def b_at(kk: Index, at: Expr) -> Expr:
+            return k.load(self.w, [slab, kk, at])
+
+        if streams:
+            register_tile.accumulate_streams(k, acc, rows, self.lanes, depth, unroll, a_at, b_at)
+        else:
+            ahead = prefetch if self.decisions.prefetch and self.slabs > 1 else None
+            register_tile.accumulate(k, acc, rows, self.lanes, depth, unroll, a_at, b_at, ahead)
 
         def put(r: Expr, c: Index, width: int, value: Expr) -> None:
             others = [k.load(acc, [r, k.ramp(p * self.columns + c, width)]) for p in range(1, self.parts)]

@@ -36,6 +36,14 @@ class RowSpace(DesignSpace):
         few = self.traffic(op) < _LAUNCH_WORTH
         return {"chunks": 1 if few else min(self.row_count(op, machine), machine.threads)}
 
+    def estimate(self, op: FusedOp, point: Point, machine: CpuModel) -> float:
+        """Bytes of the busiest thread, and what waking the others takes in such bytes."""
+        chunks, rows = point["chunks"], self.row_count(op, machine)
+        if chunks == 1:
+            return self.traffic(op)
+        largest = -(-rows // chunks) / rows * -(-chunks // machine.threads)
+        return self.traffic(op) * largest + _LAUNCH_WORTH / 2 * (1 + 0.001 * chunks)
+
 
 def each_row(k: Kernel, rows: int, chunks: int, body: Callable[[Expr], None]) -> None:
     """``body(row)`` over all rows, in ``chunks`` contiguous parallel pieces of nearly equal size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, tirx
-from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
+from hetero_tvm.schedules.emit import FLOAT, Index, Kernel, constant, vector_loop
 
 UNROLL = 4
 """Independent accumulators: enough to hide the latency of add and max (3 to 4 cycles)."""
@@ -30,11 +30,11 @@ class RowReduction:
     transform and reduce it; :meth:`finish` folds the lanes and returns a scalar expression.
     """
 
-    def __init__(self, k: Kernel, lanes: int, combine: Combine, start: float):
+    def __init__(self, k: Kernel, lanes: int, combine: Combine, start: float, dtype: str = FLOAT):
         self._k, self._lanes, self._combine = k, lanes, combine
-        self._acc = k.scratch((UNROLL * lanes,))
+        self._acc = k.scratch((UNROLL * lanes,), dtype)
         for u in range(UNROLL):
-            k.store(self._acc, k.splat(start, lanes), [k.ramp(u * lanes, lanes)])
+            k.store(self._acc, k.splat(constant(start, dtype), lanes), [k.ramp(u * lanes, lanes)])
 
     def take(self, value: Expr, width: int, slot: int = 0) -> None:
         """Combine a vector of ``width`` lanes with accumulator ``slot``."""

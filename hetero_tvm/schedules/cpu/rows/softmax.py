@@ -23,9 +23,6 @@ from hetero_tvm.schedules.cpu.rows.row_chunks import RowSpace, each_row
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, each_vector, maximum, reduce_row
 from hetero_tvm.schedules.emit import Index, Kernel, constant
 
-LOWEST = -2.0e38
-"""Start of attention's running maximum: finite, so that a wholly masked row gets equal weights."""
-
 
 class SoftmaxSpace(RowSpace):
     """Design space of ``Softmax`` over the last axis; its chunks are of rows."""

@@ -33,7 +33,7 @@ class Results(OnlineSoftmax):
 
     def _store_row(self, r: int, row: Expr) -> None:
         k, op = self.k, self.op
-        k.store(self.scale, _inverse(k.load(self.total, [int32(r)])), [int32(r)])
+        k.store(self.scale, _inverse(k.load(self.total, [int32(r)]), op.zero_masked), [int32(r)])
         factor = k.load(self.scale, [int32(r)])
 
         def put(at: Expr, column: Expr, width: int) -> None:
@@ -88,12 +88,13 @@ class Results(OnlineSoftmax):
                     weight = k.load(sums, [int32(3)])
                     for i, offset in ((0, column), (1, op.values + 1)):
                         k.store(sums, k.load(sums, [int32(i)]) + weight * part(split, offset), [int32(i)])
-                value = k.load(sums, [int32(0)]) * _inverse(k.load(sums, [int32(1)]))
+                value = k.load(sums, [int32(0)]) * _inverse(k.load(sums, [int32(1)]), op.zero_masked)
                 query, rest = result % op.q_len, result // op.q_len
                 place = [rest // op.heads, query, rest % op.heads * op.values + column]
                 k.store(self.out, cast(value, op.dtype), place)
 
 
-def _inverse(total: Expr) -> Expr:
-    """1 / total; zero where nothing is visible at all, as the operator says where it says anything."""
-    return tirx.Select(total > const(0), const(1) / tirx.max(total, const(1e-37)), const(0))
+def _inverse(total: Expr, zero_masked: bool) -> Expr:
+    """1 / total, by which a row without a visible key becomes NaN; zero for it where the operator says so."""
+    inverse = const(1) / total
+    return tirx.Select(tirx.EQ(total, const(0)), const(0), inverse) if zero_masked else inverse

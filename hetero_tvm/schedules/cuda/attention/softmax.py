@@ -98,9 +98,11 @@ class OnlineSoftmax(AttentionTile):
                 batch = self.b if op.mask[0] in (1, op.batch) else self.b % op.mask[0]
                 place = (batch, self.head_of(row), self.query_of(row), tirx.min(first + key, op.kv_len - 1))
                 index = [0 if extent == 1 else i for extent, i in zip(op.mask, place, strict=True)]
-                value = value + k.load(self.mask, index) * const(binary)
-                if not op.zero_masked:  # a row that is masked all over is a plain mean
-                    value = tirx.max(value, const(LOWEST))
+                mask = k.let(k.load(self.mask, index))
+                # The least number hides a key, but from a row of nothing else: then it is a plain mean.
+                value = tirx.max(const(LOWEST), value + mask * const(binary))
+                hidden = tirx.const(-math.inf, "float32")
+                value = tirx.Select(tirx.EQ(mask, hidden), hidden, value)
             k.store(self.s_reg, value, [at])
 
         self.cells(change)

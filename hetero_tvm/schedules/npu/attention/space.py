@@ -30,6 +30,9 @@ class NpuAttentionSpace(RankedSpace):
         tiles = Tiles.of(point)
         return [*map(float, tiles.choice()), 1e6 / estimate(op, tiles, machine.spec)]
 
+    def estimate(self, op: Attention, point: Point, machine: NpuMachine) -> float | None:
+        return estimate(op, Tiles.of(point), machine.spec)
+
     def on_chip(self, op: Attention) -> frozenset[int]:
         """Operands without the mask."""
         return frozenset({*range(len(op.shapes)), len(op.inputs)})

@@ -67,6 +67,9 @@ class NpuConv2dSpace(RankedSpace):
         speed = 1e6 / _estimate(op, tiles, machine.spec)
         return [*cycles.queues, cycles.ends, *map(float, tiles.sizes), speed]
 
+    def estimate(self, op: Conv2d, point: Point, machine: NpuMachine) -> float | None:
+        return _estimate(op, Tiles.of(point), machine.spec)
+
     def pack(self, op: Conv2d, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         tn, dtype = Tiles.of(point).tn, machine.numpy_dtype
         return {1: lambda w: column_panels(by_taps(w), tn, dtype)}

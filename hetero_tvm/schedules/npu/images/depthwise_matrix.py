@@ -95,6 +95,9 @@ class NpuDepthwiseMatrixSpace(RankedSpace):
         tiles = Tiles.of(point)
         return [*map(float, tiles.sizes), 1e6 / _cost(op, tiles, machine.spec)]
 
+    def estimate(self, op: Conv2d, point: Point, machine: NpuMachine) -> float | None:
+        return _cost(op, Tiles.of(point), machine.spec)
+
     def pack(self, op: Conv2d, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         """Groups one after the other, each [taps x channels, channels] with a diagonal per tap; a last one of
         fewer channels has as many rows of them per tap, and zeros behind."""

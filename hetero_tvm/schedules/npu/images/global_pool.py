@@ -68,6 +68,9 @@ class NpuGlobalPoolSpace(RankedSpace):
     def features(self, op: Pool2d, point: Point, machine: NpuMachine) -> list[float]:
         return [*map(float, point["tile"]), 1e6 / _cost(op, GlobalPoolTile.of(point), machine.spec)]
 
+    def estimate(self, op: Pool2d, point: Point, machine: NpuMachine) -> float | None:
+        return _cost(op, GlobalPoolTile.of(point), machine.spec)
+
     def tables(self, op: Pool2d, point: Point, machine: NpuMachine) -> list[np.ndarray]:
         return [np.ones(GlobalPoolTile.of(point).pixels, machine.numpy_dtype)]
 

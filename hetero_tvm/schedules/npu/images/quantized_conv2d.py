@@ -15,7 +15,7 @@ import numpy as np
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.conv2d import Conv2d
-from hetero_tvm.ops.quantized import QuantConv2d
+from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, DerivedSpace, NpuSpace
 from hetero_tvm.schedules.npu.images.conv2d import NpuConv2dSpace, by_taps

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
-from hetero_tvm.ops.quantized import OFFSET, QuantConv2d
+from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import CHANNELS_LAST, ROW_MAJOR, stored_as
@@ -54,6 +54,9 @@ class NpuQuantizedDepthwiseSpace(WindowSpace):
 
     def features(self, op: QuantConv2d, point: Point, machine: NpuMachine) -> list[float]:
         return super().features(op.plain, point, machine)
+
+    def estimate(self, op: QuantConv2d, point: Point, machine: NpuMachine) -> float | None:
+        return super().estimate(op.plain, point, machine)
 
     def pack(self, op: QuantConv2d, point: Point, machine: NpuMachine) -> dict[int, Packer]:
         """Weights as [taps, channels]."""

@@ -153,3 +153,6 @@ class WindowSpace(RankedSpace):
 
     def features(self, op: FusedOp, point: Point, machine: NpuMachine) -> list[float]:
         return [*map(float, point["tile"]), 1e6 / Window(op).cost(WindowTile.of(point), machine.spec)]
+
+    def estimate(self, op: FusedOp, point: Point, machine: NpuMachine) -> float | None:
+        return Window(op).cost(WindowTile.of(point), machine.spec)

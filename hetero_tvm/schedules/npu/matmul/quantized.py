@@ -15,8 +15,8 @@ import numpy as np
 from hetero_tvm.host.tvm import Buffer, PrimFunc
 from hetero_tvm.machines.npu.machine import NpuMachine
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.ops.matmul import BIAS, Matmul
-from hetero_tvm.ops.quantized import OFFSET, QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.emit import Index
 from hetero_tvm.schedules.npu.base import DerivedSpace, NpuSpace, stored_as

@@ -45,6 +45,9 @@ class NpuMatmulSpace(RankedSpace):
         sizes = map(float, (*tiles.sizes, tiles.parts))
         return [*cycles.queues, cycles.ends, stationary, *sizes, speed]
 
+    def estimate(self, op: Matmul, point: Point, machine: NpuMachine) -> float | None:
+        return estimate(op, Tiles.of(point), machine.spec)
+
     def family(self, point: Point) -> tuple[str, int]:
         """The operand that stays in L1, and the parts into which the reduction is cut."""
         tiles = Tiles.of(point)

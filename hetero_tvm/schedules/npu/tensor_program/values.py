@@ -155,6 +155,8 @@ class ValueTranslator:
             return constant(self.position(expr, env))
         if kind in _OF_TRUTH and str(expr.a.ty.dtype) == "bool":
             return binary(_OF_TRUTH[kind], self.value(expr.a, env), self.value(expr.b, env), True)
+        if kind == "Div" and is_integer(str(expr.a.ty.dtype)):
+            raise NotAffineError("the vector unit divides in float32, which rounds integers")
         if kind in _BINARY:
             a, b = self.value(expr.a, env), self.value(expr.b, env)
             return binary(_BINARY[kind], a, b, is_integer(str(expr.a.ty.dtype)))

@@ -7,13 +7,13 @@ through the driver interface, and the simulator that serves when ``$HNPU_DRIVER`
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host import native
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.host.tvm import tvm, tvm_ffi
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.targets.npu.device import simulator
@@ -28,8 +28,7 @@ _FLAGS = ("-O2", "-fvisibility=hidden")
 
 def link(regions: Sequence[CompiledRegion], spec: NPUSpec) -> Any:
     """Static library module with one TVM function per region, of the same name."""
-    with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as name:
-        folder = Path(name)
+    with temporary_folder("hetero_tvm-npu-") as folder:
         source = folder / "regions.cc"
         source.write_text(_source(regions, spec, folder))
         entries, merged = folder / "regions.o", folder / "hnpu.o"

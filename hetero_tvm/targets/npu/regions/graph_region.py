@@ -170,7 +170,7 @@ def _names(module: IRModule, task_of: Mapping[GlobalVar, Task]) -> dict[Var, str
     seen: dict[str, int] = {}
     names = {}
     for binding in bindings:
-        if not is_call_tir(binding.value):
+        if not is_call_tir(binding.value) or binding.value.args[0] not in task_of:
             continue
         task = task_of[binding.value.args[0]]
         call = seen[task.key] = seen.get(task.key, -1) + 1

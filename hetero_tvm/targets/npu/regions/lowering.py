@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.host.tvm import IRModule, RelaxFunction, relax
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.task import Task
@@ -42,9 +41,9 @@ def lower_regions(
         function = piece.function()
         bindings += piece.call(builder.add_func(function, piece.name), function)
     result = _with_main(builder.get(), placed.module["main"], bindings)
-    with tempfile.TemporaryDirectory(prefix="hetero_tvm-npu-") as folder:
-        save(compiled, target.machine, Path(folder))
-        result = relax.transform.RunCodegen({byoc.CODEGEN: {"folder": folder}}, ["main"])(result)
+    with temporary_folder("hetero_tvm-npu-") as folder:
+        save(compiled, target.machine, folder)
+        result = relax.transform.RunCodegen({byoc.CODEGEN: {"folder": str(folder)}}, ["main"])(result)
     if result.attrs is not None and "const_name_to_constant" in result.attrs:
         result = result.without_attr("const_name_to_constant")  # the regions hold their constants
     return relax.transform.DeadCodeElimination()(result), compiled, placed.placement

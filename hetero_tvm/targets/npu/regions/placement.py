@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import GlobalVar, IRModule, relax
-from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.targets.base import Target
@@ -22,7 +22,7 @@ class PlacedModule:
     regions: Regions
     placement: Placement
     task_of: Mapping[GlobalVar, Task]
-    """Task of every function that ``main`` calls."""
+    """Task of every function that ``main`` calls, but for checks."""
 
 
 def place(module: IRModule, tasks: Sequence[Task], target: Target) -> PlacedModule:
@@ -34,7 +34,8 @@ def place(module: IRModule, tasks: Sequence[Task], target: Target) -> PlacedModu
         for binding in block.bindings:
             if is_call_tir(binding.value) and binding.value.args[0] not in task_of:
                 function = binding.value.args[0]
-                task_of[function] = by_key[task_key(module[function])]
+                if not is_check(module[function]):  # the host's, and no task
+                    task_of[function] = by_key[task_key(module[function])]
     refusals = {task.key: reason for task in tasks if (reason := _refusal(task, target)) is not None}
     regions, placement = partition(module, task_of, refusals)
     return PlacedModule(module, regions, placement, task_of)

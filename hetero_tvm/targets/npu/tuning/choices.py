@@ -66,9 +66,12 @@ class Choices:
         return self._known(self.default) or max(1.0, self.task.flops / macs)
 
     def _relative(self, point: Point) -> float:
-        """Estimated cycles as a multiple of the default's; the last feature of a space is speed."""
-        default, given = (self._own_features(p) for p in (self.default, point))
-        return default[-1] / given[-1] if given and given[-1] > 0 else 1.0
+        """Estimated cycles as a multiple of the default's; 1 where the space has no estimate."""
+        default, given = (self._estimate(p) for p in (self.default, point))
+        return given / default if given and default else 1.0
+
+    def _estimate(self, point: Point) -> float | None:
+        return self.task.space.estimate(self.task.op, without_residency(point), self.machine)
 
     def _own_features(self, point: Point) -> list[float]:
         return self.task.space.features(self.task.op, without_residency(point), self.machine)

@@ -11,7 +11,7 @@ import numpy as np
 from hetero_tvm.records.candidates import point_key
 from hetero_tvm.records.combinations import Combination
 from hetero_tvm.schedules.base import Point
-from hetero_tvm.search.cost_model import SpaceModel
+from hetero_tvm.search.cost_model import Description, SpaceModel
 from hetero_tvm.targets.npu.tuning.choices import Choices, residency_of, without_residency
 
 _PARENTS, _CHILDREN, _BATCH, _AT_RANDOM = 16, 96, 6, 2
@@ -51,12 +51,13 @@ class Evolution:
 
     def learn(self, combination: Combination, cycles: float | None) -> None:
         """Add the cycles that a whole model took; None: it failed."""
-        self.model.add("model", self._features(combination), cycles)
+        self.model.add("model", self._described(combination), cycles)
 
-    def _features(self, combination: Combination) -> list[float]:
+    def _described(self, combination: Combination) -> Description:
         points = [(k, combination.get(key, k.default)) for key, k in self.kernels.items()]
         alone = sum(kernel.alone(point) for kernel, point in points)
-        return [*(x for kernel, point in points for x in kernel.features(point)), 1e6 / max(alone, 1.0)]
+        features = [x for kernel, point in points for x in kernel.features(point)]
+        return Description((*features, 1e6 / max(alone, 1.0)), max(alone, 1.0))
 
     def next(self, archive: Mapping[str, tuple[Combination, float | None]]) -> list[Combination]:
         """Combinations to time next; none when hardly anything is new.  ``archive``: known ones by text."""
@@ -71,7 +72,7 @@ class Evolution:
         if not children:
             return []
         fresh = list(children.values())
-        score = self.model.score(np.asarray([self._features(child) for child in fresh], np.float64))
+        score = self.model.score([self._described(child) for child in fresh])
         order = np.argsort(-score)
         chosen, rest = ([fresh[n] for n in part] for part in (order[:_BATCH], order[_BATCH:]))
         return chosen + self.dice.sample(rest, min(_AT_RANDOM, len(rest)))

@@ -130,3 +130,19 @@ def test_nan_spreads_no_further_than_the_window():
 def test_no_heap_for_the_register_tile():
     op = Conv2d(1, 8, 10, 10, 8, (1, 1), epilogue=("bias", "relu"))
     assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, SPACE.default(op, AVX2), AVX2))
+
+
+@pytest.mark.parametrize("width", [17, 22, 23, 49])
+def test_rows_that_end_in_several_widths_of_vectors(width):
+    """LLVM 22 merges stores that fill a plane without overlapping into code that it refuses itself."""
+    from hetero_tvm.api import build_model, import_model, optimize_model
+    from tests.frontend.onnx.helpers import add_weight, text_model
+
+    source = text_model(
+        f"g (float[2,2,{width}] x) => (float[2,2,{width}] y) {{ y = Conv<group=2>(x, w, b) }}"
+    )
+    weight, bias = np.float32([[[0.5]], [[-3]]]), np.float32([1, 2])
+    add_weight(add_weight(source, "w", weight), "b", bias)
+    built = build_model(optimize_model(import_model(source)), use_shipped=False)
+    x = np.random.default_rng(0).standard_normal((2, 2, width)).astype(np.float32)
+    np.testing.assert_allclose(built.run({"x": x})[0], x * weight[:, 0] + bias[:, None], rtol=1e-6, atol=1e-6)

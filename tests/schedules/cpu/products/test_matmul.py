@@ -75,6 +75,17 @@ def test_points_from_before_the_cut_still_count():
     check_points(SPACE, op, [point], AVX2)
 
 
+@pytest.mark.parametrize("machine", SWEPT)
+def test_few_rows_read_their_weights_in_two_streams(machine):
+    """Depths that two streams do not share equally, and fewer rows than a tile has."""
+    for rows, n, depth in ((1, 100, 769), (1, 33, 1), (1, 7, 9), (2, 40, 30), (4, 64, 101), (8, 96, 50)):
+        op = Matmul((rows,), n, depth, ("bias", "relu"))
+        default = SPACE.default(op, machine)
+        check_points(SPACE, op, [default, {**default, "prefetch": 1}], machine)
+        if rows == 1:
+            assert not default["prefetch"] and default["row_blocks"] == 1
+
+
 @settings(max_examples=10)
 @given(st.data())
 def test_random_shapes_and_points(data):

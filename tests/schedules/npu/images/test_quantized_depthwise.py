@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_tvm.ops.quantized import QuantConv2d
+from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.npu.images.quantized_depthwise import NpuQuantizedDepthwiseSpace
 from tests.schedules.npu.running import assert_same_bits, machine
 

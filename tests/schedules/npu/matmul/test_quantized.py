@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.ops.quantized import QuantMatmul
+from hetero_tvm.ops.integers.quantized import QuantMatmul
 from hetero_tvm.schedules.npu.matmul.quantized import NpuQuantizedMatmulSpace
 from tests.schedules.npu.running import (
     assert_host_computes_the_same,

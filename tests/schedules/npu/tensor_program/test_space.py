@@ -11,8 +11,8 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.elementwise import Elementwise
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.group_norm import GroupNorm
+from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.ops.normalization import Normalization
-from hetero_tvm.ops.quantized import QuantConv2d
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.ops.tensor_program import TensorProgram

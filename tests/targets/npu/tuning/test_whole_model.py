@@ -6,7 +6,7 @@ import pytest
 from hetero_tvm import api
 from hetero_tvm.records.choose import choose
 from hetero_tvm.records.combinations import Known, WholeModel
-from hetero_tvm.records.store import VERIFIED, new_record
+from hetero_tvm.records.record import VERIFIED, new_record
 from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.targets.npu.device.driver import open_device
 from hetero_tvm.targets.npu.isa.stream import Stream

@@ -97,16 +97,20 @@ class QuantMatmul(_Quantized):
     ----------
     lead : leading dimensions of X and Y.
     n, k : columns of the result; reduction length.
+    pairs_safe : whether no two weights that meet in one word of a CPU's multiplier saturate 16 bits (see
+        ``schedules/cpu/integers/dots.py``).
 
     Operands: X [*lead, k], W [k, n] int8, bias [n] int32, and scale [n] float32 unless ``out`` is int32; all
     but X constant.
     """
 
     kind: ClassVar[str] = "quant_matmul"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe",)
 
     lead: tuple[int, ...] = ()
     n: int = 1
     k: int = 1
+    pairs_safe: bool = False
 
     @property
     def m(self) -> int:

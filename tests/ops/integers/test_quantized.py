@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from hetero_tvm.ops.base import from_json
-from hetero_tvm.ops.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from tests.ops.helpers import run_workload
 
 OUT = ("int32", "float32", "int8", "uint8")

@@ -49,17 +49,14 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert run_python(START + script, mlp, threads).split() == ["0"]
 
 
-def test_a_library_of_one_thread_takes_its_thread_along(run_python, mlp):
+def test_a_library_of_one_thread_has_no_thread(run_python, mlp):
     script = """
-import gc
-load(sys.argv[1], threads=2, pin=False)(x)
 before = len(os.listdir("/proc/self/task"))
 for _ in range(20):
     load(sys.argv[1], threads=1)(x)
-gc.collect(); time.sleep(0.5)
 print(len(os.listdir("/proc/self/task")) - before)
 """
-    assert int(run_python(START + script, mlp)) <= 1
+    assert run_python(START + script, mlp).split() == ["0"]
 
 
 @pytest.mark.parametrize("called", [False, True])
@@ -134,19 +131,19 @@ print(net(x).shape, caught)
     assert output.startswith("(8, 64)") and "signal handler" in output
 
 
-def test_an_interrupted_call_ends_before_the_next(run_python, mlp):
+def test_an_interrupted_call_is_whole_and_so_is_the_next(run_python, mlp):
     script = """
 net = load(sys.argv[1], threads=2, pin=False)
-main, ended = net._main, []
-def slow(*tensors):
-    time.sleep(0.5); ended.append(1); return main(*tensors)
-net._main = slow
-signal.setitimer(signal.ITIMER_REAL, 0.2)
+y = net(x)
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-try:
-    net(x)
-except KeyboardInterrupt:
-    print("interrupted", len(ended))
-print(net(x).shape)
+interrupted = 0
+for turn in range(200):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4 + turn % 7 * 1e-5)
+        while True:
+            assert (net(x) == y).all()
+    except KeyboardInterrupt:
+        interrupted += 1
+print(interrupted, (net(x) == y).all())
 """
-    assert run_python(START + script, mlp).split("\n")[:2] == ["interrupted 1", "(8, 64)"]
+    assert run_python(START + script, mlp).split() == ["200", "True"]

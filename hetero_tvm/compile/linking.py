@@ -1,0 +1,106 @@
+"""Linking of a compiled model: to a library that is exported, or to one that this process runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.errors import BuildError, HeteroTVMError, shortened
+from hetero_tvm.host import native
+from hetero_tvm.host.files import is_full
+from hetero_tvm.host.scratch import temporary_folder
+from hetero_tvm.host.tvm import Executable, relax, tvm
+from hetero_tvm.runtime.quiet import quiet_fd2
+
+_OBJECTS = 16
+"""Object files that one executable may have."""
+
+
+def link(
+    executable: Executable, path: Path, sources: Sequence[Path] = (), options: Sequence[str] = ()
+) -> None:
+    """Link an executable, and C++ sources, to a library.
+
+    Raises
+    ------
+    BuildError : there is no compiler, no room on a disk, or the linker failed.
+    """
+    native.find_compiler()
+    try:
+        with object_folder() as folder, quiet_fd2():
+            executable.export_library(
+                str(path),
+                addons=[str(source) for source in sources],
+                options=list(options),
+                workspace_dir=folder,
+            )
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # TVM raises many kinds
+        raise failure(path, error) from error
+
+
+def machine(executable: Executable, devices: Sequence[Any]) -> Any:
+    """Virtual machine of an executable in this process.
+
+    Raises
+    ------
+    BuildError : as for :func:`link`.
+    """
+    module: Any = executable
+    if _has_objects(executable):
+        with temporary_folder("hetero_tvm-link-") as folder:
+            path = Path(folder) / "model.so"
+            link(executable, path)
+            with quiet_fd2():
+                module = tvm.runtime.load_module(str(path))
+    with quiet_fd2():
+        return relax.VirtualMachine(module, list(devices))
+
+
+def failure(path: Path, error: Exception) -> BuildError:
+    """Error of ours for one of the linker, or of the disk."""
+    if is_full(error):
+        scratch = tempfile.gettempdir()
+        return BuildError(
+            f"no room on the disk for {path} (or for files in {scratch} while it is linked)",
+            hint="free some space, give another --out, or name another folder with TMPDIR",
+        )
+    if isinstance(error, OSError):
+        return BuildError(f"cannot write {path}: {error}", hint="give another --out")
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return BuildError(
+        f"linking {path.name} failed",
+        problems=shortened([line.strip() for line in lines]),
+        hint="a C++ compiler (g++ or clang++) must be installed and work; CXX names another one",
+    )
+
+
+@contextlib.contextmanager
+def object_folder() -> Iterator[str]:
+    """Folder for object files, which are in memory: LLVM ends the process when a disk is full."""
+    files = []
+    try:
+        with temporary_folder("hetero_tvm-link-") as folder:
+            for name in ("devc.o", *(f"lib{n}.o" for n in range(_OBJECTS))):
+                files.append(os.memfd_create(name, os.MFD_CLOEXEC))
+                # By this process' number: the compiler reads them.
+                os.symlink(f"/proc/{os.getpid()}/fd/{files[-1]}", folder / name)
+            yield str(folder)
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _has_objects(executable: Executable) -> bool:
+    """Whether it has parts that must be linked before they can be run."""
+    modules, seen = [executable.mod], []
+    while modules:
+        module = modules.pop()
+        seen.append(module)
+        modules += list(module.imports)
+    return any(not module.is_runnable() for module in seen[1:])

@@ -1,0 +1,203 @@
+"""Large constants apart from the virtual machine's code.
+
+In an executable of TVM's the constants are in memory, are copied into the bytes that are exported, and
+three times when these are loaded.  The executable gets stand-ins instead: small tensors that say which
+constant they stand for.  Each entry function begins with a call of ``hetero_tvm_constants`` on all of them,
+which gives them their values: in this process from here, in an exported library from a segment of the file
+(``runtime/cpp/constants.cc``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import struct
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host import mapped
+from hetero_tvm.host.constants import SHARED, array_of
+from hetero_tvm.host.tvm import IRModule, RelaxFunction, relax, tvm, tvm_ffi
+from hetero_tvm.runtime.library import LOAD
+
+FUNCTION = "hetero_tvm_constants"
+_LEAST = 4096
+"""Smallest constant in bytes that is worth a stand-in."""
+_ALIGNMENT = 64
+_NUMBER = struct.Struct("<QQ")
+_COUNT, _ENTRY = struct.Struct("<Q"), struct.Struct("<QQQ")
+_OBJECT = 24
+"""Size of the header of tvm_ffi's objects."""
+
+_tokens = itertools.count(1)
+_known: weakref.WeakValueDictionary[int, Weights] = weakref.WeakValueDictionary()
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Weights:
+    """The constants that an executable has stand-ins for."""
+
+    def __init__(self) -> None:
+        self.token = next(_tokens)
+        self._tensors: list[Any] = []
+        self._numbers: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
+        self._replaced: list[tuple[Any, int | None, list[int]]] = []
+        _known[self.token] = self
+
+    def __del__(self) -> None:
+        self.take_back()
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def stand_in(self, value: Any) -> tuple[int, np.ndarray]:
+        """Number of a constant, and the small array that stands for it; equal constants have one."""
+        array = array_of(value)
+        kind = (zlib.crc32(array.reshape(-1).view(np.uint8)), array.dtype.name, array.shape)
+        same = self._numbers.setdefault(kind, [])
+        number = next(
+            (n for n in same if np.array_equal(_bits(array_of(self._tensors[n])), _bits(array))), None
+        )
+        if number is None:
+            number = len(self._tensors)
+            self._tensors.append(value)
+            same.append(number)
+        length = -(-_NUMBER.size // array.dtype.itemsize)
+        data = np.zeros(length * array.dtype.itemsize, np.uint8)
+        data[: _NUMBER.size] = np.frombuffer(_NUMBER.pack(self.token, number), np.uint8)
+        return number, data.view(array.dtype).reshape((1,) * (array.ndim - 1) + (length,))
+
+    def give(self, tensors: Sequence[Any]) -> None:
+        """Give stand-ins in this process their values; those that have them stay as they are."""
+        for tensor in tensors:
+            address = tensor.__chandle__() + _OBJECT
+            fields = _Tensor.from_address(address)
+            if self.holds(fields.data):
+                continue
+            _, number = _NUMBER.unpack(ctypes.string_at(fields.data, _NUMBER.size))
+            value = self._tensors[number]
+            self._replaced.append((tensor, fields.data, list(fields.shape[: fields.ndim])))
+            _set(fields, value.data_ptr(), [int(extent) for extent in value.shape])
+
+    def holds(self, address: int | None) -> bool:
+        """Whether a constant lies there."""
+        return any(address == value.data_ptr() for value in self._tensors)
+
+    def take_back(self) -> None:
+        """Make stand-ins of this process what they were: they free their own memory, and are exported."""
+        for tensor, data, shape in self._replaced:
+            _set(_Tensor.from_address(tensor.__chandle__() + _OBJECT), data, shape)
+        self._replaced.clear()
+
+    def segment(self) -> tuple[int, Iterator[Any]]:
+        """Size and content, piece by piece, of the segment of an exported library."""
+        shapes = [tuple(int(extent) for extent in tensor.shape) for tensor in self._tensors]
+        extents = _COUNT.size + _ENTRY.size * len(shapes)
+        at = _aligned(extents + 8 * sum(map(len, shapes)))
+        table, dims = [_COUNT.pack(len(shapes))], []
+        for tensor, shape in zip(self._tensors, shapes, strict=True):
+            size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+            table.append(_ENTRY.pack(at, size, extents))
+            dims.append(struct.pack(f"<{len(shape)}q", *shape))
+            extents += 8 * len(shape)
+            at = _aligned(at + size)
+        return at, self._pieces(b"".join([*table, *dims]))
+
+    def _pieces(self, head: bytes) -> Iterator[Any]:
+        yield head + bytes(_aligned(len(head)) - len(head))
+        for tensor in self._tensors:
+            data = _bits(array_of(tensor))
+            for start in range(0, data.size, 16 << 20):
+                yield data[start : start + (16 << 20)]
+            yield bytes(_aligned(data.size) - data.size)
+            mapped.touched(data.size)
+
+
+def _set(fields: _Tensor, data: int | None, shape: Sequence[int]) -> None:
+    fields.data = data
+    stride = 1
+    for axis in reversed(range(fields.ndim)):
+        fields.shape[axis] = shape[axis]
+        if fields.strides:
+            fields.strides[axis] = stride
+        stride *= shape[axis]
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def set_apart(module: IRModule) -> tuple[IRModule, Weights]:
+    """Replace the large constants of a lowered module by stand-ins; the last step before code generation."""
+    weights = Weights()
+    functions = dict(module.functions.items())
+    found: dict[int, Any] = {}
+    for variable, function in functions.items():
+        if isinstance(function, relax.Function):
+            functions[variable] = _with_stand_ins(function, weights, found)
+    if found:
+        load = relax.Function(
+            [], relax.SeqExpr([_call(list(found.values()))], relax.Tuple([])), relax.TupleType([])
+        )
+        functions[tvm.ir.GlobalVar(LOAD)] = load.with_attr("global_symbol", LOAD)
+    return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos), weights
+
+
+def _with_stand_ins(function: RelaxFunction, weights: Weights, found: dict[int, Any]) -> RelaxFunction:
+    own: dict[int, Any] = {}
+
+    def replaced(constant: Any) -> Any:
+        value = constant.value
+        if not isinstance(value, tvm.runtime.Tensor) or value.dtype not in SHARED or not len(value.shape):
+            return constant
+        if math.prod(value.shape) * np.dtype(value.dtype).itemsize < _LEAST:
+            return constant
+        number, array = weights.stand_in(value)
+        if number not in found:
+            found[number] = relax.const(tvm.runtime.tensor(array))
+        own[number] = found[number]
+        return found[number]
+
+    result = tvm_ffi.structural_map(function, (tvm.ir.GenericConst, replaced))
+    if not own:
+        return function
+    body = result.body
+    blocks = [_call(list(own.values())), *body.blocks]
+    return relax.Function(
+        result.params, relax.SeqExpr(blocks, body.body), result.ret_ty, result.is_pure, result.attrs
+    )
+
+
+def _call(stand_ins: Sequence[Any]) -> Any:
+    call = relax.Call(relax.ExternFunc(FUNCTION), list(stand_ins), None, [relax.TupleType([])])
+    return relax.BindingBlock([relax.VarBinding(relax.Var("constants", relax.TupleType([])), call)])
+
+
+@tvm_ffi.register_global_func(FUNCTION, override=True)
+def _give(*tensors: Any) -> None:
+    """The constants of an executable of this process."""
+    data = _Tensor.from_address(tensors[0].__chandle__() + _OBJECT).data
+    if any(weights.holds(data) for weights in list(_known.values())):
+        return
+    token, _ = _NUMBER.unpack(ctypes.string_at(data, _NUMBER.size))
+    _known[token].give(tensors)

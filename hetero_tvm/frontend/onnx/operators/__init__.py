@@ -1,0 +1,1 @@
+"""Converters of ONNX operators by kind, and what they share."""

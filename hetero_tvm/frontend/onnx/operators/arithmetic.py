@@ -1,0 +1,151 @@
+"""Converters of elementwise arithmetic whose corners (NaN, infinities, overflow, mixed types) TVM's miss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
+from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, tvm
+
+
+def _sign(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Sign of which NaN is NaN; of whole numbers without one, which TVM's kernel compares with -1."""
+    x, dtype = inputs[0], str(inputs[0].ty.dtype)
+    if is_float(x):
+        return relax.op.where(relax.op.isnan(x), x, relax.op.sign(x))
+    return relax.op.minimum(x, relax.const(1, dtype)) if dtype.startswith("uint") else None
+
+
+def _hyperbolic(odd: bool) -> Callable[[Inputs, dict[str, Any]], Expr | None]:
+    """Sinh, or Cosh, as products of halves: ``exp(x)`` overflows before they do.  Sinh near 0 is a series."""
+
+    def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+        x = inputs[0]
+        dtype = str(x.ty.dtype)
+        if dtype != "float32":
+            return None
+        half = relax.const(0.5, dtype)
+        rising = relax.op.exp(relax.op.multiply(x, half))
+        falling = relax.op.exp(relax.op.multiply(x, relax.const(-0.5, dtype)))
+        join = relax.op.subtract if odd else relax.op.add
+        y = join(
+            relax.op.multiply(relax.op.multiply(half, rising), rising),
+            relax.op.multiply(relax.op.multiply(half, falling), falling),
+        )
+        if not odd:
+            return y
+        square, series = relax.op.multiply(x, x), relax.const(1.0, dtype)
+        for divisor in (72.0, 42.0, 20.0, 6.0):
+            step = relax.op.multiply(square, relax.const(1.0 / divisor, dtype))
+            series = relax.op.add(relax.op.multiply(step, series), relax.const(1.0, dtype))
+        near = relax.op.less(relax.op.abs(x), relax.const(1.0, dtype))
+        return relax.op.where(near, relax.op.multiply(x, series), y)
+
+    return convert
+
+
+def _thresholded_relu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """``x`` above ``alpha``, else 0: TVM multiplies with 0, which infinities and NaN survive as NaN."""
+    x = inputs[0]
+    alpha, zero = (relax.const(value, str(x.ty.dtype)) for value in (attrs.get("alpha", 1.0), 0.0))
+    return relax.op.where(relax.op.greater(x, alpha), x, zero)
+
+
+def _times(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """A product with zero as ``x - x``: zero, and NaN where x is not finite.  TVM folds it to zero."""
+    for x, factor in (inputs[:2], inputs[1::-1]):
+        if isinstance(factor, tvm.ir.GenericConst) and not isinstance(x, tvm.ir.GenericConst):
+            array, shape = factor.value.numpy(), static_shape(x)
+            if array.size == 1 and is_float(x) and not array.any() and shape is not None:
+                return relax.op.subtract(x, x) if array.ndim <= len(shape) else None
+    return None
+
+
+def _pow(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Powers of whole numbers, and of two types; TVM has those of one type of floats."""
+    base, exponent = inputs[0], inputs[1]
+    kind, other = str(base.ty.dtype), str(exponent.ty.dtype)
+    if all(isinstance(value, tvm.ir.GenericConst) for value in (base, exponent)):
+        return None
+    if "float" in kind:
+        return None if kind == other else relax.op.power(base, relax.op.astype(exponent, kind))
+    if "float" in other:
+        return relax.op.astype(relax.op.power(relax.op.astype(base, other), exponent), kind)
+    one, zero = relax.const(1, kind), relax.const(0, kind)
+    count = relax.op.astype(exponent, kind) if kind != other else exponent
+    odd = relax.op.bitwise_and(count, one)
+    # Beyond 62 only 0, 1 and -1 have powers that fit, and whether the exponent is odd decides.
+    most = relax.const(62, kind)
+    rest = relax.op.where(relax.op.greater(count, most), relax.op.add(most, odd), count)
+    power, square = relax.op.add(relax.op.subtract(base, base), one), base
+    for _ in range(6):
+        is_set = relax.op.equal(relax.op.bitwise_and(rest, one), one)
+        power = relax.op.multiply(power, relax.op.where(is_set, square, one))
+        square, rest = relax.op.multiply(square, square), relax.op.right_shift(rest, one)
+    if kind.startswith("u"):
+        return power
+    unit = relax.op.less_equal(relax.op.abs(base), one)
+    small = relax.op.where(relax.op.equal(odd, one), base, relax.op.multiply(base, base))
+    negative = relax.op.where(unit, small, zero)  # 1 / n is 0 for all others
+    return relax.op.where(relax.op.less(count, zero), negative, power)
+
+
+def _cast(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Conversion of floats to int32 and int64 as processors have it; TVM's wraps what is too large around.
+
+    What lies outside of the type, NaN included, becomes its least number on x86, as in ONNX Runtime.
+    """
+    x, wanted = inputs[0], onnx_frontend.get_type(attrs["to"])
+    given = isinstance(x, relax.Expr) and isinstance(getattr(x, "ty", None), relax.TensorType)
+    if not given or isinstance(x, tvm.ir.GenericConst) or wanted not in ("int32", "int64"):
+        return None
+    return relax.op.astype(x, wanted) if str(x.ty.dtype) in ("float32", "float64") else None
+
+
+def _reduce_log_sum_exp(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """Logarithm of a sum of exponentials; TVM's is NaN where the largest value is infinite."""
+    x, axes = inputs[0], attrs.get("axes")
+    if len(inputs) > 1 and inputs[1] is not None:
+        if not isinstance(inputs[1], tvm.ir.GenericConst):
+            return None
+        axes = inputs[1].value.numpy()
+    axes = [int(axis) for axis in axes] if axes is not None and len(axes) else None
+    if not is_float(x) or (axes is None and attrs.get("noop_with_empty_axes", 0)):
+        return None
+    peak = relax.op.max(x, axes, True)
+    peak = relax.op.where(relax.op.isfinite(peak), peak, relax.const(0.0, str(x.ty.dtype)))
+    total = relax.op.sum(relax.op.exp(relax.op.subtract(x, peak)), axes, True)
+    result = relax.op.add(relax.op.log(total), peak)
+    return result if attrs.get("keepdims", 1) else relax.op.squeeze(result, axes)
+
+
+def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dict[str, Any]], Expr]:
+    """Converter of Elu and Selu in the operand's own type; TVM's constants are float32, and NaN becomes 0."""
+
+    def convert(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+        x = inputs[0]
+        zero, one, slope, scale = (
+            relax.const(value, str(x.ty.dtype))
+            for value in (0.0, 1.0, attrs.get("alpha", alpha), attrs.get("gamma", gamma))
+        )
+        below = relax.op.multiply(slope, relax.op.subtract(relax.op.exp(x), one))
+        curve = relax.op.where(relax.op.less(x, zero), below, x)
+        return curve if attrs.get("gamma", gamma) == 1.0 else relax.op.multiply(scale, curve)
+
+    return convert
+
+
+ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
+    "Cast": _cast,
+    "Cosh": _hyperbolic(odd=False),
+    "Elu": _exponential_below_zero(1.0, 1.0),
+    "Mul": _times,
+    "Pow": _pow,
+    "ReduceLogSumExp": _reduce_log_sum_exp,
+    "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
+    "Sign": _sign,
+    "Sinh": _hyperbolic(odd=True),
+    "ThresholdedRelu": _thresholded_relu,
+}
+"""Operator -> its converter."""

@@ -1,0 +1,1 @@
+"""Contracts of products and convolutions of 8-bit integers."""

@@ -1,0 +1,109 @@
+"""Transposed convolutions of volumes as those of images, for targets that have a unit for those."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.relax_passes.forms.conv1d import channel_bias, integers
+from hetero_tvm.relax_passes.forms.conv_transpose import Axis
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+
+class _Volume(NamedTuple):
+    call: Call
+    weight: np.ndarray
+    top: Var
+    bias: np.ndarray | None
+
+
+class ConvTranspose3dAsConvTranspose2d(Rule):
+    """``conv3d_transpose(x [N, C, D, H, W], w)`` -> ``conv2d_transpose`` of images that hold the channels of
+    all slices that a slice of the result depends on.
+
+    Depth is done by phases, as in ``conv_transpose.py``: slice ``q * stride + r`` of the result sees taps
+    ``r, r + stride, ...`` alone, so an image has ``taps`` slices' channels and ``stride`` slices' filters.
+    """
+
+    name = "conv_transpose3d"
+    counted = False
+    anchors = ("relax.nn.conv3d_transpose",)
+
+    def match(self, graph: Graph, var: Var) -> _Volume | None:
+        call = graph.value(var)
+        weight = array_of(graph.value(call.args[1]))
+        if weight is None or dtype_of(var) != "float32" or 0 in shape_of(var):
+            return None
+        if str(call.attrs.data_layout) != "NCDHW" or str(call.attrs.kernel_layout) != "IODHW":
+            return None
+        return _Volume(call, weight, *channel_bias(graph, var))
+
+    def rewrite(self, graph: Graph, var: Var, found: _Volume) -> None:
+        call, weight, top, bias = found
+        attrs, x = call.attrs, call.args[0]
+        batch, channels, depth, height, width = shape_of(x)
+        strides, dilation, extra = (
+            integers(values) for values in (attrs.strides, attrs.dilation, attrs.output_padding)
+        )
+        padding = integers(attrs.padding)
+        padding = padding * (6 // len(padding))
+        groups, each = int(attrs.groups), weight.shape[1]
+        bind = graph.binder(top, [var])
+
+        spread = np.zeros(
+            (channels, each, dilation[0] * (weight.shape[2] - 1) + 1, *weight.shape[3:]), "float32"
+        )
+        spread[:, :, :: dilation[0]] = weight
+        axis = Axis.of(depth, spread.shape[2], strides[0], (padding[0], padding[3]), extra[0])
+        if axis.before or axis.after:
+            x = bind(relax.op.nn.pad(x, [0, 0, 0, 0, axis.before, axis.after, 0, 0, 0, 0]), "deep")
+        images = depth + axis.before + axis.after - axis.taps + 1
+        x = bind(relax.op.permute_dims(x, [0, 2, 1, 3, 4]), "slices")
+        x = bind(
+            relax.op.reshape(x, (batch, shape_of(x)[1], groups, channels // groups, height, width)), "groups"
+        )
+        parts = [
+            bind(relax.op.strided_slice(x, [1], [tap], [tap + images]), f"tap{tap}")
+            for tap in range(axis.taps)
+        ]
+        x = parts[0] if len(parts) == 1 else bind(relax.op.concat(relax.Tuple(parts), axis=3), "taps")
+        x = bind(relax.op.reshape(x, (batch * images, axis.taps * channels, height, width)), "images")
+        y = bind(
+            relax.op.nn.conv2d_transpose(
+                x,
+                relax.const(_by_phase(spread, axis, groups)),
+                strides=tuple(strides[1:]),
+                padding=(padding[1], padding[2], padding[4], padding[5]),
+                output_padding=tuple(extra[1:]),
+                dilation=tuple(dilation[1:]),
+                groups=groups,
+                data_layout="NCHW",
+                kernel_layout="IOHW",
+            ),
+            "conv2d_transpose",
+        )
+        if bias is not None:
+            by_phase = np.broadcast_to(bias.reshape(groups, 1, each), (groups, axis.stride, each))
+            y = bind(relax.op.add(y, relax.const(by_phase.reshape(1, -1, 1, 1).copy())), "bias")
+        plane = shape_of(y)[2:]
+        y = bind(relax.op.reshape(y, (batch, images, groups, axis.stride, each, *plane)), "phases")
+        y = bind(relax.op.permute_dims(y, [0, 2, 4, 1, 3, 5, 6]), "turns")
+        y = bind(relax.op.reshape(y, (batch, groups * each, images * axis.stride, *plane)), "volume")
+        if (axis.cut, axis.out) != (0, images * axis.stride):
+            y = bind(relax.op.strided_slice(y, [2], [axis.cut], [axis.cut + axis.out]), "cut")
+        graph.replace(top, relax.op.reshape(y, shape_of(top)), [var])
+
+
+def _by_phase(weight: np.ndarray, axis: Axis, groups: int) -> np.ndarray:
+    """W [C, O / groups, D, H, W] as [groups x taps of a phase x C / groups, phases x O / groups, H, W]."""
+    channels, each, kernel, *plane = weight.shape
+    padded = np.zeros((channels, each, axis.taps * axis.stride, *plane), weight.dtype)
+    padded[:, :, :kernel] = weight
+    # Tap r + s j of phase r is the j-th, and the last one meets the first slice.
+    split = padded.reshape(groups, channels // groups, each, axis.taps, axis.stride, *plane)[:, :, :, ::-1]
+    return np.ascontiguousarray(
+        split.transpose(0, 3, 1, 4, 2, 5, 6).reshape(groups * axis.taps * (channels // groups), -1, *plane)
+    )

@@ -1,0 +1,130 @@
+"""Functions of elements between convolutions of rows, on the images that those have become."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hetero_tvm.host.tvm import Call, Expr, Var, relax
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
+from hetero_tvm.relax_passes.rewriting.rule import Rule
+
+_OPERATORS = (
+    "abs add ceil clip cos divide erf exp floor log maximum minimum multiply negative power rsqrt sigmoid "
+    "sin sqrt square subtract tanh nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.selu nn.silu nn.softplus"
+)
+
+
+class _Found(NamedTuple):
+    call: Call
+    shape: tuple[int, ...]
+    """Shape of the result, an image with one row."""
+
+
+class ElementsOfImages(Rule):
+    """``f(reshape(image), ...)`` of rows [N, C, W] -> ``reshape(f(image, ...))`` of images [N, C, 1, W].
+
+    A reshape is free, and behind it no convolution sees its activation, no image its layout.
+    """
+
+    name = "elements_of_images"
+    counted = False
+    anchors = tuple(f"relax.{name}" for name in _OPERATORS.split())
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        call = graph.value(var)
+        if not is_tensor(var) or len(shape_of(var)) != 3:
+            return None
+        batch, channels, width = shape_of(var)
+        image = (batch, channels, 1, width)
+        tensors = [arg for arg in call.args if is_tensor(arg)]
+        if len(tensors) != len(call.args) or any(len(shape_of(arg)) > 3 for arg in tensors):
+            return None
+        return _Found(call, image) if any(_image(graph, arg, image) is not None for arg in tensors) else None
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        call, image = found
+        bind = graph.binder(var, [var])
+
+        def lifted(arg: Expr) -> Expr:
+            own = _image(graph, arg, image)
+            if own is not None:
+                return own
+            shape = shape_of(arg)
+            shape = (1,) * (3 - len(shape)) + shape if len(shape) else ()
+            if not shape:
+                return arg
+            wanted = (*shape[:2], 1, shape[2])
+            array = array_of(graph.value(arg))
+            if array is not None:
+                return relax.const(array.reshape(wanted))
+            return bind(relax.op.reshape(arg, wanted), "image")
+
+        value = bind(relax.Call(call.op, [lifted(arg) for arg in call.args], call.attrs), "elements")
+        graph.replace(var, relax.op.reshape(value, shape_of(var)))
+
+
+class _Split(NamedTuple):
+    image: Expr
+    sizes: list[int]
+    users: list[tuple[Var, int]]
+    """Readers of the parts, each with the part's number."""
+
+
+class ChannelsApart(Rule):
+    """``split(x, axis=1)`` of an image, or of the rows that one has become -> slices of the image, which keep
+    its layout."""
+
+    name = "channels_apart"
+    counted = False
+    anchors = ("relax.split",)
+
+    def match(self, graph: Graph, var: Var) -> _Split | None:
+        call = graph.value(var)
+        x, users = call.args[0], graph.users(var)
+        values = [None if user is None else graph.value(user) for user in users]
+        if not all(isinstance(value, relax.TupleGetItem) for value in values):
+            return None
+        shape = shape_of(x)
+        if int(call.attrs.axis) % max(len(shape), 1) != 1 or dtype_of(x) != "float32":
+            return None
+        image = x if len(shape) == 4 else None
+        if len(shape) == 3:
+            image = _image(graph, x, (*shape[:2], 1, shape[2]))
+        if image is None:
+            return None
+        sizes = [int(field.shape[1]) for field in var.ty.fields]
+        return _Split(image, sizes, [(user, v.index) for user, v in zip(users, values, strict=True)])
+
+    def rewrite(self, graph: Graph, var: Var, found: _Split) -> None:
+        image, sizes, users = found
+        for user, n in users:
+            begin = sum(sizes[:n])
+            part = relax.op.strided_slice(image, [1], [begin], [begin + sizes[n]], [1])
+            if len(shape_of(user)) == 3:
+                part = relax.op.reshape(
+                    graph.insert_before(user, part, f"{user.name}#part", [var]), shape_of(user)
+                )
+            graph.replace(user, part, [var])
+
+
+class RowsAsImages(Rule):
+    """Both rules in one pass over the graph, as what one leaves is what the other begins from."""
+
+    name = "rows_as_images"
+    counted = False
+    rules = (ElementsOfImages(), ChannelsApart())
+    anchors = tuple(anchor for rule in rules for anchor in rule.anchors)
+
+    def match(self, graph: Graph, var: Var) -> tuple[Rule, _Found | _Split] | None:
+        rule = next(rule for rule in self.rules if graph.op_name(var) in rule.anchors)
+        found = rule.match(graph, var)
+        return None if found is None else (rule, found)
+
+    def rewrite(self, graph: Graph, var: Var, found: tuple[Rule, _Found | _Split]) -> None:
+        found[0].rewrite(graph, var, found[1])
+
+
+def _image(graph: Graph, arg: Expr, image: tuple[int, ...]) -> Expr | None:
+    """The image that ``arg`` is the rows of."""
+    call = graph.call(arg, "relax.reshape")
+    return call.args[0] if call is not None and shape_of(call.args[0]) == image else None

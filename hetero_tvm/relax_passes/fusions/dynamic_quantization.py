@@ -1,0 +1,80 @@
+"""Products with constant weights -> ``ops.DynamicMatmul``: 8-bit weights, rows quantised at run time.
+
+The rule is part of ``--precision int8``.  It comes after the epilogues and takes each product as it is then,
+gated ones too, with its bias, activation and residual, which stay float32.  Products that would lose more
+than they win stay in float32: with few columns or a short reduction, quantising the rows costs as much as the
+product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul, quantized_weights
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+LEAST_COLUMNS = 32
+"""Columns from which quantising a row costs less than what its product gains."""
+LEAST_DEPTH = 32
+"""Reduction length from which it does."""
+
+
+@dataclass
+class _Found:
+    op: FusedOp
+    call: Call
+    weights: np.ndarray
+
+
+class QuantizeDynamically(Rule):
+    """Products in 8 bits, wherever the target has a kernel.
+
+    Parameters
+    ----------
+    claims : whether the target has a kernel for an operator.
+    pairs_safe : whether weights are scaled so that no two of a pair saturate 16 bits.
+    kept : source nodes whose products stay in float32.
+    """
+
+    name = "dynamic_quantization"
+    anchors = ("relax.call_tir",)
+
+    def __init__(self, claims: Claims, pairs_safe: bool, kept: frozenset[str] = frozenset()):
+        self._claims, self._pairs_safe, self._kept = claims, pairs_safe, kept
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        call = graph.value(var)
+        found = contract(graph.functions(), call)
+        if not isinstance(found, Matmul | GatedMatmul) or found.dtype != "float32":
+            return None
+        if chosen := self._kept.intersection(graph.sources(var)):
+            raise Miss(f"{min(chosen)} is kept in float32")
+        weights = array_of(graph.value(call.args[1].fields[1]))
+        if weights is None:
+            raise Miss("the weights are not constant")
+        if found.n < LEAST_COLUMNS or found.k < LEAST_DEPTH:
+            raise Miss(f"{found.k} x {found.n} weights are too few to win by 8 bits")
+        if not np.isfinite(weights).all():
+            raise Miss("a weight is not finite")
+        size, safe = (found.lead, found.n, found.k), self._pairs_safe
+        if isinstance(found, GatedMatmul):
+            op = DynamicGatedMatmul(*size, found.activation, found.biased, safe)
+        else:
+            op = DynamicMatmul(*size, found.epilogue, safe)
+        if not self._claims(op):
+            raise Miss("the target has no kernel for it")
+        return _Found(op, call, weights)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        x, _, *extra = found.call.args[1].fields
+        w, scale = quantized_weights(found.weights, self._pairs_safe)
+        args = [x, relax.const(w), relax.const(scale), *extra]
+        graph.replace(var, graph.call_function(found.op.workload(), found.op.label, args, var), [var])

@@ -1,0 +1,181 @@
+// The large constants of an exported library: in a segment of the file, read into memory once.
+//
+// The virtual machine would copy constants three times when it loads a library.  It therefore holds
+// stand-ins, with the number of a constant as their value, and every entry function begins with a call of
+// `hetero_tvm_constants` on all of them.  The first call reads the segment and gives the stand-ins their
+// values and shapes; later ones compare a pointer.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+namespace {
+
+// Parts of the stable ABI of tvm_ffi and DLPack: no header of theirs is needed to link a library.
+struct Object {
+  uint64_t references;  // strong ones in the lower half
+  int32_t type;
+  uint32_t padding;
+  void (*deleter)(void* self, int flags);
+};
+
+struct Tensor {
+  void* data;
+  int32_t device[2];
+  int32_t ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+struct Any {
+  int32_t type;
+  uint32_t padding;
+  void* value;
+};
+
+constexpr int32_t kTensor = 70;
+constexpr int kWholly = 3;  // flags of a deleter: the object and its memory
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPiece = size_t{8} << 20;
+
+// Where the segment lies, from this very field; written when the library has been linked.
+struct __attribute__((packed)) Place {
+  char magic[16];
+  uint64_t distance, size;
+};
+__attribute__((section(".hetero_at"), used, aligned(8))) volatile const Place kPlace = {
+    {'h', 'e', 't', 'e', 'r', 'o', '_', 't', 'v', 'm', '-', 'd', 'a', 't', 'a', 0}, 0, 0};
+
+// The segment begins with a table of `count` entries, then come all extents, then the values.
+struct Entry {
+  uint64_t offset, size, extents;  // bytes from the start of the segment
+};
+
+struct Replaced {
+  Object* object;
+  void* data;
+  std::vector<int64_t> shape, strides;
+};
+
+class Constants {
+ public:
+  ~Constants() {
+    // Unloaded: stand-ins that nobody else holds any more go with their own memory.  At the end of the
+    // process others may hold them, and run: then all stays as it is.
+    bool alone = true;
+    for (Replaced& one : replaced_) alone &= (__atomic_load_n(&one.object->references, __ATOMIC_ACQUIRE) & 0xffffffffu) == 1;
+    if (!alone) return;
+    for (Replaced& one : replaced_) {
+      Tensor* tensor = TensorOf(one.object);
+      tensor->data = one.data;
+      std::copy(one.shape.begin(), one.shape.end(), tensor->shape);
+      if (tensor->strides) std::copy(one.strides.begin(), one.strides.end(), tensor->strides);
+      one.object->deleter(one.object, kWholly);
+    }
+    if (mapped_) munmap(mapped_, reserved_);
+  }
+
+  bool Holds(const Tensor* tensor) const {
+    const char* data = static_cast<const char*>(__atomic_load_n(&tensor->data, __ATOMIC_ACQUIRE));
+    const char* start = __atomic_load_n(&start_, __ATOMIC_ACQUIRE);
+    return start && data >= start && data < start + kPlace.size;
+  }
+
+  const char* Give(const Any* arguments, int32_t count) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (Holds(TensorOf(arguments[0].value))) return nullptr;
+    if (!start_) {
+      if (const char* problem = Read()) return problem;
+    }
+    uint64_t known;
+    std::memcpy(&known, start_, sizeof known);
+    for (int32_t at = count; at-- > 0;) {  // the first one last: it tells that all are there
+      if (Holds(TensorOf(arguments[at].value))) continue;
+      uint64_t number[2];
+      std::memcpy(number, TensorOf(arguments[at].value)->data, sizeof number);
+      if (number[1] >= known) return "the constants of this library are damaged; export it again";
+      Replace(static_cast<Object*>(arguments[at].value), number[1]);
+    }
+    return nullptr;
+  }
+
+  static Tensor* TensorOf(void* object) {
+    return reinterpret_cast<Tensor*>(static_cast<char*>(object) + sizeof(Object));
+  }
+
+ private:
+  const char* Read() {
+    const size_t size = kPlace.size;
+    reserved_ = size + kHugePage;
+    void* memory = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return "there is not enough memory for the constants of this library";
+    mapped_ = memory;
+    char* start = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) & ~(kHugePage - 1));
+    const char* wish = std::getenv("HETERO_TVM_HUGE_PAGES");
+#ifdef MADV_HUGEPAGE
+    if (size >= kHugePage && !(wish && std::strcmp(wish, "0") == 0)) madvise(start, size, MADV_HUGEPAGE);
+#endif
+    char* file = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(&kPlace) + kPlace.distance);
+    for (size_t at = 0; at < size; at += kPiece) {
+      const size_t piece = std::min(kPiece, size - at);
+      std::memcpy(start + at, file + at, piece);
+      madvise(file + at, piece, MADV_DONTNEED);  // pages of the file: read again if anybody wants them
+    }
+    __atomic_store_n(&start_, start, __ATOMIC_RELEASE);
+    return nullptr;
+  }
+
+  void Replace(Object* object, uint64_t number) {
+    Tensor* tensor = TensorOf(object);
+    Entry entry;
+    std::memcpy(&entry, start_ + sizeof(uint64_t) + number * sizeof entry, sizeof entry);
+    Replaced old{object, tensor->data, {tensor->shape, tensor->shape + tensor->ndim}, {}};
+    if (tensor->strides) old.strides.assign(tensor->strides, tensor->strides + tensor->ndim);
+    std::memcpy(tensor->shape, start_ + entry.extents, tensor->ndim * sizeof(int64_t));
+    int64_t stride = 1;
+    for (int32_t axis = tensor->ndim; tensor->strides && axis-- > 0;) {
+      tensor->strides[axis] = stride;
+      stride *= tensor->shape[axis];
+    }
+    __atomic_fetch_add(&object->references, 1, __ATOMIC_RELAXED);
+    replaced_.push_back(std::move(old));
+    __atomic_store_n(&tensor->data, static_cast<void*>(start_ + entry.offset), __ATOMIC_RELEASE);
+  }
+
+  std::mutex mutex_;
+  char* start_ = nullptr;
+  void* mapped_ = nullptr;
+  size_t reserved_ = 0;
+  std::vector<Replaced> replaced_;
+};
+
+Constants constants;
+
+}  // namespace
+
+extern "C" __attribute__((weak)) void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message);
+
+extern "C" __attribute__((visibility("default"), used)) int32_t __tvm_ffi_hetero_tvm_constants(
+    void*, const Any* arguments, int32_t count, Any* result) {
+  result->type = 0;
+  result->padding = 0;
+  result->value = nullptr;
+  const char* problem = nullptr;
+  if (count < 1 || arguments[0].type != kTensor) {
+    problem = "the constants of this library are damaged; export it again";
+  } else if (!constants.Holds(Constants::TensorOf(arguments[0].value))) {
+    problem = constants.Give(arguments, count);
+  }
+  if (!problem) return 0;
+  if (TVMFFIErrorSetRaisedFromCStr) TVMFFIErrorSetRaisedFromCStr("RuntimeError", problem);
+  return -1;
+}

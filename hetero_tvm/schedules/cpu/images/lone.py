@@ -1,0 +1,52 @@
+"""Whether a convolution among plain images gains by blocks of channels, its conversions counted."""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.cpu.images.conv2d import Conv2dSpace
+from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
+from hetero_tvm.schedules.cpu.images.depthwise import DepthwiseSpace
+
+_TO_BLOCKS, _TO_PLAIN = 14.0, 7.0
+"""Bytes of an image that all threads convert in a cycle."""
+
+_PAGE, _CROWDED = 4096, 6.0
+"""Planes whole pages apart share few sets of a cache, and take this many times as long to write."""
+
+_LAUNCH = 6000.0
+"""Cycles of a kernel beside its work."""
+
+_SURE = 0.93
+"""Share of the plain kernel's estimate that the blocked one must stay below, as estimates are off by a few
+per cent."""
+
+
+def blocks_pay(plain: Conv2d, blocked: Conv2d, machine: CpuModel) -> bool:
+    """Whether ``blocked`` and the conversions from and to plain images take less time than ``plain``."""
+    before = _estimate(Conv2dSpace(), plain, machine)
+    after = _estimate(DepthwiseSpace() if plain.depthwise else BlockedConv2dSpace(), blocked, machine)
+    if before is None or after is None:
+        return False
+    read = Layout.parse(blocked.x_layout).blocked
+    conversions = read * (_bytes(plain.image) / _TO_BLOCKS + _LAUNCH)
+    conversions += plain.epilogue.count(RESIDUAL) * (_bytes(plain.out_image) / _TO_BLOCKS + _LAUNCH)
+    slow = _CROWDED if math.prod(plain.out_image[2:]) * 4 % _PAGE == 0 else 1.0
+    conversions += slow * _bytes(plain.out_image) / _TO_PLAIN + _LAUNCH
+    return after + conversions < _SURE * before
+
+
+def _estimate(space: DesignSpace, op: Conv2d, machine: CpuModel) -> float | None:
+    """Cycles of the default point."""
+    if space.refuses(op, machine) is not None:
+        return None
+    return space.estimate(op, space.default(op, machine), machine)
+
+
+def _bytes(image: tuple[int, ...]) -> int:
+    return 4 * math.prod(image)

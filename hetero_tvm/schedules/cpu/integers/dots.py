@@ -1,0 +1,172 @@
+"""Dot products of a few 8-bit integers per 32-bit lane: what one step of an integer register tile is made of.
+
+A step takes one word of X, in every lane, and one word of W per lane, and adds to an int32 accumulator the
+sum of the products of their ``group`` values.  X is unsigned (0 to 255), W signed (-128 to 127); how it is
+done depends on what the machine has:
+
+==========  ================================  ==========================  ========================
+name        instructions                      needs                       exact
+==========  ================================  ==========================  ========================
+``dot4``    vpdpbusd                          AVX-512 VNNI or AVX-VNNI    always
+``pairs4``  vpmaddubsw, vpmaddwd, vpaddd      AVX2 or AVX-512 BW          weights are pair-safe
+``pairs2``  widened to int16; vpmaddwd        AVX2 or AVX-512 BW          always
+``single``  widened to int32; multiply, add   nothing                     always
+==========  ================================  ==========================  ========================
+
+vpmaddubsw adds two products in 16 bits and saturates: 255 * 127 * 2 does not fit.  Weights are *pair-safe*
+where no two that meet in one word can do so: the positive ones of a pair sum up to at most 128, and so do the
+negative ones (255 * 128 < 2**15).  Whoever chooses the scale of the weights can see to that
+(:func:`hetero_tvm.ops.integers.dynamic_matmul.quantized_weights`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.machines.cpu import CpuModel
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One way to add up products.
+
+    Attributes
+    ----------
+    group : values of X, and of one column of W, that one step takes.
+    x_dtype : type that X's values are kept in.
+    cycles : instructions that a step issues to the multipliers' ports.
+    temporaries : registers that a step needs beside accumulators, weights and a word of X.
+    source : LLVM IR of the function called; empty for plain arithmetic.
+    """
+
+    name: str
+    group: int
+    x_dtype: str
+    cycles: float
+    temporaries: int
+    source: str = ""
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """LLVM IR for a kernel to import (:meth:`Kernel.imported`)."""
+        return (self.source,) if self.source else ()
+
+    def x_word(self, values: Expr) -> Expr:
+        """The word that ``group`` values of X make."""
+        return values.astype("int32") if self.group == 1 else tirx.reinterpret("int32", values)
+
+    def w_words(self, values: Expr, lanes: int) -> Expr:
+        """The word of each lane that ``group * lanes`` weights make."""
+        if self.group == 1:
+            return values.astype(_wide("int32", lanes))
+        if self.x_dtype == "int16":
+            values = values.astype(f"int16x{self.group * lanes}")
+        return tirx.reinterpret(_wide("int32", lanes), values)
+
+    def add(self, acc: Expr, x_words: Expr, w_words: Expr, lanes: int) -> Expr:
+        """``acc`` with the products of one step."""
+        if not self.source:
+            return acc + x_words * w_words
+        return tirx.call_extern(_wide("int32", lanes), f"hetero_tvm_{self.name}", acc, x_words, w_words)
+
+
+def dot_for(machine: CpuModel, pairs_safe: bool = False) -> Dot:
+    """The fastest exact way on ``machine`` for weights that are ``pairs_safe`` or not."""
+    features, lanes = set(machine.features), machine.lanes
+    if lanes == 16 and "avx512_vnni" in features:
+        return Dot("dot4", 4, "uint8", 1.0, 0, _dot4("avx512.vpdpbusd.512", lanes))
+    if lanes == 8 and ("avx_vnni" in features or {"avx512_vnni", "avx512vl"} <= features):
+        return Dot("dot4", 4, "uint8", 1.0, 0, _dot4("avx512.vpdpbusd.256", lanes))
+    if (lanes == 16 and "avx512bw" in features) or (lanes == 8 and "avx2" in features):
+        if pairs_safe:
+            return Dot("pairs4", 4, "uint8", 2.1, 2, _pairs4(lanes))
+        return Dot("pairs2", 2, "int16", 1.3, 1, _pairs2(lanes))
+    return Dot("single", 1, "uint8", 2.0, 2)
+
+
+def wants_pairs_safe(machine: CpuModel) -> bool:
+    """Whether pair-safe weights make a faster product than others on ``machine``."""
+    return dot_for(machine, pairs_safe=True) != dot_for(machine, pairs_safe=False)
+
+
+def are_pairs_safe(w: np.ndarray) -> bool:
+    """Whether no two weights that meet in one word can saturate: int8 [K, N], or [..., K, N]."""
+    if w.shape[-2] % 2:
+        w = np.concatenate([w, np.zeros_like(w[..., :1, :])], -2)
+    pairs = w.reshape(*w.shape[:-2], -1, 2, w.shape[-1]).astype(np.int16)
+    positive, negative = np.maximum(pairs, 0).sum(-2), np.minimum(pairs, 0).sum(-2)
+    return bool(positive.max(initial=0) <= 128 and negative.min(initial=0) >= -128)
+
+
+def _wide(dtype: str, lanes: int) -> str:
+    return f"{dtype}x{lanes}" if lanes > 1 else dtype
+
+
+def _define(name: str, lanes: int, body: list[str], declares: list[str]) -> str:
+    vector = f"<{lanes} x i32>"
+    operands = ", ".join(f"{vector} %{operand}" for operand in "cab")
+    head = f"define linkonce_odr {vector} @hetero_tvm_{name}({operands}) alwaysinline {{"
+    return "\n".join([*declares, head, *body, "}"]) + "\n"
+
+
+def _dot4(intrinsic: str, lanes: int) -> str:
+    acc, bytes_ = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    return _define(
+        "dot4",
+        lanes,
+        [
+            f"  %x = bitcast {acc} %a to {bytes_}",
+            f"  %y = bitcast {acc} %b to {bytes_}",
+            f"  %r = call {acc} @llvm.x86.{intrinsic}({acc} %c, {bytes_} %x, {bytes_} %y)",
+            f"  ret {acc} %r",
+        ],
+        [f"declare {acc} @llvm.x86.{intrinsic}({acc}, {bytes_}, {bytes_})"],
+    )
+
+
+def _names(lanes: int) -> tuple[str, str]:
+    """LLVM's names of vpmaddubsw and vpmaddwd at this width."""
+    if lanes == 16:
+        return "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"
+    return "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
+
+
+def _pairs4(lanes: int) -> str:
+    acc, words, bytes_ = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
+    of_bytes, of_words = _names(lanes)
+    return _define(
+        "pairs4",
+        lanes,
+        [
+            f"  %x = bitcast {acc} %a to {bytes_}",
+            f"  %y = bitcast {acc} %b to {bytes_}",
+            f"  %p = call {words} @{of_bytes}({bytes_} %x, {bytes_} %y)",
+            f"  %q = call {acc} @{of_words}({words} %p, {words} splat (i16 1))",
+            f"  %r = add {acc} %c, %q",
+            f"  ret {acc} %r",
+        ],
+        [
+            f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
+            f"declare {acc} @{of_words}({words}, {words})",
+        ],
+    )
+
+
+def _pairs2(lanes: int) -> str:
+    acc, words = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    of_words = _names(lanes)[1]
+    return _define(
+        "pairs2",
+        lanes,
+        [
+            f"  %x = bitcast {acc} %a to {words}",
+            f"  %y = bitcast {acc} %b to {words}",
+            f"  %q = call {acc} @{of_words}({words} %x, {words} %y)",
+            f"  %r = add {acc} %c, %q",
+            f"  ret {acc} %r",
+        ],
+        [f"declare {acc} @{of_words}({words}, {words})"],
+    )

@@ -1,0 +1,163 @@
+"""The register tile of integer products: packed panels of weights, and the loop over them.
+
+::
+
+    acc[rows][vectors] = 0                                   (registers, int32)
+    for ko in groups / unroll:                               (serial)
+        prefetch lines of the next panel
+        for ki in unroll, r in rows, v in vectors:           (unrolled)
+            acc[r][v] += dot(splat(word of X[r]), words of W[:, v])
+
+A word holds the ``group`` values of K that one instruction multiplies (``dots.py``).  Weights are packed as
+[panels, groups + tail, columns * group], the values of one word side by side; the tail of a panel holds the
+sums of its columns as int32, which a zero point of X is multiplied with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.integers.dots import Dot
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Index, Kernel, int32
+
+_LINE = 64
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Weights [k, n] as panels of ``columns``, ``group`` values of K to a word."""
+
+    k: int
+    n: int
+    columns: int
+    group: int
+
+    @property
+    def count(self) -> int:
+        """Number of panels."""
+        return -(-self.n // self.columns)
+
+    @property
+    def groups(self) -> int:
+        """Words along K."""
+        return -(-self.k // self.group)
+
+    @property
+    def tail(self) -> int:
+        """Rows of a panel that hold the sums of its columns."""
+        return 4 // self.group
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the packed weights."""
+        return self.count, self.groups + self.tail, self.columns * self.group
+
+    def pack(self, w: np.ndarray) -> np.ndarray:
+        """int8 [k, n] -> :attr:`shape`; zeros behind K and N."""
+        count, rows, width = self.shape
+        padded = np.pad(w, ((0, -self.k % self.group), (0, count * self.columns - self.n)))
+        words = padded.reshape(self.groups, self.group, count, self.columns).transpose(2, 0, 3, 1)
+        sums = padded.sum(0, dtype=np.int32).reshape(count, self.columns).view(np.int8)
+        packed = np.empty((count, rows, width), np.int8)
+        packed[:, : self.groups] = words.reshape(count, self.groups, width)
+        packed[:, self.groups :] = sums.reshape(count, self.tail, width)
+        return packed
+
+    def prefetch(
+        self, k: Kernel, w: Buffer, panel: Expr, tile_index: Index, tiles: int, unroll: int
+    ) -> Callable[[Expr], None] | None:
+        """Code that fetches tile ``tile_index``'s share, of ``tiles``, of the next panel; None for one."""
+        if self.count == 1:
+            return None
+        width = self.columns * self.group
+        steps = max(1, self.groups // unroll)
+        lines = -(-self.groups * width // _LINE)
+        per_step = -(-lines // (tiles * steps))
+
+        def fetch(step: Expr) -> None:
+            following = tirx.min(panel + 1, int32(self.count - 1))
+            with k.unroll(per_step) as p:
+                at = ((tile_index * steps + step) * per_step + p) * _LINE
+                k.prefetch(w, [following, tirx.floordiv(at, width), tirx.floormod(at, width)])
+
+        return fetch
+
+
+def column_sums(k: Kernel, w: Buffer, panels: Panels, panel: Expr, column: Index, width: int) -> Expr:
+    """Sums of ``width`` columns of a panel from ``column`` on, int32."""
+    row_bytes = panels.columns * panels.group
+    at = column * 4
+    values = k.load(
+        w, [panel, panels.groups + tirx.floordiv(at, row_bytes), k.ramp(at % row_bytes, 4 * width)]
+    )
+    return tirx.reinterpret("int32" if width == 1 else f"int32x{width}", values)
+
+
+def accumulate(
+    k: Kernel,
+    dot: Dot,
+    acc: Buffer,
+    tile: RegisterTile,
+    lanes: int,
+    panels: Panels,
+    unroll: int,
+    x_at: Callable[[Expr, Expr], Expr],
+    w_at: Callable[[Index, Expr], Expr],
+    on_step: Callable[[Expr], None] | None = None,
+) -> None:
+    """Emit the reduction of one register tile.
+
+    Parameters
+    ----------
+    acc : int32 buffer [rows, vectors * lanes].
+    x_at : (row, ramp of ``dot.group`` positions along K) -> values of X.
+    w_at : (row of the panel, ramp) -> packed weights.
+    on_step : called with the number of the unrolled step, for prefetches.
+    """
+    group, many = dot.group, dot.group * lanes
+
+    def each(body: Callable[[Expr, Expr], None]) -> None:
+        with k.unroll(tile.rows) as r:
+            with k.unroll(tile.vectors) as v:
+                body(r, v)
+
+    each(lambda r, v: k.store(acc, k.splat(int32(0), lanes), [r, k.ramp(v * lanes, lanes)]))
+
+    def step(word: Index) -> None:
+        def one(r: Expr, v: Expr) -> None:
+            x = dot.x_word(x_at(r, k.ramp(word * group, group)))
+            w = dot.w_words(w_at(word, k.ramp(v * many, many)), lanes)
+            at = [r, k.ramp(v * lanes, lanes)]
+            k.store(acc, dot.add(k.load(acc, at), k.splat(x, lanes), w, lanes), at)
+
+        each(one)
+
+    full = panels.groups // unroll
+    if full:
+        with k.serial(full) as ko:
+            if on_step is not None:
+                on_step(ko)
+            with k.unroll(unroll) as ki:
+                step(ko * unroll + ki)
+    for rest in range(full * unroll, panels.groups):
+        step(rest)
+
+
+def tile_fits(tile: RegisterTile, dot: Dot, machine: CpuModel) -> bool:
+    """Whether accumulators, weights, a word of X and temporaries have a register each."""
+    return tile.rows * tile.vectors + tile.vectors + 1 + dot.temporaries <= machine.registers
+
+
+def step_cycles(tile: RegisterTile, dot: Dot, machine: CpuModel) -> float:
+    """Cycles of one step: multiplications, loads, or the latency of the accumulators."""
+    issue = dot.cycles * tile.rows * tile.vectors / machine.fma_units
+    loads = 0.5 * tile.rows + machine.load_cycles * tile.vectors
+    spare = 1.25 * machine.fma_latency * machine.fma_units
+    thin = 1.0 + 0.2 * max(0.0, 1.0 - tile.rows * tile.vectors / spare)
+    return max(issue, loads, machine.fma_latency) * thin

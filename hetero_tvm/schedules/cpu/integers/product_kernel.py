@@ -1,0 +1,197 @@
+"""The kernel of integer products: rows in 8 bits, packed panels of weights, register tiles over both.
+
+``dynamic_matmul.py`` tells the loop structure.  What differs between products is how a block of rows comes to
+its 8 bits, and what becomes of the sums.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.integers import integer_tile
+from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.emit import Index, Kernel, int32
+
+if TYPE_CHECKING:
+    from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
+    from hetero_tvm.ops.integers.quantized import QuantMatmul
+
+    IntegerProduct = DynamicMatmul | DynamicGatedMatmul | QuantMatmul
+
+
+@dataclass(frozen=True)
+class IntegerDecisions:
+    """A point of the space.
+
+    Attributes
+    ----------
+    tile : register tile, its vectors of int32.
+    row_blocks, column_blocks : pieces that rows and panels are cut into; each pair is one parallel piece.
+    unroll : steps of K in one loop body.
+    prefetch : whether the next weight panel is fetched ahead.
+    """
+
+    tile: RegisterTile
+    row_blocks: int
+    column_blocks: int
+    unroll: int
+    prefetch: bool
+
+    @classmethod
+    def of(cls, point: Point) -> IntegerDecisions:
+        """Decisions of a point."""
+        rows, columns = point["grid"]
+        return cls(RegisterTile.of(point["tile"]), rows, columns, point["unroll"], bool(point["prefetch"]))
+
+
+class IntegerProductKernel(ABC):
+    """Emits one product of X [m, k] with W [k, parts * n]."""
+
+    parts = 1
+    """Products side by side in one register tile: a panel holds as many columns of each."""
+
+    def __init__(self, op: IntegerProduct, decisions: IntegerDecisions, machine: CpuModel):
+        self.op, self.decisions, self.machine = op, decisions, machine
+        self.lanes, self.tile = machine.lanes, decisions.tile
+        self.dot: Dot = dot_for(machine, op.pairs_safe)
+        self.columns = self.tile.columns(self.lanes) // self.parts
+        count = -(-op.n // self.columns)
+        wide = op.n if self.parts == 1 else count * self.columns * self.parts
+        self.panels = integer_tile.Panels(op.k, wide, self.columns * self.parts, self.dot.group)
+        self.full, self.rest = divmod(op.m, self.tile.rows)
+        self.tiles = self.full + bool(self.rest)
+        self.k = Kernel()
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """LLVM IR that the kernel imports."""
+        return self.dot.imports
+
+    @property
+    def length(self) -> int:
+        """Values of one row in 8 bits, those behind the reduction length included."""
+        return self.panels.groups * self.dot.group
+
+    def pack(self, w: np.ndarray) -> np.ndarray:
+        """W as the panels have it."""
+        return self.panels.pack(w)
+
+    @abstractmethod
+    def bind(self, extra: list[Buffer]) -> None:
+        """Take the operands behind X and W."""
+
+    @abstractmethod
+    def begin(self, rows: int) -> Buffer:
+        """Allocate memory for a block of rows; the buffer [rows, :attr:`length`] of their 8 bits."""
+
+    @abstractmethod
+    def take(self, inside: Expr, row: Expr) -> None:
+        """Emit what brings row ``row`` of X to its 8 bits, as row ``inside`` of the block."""
+
+    @abstractmethod
+    def result(self, totals: list[Expr], inside: Index, row: Index, place: Place, width: int) -> Expr:
+        """The result at (row, ``width`` columns) from the int32 sums of each part."""
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the other operands, Y."""
+        op, k, grid = self.op, self.k, self.decisions
+        rows_at_once = -(-self.tiles // grid.row_blocks) * self.tile.rows
+        with k:
+            x = k.argument("X", op.inputs[0].shape, op.inputs[0].dtype)
+            self.w = k.argument("W", self.panels.shape, "int8")
+            extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
+            y = k.argument("Y", op.output.shape, op.output.dtype)
+            self.x, self.y = k.view(x, (op.m, op.k)), k.view(y, (op.m, op.n))
+            self.bind(extra)
+            with k.imported(*self.imports):
+                with k.parallel(grid.row_blocks * grid.column_blocks, op.flops) as piece:
+                    self.values = self.begin(min(rows_at_once, op.m))
+                    self._piece(
+                        tirx.floordiv(piece, grid.column_blocks), tirx.floormod(piece, grid.column_blocks)
+                    )
+        return k.function
+
+    def _piece(self, row_block: Expr, column_block: Expr) -> None:
+        """Take a block of rows, then multiply it with a block of panels."""
+        k, op, grid, count = self.k, self.op, self.decisions, self.panels.count
+        first_tile = tirx.floordiv(row_block * self.tiles, grid.row_blocks)
+        end_tile = tirx.floordiv((row_block + 1) * self.tiles, grid.row_blocks)
+        first_row = first_tile * self.tile.rows
+        with k.serial(tirx.min(end_tile * self.tile.rows, int32(op.m)) - first_row) as r:
+            self.take(r, first_row + r)
+        first_panel = tirx.floordiv(column_block * count, grid.column_blocks)
+        end_panel = tirx.floordiv((column_block + 1) * count, grid.column_blocks)
+        per_block = max(1, self.full // grid.row_blocks)
+        with k.serial(end_panel - first_panel) as p:
+            panel = first_panel + p
+            if self.full:
+                with k.serial(tirx.min(end_tile, int32(self.full)) - first_tile) as t:
+                    self._row_tile(first_row, t * self.tile.rows, self.tile.rows, panel, t, per_block)
+            if self.rest:
+                last = True if grid.row_blocks == 1 else tirx.EQ(row_block, int32(grid.row_blocks - 1))
+                with k.when(last):
+                    inside = self.full * self.tile.rows - first_row
+                    self._row_tile(first_row, inside, self.rest, panel, int32(0), per_block)
+
+    def _row_tile(
+        self, first_row: Expr, inside: Index, height: int, panel: Expr, tile_index: Index, tiles: int
+    ) -> None:
+        """Emit ``height`` rows of one panel, from row ``inside`` of the block on."""
+        k, panels = self.k, self.panels
+        acc = k.scratch((height, panels.columns), "int32")
+        integer_tile.accumulate(
+            k,
+            self.dot,
+            acc,
+            RegisterTile(height, self.tile.vectors),
+            self.lanes,
+            panels,
+            self.decisions.unroll,
+            x_at=lambda r, at: k.load(self.values, [inside + r, at]),
+            w_at=lambda row, at: k.load(self.w, [panel, row, at]),
+            on_step=panels.prefetch(k, self.w, panel, tile_index, tiles, self.decisions.unroll)
+            if self.decisions.prefetch
+            else None,
+        )
+
+        def put(r: Expr, c: Index, width: int, total: Expr) -> None:
+            totals = [total]
+            totals += [k.load(acc, [r, k.ramp(p * self.columns + c, width)]) for p in range(1, self.parts)]
+            place = Place(panel, c, panel * self.columns + c)
+            row = first_row + inside + r
+            value = self.result(totals, inside + r, row, place, width)
+            k.store(self.y, value, [row, k.ramp(place.column, width)])
+
+        def write(count: int) -> None:
+            register_tile.store(k, acc, height, count, self.lanes, put)
+
+        last = self.op.n - (panels.count - 1) * self.columns
+        if last == self.columns:
+            write(self.columns)
+        elif panels.count == 1:
+            write(last)
+        else:
+            k.branch(panel < panels.count - 1, lambda: write(self.columns), lambda: write(last))
+
+    def column_sums(self, part: int, place: Place, width: int) -> Expr:
+        """Sums of ``width`` columns of W of one part, int32."""
+        at = part * self.columns + place.inside
+        return integer_tile.column_sums(self.k, self.w, self.panels, place.panel, at, width)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Columns of a result: their panel, the first one's position in it, and in the result."""
+
+    panel: Expr
+    inside: Index
+    column: Index

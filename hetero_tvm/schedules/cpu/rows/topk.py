@@ -1,0 +1,242 @@
+"""The greatest or least k values of rows and their positions; all of them, in order, where k is the length.
+
+Loop structure::
+
+    parallel rows:
+        for each block of elements:
+            in vectors: has one a key above the threshold?               (as a rule: no)
+            then, one by one: keys above the threshold are appended
+            a full buffer is sorted, its first k stay, the k-th is the threshold
+        the buffer is sorted; the values of its first k are looked up
+
+A key is one int64: the number as an integer of the same order, then the position, so that no two are equal
+and of equal numbers the first one wins.  NaN counts as greater than all numbers, as in NumPy and PyTorch.
+
+Runs of ``_RUN`` keys are sorted by counting, for each key, those above it (in vectors).  Longer ones are
+merged from both ends at once: neither end can pass its run, so that no step has a condition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.emit import Index, Kernel, for_graph, int32
+
+_RUN = 64
+"""Keys that are sorted by counting."""
+
+_BLOCK_VECTORS = 8
+"""Vectors that are compared with the threshold together."""
+
+_LEAST_KEY = -(1 << 63)
+_POSITIONS = (1 << 32) - 1
+
+VALUES, INDICES = "values", "indices"
+
+
+def emit_topk(
+    shape: Sequence[int],
+    axis: int,
+    k: int,
+    largest: bool,
+    results: Sequence[tuple[str, str]],
+    machine: CpuModel,
+) -> PrimFunc:
+    """The kernel of float32 X [shape] and the results.
+
+    Parameters
+    ----------
+    axis, k, largest : as in ``relax.op.topk``; 1 <= k.
+    results : what is stored, in order: (:data:`VALUES` or :data:`INDICES`, its dtype).
+    """
+    return _TopkKernel(shape, axis, k, largest, results, machine).emit()
+
+
+class _TopkKernel:
+    """Emits one kernel."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        axis: int,
+        count: int,
+        largest: bool,
+        results: Sequence[tuple[str, str]],
+        machine: CpuModel,
+    ):
+        self.shape, self.axis, self.count, self.largest = tuple(shape), axis, count, largest
+        self.results, self.lanes = results, machine.lanes
+        self.extent, self.inner = shape[axis], math.prod(shape[axis + 1 :])
+        wanted = min(self.extent, max(2 * count, _RUN))
+        self.capacity = _RUN
+        while self.capacity < wanted:
+            self.capacity *= 2
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, the results."""
+        k = self.k
+        out = [*self.shape]
+        out[self.axis] = self.count
+        with k:
+            x = k.argument("X", self.shape)
+            ys = [k.argument(name, out, dtype) for name, dtype in self.results]
+            self.x = k.view(x, (math.prod(self.shape),))
+            ys = [k.view(y, (math.prod(out),)) for y in ys]
+            rows = math.prod(self.shape) // self.extent
+            with k.parallel(rows, 4 * math.prod(self.shape) + 40 * self.capacity * rows) as row:
+                first = tirx.floordiv(row, self.inner) * self.inner
+                lane = tirx.floormod(row, self.inner)
+                self.base = k.let(first * self.extent + lane)
+                self._row(ys, k.let(first * self.count + lane))
+        return for_graph(k.function, math.prod(self.shape))
+
+    def _row(self, ys: list[Buffer], target: Expr) -> None:
+        k = self.k
+        self.keys = [k.scratch((self.capacity,), "int64") for _ in range(2)]
+        self.state = k.scratch((2,), "int32")
+        """Number of keys; the number that further ones must exceed."""
+        if self.extent <= self.capacity:
+            with k.serial(self.extent) as e:
+                k.store(self.keys[0], self._key(self._number(self._load(e)), e), [e])
+            self._pad(int32(self.extent))
+        else:
+            self._scan()
+        keys = self._sort()
+        with k.serial(self.count) as j:
+            place = tirx.Cast("int32", self._position(k.load(keys, [j])))
+            for y, (name, dtype) in zip(ys, self.results, strict=True):
+                value = k.load(self.x, [self.base + place * self.inner]) if name == VALUES else place
+                value = value if name == VALUES or dtype == "int32" else tirx.Cast(dtype, value)
+                k.store(y, value, [target + j * self.inner])
+
+    # keys ----------------------------------------------------------------------------------------
+    def _load(self, element: Index, width: int = 1) -> Expr:
+        at = self.base + element * self.inner
+        return self.k.load(self.x, [tirx.Ramp(at, int32(self.inner), width) if width > 1 else at])
+
+    def _number(self, x: Expr, width: int = 1) -> Expr:
+        """``x`` as int32 in the wanted order: greater is better."""
+
+        def of(value: int) -> Expr:
+            return self.k.splat(int32(value), width)
+
+        dtype = "int32" if width == 1 else f"int32x{width}"
+        bits = tirx.reinterpret(dtype, x)
+        number = bits ^ ((bits >> of(31)) & of(0x7FFFFFFF))
+        number = tirx.Select(number == of(-1), of(0), number)  # -0.0 is 0.0
+        # One less than the greatest integer: the opposite is still above the least.
+        number = tirx.Select(tirx.isnan(x), of(0x7FFFFFFE), number)
+        return number if self.largest else of(-1) ^ number
+
+    @staticmethod
+    def _key(number: Expr, position: Expr) -> Expr:
+        # An exclusive or: a difference would be simplified into int32, where its constant does not fit.
+        low = tirx.Cast("int64", position) ^ tirx.const(_POSITIONS, "int64")
+        return tirx.Cast("int64", number) * tirx.const(1 << 32, "int64") + low
+
+    @staticmethod
+    def _position(key: Expr) -> Expr:
+        mask = tirx.const(_POSITIONS, "int64")
+        return (key & mask) ^ mask
+
+    def _pad(self, first: Expr) -> None:
+        """Keys below all others, each another one, from ``first`` on."""
+        with self.k.serial(self.capacity - first) as i:
+            at = first + i
+            self.k.store(self.keys[0], tirx.const(_LEAST_KEY, "int64") + tirx.Cast("int64", at), [at])
+
+    # the scan ------------------------------------------------------------------------------------
+    def _scan(self) -> None:
+        k, block = self.k, _BLOCK_VECTORS * self.lanes
+        k.store(self.state, int32(0), [0])
+        k.store(self.state, int32(-(1 << 31)), [1])
+        blocks, rest = divmod(self.extent, block)
+        with k.serial(blocks) as b:
+            best = k.scratch((self.lanes,), "int32")
+            for v in range(_BLOCK_VECTORS):
+                numbers = self._number(self._load(b * block + v * self.lanes, self.lanes), self.lanes)
+                at = [k.ramp(0, self.lanes)]
+                k.store(best, numbers if v == 0 else tirx.max(k.load(best, at), numbers), at)
+            width = self.lanes
+            while width > 1:
+                width //= 2
+                low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+                k.store(best, tirx.max(k.load(best, low), k.load(best, high)), low)
+            with k.when(k.load(best, [0]) > k.load(self.state, [1])):
+                with k.serial(block) as e:
+                    self._take(b * block + e)
+        if rest:
+            with k.serial(rest) as e:
+                self._take(blocks * block + e)
+        self._pad(k.load(self.state, [0]))
+
+    def _take(self, element: Expr) -> None:
+        """Append an element's key if it is above the threshold; sort a full buffer."""
+        k = self.k
+        number = k.let(self._number(self._load(element)))
+        with k.when(number > k.load(self.state, [1])):
+            held = k.let(k.load(self.state, [0]))
+            k.store(self.keys[0], self._key(number, element), [held])
+            k.store(self.state, held + 1, [0])
+            with k.when(tirx.EQ(held, int32(self.capacity - 1))):
+                keys = self._sort()
+                if keys is not self.keys[0]:
+                    with k.serial(self.count) as i:
+                        k.store(self.keys[0], k.load(keys, [i]), [i])
+                last = k.load(self.keys[0], [int32(self.count - 1)])
+                k.store(self.state, tirx.Cast("int32", last >> tirx.const(32, "int64")), [1])
+                k.store(self.state, int32(self.count), [0])
+
+    # sorting -------------------------------------------------------------------------------------
+    def _sort(self) -> Buffer:
+        """Sort all keys, the greatest first; the buffer that then holds them."""
+        k = self.k
+        source, target = self.keys
+        with k.serial(self.capacity // _RUN) as run:
+            self._count_ranks(source, target, run * _RUN)
+        width = _RUN
+        while width < self.capacity:
+            source, target = target, source
+            with k.serial(self.capacity // (2 * width)) as pair:
+                self._merge(source, target, pair * (2 * width), width)
+            width *= 2
+        return target
+
+    def _count_ranks(self, source: Buffer, target: Buffer, first: Expr) -> None:
+        k, lanes = self.k, max(2, self.lanes // 2)
+        with k.serial(_RUN) as i:
+            key = k.let(k.load(source, [first + i]))
+            ranks = k.scratch((lanes,), "int64")
+            at = [k.ramp(0, lanes)]
+            k.store(ranks, k.splat(tirx.const(0, "int64"), lanes), at)
+            with k.unroll(_RUN // lanes) as v:
+                others = k.load(source, [k.ramp(first + v * lanes, lanes)])
+                above = tirx.Cast(f"int64x{lanes}", others > k.splat(key, lanes))
+                k.store(ranks, k.load(ranks, at) + above, at)
+            width = lanes
+            while width > 1:
+                width //= 2
+                low, high = [k.ramp(0, width)], [k.ramp(width, width)]
+                k.store(ranks, k.load(ranks, low) + k.load(ranks, high), low)
+            k.store(target, key, [first + tirx.Cast("int32", k.load(ranks, [0]))])
+
+    def _merge(self, source: Buffer, target: Buffer, first: Expr, width: int) -> None:
+        """Two sorted runs as one: its first half from their fronts, its second from their ends."""
+        k = self.k
+        heads = k.scratch((4,), "int32")  # next of each run from the front, then from the end
+        for n, start in enumerate((0, width, width - 1, 2 * width - 1)):
+            k.store(heads, first + start, [n])
+        one, none = int32(1), int32(0)
+        with k.serial(width) as o:
+            for n, place in ((0, first + o), (2, first + (2 * width - 1) - o)):
+                a, b = k.let(k.load(heads, [n])), k.let(k.load(heads, [n + 1]))
+                left, right = k.let(k.load(source, [a])), k.let(k.load(source, [b]))
+                larger = left > right
+                step = k.let(tirx.Select(larger if n == 0 else right > left, one, none))
+                k.store(target, tirx.max(left, right) if n == 0 else tirx.min(left, right), [place])
+                k.store(heads, a + step if n == 0 else a - step, [n])
+                k.store(heads, b + (1 - step) if n == 0 else b - (1 - step), [n + 1])

@@ -1,0 +1,1 @@
+"""Generated ONNX graphs, compared with ONNX Runtime and the ONNX reference evaluator."""

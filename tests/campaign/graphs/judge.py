@@ -1,0 +1,367 @@
+"""The verdict on a model: ours against ONNX Runtime and the ONNX reference evaluator, on the user's own file.
+
+An output agrees with a reference when dtype, shape, and the places of NaN and infinity are the same and each
+element lies within the tolerance of its dtype.  Where ours agrees with neither, the graph may be badly
+conditioned: the reference evaluator runs it again with a rounding error added to every value, and elements
+that these errors move are given as much room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from hetero_tvm.errors import BuildError, HeteroTVMError
+from hetero_tvm.reference.operators import Erf  # the evaluator's own rounds float64 to float32
+from hetero_tvm.reference.running import run_double
+from tests.campaign.graphs.compute import EVALUATOR, RUNTIME, compute
+from tests.campaign.graphs.values import Value, name_of, numpy_type
+
+PASSED, REFUSED, WRONG, BROKEN, UNJUDGED = "passed", "refused", "wrong", "broken", "unjudged"
+
+TOLERANCES = {
+    # relative to the element, relative to the largest element of the output.
+    "float64": (1e-9, 1e-10),
+    "float32": (1e-4, 1e-5),  # chains of up to 40 roundings and vector polynomials of a few ulp
+    # The references round every step to the narrow type, a CPU computes in float32 and rounds once.
+    "float16": (1e-2, 5e-3),
+    "bfloat16": (8e-2, 4e-2),
+}
+"""Without conditioning; integers and booleans are equal."""
+
+_NOISE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+"""Relative rounding error that is added to every value when conditioning is measured: a few ulp."""
+_NOISE_RUNS = 6
+_NOISE_FACTOR = 20.0
+"""How much of the spread under noise an error may be: six draws do not find the worst."""
+
+Arrays = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a case ends; ``note`` says which references disagreed with each other, or could not run it."""
+
+    kind: str
+    reason: str = ""
+    note: str = ""
+
+
+def verdict(
+    model: onnx.ModelProto,
+    draws: Sequence[Mapping[str, np.ndarray]],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "cpu",
+) -> Verdict:
+    """Compile, run on every draw, and compare."""
+    from hetero_tvm.api import build_model, import_model, optimize_model
+
+    try:
+        imported = import_model(model, shapes=shapes or {})
+        built = build_model(optimize_model(imported, target), use_shipped=False)
+        names = [spec.name for spec in imported.signature.inputs]
+        ours = [built.run({name: draw[name] for name in names}) for draw in draws]
+    except HeteroTVMError as error:
+        # A pass or a code generator that fails is no refusal, however well its error is wrapped.
+        inside = isinstance(error, BuildError) and error.message.startswith(("optimizing ", "compiling "))
+        return Verdict(BROKEN if inside else REFUSED, " ".join(str(error).split())[:500])
+    except Exception as error:
+        return Verdict(BROKEN, f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}")
+    note = ""
+    for number, (draw, results) in enumerate(zip(draws, ours, strict=True)):
+        fault, said = compared(model, draw, results, _as(model, target))
+        note = note or said
+        if fault == UNJUDGED:
+            return Verdict(UNJUDGED, said)
+        if fault:
+            return Verdict(WRONG, f"draw {number}: {fault}", note)
+    return Verdict(PASSED, note=note)
+
+
+def _as(model: onnx.ModelProto, target: str) -> dict[str, str]:
+    """Dtypes whose tolerance is that of another one.
+
+    Half precision is computed in float32, also where a Cast makes float64 of it in the end; accelerators
+    compute float32 in less.
+    """
+    elements = {v.type.tensor_type.elem_type for v in model.graph.input}
+    elements |= {t.data_type for t in model.graph.initializer}
+    elements |= {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
+    narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16} & elements
+    mixed = {"float64": "float32"} if narrow or onnx.TensorProto.FLOAT in elements else {}
+    return mixed if target == "cpu" else {"float32": "float16", "float64": "float16"}
+
+
+def compared(
+    model: onnx.ModelProto,
+    draw: Mapping[str, np.ndarray],
+    ours: Arrays,
+    as_: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[str | None, str]:
+    """What is wrong with results, and a note on the references."""
+    theirs: dict[str, Arrays] = {}
+    problems = []
+    for name, run in (("onnxruntime", by_onnxruntime), ("reference", by_reference)):
+        try:
+            theirs[name] = run(model, draw)
+        except Exception as error:
+            problems.append(
+                f"{name} cannot run it: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            )
+    if not theirs:
+        return UNJUDGED, "; ".join(problems)
+    note = "; ".join(problems)
+    if len(theirs) == 2:
+        for index, (a, b) in enumerate(zip(*theirs.values(), strict=True)):
+            if fault := difference(a, b, as_=as_):
+                note = f"references disagree on output {index}: {fault}"
+    spreads: list[np.ndarray] | None = None
+    for index in range(len(ours)):
+        faults = {name: difference(ours[index], t[index], as_=as_) for name, t in theirs.items()}
+        if not all(faults.values()):
+            continue
+        if "float64" not in theirs:
+            with contextlib.suppress(Exception):
+                theirs["float64"] = _in_double(model, draw)
+        if "float64" in theirs and not difference(ours[index], theirs["float64"][index], as_=as_):
+            continue
+        if spreads is None:
+            spreads = _spreads(model, draw, "reference" in theirs)
+        room = spreads[index] if spreads else None
+        faults = {name: difference(ours[index], t[index], room, as_) for name, t in theirs.items()}
+        if all(faults.values()):
+            name = model.graph.output[index].name
+            return f"output {index} ({name}): " + "; ".join(f"{n}: {f}" for n, f in faults.items()), note
+    return None, note
+
+
+def difference(
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    spread: np.ndarray | None = None,
+    as_: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
+    """What separates two arrays; None when they agree.
+
+    ``as_`` : dtypes that are compared as others are.
+    """
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    if ours.shape != theirs.shape:
+        return f"shape {ours.shape}, not {theirs.shape}"
+    if ours.dtype != theirs.dtype:
+        return f"dtype {ours.dtype}, not {theirs.dtype}"
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    room = np.zeros(a.shape) if spread is None else spread
+    free = np.isnan(room)
+    if theirs.dtype.name in TOLERANCES:
+        relative, absolute = TOLERANCES[as_.get(theirs.dtype.name, theirs.dtype.name)]
+        # ONNX Runtime's maximum of nothing but negative infinities is the least finite number.
+        for sign in (-1, 1):
+            b = np.where((a == sign * np.inf) & (b == sign * float(np.finfo(np.float32).max)), a, b)
+        finite = np.isfinite(a) & np.isfinite(b)
+        special = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b))) & ~free
+        if special.any():
+            at = tuple(map(int, np.argwhere(special)[0]))
+            return f"{int(special.sum())} of {a.size} special values, first at {at}: {a[at]}, not {b[at]}"
+        largest = np.abs(b[finite]).max(initial=0.0)
+        with np.errstate(invalid="ignore"):
+            error = np.where(finite & ~free, np.abs(a - b), 0.0)
+            allowed = (
+                relative * np.abs(np.where(finite, b, 0.0))
+                + absolute * largest
+                + _NOISE_FACTOR * np.where(free, 0, room)
+                + 1e-30
+            )
+    elif theirs.dtype.kind in "iu" and theirs.dtype.itemsize == 8:
+        error = np.where(free, 0.0, np.where(ours == theirs, 0.0, np.maximum(np.abs(a - b), 1.0)))
+        allowed = _NOISE_FACTOR * np.where(free, 0, room)
+    else:
+        error, allowed = np.where(free, 0.0, np.abs(a - b)), _NOISE_FACTOR * np.where(free, 0, room)
+    with np.errstate(invalid="ignore"):
+        wrong = ~(error <= allowed) & np.isfinite(error)
+    if not wrong.any():
+        return None
+    at = tuple(map(int, np.unravel_index(np.where(wrong, error, -1).argmax(), a.shape))) if a.ndim else ()
+    return f"{int(wrong.sum())} of {a.size} values, worst at {at}: {ours[at]}, not {theirs[at]}"
+
+
+def by_onnxruntime(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Results by ONNX Runtime, without its rewrites: what the file says.
+
+    Where it lacks an operator for a type, the evaluator computes that node, and ONNX Runtime the others.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, {i.name: draw[i.name] for i in session.get_inputs() if i.name in draw})
+    except Exception as error:
+        if "INVALID" in str(error) or "load" in str(error):
+            raise
+        values = _node_by_node(model, draw, first=RUNTIME)
+        return [np.asarray(values[output.name]) for output in model.graph.output]
+
+
+def by_reference(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Results by ONNX's own evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        with np.errstate(all="ignore"):
+            return [
+                np.asarray(y) for y in ReferenceEvaluator(_plain(model), new_ops=[Erf]).run(None, dict(draw))
+            ]
+    except Exception:
+        values = _node_by_node(model, draw)
+        return [np.asarray(values[output.name]) for output in model.graph.output]
+
+
+def _in_double(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Results with every float in float64, rounded to the types of the outputs."""
+    wide = run_double(_plain(model), dict(draw), [output.name for output in model.graph.output])
+    types = {o.name: numpy_type(name_of(o.type.tensor_type.elem_type)) for o in model.graph.output}
+    with np.errstate(all="ignore"):
+        return [np.asarray(array).astype(types[name]) for name, array in wide.items()]
+
+
+def _node_by_node(
+    model: onnx.ModelProto,
+    draw: Mapping[str, np.ndarray],
+    change: Any = lambda v: v,
+    first: str = EVALUATOR,
+) -> dict[str, Any]:
+    """Every tensor by name, node after node by the ``first`` of the two references that can."""
+    opset = next(o.version for o in model.opset_import if not o.domain)
+    arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer} | dict(draw)
+    values = {name: Value(name, change(np.asarray(array))) for name, array in arrays.items()}
+    nodes = list(model.graph.node)
+    while nodes:
+        node = nodes.pop(0)
+        if node.op_type == "If":  # the branch in its place
+            wanted = "then_branch" if values[node.input[0]].sample else "else_branch"
+            branch = next(a.g for a in node.attribute if a.name == wanted)
+            ends = zip(branch.output, node.output, strict=True)
+            nodes[:0] = [*branch.node, *(helper.make_node("Identity", [a.name], [b]) for a, b in ends)]
+            continue
+        inputs = [values[name] for name in node.input if name]
+        for name, result in zip(node.output, compute(node, inputs, opset, first), strict=False):
+            if name:
+                result = np.asarray(result)
+                values[name] = Value(name, result if node.op_type in _MOVES else change(result))
+    return {name: value.sample for name, value in values.items()}
+
+
+def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without weights among its inputs, which the evaluator would ask for."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    if not any(value.name in weights for value in model.graph.input):
+        return model
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    del plain.graph.input[:]
+    plain.graph.input.extend(v for v in model.graph.input if v.name not in weights)
+    return plain
+
+
+def _spreads(
+    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], evaluator: bool
+) -> list[np.ndarray] | None:
+    """How far rounding errors move each element of the outputs; NaN where anything can come out."""
+    with contextlib.suppress(Exception):
+        if evaluator:
+            base = noisy(model, draw, None)
+            runs = [noisy(model, draw, np.random.default_rng(n)) for n in range(_NOISE_RUNS)]
+        else:
+            base = by_onnxruntime(model, draw)
+            runs = [
+                by_onnxruntime(model, _shaken(draw, np.random.default_rng(n))) for n in range(_NOISE_RUNS)
+            ]
+        return [_spread(y, [run[n] for run in runs]) for n, y in enumerate(base)]
+    return None
+
+
+def _spread(base: np.ndarray, runs: Arrays) -> np.ndarray:
+    base = np.asarray(base).astype(np.float64)
+    spread = np.zeros(base.shape)
+    for run in runs:
+        run = np.asarray(run).astype(np.float64)
+        if run.shape != base.shape:
+            return np.full(base.shape, np.nan)
+        with np.errstate(invalid="ignore"):
+            same = (run == base) | (np.isnan(run) & np.isnan(base))
+            gap = np.where(same, 0.0, np.abs(run - base))
+        spread = np.maximum(spread, np.where(np.isfinite(gap), gap, np.nan))
+    return spread
+
+
+def _shaken(values: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {name: _noise(value, rng) for name, value in values.items()}
+
+
+def _noise(value: Any, rng: np.random.Generator) -> Any:
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.name not in _NOISE:
+        return value
+    factor = 1 + _NOISE[value.dtype.name] * rng.uniform(-1, 1, value.shape)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.asarray(value, np.float64) * factor).astype(value.dtype)
+
+
+def noisy(
+    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], rng: np.random.Generator | None
+) -> list[np.ndarray]:
+    """Results by ONNX's evaluator with a rounding error on every value."""
+    values = everything(model, draw, (lambda v: v) if rng is None else lambda v: _noise(v, rng))
+    return [values[output.name] for output in model.graph.output]
+
+
+def everything(
+    model: onnx.ModelProto, draw: Mapping[str, np.ndarray], change: Any = lambda v: v
+) -> dict[str, Any]:
+    """Every tensor of a model by name, each changed as it is made.
+
+    A view of other values is no rounding: what an operator only moves is not changed.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        session = ReferenceEvaluator(_plain(model), new_ops=[Erf])
+    except Exception:
+        return _node_by_node(model, draw, change)
+    values: dict[str, Any] = {"": None}
+    values.update({name: change(np.asarray(value)) for name, value in {**session.rt_inits_, **draw}.items()})
+    with np.errstate(all="ignore"):
+        for node in session.rt_nodes_:
+            inputs = [values[name] for name in node.input]
+            extra = {"context": values} if node.need_context() else {}
+            for name, value in zip(node.output, node.run(*inputs, **extra), strict=False):
+                moved = node.op_type in _MOVES
+                values[name] = value if moved else change(value)
+    return values
+
+
+_MOVES = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Slice Concat Split Gather Identity Flatten Expand Tile Relu "
+    "Constant Max Min ReduceMax ReduceMin MaxPool GlobalMaxPool Pad Where Neg Abs DepthToSpace SpaceToDepth "
+    "Trilu Clip GatherND GatherElements Range ConstantOfShape EyeLike OneHot Cast CastLike".split()
+)
+
+
+def grouped(reason: str) -> str:
+    """A reason without the names and numbers of its case."""
+    text = re.sub(r"'[^']*'", "'…'", reason.split(" What to do:")[0])
+    text = re.sub(r"\b[a-z_]+_\d+\b", "…", text)
+    return re.sub(r"-?\d+(\.\d+)?", "#", text)[:200]

@@ -1,0 +1,141 @@
+"""A few generated graphs, and the parts of their campaign: judge, workers and shrinker."""
+
+import os
+import signal
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.campaign.graphs.command import judge_seed, run
+from tests.campaign.graphs.generate import generate
+from tests.campaign.graphs.judge import (
+    BROKEN,
+    PASSED,
+    REFUSED,
+    UNJUDGED,
+    WRONG,
+    Verdict,
+    compared,
+    difference,
+)
+from tests.campaign.graphs.shrink import shrunk
+from tests.campaign.graphs.workers import Worker
+from tests.frontend.onnx.helpers import text_model
+
+SMALL = 12
+"""Most nodes of a graph here: twice as fast as the campaign's."""
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_graphs(first):
+    verdicts = {seed: judge_seed("cpu", SMALL, seed) for seed in range(first, first + 10)}
+    assert {seed: v.reason for seed, v in verdicts.items() if v.kind in (WRONG, BROKEN)} == {}
+    assert sum(v.kind == PASSED for v in verdicts.values()) >= 7
+
+
+def test_a_seed_gives_one_graph():
+    one, other = generate(5), generate(5)
+    assert one.model.SerializeToString() == other.model.SerializeToString()
+    assert generate(6).model.SerializeToString() != one.model.SerializeToString()
+    for name, array in one.draw(0).items():
+        np.testing.assert_array_equal(array, other.draw(0)[name])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_graphs_are_valid(seed):
+    case = generate(seed)
+    assert 1 <= len(case.model.graph.node) <= 46
+    onnx.checker.check_model(case.model)
+
+
+DIFFERENT = {
+    "value": (np.float32([1, 2]), np.float32([1, 2.01])),
+    "nan": (np.float32([1, 2]), np.float32([1, np.nan])),
+    "other nan": (np.float32([1, np.nan]), np.float32([1, 2])),
+    "infinity": (np.float32([np.inf]), np.float32([-np.inf])),
+    "dtype": (np.float32([1]), np.float64([1])),
+    "shape": (np.float32([1]), np.float32([[1]])),
+    "integer": (np.int8([1]), np.int8([2])),
+    "large integer": (np.int64([2**62]), np.int64([2**62 + 1])),
+}
+
+
+@pytest.mark.parametrize("ours, theirs", DIFFERENT.values(), ids=DIFFERENT)
+def test_what_differs(ours, theirs):
+    assert difference(ours, theirs)
+    assert difference(theirs, theirs) is None
+
+
+def test_a_wrong_result_is_wrong_and_a_badly_conditioned_one_is_not():
+    # One operand of the difference has a relative error of 1e-7, which the difference magnifies.
+    model = text_model(
+        "g (float[2] x) => (float[2] y) { a = Exp(x)\n b = Exp(x)\n c = Log(a)\n y = Sub(c, x) }"
+    )
+    x = {"x": np.float32([3, 5])}
+    (exact,) = (np.zeros(2, np.float32),)
+    assert compared(model, x, [exact])[0] is None
+    assert compared(model, x, [exact + np.float32(1e-6)])[0] is None
+    assert "values" in compared(model, x, [exact + np.float32(1)])[0]
+
+
+def test_the_references_may_disagree():
+    """Opset 11's Upsample is gone: neither runs it, and the graph is not judged."""
+    model = text_model("g (float[2] x) => (float[2] y) { y = Foo(x) }")
+    fault, note = compared(model, {"x": np.zeros(2, np.float32)}, [np.zeros(2, np.float32)])
+    assert fault == UNJUDGED and "onnxruntime" in note and "reference" in note
+
+
+def _fate(task):
+    if task == "die":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return Verdict(PASSED, task)
+
+
+def test_a_worker_that_dies_costs_one_task():
+    worker = Worker(_fate)
+    try:
+        worker.start("first")
+        assert worker.verdict() == Verdict(PASSED, "first")
+        worker.start("die")
+        found = worker.verdict()
+        assert found.kind == BROKEN and "-11" in found.reason
+        worker.start("next")
+        assert worker.verdict().reason == "next"
+    finally:
+        worker.stop()
+
+
+def test_graphs_in_other_processes():
+    found = dict(run(range(3), jobs=2, target="cpu", most=5, seconds=600))
+    assert sorted(found) == [0, 1, 2]
+    assert {v.kind for v in found.values()} <= {PASSED, REFUSED}
+
+
+def test_a_graph_is_shrunk_to_the_node_that_is_at_fault():
+    model = text_model(
+        "g (float[2,6] x) => (float[6,2] y, float[2,6] z) <float[6] w = {1, 2, 3, 4, 5, 6}> "
+        "{ a = Mul(x, w)\n b = Tanh(a)\n c = Erf(b)\n y = Transpose(c)\n d = Relu(a)\n z = Neg(d) }"
+    )
+    draw = {"x": np.ones((2, 6), np.float32)}
+
+    def fails(candidate, inputs):
+        onnx.checker.check_model(candidate)
+        assert set(inputs) == {value.name for value in candidate.graph.input}
+        return any(node.op_type == "Erf" for node in candidate.graph.node)
+
+    small, inputs = shrunk(model, draw, fails)
+    assert [node.op_type for node in small.graph.node] == ["Erf"]
+    assert [array.shape for array in inputs.values()] == [(1, 1)]
+    assert not [numpy_helper.to_array(t) for t in small.graph.initializer]
+
+
+def test_a_campaign_worker_judges_a_seed():
+    worker = Worker(partial(judge_seed, "cpu", 5))
+    try:
+        worker.start(1)
+        assert worker.verdict().kind in (PASSED, REFUSED)
+    finally:
+        worker.stop()

@@ -1,0 +1,43 @@
+"""A quick selection of the campaigns; each whole is one command, ``python -m tests.campaign.NAME``."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def campaign(name, *options):
+    """Standard output of a campaign that finds nothing."""
+    command = [sys.executable, "-m", f"tests.campaign.{name}", *options]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_damaged_files():
+    said = campaign("damaged_files", "--cases", "48", "--only", "onnx", "--only", "npz")
+    assert "onnx: 48 cases" in said and "npz: 48 cases" in said
+
+
+def test_kills_of_exports():
+    assert "| export, kill -9 | 3 | 0 |" in campaign("kills", "--moments", "3", "--only", "export")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("series", ["build", "Ctrl-C", "server", "child"])
+def test_kills(series):
+    """Those of whole searches, which wait for a calm machine, are left to the command."""
+    campaign("kills", "--moments", "3", "--only", series)
+
+
+@pytest.mark.exhaustive
+def test_damaged_programs_and_records():
+    campaign("damaged_files", "--cases", "16", "--only", "pt2", "--only", "records")
+
+
+@pytest.mark.exhaustive
+def test_a_short_soak():
+    assert " 0 wrong results" in campaign("soak", "--minutes", "0.3")

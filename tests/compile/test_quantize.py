@@ -1,0 +1,69 @@
+"""Quantised models: accuracy told, samples read, layers kept in float32 until the bar holds."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hetero_tvm import api, quantize
+from hetero_tvm.compile.quantize import quantize_model, samples_of
+from hetero_tvm.errors import AccuracyError, InputError, UsageError
+
+
+@pytest.fixture(scope="module")
+def model():
+    return api.import_model("zoo:minilm-l6-tiny")
+
+
+def build(optimized):
+    return api.build_model(optimized, use_shipped=False)
+
+
+def test_products_become_8_bit_and_the_accuracy_is_told(model):
+    built, report = quantize_model(model, build)
+    assert report.quantized == len(report.layers) and not report.kept
+    assert 0.99 < report.least_cosine < 1.0
+    assert all(0 < layer.error < 0.1 for layer in report.layers)
+    assert [layer.error for layer in report.layers] == sorted(
+        (layer.error for layer in report.layers), reverse=True
+    )
+    assert "products in 8 bits, 0 kept" in str(report)
+    assert built.check().ok
+
+
+def test_sensitive_products_stay_in_float32_until_the_bar_holds(model):
+    _, free = quantize_model(model, build)
+    bar = 1 - (1 - free.least_cosine) / 3
+    _, report = quantize_model(model, build, least_cosine=bar)
+    assert report.least_cosine >= bar
+    assert 0 < len(report.kept) and report.quantized < free.quantized
+    assert report.kept[0] == report.layers[0].nodes[-1]
+
+
+@pytest.mark.exhaustive
+def test_a_bar_that_no_model_meets(model):
+    with pytest.raises(AccuracyError, match="stays below 2"):
+        quantize_model(model, build, least_cosine=2.0)
+
+
+def test_samples(model):
+    (one,) = samples_of(model, {s.name: np.ones(s.shape, s.dtype) for s in model.signature.inputs})
+    several = {s.name: np.ones((3, *s.shape), s.dtype) for s in model.signature.inputs}
+    assert len(samples_of(model, several)) == 3 and set(one) == set(several)
+    name = model.signature.inputs[0].name
+    with pytest.raises(InputError, match="differ"):
+        samples_of(model, {**several, name: several[name][:2]})
+    with pytest.raises(InputError, match="fit"):
+        samples_of(model, {**several, name: several[name][..., :1]})
+
+
+def test_unknown_method(model):
+    with pytest.raises(UsageError, match="no method 'static'"):
+        quantize_model(model, build, method="static")
+
+
+def test_command(tmp_path):
+    assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]) == 0
+    document = json.loads((tmp_path / "accuracy.json").read_text())
+    assert (tmp_path / "model.so").exists() and document["least_cosine"] > 0.99
+    assert document["method"] == "dynamic" and document["quantized"] > 0

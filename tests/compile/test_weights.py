@@ -1,0 +1,110 @@
+"""Constants apart from the executable: in this process, in a library, after unloading."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import hetero_tvm
+from hetero_tvm import api
+from tests.frontend.onnx.helpers import text_model
+
+WIDTH = 128
+
+
+@pytest.fixture(scope="module")
+def source():
+    """Two layers with equal weights, a third with others, and a constant that is returned as it is."""
+    model = text_model(f"""
+        g (float[4,{WIDTH}] x) => (float[4,{WIDTH}] y, float[{WIDTH},{WIDTH}] kept) {{
+            a = MatMul(x, w) b = Relu(a) c = MatMul(b, same) d = Relu(c) y = MatMul(d, other)
+            e = ReduceMean<keepdims = 0>(x) kept = Add(e, other)
+        }}""")
+    from onnx import numpy_helper
+
+    rng = np.random.default_rng(0)
+    w, other = (rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 11 for _ in range(2))
+    for name, array in (("w", w), ("same", w), ("other", other)):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+@pytest.fixture(scope="module")
+def built(source, tmp_path_factory):
+    optimized = api.optimize_model(api.import_model(source))
+    return api.build_model(optimized, logs=tmp_path_factory.mktemp("logs"), use_shipped=False)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(1).standard_normal((4, WIDTH)).astype(np.float32)
+
+
+def expected(source, x):
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(source).run(None, {"x": x})
+
+
+def same(results, truth):
+    for result, value in zip(results, truth, strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_stored_once(built):
+    size, pieces = built.weights.segment()
+    assert len(b"".join(bytes(piece) for piece in pieces)) == size
+    assert 2 * 4 * WIDTH * WIDTH <= size < 4 * 4 * WIDTH * WIDTH  # 'other' may be packed and plain
+
+
+def test_a_model_runs_before_and_after_its_export(built, source, x, tmp_path):
+    same(built.run({"x": x}), expected(source, x))
+    path = built.export(tmp_path)
+    same(built.run({"x": x}), expected(source, x))
+    same(hetero_tvm.load(path)(x), expected(source, x))
+    assert built.export(tmp_path / "again").stat().st_size == path.stat().st_size
+
+
+def test_models_that_live_together_keep_their_own_weights(source, x, tmp_path):
+    import onnx
+    from onnx import numpy_helper
+
+    negative = onnx.ModelProto()
+    negative.CopyFrom(source)
+    for tensor in negative.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), tensor.name))
+    models = [source, negative]
+    libraries = [api.build_model(api.optimize_model(api.import_model(m)), logs=tmp_path) for m in models]
+    for _ in range(2):
+        for model, library in zip(models, libraries, strict=True):
+            same(library.run({"x": x}), expected(model, x))
+
+
+def test_libraries_of_one_file_and_those_loaded_again(built, source, x, tmp_path):
+    path = built.export(tmp_path)
+    for _ in range(3):
+        first, second = hetero_tvm.load(path), hetero_tvm.load(path)
+        same(first(x), expected(source, x))
+        del first
+        gc.collect()
+        same(second(x), expected(source, x))
+        del second
+        gc.collect()
+
+
+def test_damage_in_the_constants_is_found(built, tmp_path):
+    from hetero_tvm.errors import LibraryError
+    from hetero_tvm.runtime import elf
+
+    path = built.export(tmp_path)
+    data = bytearray(path.read_bytes())
+    start, size = elf.section(bytes(data), b".hetero_data")
+    data[start + size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LibraryError, match="damaged"):
+        hetero_tvm.load(path)
+
+
+def test_odd_names_of_folders(built, source, x, tmp_path):
+    path = built.export(tmp_path / "a b'\"$x;\nü" / "m 1.so")
+    same(hetero_tvm.load(path)(x), expected(source, x))

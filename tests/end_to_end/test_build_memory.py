@@ -1,0 +1,12 @@
+"""Memory of a build, as a multiple of the weights; every kind of file: ``tests/campaign/build_memory.py``."""
+
+import pytest
+
+from tests.campaign.build_memory import BAR, measure
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["external", "single", "constants", "pt2"])
+def test_a_build_needs_little_more_than_its_weights(kind, tmp_path):
+    row = measure(kind, 150_000_000, tmp_path)
+    assert row["full"] - row["base"] <= BAR * row["weights"]

@@ -1,0 +1,64 @@
+"""Files that appear whole or not at all."""
+
+import errno
+import os
+
+import pytest
+
+from hetero_tvm.host.files import is_full, odd_kind, replaced
+
+
+def test_a_file_is_replaced_when_all_is_written(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with path.open() as reader:
+        with replaced(path) as fresh:
+            fresh.write_text("new")
+            assert path.read_text() == "old"
+        assert reader.read() == "old" and path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(OSError, match="no room"), replaced(path) as fresh:
+        fresh.write_text("ne")
+        raise OSError(errno.ENOSPC, "no room")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    with replaced(tmp_path / "link") as fresh:
+        fresh.write_text("new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
+
+
+def test_what_is_no_plain_file_is_written_to():
+    with replaced("/dev/null") as fresh:
+        fresh.write_text("text")
+    assert odd_kind("/dev/null") == "a device"
+
+
+def test_kinds_of_files(tmp_path):
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    kinds = {name: odd_kind(tmp_path / name) for name in ("file", "pipe", "loop", "none", "")}
+    assert kinds == {"file": None, "pipe": "a named pipe", "loop": None, "none": None, "": "a folder"}
+    reading, writing = os.pipe()
+    try:
+        assert odd_kind(f"/proc/self/fd/{reading}", pipes=True) is None
+        assert odd_kind(f"/proc/self/fd/{reading}") == "a named pipe"
+        assert odd_kind(tmp_path / "pipe", pipes=True) == "a named pipe"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_full_disks_are_told_from_other_failures():
+    assert is_full(OSError(errno.ENOSPC, "x")) and is_full(OSError(errno.EDQUOT, "x"))
+    assert is_full(RuntimeError("ld: final link failed: No space left on device"))
+    assert not is_full(OSError(errno.EACCES, "x")) and not is_full(RuntimeError("undefined symbol"))

@@ -1,0 +1,91 @@
+"""Arrays in files without a name."""
+
+import os
+import resource
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host import mapped
+
+
+@pytest.fixture
+def array():
+    return np.random.default_rng(0).standard_normal((600, 1024)).astype(np.float32)
+
+
+def resident_kb() -> int:
+    """Resident pages of files and shared memory of this process."""
+    with open("/proc/self/status") as file:
+        lines = dict(line.split(":", 1) for line in file if ":" in line)
+    return sum(int(lines[name].split()[0]) for name in ("RssFile", "RssShmem"))
+
+
+def test_a_large_array_keeps_its_values_and_gives_its_pages_back(array):
+    large = np.tile(array, (8, 1))
+    copy = mapped.mapped(large)
+    np.testing.assert_array_equal(copy, large)
+    before = resident_kb()
+    mapped.release()
+    assert before - resident_kb() > 0.8 * large.nbytes / 1024
+    np.testing.assert_array_equal(copy, large)
+    assert mapped.is_mapped(copy)
+
+
+def test_views_are_mapped_when_they_are_contiguous_and_aligned(array):
+    copy = mapped.mapped(array)
+    assert mapped.is_mapped(copy[16:]) and mapped.is_mapped(copy.reshape(-1))
+    assert not mapped.is_mapped(copy.T) and not mapped.is_mapped(copy.reshape(-1)[1:])
+    assert mapped.mapped(copy) is copy
+
+
+def test_small_arrays_and_objects_stay_where_they_are(array):
+    assert mapped.mapped(array[:4]) is not None and not mapped.is_mapped(mapped.mapped(array[:4]))
+    objects = np.full(1 << 18, "text", object)
+    assert mapped.mapped(objects) is objects
+
+
+def test_a_file_goes_with_its_last_array(array):
+    before = len(list(mapped._mappings))
+    copy = mapped.mapped(array)
+    view = copy[3:]
+    del copy
+    assert len(list(mapped._mappings)) == before + 1
+    del view
+    assert len(list(mapped._mappings)) == before
+
+
+def test_parts_of_a_file_survive_its_change(array, tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(b"abc" + array.tobytes())
+    with path.open("rb") as file:
+        copy = mapped.mapped_part(file, 3, array.nbytes).view(np.float32).reshape(array.shape)
+    path.write_bytes(b"")
+    np.testing.assert_array_equal(copy, array)
+    with path.open("rb") as file, pytest.raises(EOFError):
+        mapped.mapped_part(file, 3, array.nbytes)
+
+
+@pytest.mark.parametrize("way", ["no folder", "full"])
+def test_without_room_arrays_stay_in_memory(array, tmp_path, monkeypatch, way):
+    path = tmp_path / "data"
+    path.write_bytes(array.tobytes())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if way == "no folder":
+        monkeypatch.setenv("TMPDIR", "/nonexistent")
+    else:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        assert mapped.mapped(array) is array
+        with path.open("rb") as file:
+            part = mapped.mapped_part(file, 0, array.nbytes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    np.testing.assert_array_equal(part.view(np.float32).reshape(array.shape), array)
+    assert not mapped.is_mapped(part)
+
+
+def test_nothing_is_left_in_the_folder(array, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    copy = mapped.mapped(array)
+    assert mapped.is_mapped(copy) and os.listdir(tmp_path) == []

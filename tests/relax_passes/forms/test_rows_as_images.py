@@ -1,0 +1,87 @@
+"""Functions of elements of rows on images: operands, constants, and what they leave alone."""
+
+import numpy as np
+
+from hetero_tvm.host.tvm import relax
+from hetero_tvm.relax_passes.forms.rows_as_images import ChannelsApart, ElementsOfImages, RowsAsImages
+from tests.relax_passes.compiled import floats, result, rewritten
+from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.rewrite import Rewrite, bind
+
+RULE = ElementsOfImages()
+
+
+def rows(image):
+    return op.reshape(image, (2, 3, 5))
+
+
+class TestElementsOfImages(Rewrite):
+    rule = RULE
+    inputs = {"x": (2, 3, 1, 5), "y": (2, 3, 5)}
+    bias = np.arange(3, dtype="float32").reshape(3, 1)
+
+    def before(self, x, y):
+        return op.nn.relu(op.add(op.add(rows(x), constant(self.bias)), y))
+
+    def expected(self, x, y):
+        sums = op.add(x, constant(self.bias.reshape(1, 3, 1, 1)))
+        return rows(op.nn.relu(op.add(sums, op.reshape(y, (2, 3, 1, 5)))))
+
+
+def test_the_numbers_stay():
+    arrays = [floats(2, 3, 1, 5), floats(1, 3, 5), floats(5)]
+
+    def build(x, y, z):
+        return op.tanh(op.multiply(op.subtract(y, rows(x)), z))
+
+    after, _ = rewritten(build, arrays, [RULE])
+    x, y, z = arrays
+    np.testing.assert_allclose(result(after, arrays), np.tanh((y - x[:, :, 0]) * z), rtol=1e-5, atol=1e-6)
+
+
+class TestOtherReshapesStay(Rewrite):
+    rule = RULE
+    inputs = {"x": (2, 15), "y": (2, 5, 1, 3)}
+
+    def before(self, x, y):
+        return op.add(op.nn.relu(op.reshape(x, (2, 3, 5))), op.exp(op.reshape(y, (2, 3, 5))))
+
+    expected = before
+
+
+class TestChannelsApart(Rewrite):
+    """Parts of an image, and of rows that one has become; the other rule goes on from there."""
+
+    rule = RowsAsImages()
+    inputs = {"x": (2, 6, 1, 5), "y": (2, 4, 3, 3)}
+
+    def before(self, x, y):
+        parts, halves = op.split(op.reshape(x, (2, 6, 5)), 2, 1), op.split(y, [1], 1)
+        return op.multiply(op.tanh(parts[0]), op.sigmoid(parts[1])), halves[1]
+
+    def expected(self, x, y):
+        first, second = (op.strided_slice(x, [1], [n], [n + 3], [1]) for n in (0, 3))
+        product = op.multiply(op.tanh(first), op.sigmoid(second))
+        return op.reshape(product, (2, 3, 5)), op.strided_slice(y, [1], [1], [4], [1])
+
+
+def test_other_axes_stay():
+    def build(x):
+        parts = op.split(x, 2, 2)
+        return op.add(parts[0], parts[1])
+
+    after, _ = rewritten(build, [floats(2, 3, 4, 5)], [ChannelsApart()])
+    assert "R.split" in after.script(show_meta=False)
+
+
+class TestSplitOfAnImage(Rewrite):
+    rule = ChannelsApart()
+    inputs = {"x": (2, 6, 4, 5)}
+
+    def before(self, x):
+        parts = bind(op.split(x, [2], axis=1))
+        return bind(relax.TupleGetItem(parts, 0)), bind(relax.TupleGetItem(parts, 1))
+
+    def expected(self, x):
+        first = bind(op.strided_slice(x, [1], [0], [2], [1]))
+        return first, bind(op.strided_slice(x, [1], [2], [6], [1]))

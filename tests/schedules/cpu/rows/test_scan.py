@@ -1,0 +1,48 @@
+"""Running sums and products: any axis, odd lengths, types, exclusive ones, NaN."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.schedules.cpu.rows.scan import emit_scan
+from tests.schedules.cpu.running import SWEPT, TARGET
+
+CASES = [
+    # shape, axis, given, dtype, product, exclusive
+    ((3, 37), 1, "float32", "float32", False, False),
+    ((3, 37), 1, "float32", "float32", False, True),
+    ((3, 37), 0, "float32", "float32", False, True),
+    ((2, 33, 5), 1, "int64", "int64", False, False),
+    ((2, 5, 2100), 1, "float32", "float32", False, False),
+    ((5, 40), 1, "bool", "int64", False, False),
+    ((3, 33), 1, "float32", "float32", True, True),
+    ((9, 4), 0, "int32", "int32", True, False),
+    ((1, 1), 1, "float32", "float32", False, False),
+    ((70,), 0, "float32", "float32", False, False),
+]
+
+
+@pytest.mark.parametrize("machine", SWEPT)
+def test_scans(machine):
+    functions = {}
+    for n, (shape, axis, given, dtype, product, exclusive) in enumerate(CASES):
+        function = emit_scan(machine, shape, axis, given, dtype, product=product, exclusive=exclusive)
+        functions[f"f{n}"] = function.with_attr("global_symbol", f"f{n}")
+    library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
+    for n, (shape, axis, given, dtype, product, exclusive) in enumerate(CASES):
+        random = np.random.default_rng(n)
+        numbers = random.standard_normal(shape) if given == "float32" else random.integers(0, 2, shape)
+        x = numbers.astype(given)
+        if given == "float32" and x.size > 60:
+            x.flat[50] = np.nan
+        y = tvm.runtime.tensor(np.full(shape, 7, dtype))
+        library[f"f{n}"](tvm.runtime.tensor(x), y)
+        wide = x.astype("float64") if dtype == "float32" else x.astype(dtype)
+        wanted = (np.cumprod if product else np.cumsum)(wide, axis)
+        if exclusive:
+            wanted = np.roll(wanted, 1, axis)
+            first = [slice(None)] * x.ndim
+            first[axis] = 0
+            wanted[tuple(first)] = 1 if product else 0
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
