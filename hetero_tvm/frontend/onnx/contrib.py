@@ -18,9 +18,8 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
-from hetero_tvm.frontend.onnx.fold import tensor_type
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
-from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
 
 DOMAIN = "com.microsoft"
 
