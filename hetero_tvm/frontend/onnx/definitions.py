@@ -14,6 +14,8 @@ from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
 
 #: TVM has converters for these, but for another signature or only for a part of the operator.
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+#: Operators with a definition that ``promise.py`` writes out by itself.
+_NEVER_INLINE = frozenset({"CenterCropPad"})
 #: Domain of the definitions that are made for single nodes.
 _BODIES = "hetero_tvm.bodies"
 
@@ -137,6 +139,8 @@ def _wants_body(node: onnx.NodeProto, supported: Collection[str]) -> bool:
     """Whether a node is to be replaced by its operator's definition in ONNX."""
     if node.op_type == "LayerNormalization":
         return sum(bool(name) for name in node.output) > 1  # TVM's has one output
+    if node.op_type in _NEVER_INLINE:
+        return False
     return node.op_type not in supported or node.op_type in _ALWAYS_INLINE
 
 

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 import onnx
 
 from hetero_tvm.frontend.onnx.bodies import (
+    elements,
     given_shapes,
     loops,
     run_time_axes,
     run_time_places,
     run_time_resize,
+    suppression,
+    windows,
 )
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody, Promises, spread
 from hetero_tvm.frontend.onnx.check import set_nodes
@@ -23,20 +26,35 @@ from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool,
 Writer = Callable[[PromisedBody], bool]
 """Writes a node out; False when it does not cover its form, or nothing promises a shape."""
 
+
+def cumulative_product(b: PromisedBody) -> bool:
+    """CumProd, of a known axis or one that comes at run time."""
+    return elements.cumulative_product(b) or run_time_axes.cumulative(b)
+
+
 PROMISED: dict[str, tuple[tuple[int, ...], Writer]] = {
     **dict.fromkeys(run_time_axes.REDUCTIONS, ((1,), run_time_axes.reduction)),
     "AffineGrid": ((1,), given_shapes.affine_grid),
+    "CenterCropPad": ((), given_shapes.center_crop_pad),
+    "Col2Im": ((), windows.col2im),
     "Compress": ((1,), run_time_places.compress),
     "ConstantOfShape": ((0,), given_shapes.constant_of_shape),
-    "CumProd": ((1,), run_time_axes.cumulative),
+    "CumProd": ((), cumulative_product),
     "CumSum": ((1,), run_time_axes.cumulative),
     "DFT": ((1, 2), run_time_axes.dft),
+    "DeformConv": ((), windows.deformable),
+    "DequantizeLinear": ((), elements.blocked_quantizer),
+    "Det": ((), elements.determinant),
+    "Dropout": ((), elements.dropout),
     "Expand": ((1,), given_shapes.expand),
     "Loop": ((), loops.loop),
+    "MaxPool": ((), windows.max_pool),
     "MaxUnpool": ((2,), given_shapes.max_unpool),
+    "NonMaxSuppression": ((), suppression.non_max),
     "NonZero": ((0,), run_time_places.non_zero),
     "OneHot": ((1,), given_shapes.one_hot),
     "Pad": ((1, 3), run_time_places.pad),
+    "QuantizeLinear": ((), elements.blocked_quantizer),
     "Range": ((0, 1, 2), given_shapes.count_up),
     "Reshape": ((1,), given_shapes.reshape),
     "Resize": ((1, 2, 3), run_time_resize.resize),
@@ -44,6 +62,8 @@ PROMISED: dict[str, tuple[tuple[int, ...], Writer]] = {
     "Slice": ((1, 2, 3, 4), run_time_places.slices),
     "Split": ((1,), given_shapes.split),
     "Squeeze": ((1,), given_shapes.squeeze),
+    "TensorScatter": ((), elements.scatter_tensor),
+    "TfIdfVectorizer": ((), windows.n_grams),
     "Tile": ((1,), given_shapes.tile),
     "TopK": ((1,), given_shapes.top_k),
     "Unsqueeze": ((1,), given_shapes.squeeze),

@@ -29,7 +29,12 @@ _SUFFIX = re.compile(r"#\d+$")
 def supported_operators() -> frozenset[str]:
     """Names of the ONNX operators that TVM's importer, or this module, has a converter for."""
     # Strings and sequences have converters, but no code generation: they fail at a later step.
-    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant", *onnx_quantized.OPERATORS}
+    return frozenset(onnx_frontend._get_convert_map()) | {
+        "If",
+        "Constant",
+        *CONVERTERS,
+        *onnx_quantized.OPERATORS,
+    }
 
 
 def source_names(var: relax.Var | str) -> str:
@@ -117,7 +122,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._nodes[name] = relax.const(tensor_of(array))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
+        known = [node for node in graph.node if node.op_type not in {*CONVERTERS, *onnx_quantized.OPERATORS}]
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:

@@ -99,8 +99,9 @@ def loop(b: PromisedBody) -> bool:
     tests = [test for test in dict.fromkeys(tests) if stops or test != running or b.value(1) is None]
     open_tests = [test for test in tests if not _is_true(b, test)]
     for index, value in enumerate([*states, *(_stacked(b, row, 0) for row in collected)]):
-        if b.wants(index):
-            b.end(index, b.guard(value, *open_tests, what="the number of rounds") if open_tests else value)
+        if b.wants(index) and open_tests:
+            value = b.guard(value, *open_tests, what="the number of rounds", dtype=b.dtype(b.wants(index)))
+        b.end(index, value)
     return True
 
 
@@ -132,7 +133,8 @@ def _goes_on(inner: onnx.GraphProto, b: PromisedBody) -> bool:
 def _check(b: PromisedBody, rounds: int) -> None:
     if rounds > _MOST_ROUNDS or rounds < 1:
         raise UnsupportedOperatorError(
-            f"Node {b.node.name!r} ({b.node.op_type}) runs {rounds} rounds; 1 to {_MOST_ROUNDS} are supported.",
+            f"Node {b.node.name!r} ({b.node.op_type}) runs {rounds} rounds; 1 to {_MOST_ROUNDS} are "
+            "supported.",
             hint="Rounds are written out: feed long sequences in pieces, with the state as input and output.",
         )
 
@@ -149,10 +151,10 @@ class _Rounds:
         b, prefix = self.b, f"{self.b.node.name}/{number}"
         alias = dict(self.constants)
         alias |= {value.name: name for value, name in zip(self.graph.input, inputs, strict=True)}
-        for source in self.graph.node:
+        for index, source in enumerate(self.graph.node):
             node = onnx.NodeProto.FromString(source.SerializeToString())
             rename_inputs(node, alias)
-            node.name = f"{prefix}/{source.name or source.op_type}"
+            node.name = f"{prefix}/{source.name or f'{source.op_type}_{index}'}"
             for n, name in enumerate(source.output):
                 if name:
                     alias[name] = node.output[n] = f"{prefix}/{name}"

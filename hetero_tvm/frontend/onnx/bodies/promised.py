@@ -126,20 +126,28 @@ class PromisedBody(Body):
             result = self.op("Min", result, other)
         return result
 
-    def guard(self, y: str, *tests: str, what: str = "") -> str:
+    def guard(self, y: str, *tests: str, what: str = "", dtype: str = "") -> str:
         """``y``, behind a check that all elements of boolean ``tests`` hold when the model runs."""
         kept = self.all_of(self.every(test) for test in tests)
-        return self.guarded(y, kept, what)
+        return self.guarded(y, kept, what, dtype)
 
-    def guarded(self, y: str, kept: str, what: str = "") -> str:
-        """``y``, behind a check that the int32 scalar ``kept`` is 1."""
+    def guarded(self, y: str, kept: str, what: str = "", dtype: str = "") -> str:
+        """``y``, behind a check that the int32 scalar ``kept`` is 1.
+
+        ``dtype`` is that of ``y``, by default that of the first result where ``y`` is written here.
+        """
+        known = y in self._pool or y in self._types
+        dtype = dtype or self.dtype(y if known else self.node.output[0])
         broken = self.op("Sub", self.const(1, "int32"), kept)
-        place = self.op("Cast", broken, to=TensorProto.INT64)
-        checked = self.op("Gather", self.op("Unsqueeze", y, self.ints([0])), place, axis=0)
-        # An index of 1 into one row is what fails: its error carries the name of this node.
+        place = self.op("Cast", self.op("Mul", broken, self.const(2, "int32")), to=TensorProto.INT64)
+        # A lookup behind two rows is what fails: its error carries the name of this node.  One row would
+        # pass for a view, and what is looked up changes nothing.
+        rows = self.const([dtype == "bool"] * 2, dtype)
+        nothing = self.op("Gather", rows, place, axis=0)
         asked = what or f"the values of {', '.join(filter(None, self.node.input[1:]))}"
-        self.nodes[-1].name = f"{self.node.name} ({asked} must give the shapes that the model declares)"
-        return checked
+        name = f"{self.node.name}/check_{len(self.nodes)}"
+        self.nodes[-1].name = f"{name} ({asked} must give the shapes that the model declares)"
+        return self.op("And" if dtype == "bool" else "Sub", y, nothing)
 
     def again(self, inputs: Mapping[int, str], **attributes: object) -> None:
         """Write the node itself with other inputs and attributes, and with its own results."""

@@ -94,7 +94,7 @@ def _sizes_by_axis(b: PromisedBody, given: tuple[int, ...], wanted: tuple[int, .
     back = half and bool(b.attributes.get("inverse", 0))
     known, sizes = b.value(1), {}
     for axis in range(len(given) - 1):
-        size = given[axis]
+        size = 2 * (given[axis] - 1) if back else given[axis]
         if b.input(1):
             size = (
                 int(known.reshape(-1)[0]) if known is not None else _length(wanted[axis], half and not back)

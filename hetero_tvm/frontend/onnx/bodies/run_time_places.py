@@ -132,4 +132,4 @@ def _true_places(b: PromisedBody, flags: str, length: int, count: int) -> str:
     _, places = b.op("TopK", key, b.ints([count]), axis=0), ""
     places = f"{b.nodes[-1].output[0]}_places"
     b.nodes[-1].output.append(places)
-    return b.guard(places, b.op("Equal", found, b.ints(count)), what="how many elements hold")
+    return b.guard(places, b.op("Equal", found, b.ints(count)), what="how many elements hold", dtype="int64")
