@@ -89,6 +89,7 @@ def clean(
         refuse_unknown(graph, opset_of(model), supported)
     fixed = fix_input_shapes(graph.input, shapes, batch=batch, sequence=sequence)
     promises = declared_shapes(model, fixed)
+    _declare_outputs(model, pool)
     for value in graph.input:
         element = value.type.tensor_type.elem_type
         value.CopyFrom(helper.make_tensor_value_info(value.name, element, fixed[value.name]))
@@ -172,10 +173,29 @@ def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto)
 # ---- steps ---------------------------------------------------------------------------------
 
 
-def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
-    """Refuse what ONNX's checker finds wrong."""
+def _declare_outputs(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Give outputs that state no type the inferred one: widening must know which are narrow."""
+    untyped = [v for v in model.graph.output if not v.type.tensor_type.elem_type]
+    if not untyped or any(v.type.WhichOneof("value") not in (None, "tensor_type") for v in untyped):
+        return
     try:
-        checker.check_model(with_constants(model, pool))
+        inferred = shape_inference.infer_shapes(with_constants(model, pool))
+    except Exception:  # the checks that follow say what is wrong
+        return
+    types = {v.name: v.type for v in (*inferred.graph.output, *inferred.graph.value_info)}
+    for value in untyped:
+        if value.name in types:
+            value.type.CopyFrom(types[value.name])
+
+
+def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Refuse what ONNX's checker finds wrong, but for outputs that state no shape."""
+    light = with_constants(model, pool)
+    for value in light.graph.output:
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.shape.SetInParent()
+    try:
+        checker.check_model(light)
     except Exception as error:  # the checker raises its own type and, for bad text, others
         raise ModelError(f"The model is not valid ONNX: {first_lines(error)}") from error
 
