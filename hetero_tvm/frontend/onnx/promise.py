@@ -58,6 +58,7 @@ PROMISED: dict[str, tuple[tuple[int, ...], Writer]] = {
     "Range": ((0, 1, 2), given_shapes.count_up),
     "Reshape": ((1,), given_shapes.reshape),
     "Resize": ((1, 2, 3), run_time_resize.resize),
+    "STFT": ((1, 3), run_time_axes.stft),
     "Scan": ((), loops.scan),
     "Slice": ((1, 2, 3, 4), run_time_places.slices),
     "Split": ((1,), given_shapes.split),

@@ -16,8 +16,11 @@ from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
 def reshape(b: PromisedBody) -> bool:
     """Reshape: its values are the promised extents, but for 0 and -1."""
     wanted, given = b.promised(), b.shape(b.input(0))
-    if wanted is None or given is None or math.prod(wanted) != math.prod(given) or 0 in wanted:
+    if wanted is None or given is None or math.prod(wanted) != math.prod(given):
         return False
+    if 0 in wanted:
+        b.end(0, b.const(np.zeros(wanted), b.dtype(b.input(0))))
+        return True
     shape = b.whole(b.input(1))
     extents = np.array(wanted, np.int64)
     fits = b.op("Or", b.op("Equal", shape, b.ints(extents)), b.op("Equal", shape, b.ints(-1)))

@@ -61,6 +61,8 @@ class PromisedBody(Body):
     ):
         super().__init__(node, opset, lambda name: pool.shape(name, types))
         self._types, self._pool, self._promises = types, pool, promises
+        # What is written here may be written out again, under the name of the same result.
+        self._prefix = f"{self._prefix}/promised"
 
     def promised(self, index: int = 0) -> tuple[int, ...] | None:
         """Shape of a result: as inferred, else as promised; None when nothing says."""

@@ -88,6 +88,35 @@ def dft(b: PromisedBody) -> bool:
     return True
 
 
+def stft(b: PromisedBody) -> bool:
+    """STFT whose step, or length of a frame, comes at run time: those that the promised shape implies."""
+    given, wanted = b.shape(b.input(0)), b.promised()
+    window = b.shape(b.input(2)) if b.input(2) else None
+    if given is None or wanted is None or None in given or (b.input(2) and window is None):
+        return False
+    whole, frames, bins = int(given[1] or 0), wanted[1], wanted[2]
+    onesided = bool(b.attributes.get("onesided", 1)) and (len(given) < 3 or given[2] == 1)
+    step, known = b.value(1), b.value(3) if b.input(3) else None
+    length = int(window[0] or 0) if window else _length(bins, onesided)
+    length = length if known is None else int(known.reshape(-1)[0])
+    steps = [n for n in range(1, whole + 1) if (whole - length) // n + 1 == frames]
+    if step is not None:
+        steps = [int(step.reshape(-1)[0])]
+    if len(steps) != 1:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (STFT) takes its step at run time, and {len(steps)} fit the declared "
+            "shape of its result.",
+            hint="Make frame_step a constant.",
+        )
+    tests = [b.same(b.input(1), steps[0])] if step is None else []
+    changed = {1: b.ints(steps[0])}
+    if b.input(3):
+        changed[3] = b.ints(length)
+        tests += [b.same(b.input(3), length)] if known is None else []
+    b.again({0: b.guard(b.input(0), *tests), **changed})
+    return True
+
+
 def _sizes_by_axis(b: PromisedBody, given: tuple[int, ...], wanted: tuple[int, ...]) -> dict[int, int]:
     """Length of the transform along each axis that gives the promised shape."""
     half = bool(b.attributes.get("onesided", 0))
