@@ -112,7 +112,7 @@ def evaluate(
 
 
 def _variables(op: Operator) -> list[str]:
-    """What a body calls its inputs: their roles, else their names."""
+    """Names of the inputs in a body: their roles, else their own names."""
     return [tensor.role or tensor.name for tensor in op.inputs]
 
 

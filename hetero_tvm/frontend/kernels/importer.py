@@ -121,9 +121,8 @@ def _refuse_unknown(description: Description) -> None:
             continue
         least, most = meaning.count
         if not least <= len(op.inputs) <= most:
-            problems.append(
-                f"{op.path}.input_desc: {op.kind} takes {least} to {most} inputs, not {len(op.inputs)}"
-            )
+            count = f"{least} to {most}" if most > least else least
+            problems.append(f"{op.path}.input_desc: {op.kind} takes {count} inputs, not {len(op.inputs)}")
         problems += [
             f"{op.path}.attr: {op.kind} needs {n}" for n in meaning.attributes if n not in op.attributes
         ]

@@ -44,7 +44,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What an operator of a description means.
+    """Meaning of an operator of a description.
 
     Parameters
     ----------

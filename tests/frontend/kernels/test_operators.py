@@ -11,10 +11,13 @@ from tests.frontend.kernels.helpers import single
 
 A, B, C = (3, 1, 5), (4, 1), (3, 4, 5)
 COMPARISONS = ("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual")
+FUNCTIONS = (
+    "Abs Ceil Cos Erf Exp Floor Log Neg Reciprocal ReLU Relu Round Rsqrt Sigmoid Sign Sin Sqrt Square Tanh"
+)
+ARITHMETIC = ("Add", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow")
 CASES = [
-    *(single(kind, [C], C) for kind in OPERATORS if OPERATORS[kind].count == (1, 1) and kind in "Abs Ceil Cos Erf Exp "
-      "Floor Log Neg Reciprocal ReLU Relu Round Sigmoid Sign Sin Sqrt Tanh Square Rsqrt".split()),
-    *(single(kind, [A, B], C) for kind in ("Add", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow")),
+    *(single(kind, [C], C) for kind in FUNCTIONS.split()),
+    *(single(kind, [A, B], C) for kind in ARITHMETIC),
     *(single(kind, [A, B], C, to="bool") for kind in COMPARISONS),
     *(single(kind, [A, B], C, "bool") for kind in ("LogicalAnd", "LogicalOr")),
     single("LogicalNot", [C], C, "bool"),
@@ -38,7 +41,7 @@ CASES = [
     single("StridedSlice", [C], (2, 2, 5), begin=[1, 0], end=[3, 4], strides=[1, 2]),
     single("Slice", [C], (1, 3, 5), begin=[2, 1, 0], size=[1, 3, -1]),
     single("Tile", [C], (3, 8, 15), multiples=[1, 2, 3]),
-]  # fmt: skip
+]
 
 
 def test_every_operator_is_tried():
@@ -47,7 +50,7 @@ def test_every_operator_is_tried():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["op"])
 def test_what_is_built_computes_what_is_meant(case):
-    """Tolerance: 4 units of float32 relative, for functions that the two libraries approximate differently."""
+    """Tolerance: 16 units of float32: the two libraries approximate functions differently."""
     description = parse_description(case)
     model = to_onnx(description)
     rng = np.random.default_rng()
@@ -60,4 +63,4 @@ def test_what_is_built_computes_what_is_meant(case):
     (actual,) = session.run(None, inputs)
     (expected,) = NumpyKernel(description, model).run(inputs)
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_allclose(actual, expected, rtol=5e-7 * 4, atol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-6)
