@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.codegen import thread_pool
+from hetero_tvm.compile.dynamic.graph import lift_model
+from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
 from hetero_tvm.compile.linking import failure, link, machine
@@ -82,8 +84,8 @@ class BuiltModel:
         Raises :class:`LibraryError` for an index outside of its tensor and the like.
         """
         device = self.optimized.target.running()[0][0]
-        inputs = checked_inputs(self.optimized.model.signature, inputs)
-        specs = self.optimized.model.signature.inputs
+        inputs = checked_inputs(self.optimized.signature, inputs)
+        specs = self.optimized.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         try:
             result = self._main(*arguments)
@@ -169,7 +171,7 @@ class BuiltModel:
         optimized = self.optimized
         return Manifest(
             name=optimized.model.name,
-            signature=optimized.model.signature,
+            signature=optimized.signature,
             target=TargetInfo.from_json(optimized.target.describe()),
             device=dict(self.facts),
             versions=current_versions(),
@@ -275,6 +277,10 @@ def _lowered(
 ) -> tuple[IRModule, MemoryPlan]:
     """Lowered module of one variant, with scheduled kernels, and its memory plan."""
     target = optimized.target
+    if optimized.lengths is not None:
+        module = target.finalize(lift_model(optimized, choices))
+        checks = [range_check(optimized.signature)]
+        return lower(module, optimized.sources, target.in_place, target.device_passes, checks)
     suffix = target.entry.removeprefix("main") if several else ""
     module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
     return lower(module, optimized.sources, target.in_place, target.device_passes)
