@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.codegen import thread_pool
+from hetero_tvm.compile.dynamic.check import differences, judged_model
 from hetero_tvm.compile.dynamic.graph import lift_model
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.fault import first_fault
@@ -111,7 +112,7 @@ class BuiltModel:
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
-        model = self.optimized.model
+        given, model = inputs, judged_model(self.optimized, inputs)
         if inputs is None:
             inputs = sample_inputs(model, seed)
         else:
@@ -122,7 +123,9 @@ class BuiltModel:
         self.accuracy = compare(
             self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
         )
-        if not self.accuracy.ok:
+        if self.optimized.lengths is not None:
+            self._check_lengths(seed, given is None)
+        elif not self.accuracy.ok:
             fault = first_fault(self.optimized, self.choices, inputs)
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
@@ -131,6 +134,19 @@ class BuiltModel:
                 "whether a record is at fault, and report the kernel named above",
             )
         return self.accuracy
+
+    def _check_lengths(self, seed: int, sampled: bool) -> None:
+        """Raise what is wrong at any of the sizes that are compared; with given inputs only at theirs."""
+        assert self.accuracy is not None
+        problems = [] if self.accuracy.ok else str(self.accuracy).splitlines()
+        if sampled:
+            problems += differences(self.optimized, self.run, seed)
+        if problems:
+            raise AccuracyError(
+                f"{self.optimized.model.name}: the compiled model's numbers are beyond the tolerance",
+                problems=problems,
+                hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
+            )
 
     def _link(self, path: Path, source: Path) -> None:
         """Write the library with its constants; ``source`` is the C++ source of the manifest."""

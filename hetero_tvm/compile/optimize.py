@@ -187,9 +187,7 @@ def optimize_model(
     others = tuple(_optimized(other, target, disabled, None) for other in model.open.others)
     signatures = [one.model.signature for one in (optimized, *others)]
     signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
-    return replace(
-        optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature)
-    )
+    return replace(optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature))
 
 
 def symbolic_signature(

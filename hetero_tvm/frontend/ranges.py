@@ -128,4 +128,8 @@ def _three(symbol: Symbol) -> tuple[int, int, int]:
 
 
 def _primes(numbers: Iterable[int]) -> Iterable[int]:
-    return (n for n in numbers if n > 1 and all(n % d for d in itertools.takewhile(lambda d: d * d <= n, range(2, n))))
+    return (
+        n
+        for n in numbers
+        if n > 1 and all(n % d for d in itertools.takewhile(lambda d: d * d <= n, range(2, n)))
+    )

@@ -52,7 +52,9 @@ class FunctionBuilder:
         """The finished PrimFunc (after the ``with`` block)."""
         return self._builder.get()
 
-    def argument(self, name: str, shape: Sequence[Index], dtype: str = FLOAT, scope: str = "global") -> Buffer:
+    def argument(
+        self, name: str, shape: Sequence[Index], dtype: str = FLOAT, scope: str = "global"
+    ) -> Buffer:
         """Declare the next parameter, a compact row-major buffer."""
         return T.arg(name, T.buffer(tuple(shape), dtype, scope=scope))
 

@@ -12,7 +12,7 @@ from hetero_tvm.compile.dynamic.kernels import run_time_kernel
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
-from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, Var, relax, tirx, tvm
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, Var, relax, te, tirx, tvm
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
@@ -51,7 +51,7 @@ class _Lifting:
         self._kernels: dict[Any, _Kernel] = {}
         self._vars: list[dict[Var, int]] = [{} for _ in self._modules]
         self._made: list[Expr] = []
-        self._names: set[str] = set()
+        self._copies: dict[Any, tuple[Any, Expr]] = {}
 
     def run(self) -> IRModule:
         mains = [module["main"] for module in self._modules]
@@ -109,7 +109,7 @@ class _Lifting:
             raise Unfit("other operands at other sizes")
         operands = list(zip(*fields, strict=True))
         args = [self._expr(each) for each in operands]
-        bounded = frozenset(n for n, each in enumerate(operands) if self._differ(each))
+        bounded = frozenset(n for n, each in enumerate(operands) if self._bounded(each, args[n]))
         kernel = self._kernel([value.args[0] for value in values], bounded)
         for index, pack in kernel.packers.items():
             array = array_of(args[index])
@@ -165,22 +165,55 @@ class _Lifting:
         return first
 
     def _constant(self, several: Sequence[Any]) -> Any:
-        """The constant of the largest sizes, of which a kernel for others reads the front."""
+        """The constant of the largest sizes, where a kernel for others can read as much as it needs from the
+        front; else what is needed of it, copied at each call."""
         first, *others = (array_of(value) for value in several)
         for other in others:
             if other.ndim != first.ndim or other.dtype != first.dtype:
                 raise Unfit("a constant has another form at other sizes")
-            differing = [axis for axis in range(first.ndim) if first.shape[axis] != other.shape[axis]]
             front = first[tuple(slice(0, extent) for extent in other.shape)]
             if front.shape != other.shape or front.tobytes() != other.tobytes():
                 raise Unfit("a constant has other values at other sizes")
-            if differing and any(extent != 1 for extent in first.shape[: differing[0]]):
-                raise Unfit("a constant depends on the sizes along an inner axis")
-        return several[0]
+        differing = [axis for axis in range(first.ndim) if len({a.shape[axis] for a in (first, *others)}) > 1]
+        if (
+            not differing
+            or all(extent == 1 for extent in first.shape[: differing[0]])
+            and len(differing) == 1
+        ):
+            return several[0]
+        key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
+        if key not in self._copies:
+            out = self._type([value.ty for value in several])
+            self._copies[key] = several[0].value, self._copy(first, differing, out)
+        return self._copies[key][1]
 
-    def _differ(self, several: Sequence[Any]) -> bool:
+    def _copy(self, array: np.ndarray, differing: Sequence[int], out: Any) -> Expr:
+        """The front of ``array``, of which an axis with equal slices is stored once."""
+        for axis in differing:
+            one = np.take(array, [0], axis)
+            if np.array_equal(np.broadcast_to(one, array.shape), array):
+                array = one
+        shape = [tirx.Var(e.name, "int64") if isinstance(e, tirx.Var) else e for e in out.shape.values]
+        symbols = {e.name: e for e in shape if isinstance(e, tirx.Var)}
+        if any(not isinstance(e, tirx.IntImm | tirx.Var) for e in shape):
+            raise Unfit("a constant has an extent that is an expression of the sizes")
+        source = te.placeholder(array.shape, str(array.dtype), name="source")
+        shape = [symbols.get(e.name, e) if isinstance(e, tirx.Var) else e for e in shape]
+
+        def element(*index: Expr) -> Expr:
+            at = [0 if source.shape[n] == 1 else i for n, i in enumerate(index)]
+            return source(*at)
+
+        function = te.create_prim_func([source, te.compute(shape, element, name="front")])
+        function = function.without_attr("global_symbol")
+        kernel = self._optimized.target.schedule_run_time(function, int(np.prod(array.shape)))
+        variable = self._builder.add_func(self._optimized.target.stamp(kernel), "front")
+        array = np.ascontiguousarray(array)
+        return self._builder.emit(relax.call_tir(variable, [constant(array, str(array.dtype))], out_ty=out))
+
+    def _bounded(self, several: Sequence[Any], made: Any) -> bool:
         """Whether it is a constant of which the sizes tell how much is read."""
-        return is_constant(several[0]) and len({tuple(map(int, v.ty.shape)) for v in several}) > 1
+        return is_constant(made) and len({tuple(map(int, v.ty.shape)) for v in several}) > 1
 
     def _extents(self, several: Sequence[Any]) -> list[Expr]:
         found = []
@@ -195,7 +228,9 @@ class _Lifting:
     def _type(self, several: Sequence[Any]) -> Any:
         first = several[0]
         if isinstance(first, relax.TupleType):
-            return relax.TupleType([self._type(each) for each in zip(*(t.fields for t in several), strict=True)])
+            return relax.TupleType(
+                [self._type(each) for each in zip(*(t.fields for t in several), strict=True)]
+            )
         if isinstance(first, relax.TensorType):
             if len({(str(t.dtype), t.ndim) for t in several}) > 1:
                 raise Unfit("another type at other sizes")
@@ -210,4 +245,3 @@ class _Lifting:
             f"{self._optimized.model.name} cannot be one library for {ranges}: at {where}, {why}",
             hint="give fixed sizes, or a range for fewer dimensions",
         )
-

@@ -61,9 +61,7 @@ def run_time_kernel(
     return target.schedule_run_time(lift_function(functions, sizes, shapes), work), {}
 
 
-def _lifted_emission(
-    witnesses: Witnesses, space: DesignSpace, point: Point, target: Target
-) -> PrimFunc:
+def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
     """What the space emits at sizes where nothing is a special case, lifted and confirmed at small ones."""
     names = list(witnesses.sizes[0])
     tops = {name: max(size, _LEAST) for name, size in witnesses.sizes[0].items()}
@@ -90,4 +88,6 @@ def _lifted_emission(
 
 
 def _prime_from(least: int) -> int:
-    return next(n for n in range(max(2, least), 4 * least + 4) if all(n % d for d in range(2, math.isqrt(n) + 1)))
+    return next(
+        n for n in range(max(2, least), 4 * least + 4) if all(n % d for d in range(2, math.isqrt(n) + 1))
+    )

@@ -3,8 +3,8 @@
 The algorithm is that of ``attention/kernel.py``: packed keys and values of a head, scores of a tile of
 queries, softmax, values.  What the lengths decide there when the kernel is emitted is decided here at the call:
 
-- The last panel of keys is as wide as the others: columns behind the last key get a score of -inf, so the
-  softmax always goes through whole vectors.
+- Scores are computed for whole panels.  Row by row the mask is added, and what the row does not see (keys
+  behind the last, or after the query of a causal mask) becomes -inf, so the softmax goes through whole vectors.
 - Queries that fill no tile get a nest of their own, of every height below the tile's.
 - The sum over keys is unrolled, and what is left of it is a loop.
 
@@ -25,7 +25,7 @@ from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
 from hetero_tvm.schedules.cpu.products import pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
-from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed, shape_variables
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, shape_variables
 from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
 from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses
 
@@ -94,7 +94,7 @@ class RunTimeAttentionKernel(AttentionKernel):
         with k.serial(count) as t:
             self._query_tile((first + t) * rows, rows)
         with k.when(tirx.EQ(piece, int32(pieces - 1)) if pieces > 1 else True):
-            last_rows(k, rest, rows, lambda height: self._query_tile(full * rows, height))
+            last_rows_in_steps(k, full * rows, rest, rows, self._query_tile)
 
     def _pack_keys(self, base: Expr) -> None:
         """Keys transposed to [panel][d][column]; columns behind the last key are zero."""
@@ -137,13 +137,13 @@ class RunTimeAttentionKernel(AttentionKernel):
             self._score_panel(first_row, height, skipped + panel)
         start = k.let(skipped * columns)
         with k.serial(height) as r:
-            self._softmax_row(r, start, panels - skipped)
+            self._softmax_row(first_row + r, r, start, panels - skipped)
         depth = tirx.min(panels * columns, self.kv_len) - start
         with k.serial(self.value_panels) as panel:
             self._value_panel(first_row, height, panel, start, depth)
 
     def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
-        """Emit the scores of ``height`` queries and one panel of keys: scaled, capped, masked."""
+        """Emit the scores of ``height`` queries and one whole panel of keys: scaled and capped."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
         acc = k.scratch((height, columns))
         register_tile.accumulate(
@@ -156,37 +156,12 @@ class RunTimeAttentionKernel(AttentionKernel):
             a_at=lambda r, d: k.load(self.query, [self.query_base + (first_row + r) * self.query_at.row + d]),
             b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
         )
-        inside = k.let(self.kv_len - panel * columns)  # keys of this panel, if it is the last
 
-        def put(masked: bool) -> Callable[[Expr, Index, int, Expr], None]:
-            def put(r: Expr, column: Index, width: int, value: Expr) -> None:
-                at = panel * columns + column
-                value = self._scaled(value, width)
-                if self.mask is not None and masked:
-                    value = value + self._mask_at(first_row + r, at, width)
-                if op.causal:
-                    newest = first_row + r + self.past
-                    visible = k.ramp(at, width) <= k.splat(newest, width)
-                    if op.window:
-                        visible = visible & (k.ramp(at, width) > k.splat(newest - op.window, width))
-                    value = tirx.Select(visible, value, k.splat(-math.inf, width))
-                k.store(self.scores, value, [r, k.ramp(at, width)])
+        def put(r: Expr, column: Index, width: int, value: Expr) -> None:
+            at = panel * columns + column
+            k.store(self.scores, self._scaled(value, width), [r, k.ramp(at, width)])
 
-            return put
-
-        def whole() -> None:
-            register_tile.store(k, acc, height, columns, lanes, put(True))
-
-        def last() -> None:
-            one_for_all = self.mask is not None and self.witnesses.largest.mask[3] == 1
-            register_tile.store(k, acc, height, columns, lanes, put(one_for_all))
-            with k.serial(height) as r:
-                if self.mask is not None and not one_for_all:
-                    self._add_mask(first_row, r, panel, inside)
-                with k.serial(columns - inside) as j:
-                    k.store(self.scores, constant(-math.inf), [r, panel * columns + inside + j])
-
-        k.branch(inside >= columns, whole, last)
+        register_tile.store(k, acc, height, columns, lanes, put)
 
     def _mask_strides(self) -> list[Index]:
         """Distances in the mask of consecutive batches, heads and queries; 0 where it has one for all."""
@@ -209,25 +184,32 @@ class RunTimeAttentionKernel(AttentionKernel):
             return k.splat(k.load(self.mask, [at]), width)
         return k.load(self.mask, [k.ramp(at + column, width)])
 
-    def _add_mask(self, first_row: Expr, r: Expr, panel: Expr, count: Expr) -> None:
-        """Add ``count`` values of the mask to the scores of a row's last panel."""
-        k, lanes, columns = self.k, self.lanes, self.key_columns
+    def _add_mask(self, query_row: Expr, r: Expr, start: Index, end: Expr) -> None:
+        """Add the mask to a row of scores, from key ``start`` to ``end``."""
+        k, lanes = self.k, self.lanes
 
         def piece(at: Expr, width: int) -> None:
             where = [r, k.ramp(at, width)]
-            k.store(
-                self.scores, k.load(self.scores, where) + self._mask_at(first_row + r, at, width), where
-            )
+            k.store(self.scores, k.load(self.scores, where) + self._mask_at(query_row, at, width), where)
 
-        full = k.let(tirx.truncdiv(count, int32(lanes)))
+        full = k.let(tirx.truncdiv(end - start, int32(lanes)))
         with k.serial(full) as v:
-            piece(panel * columns + v * lanes, lanes)
-        with k.serial(count - full * lanes) as j:
-            piece(panel * columns + full * lanes + j, 1)
+            piece(start + v * lanes, lanes)
+        with k.serial(end - start - full * lanes) as j:
+            piece(start + full * lanes + j, 1)
 
-    def _softmax_row(self, r: Expr, start: Index, panels: Index) -> None:
+    def _softmax_row(self, query_row: Expr, r: Expr, start: Index, panels: Index) -> None:
         """exp(score - max) in place over ``panels`` of keys from ``start``; ``factors[r]`` = 1 / sum."""
         k, lanes, scores = self.k, self.lanes, self.scores
+        behind = k.let(start + panels * self.key_columns)
+        end = k.let(query_row + (self.past + 1) if self.op.causal else self.kv_len)
+        if self.mask is not None:
+            self._add_mask(query_row, r, start, end)
+        with k.serial(behind - end) as j:
+            k.store(scores, constant(-math.inf), [r, end + j])
+        if self.op.window:
+            with k.serial(tirx.max(end - self.op.window - start, int32(0))) as j:
+                k.store(scores, constant(-math.inf), [r, start + j])
 
         def each(body: Callable[[Expr, int], None]) -> None:
             with k.serial(panels) as panel:

@@ -69,7 +69,9 @@ def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
     iterators = sch.get(block).iter_vars
     if not loops or len(iterators) != len(loops):
         return
-    spatial = [loop for loop, i in zip(loops, iterators, strict=True) if int(i.iter_type) == tirx.IterVar.DataPar]
+    spatial = [
+        loop for loop, i in zip(loops, iterators, strict=True) if int(i.iter_type) == tirx.IterVar.DataPar
+    ]
     if loops[: len(spatial)] != spatial:
         return
     outer = spatial
