@@ -2,9 +2,9 @@
 
     python -m benchmarks.lengths MODEL.onnx --shape input_ids=1x8..256 [--calls 200] [--at 8,17,64,128,256]
 
-Prints one line per length (milliseconds of a call: static, dynamic, ONNX Runtime; ratios), and the geometric
-means.  ``--calls N`` draws N lengths from the range, and compares the dynamic library with ONNX Runtime at all
-of them; static libraries are built for the lengths of ``--at``.  All runtimes take turns in one process, with
+Prints one line per length (milliseconds of a call: static, dynamic, ONNX Runtime; ratios), and geometric
+means.  ``--calls N`` draws N lengths from the range, and compares the dynamic library with ONNX Runtime at
+all of them; static libraries are built for the lengths of ``--at``.  All take turns in one process, with
 as many threads as there are cores.
 """
 

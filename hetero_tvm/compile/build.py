@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.codegen import thread_pool
-from hetero_tvm.compile.dynamic.check import differences, judged_model
-from hetero_tvm.compile.dynamic.graph import lift_model
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
+from hetero_tvm.compile.length_check import differences, judged_model
+from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import failure, link, machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment

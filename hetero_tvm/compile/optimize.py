@@ -85,7 +85,7 @@ class OptimizedModel:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What an optimized model is at other sizes (see :mod:`hetero_tvm.schedules.symbolic`).
+    """An optimized model at other sizes (see :mod:`hetero_tvm.schedules.symbolic`).
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ One size says nothing about others; several, chosen well, say it all (:mod:`hete
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -14,7 +14,7 @@ from hetero_tvm.errors import ModelError, ShapeError
 from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol
 
 Dimensions = Sequence["int | str | None"]
-"""Of an input in the model file: sizes, names of open ones, None for open ones without a name."""
+"""Dimensions of an input in the model file: sizes, names of open ones, None for open ones without a name."""
 Given = Mapping[str, Sequence["int | Span"]]
 Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
 
@@ -99,7 +99,7 @@ def _symbols(
         raise ShapeError(
             "The given ranges do not fit the model.",
             problems=problems,
-            hint="Export the model with dynamic dimensions (dynamic_shapes, dynamic_axes) where lengths vary.",
+            hint="Export the model with dynamic_shapes or dynamic_axes where lengths vary.",
         )
     return names, tuple(symbols)
 
@@ -121,15 +121,12 @@ def _three(symbol: Symbol) -> tuple[int, int, int]:
     inside = [n for n in range(max(2, symbol.low), top) if top % n]
     if len(inside) < 2:
         inside = [n for n in range(2, top)]
-    inside = list(_primes(inside)) if len(list(_primes(inside))) > 1 else inside
+    primes = _primes(inside)
+    inside = primes if len(primes) > 1 else inside
     second = min(inside, key=lambda n: abs(n - 0.83 * top))
     third = min((n for n in inside if n != second), key=lambda n: abs(n - 0.64 * top))
     return top, second, third
 
 
-def _primes(numbers: Iterable[int]) -> Iterable[int]:
-    return (
-        n
-        for n in numbers
-        if n > 1 and all(n % d for d in itertools.takewhile(lambda d: d * d <= n, range(2, n)))
-    )
+def _primes(numbers: Iterable[int]) -> list[int]:
+    return [n for n in numbers if n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))]

@@ -97,7 +97,7 @@ def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
 
 
 def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_Terms]:
-    """What a number may be of one symbol, of which two values are known."""
+    """Polynomials that a number may be of one symbol, of which two values are known."""
     if first == other:
         return [{(): Fraction(first)}]
     slope = Fraction(first - other, size - changed)
@@ -138,7 +138,7 @@ def _sum(forms: Sequence[_Terms], first: int) -> _Terms:
 
 
 def lifted(values: Sequence[Any], sizes: Sequence[Sizes], make: Callable[[Extent], Any]) -> Any:
-    """What ``values`` have in common, with ``make(extent)`` for numbers that differ; tuples item by item
+    """The common value of ``values``, with ``make(extent)`` for numbers that differ; tuples item by item
     and dataclasses field by field.
 
     Raises

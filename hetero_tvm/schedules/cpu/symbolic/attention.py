@@ -1,10 +1,10 @@
 """Attention whose lengths are known at run time.
 
 The algorithm is that of ``attention/kernel.py``: packed keys and values of a head, scores of a tile of
-queries, softmax, values.  What the lengths decide there when the kernel is emitted is decided here at the call:
+queries, softmax, values.  What the lengths decide there when the kernel is emitted, they decide at the call:
 
 - Scores are computed for whole panels.  Row by row the mask is added, and what the row does not see (keys
-  behind the last, or after the query of a causal mask) becomes -inf, so the softmax goes through whole vectors.
+  behind the last, or after the query of a causal mask) becomes -inf: the softmax goes through whole vectors.
 - Queries that fill no tile get a nest of their own, of every height below the tile's.
 - The sum over keys is unrolled, and what is left of it is a loop.
 

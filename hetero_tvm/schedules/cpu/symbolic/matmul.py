@@ -16,7 +16,6 @@ from __future__ import annotations
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.matmul import RESIDUAL
-from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
 from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile

@@ -1,4 +1,4 @@
-"""What the numbers of a model with open lengths are compared with."""
+"""Comparison of a model with open lengths: sizes, inputs for them, and what gives the right numbers."""
 
 from __future__ import annotations
 
