@@ -295,8 +295,8 @@ def _lowered(
     target = optimized.target
     if optimized.lengths is not None:
         module = target.finalize(lift_model(optimized, choices))
-        checks = [range_check(optimized.signature)]
-        return lower(module, optimized.sources, target.in_place, target.device_passes, checks)
+        passes = [range_check(optimized.signature), *target.device_passes]
+        return lower(module, optimized.sources, target.in_place, passes)
     suffix = target.entry.removeprefix("main") if several else ""
     module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
     return lower(module, optimized.sources, target.in_place, target.device_passes)

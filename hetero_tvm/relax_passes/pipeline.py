@@ -133,13 +133,11 @@ def lower(
     sources: Sources | None = None,
     in_place: bool = True,
     device_passes: Sequence[tvm.transform.Pass] = (),
-    first_passes: Sequence[tvm.transform.Pass] = (),
 ) -> tuple[IRModule, MemoryPlan]:
     """Lower scheduled kernels to what the virtual machine runs: explicit allocation, planned memory.
 
     ``in_place`` lets kernels overwrite an input where that is safe for threads of a CPU;
-    ``device_passes`` come after memory planning, while allocations are still explicit; ``first_passes``
-    before it, when they have become so.
+    ``device_passes`` come after memory planning, while allocations are still explicit.
 
     Returns the module and the plan of its memory, in which ``sources`` name the tensors' nodes.
     """
@@ -148,7 +146,6 @@ def lower(
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),  # call_tir -> allocation and a call that writes to it
-            *first_passes,
         ]
     )(module)
     planned, memory = plan_memory(explicit, sources, share=in_place)  # one arena, in place where safe

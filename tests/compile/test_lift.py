@@ -55,7 +55,6 @@ def test_sizes_outside_and_symbols_that_differ_are_refused_by_name(net):
 
 def test_a_model_that_is_another_one_at_other_sizes_is_refused_with_its_node():
     text = """
-    <ir_version: 8, opset_import: ["" : 17]>
     g (float[n, 4] x) => (float[m] y)
     {
         shape = Shape(x)

@@ -10,7 +10,6 @@ from hetero_tvm.frontend.signature import Symbol
 from tests.frontend.onnx.helpers import text_model
 
 MODEL = """
-<ir_version: 8, opset_import: ["" : 17]>
 sums (float[batch, width] x, float[batch, width] y, float[rows, 3] z) => (float[batch, width] total)
 {
     total = Add(x, y)

@@ -62,7 +62,7 @@ def run_time_kernel(
 
 
 def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
-    """Kernel that the space emits at sizes where nothing is a special case, lifted and confirmed at small ones."""
+    """Kernel of the space at sizes where nothing is a special case, lifted and confirmed at small ones."""
     names = list(witnesses.sizes[0])
     tops = {name: max(size, _LEAST) for name, size in witnesses.sizes[0].items()}
     three = {name: [_prime_from(math.ceil(share * top)) for share in _SHARES] for name, top in tops.items()}

@@ -14,7 +14,7 @@ NAME = "check_sizes"
 def range_check(signature: Signature) -> tvm.transform.Pass:
     """Pass that makes ``main`` begin with a check of its inputs' sizes.
 
-    The pass takes a module with explicit allocations.  The check fails with the input's name, its dimension
+    The pass takes a module whose memory is planned.  The check fails with the input's name, its dimension
     and the range; that equal names have equal sizes is what the virtual machine looks at itself.
     """
 

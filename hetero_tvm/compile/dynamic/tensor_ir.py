@@ -63,7 +63,8 @@ def _numbers(function: PrimFunc) -> list[tuple[int, str]]:
 
 
 def _mapped(function: PrimFunc, change: Any) -> PrimFunc:
-    return tvm_ffi.structural_map(function, (tirx.IntImm, change), order="pre")
+    # After its children, of which a number has none: what replaces it is not looked at again.
+    return tvm_ffi.structural_map(function, (tirx.IntImm, change), order="post")
 
 
 def _with_shapes(
