@@ -112,12 +112,22 @@ def _compiled(
 ) -> Compiled:
     """A graph that AOTAutograd has made, compiled as a whole, or what can be of it."""
     with unset_fake_temporarily(), torch._guards.tracing(None):
+        _reshape(gm)
         arguments = [torch.empty(v.shape, dtype=v.dtype, device="meta") if _is_tensor(v) else v for v in inputs]
         try:
             findings = examine(gm, arguments)
             return compile_graph(gm, arguments, bound, findings, options)
         except HeteroTVMError as error:
             return compile_parts(gm, arguments, bound, error, options)
+
+
+def _reshape(gm: torch.fx.GraphModule) -> None:
+    """Let views not depend on strides: libraries take and give dense tensors."""
+    views = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+    for node in gm.graph.nodes:
+        if node.target in views:
+            node.target = torch.ops.aten.reshape.default
+    gm.recompile()
 
 
 def _is_tensor(value: Any) -> bool:

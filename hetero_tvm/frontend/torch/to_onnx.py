@@ -13,7 +13,9 @@ import onnx
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.frontend.torch.attention import guard_attention
+from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.translatable import OPSET
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram, ExportGraphSignature
     from torch.fx import Node
 
-#: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
-_OPSET = 20
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -42,10 +42,10 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
     with quiet(), torch.no_grad():
         try:
             translated = torch.onnx.export(
-                program,
+                decomposed(program),
                 dynamo=True,
                 verbose=False,
-                opset_version=_OPSET,
+                opset_version=OPSET,
                 input_names=_input_names(torch, program),
                 output_names=_output_names(torch, program),
             )
@@ -162,7 +162,7 @@ def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     decomposition = require("torch.onnx._internal.exporter._decomp")
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
-        registry = registration.ONNXRegistry.from_torchlib(opset_version=_OPSET)
+        registry = registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
         table = decomposition.create_onnx_friendly_decomposition_table(
             set(decomposition.get_onnx_implemented_overloads(registry))
         )
