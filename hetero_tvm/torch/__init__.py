@@ -6,9 +6,9 @@ the backend by itself (entry point ``torch_dynamo_backends``).
 
 from __future__ import annotations
 
-from hetero_tvm.torch.backend import hetero_tvm as _backend
 from hetero_tvm.torch.backend import register
+from hetero_tvm.torch.module import CompiledModule, compile
 
-__all__ = []
+__all__ = ["CompiledModule", "compile"]
 
-register(_backend)
+register()

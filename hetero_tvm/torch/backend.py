@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,10 @@ def hetero_tvm(
     return compiled.__call__
 
 
-def register(backend: Callable[..., Any]) -> None:
-    """Tell Dynamo the backend's name, where the package is not installed with its entry points."""
-    if NAME not in torch._dynamo.list_backends(exclude_tags=()):
-        torch._dynamo.register_backend(backend, name=NAME)
+def register() -> None:
+    """Tell Dynamo the backend's name, where the package is not installed with its entry point."""
+    installed = importlib.metadata.entry_points(group="torch_dynamo_backends")
+    if NAME not in installed.names:
+        from torch._dynamo import register_backend  # slow to import
+
+        register_backend(hetero_tvm, name=NAME)

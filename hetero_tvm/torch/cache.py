@@ -91,7 +91,9 @@ class GraphCache:
     def _locked(self, key: str) -> Iterator[None]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / f".lock-{key[:_STRIPES]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(
+                self.folder / f".lock-{key[:_STRIPES]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise self._unwritable(error) from error
         try:
@@ -104,7 +106,7 @@ class GraphCache:
     def _unwritable(self, error: OSError) -> BuildError:
         return BuildError(
             f"cannot write to the folder of compiled graphs {self.folder}: {error.strerror}",
-            hint="name another: options={'cache': '/path/to/folder'}, or export HETERO_TVM_CACHE=/path/to/folder",
+            hint="name another: options={'cache': '/path/to/folder'}, or export HETERO_TVM_CACHE=...",
         )
 
     def _trim(self, newest: str) -> None:

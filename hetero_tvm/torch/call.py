@@ -25,7 +25,9 @@ class TensorCall:
     memory of their own: never that of an argument, of the library, or of another result.
     """
 
-    def __init__(self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]):
+    def __init__(
+        self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]
+    ):
         self.library = library
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)

@@ -1,4 +1,4 @@
-"""From a graph with fixed shapes to a function of tensors: export, cache, and the verbs of the API."""
+"""Graphs of fixed shapes made functions of tensors: export, cache, and the verbs of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph does with its arguments, found by running it on tensors without data."""
+"""Effects of a graph on its arguments, found by running it on tensors without data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from hetero_tvm.errors import ModelError
 
 Source = tuple[Literal["argument", "value", "result"], Any]
-"""Where an output comes from: the number of an argument, a Python value, the number of a computed tensor."""
+"""Origin of an output: the number of an argument, a Python value, the number of a computed tensor."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,14 @@ class Findings:
         return not self.changed and not self.shares_memory
 
 
+def first_line(error: BaseException) -> str:
+    """Kind of an error of PyTorch's tracing, and the beginning of what it says."""
+    line = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {line[:300]}"
+
+
 def output_arguments(graph: torch.fx.Graph) -> list[Any]:
-    """What a graph returns, flat: nodes and Python values."""
+    """Outputs of a graph, flat: nodes and Python values."""
     node = next(iter(graph.find_nodes(op="output")))
     return list(torch.utils._pytree.tree_leaves(node.args[0], is_leaf=lambda value: value is None))
 
@@ -63,8 +69,7 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
         with mode, torch.no_grad():
             returned = torch.fx.Interpreter(gm).run(*fakes, enable_io_processing=False)
     except Exception as error:
-        line = next((text.strip() for text in str(error).splitlines() if text.strip()), type(error).__name__)
-        raise ModelError(f"Sizes in the graph depend on values. {type(error).__name__}: {line[:300]}") from error
+        raise ModelError(f"Sizes in the graph depend on values. {first_line(error)}") from error
     leaves = list(torch.utils._pytree.tree_leaves(returned, is_leaf=lambda value: value is None))
     changed = tuple(
         i for i, value in enumerate(fakes) if isinstance(value, torch.Tensor) and value._version != before[i]

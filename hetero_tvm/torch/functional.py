@@ -47,7 +47,9 @@ def functionalized(
         nodes = traced.graph.find_nodes(op="placeholder")
         # The module's tensors come first, unless two arguments of the graph share memory.
         bound = (
-            {i: frozen[index].detach() for i, index in enumerate(numbers)} if len(nodes) == len(inputs) else {}
+            {i: frozen[index].detach() for i, index in enumerate(numbers)}
+            if len(nodes) == len(inputs)
+            else {}
         )
         return _boxed(_compiled(traced, inputs, bound, options))
 
@@ -113,7 +115,7 @@ def _compiled(
     """A graph that AOTAutograd has made, compiled as a whole, or what can be of it."""
     with unset_fake_temporarily(), torch._guards.tracing(None):
         _reshape(gm)
-        arguments = [torch.empty(v.shape, dtype=v.dtype, device="meta") if _is_tensor(v) else v for v in inputs]
+        arguments = [_like(value) for value in inputs]
         try:
             findings = examine(gm, arguments)
             return compile_graph(gm, arguments, bound, findings, options)
@@ -130,12 +132,15 @@ def _reshape(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def _like(value: Any) -> Any:
+    """A tensor of the same sizes and type, without data."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return value
 
 
 def _boxed(call: Compiled) -> Callable[[list[Any]], Sequence[Any]]:
-    """What AOTAutograd calls: takes a list and empties it, so that nothing lives longer than it must."""
+    """A function for AOTAutograd: takes a list and empties it, so that nothing lives longer than it must."""
 
     def run(arguments: list[Any]) -> Sequence[Any]:
         given = list(arguments)

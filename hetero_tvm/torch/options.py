@@ -25,7 +25,7 @@ def _cache_bytes() -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """How graphs are compiled.
+    """Choices that a user may make for the backend.
 
     Parameters
     ----------
@@ -79,7 +79,9 @@ class Options:
                 problems.append(f"{name}={value!r}: it is a whole number of at least 1")
         target = given.get("target", "cpu")
         if not isinstance(target, str) or target.partition(":")[0] != "cpu":
-            problems.append(f"target={target!r}: tensors of a graph lie on the CPU; it is 'cpu' or 'cpu:NAME'")
+            problems.append(
+                f"target={target!r}: tensors of a graph lie on the CPU; it is 'cpu' or 'cpu:NAME'"
+            )
         if given.get("on_event") is not None and not callable(given["on_event"]):
             problems.append("on_event: it is a function of a dictionary")
         if problems:

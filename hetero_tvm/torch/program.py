@@ -18,6 +18,7 @@ from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.torch.load import quiet
 from hetero_tvm.records.store import shipped_logs, user_logs
 from hetero_tvm.targets.registry import parse_target
+from hetero_tvm.torch.examine import first_line
 from hetero_tvm.torch.options import Options
 from hetero_tvm.version import VERSION
 
@@ -54,9 +55,7 @@ class _Bound(torch.nn.Module):
         return self.gm(*arguments)
 
 
-def exported(
-    gm: torch.fx.GraphModule, arguments: Sequence[Any], bound: Mapping[int, Any]
-) -> ExportedProgram:
+def exported(gm: torch.fx.GraphModule, arguments: Sequence[Any], bound: Mapping[int, Any]) -> ExportedProgram:
     """Export a graph with fixed shapes.
 
     Parameters
@@ -78,8 +77,7 @@ def exported(
         with torch.inference_mode(False), torch.no_grad(), quiet():
             return torch.export.export(_Bound(gm, bound), free, strict=False)
     except Exception as error:  # tracing raises whatever the graph causes
-        line = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
-        raise ModelError(f"PyTorch cannot export the graph. {type(error).__name__}: {line[:300]}") from error
+        raise ModelError(f"PyTorch cannot export the graph. {first_line(error)}") from error
 
 
 def key_of(program: ExportedProgram, options: Options) -> str:

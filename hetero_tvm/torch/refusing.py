@@ -25,7 +25,9 @@ def refused(
     ------
     HeteroTVMError : ``error``, with ``refused="raise"``.
     """
-    say(f"PyTorch runs a graph of {len(gm.graph.nodes)} nodes that hetero_tvm cannot compile.", error, options)
+    say(
+        f"PyTorch runs a graph of {len(gm.graph.nodes)} nodes that hetero_tvm cannot compile.", error, options
+    )
     return lambda arguments: gm(*arguments)
 
 

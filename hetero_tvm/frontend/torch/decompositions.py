@@ -1,4 +1,4 @@
-"""PyTorch operators in terms of others, where its exporter has no translation or one that loses the meaning."""
+"""PyTorch operators in terms of others, where its exporter has no translation or a wrong one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hetero_tvm.frontend.torch import attention_decomposed, convolution, indexing, pooling, signals
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.operators import attention, bags, convolution, indexing, pooling, signals
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -18,7 +18,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions of tensors that compute the same, by operator."""
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
-    for part in (attention_decomposed, convolution, indexing, pooling, signals):
+    for part in (attention, bags, convolution, indexing, pooling, signals):
         table |= part.decompositions(torch)
     return table
 

@@ -1,4 +1,4 @@
-"""PyTorch operators that can be translated: by the exporter's registry, by a decomposition, or by ours."""
+"""PyTorch operators that can be translated: by its exporter's registry, by a decomposition, or by ours."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ from hetero_tvm.frontend.torch.load import quiet, require
 OPSET = 20
 
 
+@functools.lru_cache(maxsize=1)
+def registry() -> Any:
+    """The exporter's registry of translations, which takes longer to make than most programs to translate.
+
+    Raises
+    ------
+    UsageError : onnxscript is not installed.
+    """
+    require("onnxscript")
+    with quiet():
+        registration = require("torch.onnx._internal.exporter._registration")
+        return registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+
+
 def is_translatable(operator: Any) -> bool:
     """Whether an ATen operator has a translation, directly or after decomposition.
 
@@ -21,12 +35,15 @@ def is_translatable(operator: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _known() -> frozenset[Any]:
-    torch = require("torch")
-    registration = require("torch.onnx._internal.exporter._registration")
+def decomposition_table() -> dict[Any, Any]:
+    """PyTorch's decompositions of operators that its exporter has no translation of."""
     decomposition = require("torch.onnx._internal.exporter._decomp")
     with quiet():
-        registry = registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
-        direct = set(decomposition.get_onnx_implemented_overloads(registry))
-        table = decomposition.create_onnx_friendly_decomposition_table(direct)
-    return frozenset(direct | set(table) | {torch.ops.aten.lift_fresh_copy.default})
+        direct = set(decomposition.get_onnx_implemented_overloads(registry()))
+        return decomposition.create_onnx_friendly_decomposition_table(direct)
+
+
+@functools.lru_cache(maxsize=1)
+def _known() -> frozenset[Any]:
+    decomposition = require("torch.onnx._internal.exporter._decomp")
+    return frozenset({*decomposition.get_onnx_implemented_overloads(registry()), *decomposition_table()})

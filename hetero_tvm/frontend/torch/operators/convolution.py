@@ -18,18 +18,32 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return list(values) * rank if len(values) == 1 else list(values)
 
     def of_input(
-        grad: Tensor, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int
+        grad: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
     ) -> Tensor:
         """Gradient of a plain convolution's input, [N, C, ...]."""
         kernel = weight.shape[2:]
         missing = [
             size - ((out - 1) * s - 2 * p + d * (k - 1) + 1)
-            for size, out, s, p, d, k in zip(x.shape[2:], grad.shape[2:], stride, padding, dilation, kernel, strict=True)
+            for size, out, s, p, d, k in zip(
+                x.shape[2:], grad.shape[2:], stride, padding, dilation, kernel, strict=True
+            )
         ]
         return aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
 
     def of_weight(
-        grad: Tensor, x: Tensor, kernel: Sequence[int], stride: list[int], padding: list[int], dilation: list[int], groups: int
+        grad: Tensor,
+        x: Tensor,
+        kernel: Sequence[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
     ) -> Tensor:
         """Gradient of a plain convolution's weight, [O, C / groups, ...]: the images are channels."""
         rank, batch = len(kernel), x.shape[0]

@@ -27,7 +27,11 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
 
     def alike(q: Tensor, other: Tensor) -> Tensor:
         """Heads that several query heads share, repeated."""
-        return other.repeat_interleave(q.shape[1] // other.shape[1], 1) if other.shape[1] != q.shape[1] else other
+        return (
+            other.repeat_interleave(q.shape[1] // other.shape[1], 1)
+            if other.shape[1] != q.shape[1]
+            else other
+        )
 
     def forward(
         query: Tensor,

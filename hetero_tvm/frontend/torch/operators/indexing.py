@@ -55,9 +55,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def _first(indices: Sequence[Tensor | None]) -> int:
         return next(i for i, index in enumerate(indices) if index is not None)
 
-    def sort_stable(
-        x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-    ) -> Any:
+    def sort_stable(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
         if x.dim() == 0:
             return x.clone(), torch.zeros((), dtype=torch.int64)
         return aten.topk(x, x.shape[dim], dim, descending, True)
