@@ -59,6 +59,7 @@ def register() -> None:
     """Tell Dynamo the backend's name, where the package is not installed with its entry point."""
     installed = importlib.metadata.entry_points(group="torch_dynamo_backends")
     if NAME not in installed.names:
-        from torch._dynamo import register_backend  # slow to import
+        from torch._dynamo import list_backends, register_backend  # slow to import
 
-        register_backend(hetero_tvm, name=NAME)
+        if NAME not in list_backends(exclude_tags=()):
+            register_backend(hetero_tvm, name=NAME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,13 +31,13 @@ def inference(
     ------
     HeteroTVMError : with ``refused="raise"``, the reasons why it cannot be compiled.
     """
-    reasons: list[HeteroTVMError] = []
     try:
         findings = examine(gm, arguments)
-        bound = {i: value for i, value in frozen.items() if i not in findings.changed}
-        if findings.is_pure:
-            return compile_graph(gm, arguments, bound, findings, options)
     except HeteroTVMError as error:
-        reasons.append(error)
-        bound = frozen
-    return functionalized(gm, arguments, bound, options) if not reasons else refused(gm, reasons, options)
+        return refused(gm, error, options)
+    bound = {i: value for i, value in frozen.items() if i not in findings.changed}
+    if findings.is_pure:
+        # A refused graph is not: AOTAutograd divides its operators into those that the refusal is about.
+        with contextlib.suppress(HeteroTVMError):
+            return compile_graph(gm, arguments, bound, findings, options)
+    return functionalized(gm, arguments, bound, options)

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
 
 from hetero_tvm.errors import InputError, ModelError, UsageError, expect
 from hetero_tvm.frontend.torch.load import quiet
+from hetero_tvm.frontend.torch.state import State, with_state
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.call import TensorCall
@@ -23,19 +25,30 @@ from hetero_tvm.torch.options import Options
 class CompiledModule:
     """A library that takes and gives what its model does.
 
-    The weights are those that the model had when it was compiled.  Call it with arguments of the structure,
+    The weights are those that the model had when it was compiled; buffers that the model changes begin with
+    the values that they had, and are kept here from call to call.  Call it with arguments of the structure,
     shapes and dtypes of the example.
 
     Parameters
     ----------
     library : the compiled program.
     program : what it was compiled from.
+    structure : of the model's arguments and of its result.
+    states : what the program changes.
+    buffers : values of the buffers among these, by the program's name of them.
     """
 
-    def __init__(self, library: Library, program: ExportedProgram):
+    def __init__(
+        self,
+        library: Library,
+        program: ExportedProgram,
+        structure: tuple[TreeSpec, TreeSpec],
+        states: Sequence[State] = (),
+        buffers: Mapping[str, torch.Tensor] | None = None,
+    ):
         self.library = library
         """The library; :attr:`path` is its file, which runs without PyTorch."""
-        self._in, self._out = program.call_spec.in_spec, program.call_spec.out_spec
+        self._in, self._out = structure
         kinds = torch.export.graph_signature
         values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
         given = [
@@ -52,6 +65,10 @@ class CompiledModule:
             for spec in program.graph_signature.output_specs
             if spec.kind is kinds.OutputKind.USER_OUTPUT
         ]
+        self.state = {s.input: (buffers or {})[s.buffer].clone() for s in states if s.buffer is not None}
+        """Buffers that the model changes, by the name of the library's input for them."""
+        self._states = tuple(states)
+        self._free = len(given) - len(self.state)
         count = iter(range(len(outputs)))
         sources = [
             ("result", next(count)) if isinstance(arg, kinds.TensorArgument) else ("value", arg.value)
@@ -85,7 +102,7 @@ class CompiledModule:
             )
         problems = [
             problem
-            for name, want, have in zip(self._names, self._expected, flat, strict=True)
+            for name, want, have in zip(self._names, self._expected, flat, strict=False)
             if (problem := _difference(name, want, have))
         ]
         if problems:
@@ -94,7 +111,15 @@ class CompiledModule:
                 problems=problems,
                 hint="compile it with such an example, or use torch.compile(model, backend='hetero_tvm')",
             )
-        return torch.utils._pytree.tree_unflatten(self._call(flat), self._out)
+        results = self._call([*flat, *(self.state[name] for name in self._names[self._free :])])
+        count = len(results) - len(self._states)
+        for state, result in zip(self._states, results[count:], strict=True):
+            if state.buffer is not None:
+                self.state[state.input] = result
+            else:
+                with torch.no_grad():
+                    flat[self._names.index(state.input)].copy_(result)
+        return torch.utils._pytree.tree_unflatten(results[:count], self._out)
 
 
 def compile(  # noqa: A001
@@ -129,11 +154,14 @@ def compile(  # noqa: A001
     if isinstance(example, torch.Tensor):
         example = (example,)
     program = model if isinstance(model, ExportedProgram) else _exported(model, example, kwargs)
+    structure = program.call_spec.in_spec, program.call_spec.out_spec
+    program, states = with_state(program)
     if path is None:
         library, _ = compiled(program, chosen)
     else:
         library = load(build(program, chosen).export(path))
-    return CompiledModule(library, program)
+    buffers = {**program.constants, **program.state_dict}
+    return CompiledModule(library, program, structure, states, buffers)
 
 
 def _exported(

@@ -30,7 +30,9 @@ def test_arguments_numbers_and_one_tensor_twice():
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x, y: (x.view(-1), y + 1), lambda x, y: ((z := x + y), z.view(6))], ids=["input", "output"]
+    "function",
+    [lambda x, y: (x.view(-1), y + 1), lambda x, y: ((z := x + y), z.view(6))],
+    ids=["input", "output"],
 )
 def test_views_share_memory(function):
     assert examine(traced(function), [X, Y]).shares_memory

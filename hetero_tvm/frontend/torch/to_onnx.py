@@ -241,6 +241,9 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
         if spec.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT
     ]
     structure = program.call_spec.out_spec
+    after = [spec for spec in specs if spec.target]  # state that the program changes
+    if after:
+        specs, structure = specs[: -len(after)], structure.child(0)
     leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(len(specs))), structure))
     names = []
     for path, index in leaves:
@@ -248,6 +251,7 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
             keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]
             name = re.sub(r"\W+", "_", "_".join(keys))
             names.append(name if name and not name[0].isdigit() else f"output_{name}".rstrip("_"))
+    names += [spec.target for spec in after]
     taken = Counter(
         spec.arg.name for spec in program.graph_signature.input_specs if getattr(spec.arg, "name", None)
     )

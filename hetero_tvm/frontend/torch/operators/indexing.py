@@ -60,8 +60,35 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             return x.clone(), torch.zeros((), dtype=torch.int64)
         return aten.topk(x, x.shape[dim], dim, descending, True)
 
+    def kth(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+        """The ``k``-th least element, counted from 1."""
+        if x.dim() == 0:
+            return x.clone(), torch.zeros((), dtype=torch.int64)
+        values, places = aten.topk(x, k, dim, False, True)
+        found = (part.narrow(dim, k - 1, 1) for part in (values, places))
+        return tuple(part if keepdim else part.squeeze(dim) for part in found)
+
+    def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if x.dim() == 0:
+            return kth(x, 1)
+        values, places = kth(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+        if x.dtype.is_floating_point:
+            lost = x.isnan().any(dim, keepdim)
+            values = torch.where(lost, float("nan"), values)
+            places = torch.where(lost, x.isnan().to(torch.int64).argmax(dim, keepdim), places)
+        return values, places
+
+    def median_of_all(x: Tensor) -> Tensor:
+        return median(x.reshape(-1), 0)[0]
+
     return {
+        aten.kthvalue.default: kth,
+        aten.median.dim: median,
+        aten.median.default: median_of_all,
         aten.masked_scatter.default: masked_scatter,
         aten.index_put.default: index_put,
         aten.sort.stable: sort_stable,
+        aten.argsort.stable: lambda x, *, stable, dim=-1, descending=False: sort_stable(
+            x, dim=dim, descending=descending
+        )[1],
     }
