@@ -44,7 +44,7 @@ def compile_parts(
     ------
     HeteroTVMError : ``error``, with ``refused="raise"``.
     """
-    eager = {n.target for n in gm.graph.nodes if n.op == "call_function" and not is_translatable(n.target)}
+    eager = {n.target for n in gm.graph.nodes if n.op == "call_function" and not is_translatable(n)}
     eager |= _named(gm, error)
     count = len(gm.graph.nodes)
     if not eager or depth == _DEEPEST:
