@@ -109,6 +109,19 @@ class Library:
             result = self._run(tensors)
             return self._results(result)
 
+    def call_tensors(self, tensors: list[Any]) -> list[Any]:
+        """Run the model on tensors of the runtime or of PyTorch, in the order of the signature.
+
+        They are dense, on the CPU, at the manifest's alignment, of the right shapes and dtypes: nothing is
+        checked.  Gives tensors of the same package, which may lie in memory of an input or of the library.
+
+        Raises :class:`LibraryError` when the library itself fails.
+        """
+        self._lock.admit()
+        with self._lock.lock:
+            result = self._run(tensors)
+            return [result] if hasattr(result, "data_ptr") else list(_flat(result))
+
     def _run(self, tensors: list[Any]) -> Any:
         return self._call_main(tensors)
 
