@@ -21,6 +21,7 @@ from hetero_tvm.relax_passes.rewriting.fused import checks_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
+from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.symbolic import Unfit, lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
@@ -40,6 +41,7 @@ class OptimizedModel:
     tasks : the distinct kernels.
     report : fusions that fired and near misses, with reasons.
     lengths : the same model at other sizes, where its lengths stay open; this one has the largest.
+    spaces : the user's own design spaces.
     """
 
     model: ImportedModel
@@ -49,6 +51,7 @@ class OptimizedModel:
     tasks: tuple[Task, ...]
     report: Report
     lengths: Lengths | None = None
+    spaces: tuple[SampledSpace, ...] = ()
 
     @property
     def signature(self) -> Signature:
@@ -78,7 +81,7 @@ class OptimizedModel:
         if targets == (self.target,):
             return (self,)
         return tuple(
-            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target))
+            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target, self.spaces))
             for target in targets
         )
 
@@ -135,6 +138,7 @@ def optimize_model(
     disable: Iterable[str] = (),
     dump_ir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
+    spaces: Iterable[SampledSpace] = (),
 ) -> OptimizedModel:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -145,6 +149,7 @@ def optimize_model(
     precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
         target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
+    spaces : design spaces of your own (:func:`hetero_tvm.design_space`) for kernels of yours.
 
     Raises
     ------
@@ -168,6 +173,9 @@ def optimize_model(
     expect(disable, (Iterable,), "disable is a list of names of fusions")
     expect(dump_ir, (str, os.PathLike, type(None)), "dump_ir is the path of a folder")
     expect(precision, (str, type(None)), "precision is a text such as 'f32'")
+    spaces = tuple(spaces)
+    for space in spaces:
+        expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
     target = parse_target(target)
     target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
     disabled = frozenset(disable)
@@ -181,10 +189,10 @@ def optimize_model(
             f"--target {target.kind} has kernels for fixed shapes only",
             hint="give one size for each dimension; ranges are for --target cpu",
         )
-    optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir))
+    optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
     if model.open is None:
         return optimized
-    others = tuple(_optimized(other, target, disabled, None) for other in model.open.others)
+    others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
     signatures = [one.model.signature for one in (optimized, *others)]
     signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
     return replace(optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature))
@@ -216,8 +224,13 @@ def symbolic_signature(
 
 
 def _optimized(
-    model: ImportedModel, target: Target, disabled: frozenset[str], dump_ir: Path | None
+    model: ImportedModel,
+    target: Target,
+    disabled: frozenset[str],
+    dump_ir: Path | None,
+    spaces: tuple[SampledSpace, ...],
 ) -> OptimizedModel:
+    """Fuse a model with fixed shapes."""
     observe = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
     try:
         with target.scope():
@@ -225,7 +238,7 @@ def _optimized(
             module, sources, report = optimize(model.module, sources, target.fusions, disabled, **observe)
             if (dtype := target.graph_dtype) != "float32":
                 module, sources = convert(module, sources, dtype)
-        tasks = tasks_of(module, sources, target)
+        tasks = tasks_of(module, sources, target, spaces)
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
@@ -234,7 +247,7 @@ def _optimized(
             hint="HETERO_TVM_DEBUG=1 tells the whole story; --dump-ir DIR writes the graph after each pass, "
             "and --disable FUSION leaves one out",
         ) from error
-    return OptimizedModel(model, target, module, sources, tasks, report)
+    return OptimizedModel(model, target, module, sources, tasks, report, spaces=spaces)
 
 
 class _Dump:
