@@ -17,9 +17,18 @@ from hetero_tvm.version import VERSION
 
 __version__ = VERSION
 
-__all__ = ["HeteroTVMError", "build_model", "import_model", "load", "optimize_model", "tune_model"]
+__all__ = [
+    "HeteroTVMError",
+    "build_language_model",
+    "build_model",
+    "import_model",
+    "load",
+    "load_language_model",
+    "optimize_model",
+    "tune_model",
+]
 
-_COMPILER = ("build_model", "import_model", "optimize_model", "tune_model")
+_COMPILER = ("build_language_model", "build_model", "import_model", "optimize_model", "tune_model")
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +41,8 @@ def __getattr__(name: str) -> Any:
         from hetero_tvm.runtime.opening import load
 
         return load
+    if name == "load_language_model":
+        from hetero_tvm.generation.model import load_language_model
+
+        return load_language_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
