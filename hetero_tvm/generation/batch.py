@@ -37,7 +37,7 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     """Tokens that were generated."""
     reason: str | None = None
-    """Why the text ended: ``length``, ``stop``, ``cancelled`` or ``error``; None while it goes on."""
+    """Reason for the end: ``length``, ``stop``, ``cancelled`` or ``error``; None while it goes on."""
     error: Exception | None = None
     prefill_s: float = 0.0
     """Seconds from the first step with this text to its first token."""

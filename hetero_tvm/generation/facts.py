@@ -18,7 +18,7 @@ _KEYS = 16
 
 @dataclass(frozen=True)
 class LanguageFacts:
-    """What the run time knows of a model.
+    """Facts that the run time needs of a model.
 
     Parameters
     ----------

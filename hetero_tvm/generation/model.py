@@ -109,7 +109,7 @@ class LanguageModel:
             )
 
     def token_problems(self, tokens: Sequence[int]) -> list[str]:
-        """What is wrong with new tokens; empty when nothing is."""
+        """Problems of new tokens; empty when there are none."""
         if not len(tokens):
             return ["there are no tokens"]
         vocab = self.facts.vocab

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from hetero_tvm.errors import CapacityError, UsageError
+from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.generation.pages import PagePool
 
-if TYPE_CHECKING:
-    from hetero_tvm.generation.model import LanguageModel
+
+class Stepper(Protocol):
+    """Model, as its sessions see it."""
+
+    facts: LanguageFacts
+    pool: PagePool
+    context: int
+
+    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+        """Add new tokens to sessions; gives the logits of what follows each."""
 
 
 class Session:
@@ -21,7 +31,7 @@ class Session:
     be used from several threads.
     """
 
-    def __init__(self, model: LanguageModel):
+    def __init__(self, model: Stepper):
         self.model = model
         self.tokens: list[int] = []
         """Tokens whose keys and values are in the cache."""

@@ -73,5 +73,5 @@ class Words:
         return fresh
 
     def finish(self) -> str:
-        """What is left, finished or not."""
+        """Text that is left, finished or not."""
         return self._tokenizer.decode(self._tokens[self._from :])[len(self._given) :]

@@ -15,7 +15,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Layer:
-    """What may differ from layer to layer.
+    """Properties that may differ from layer to layer.
 
     Parameters
     ----------

@@ -105,9 +105,7 @@ class PanelLayout:
 
     def pack_bias(self, bias: np.ndarray) -> np.ndarray:
         """A bias per column as float32 [panels, columns], in the order of the panels."""
-        out = np.zeros(self.panels * self.width, np.float32)
-        out[: bias.size] = bias
-        return out.reshape(self.panels, self.width)
+        return self._panels(bias.astype(np.float32)[:, None])[:, 0]
 
     def _panels(self, matrix: np.ndarray) -> np.ndarray:
         """[N, X] -> [panels, X, width]."""

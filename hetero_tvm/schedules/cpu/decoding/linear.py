@@ -59,7 +59,7 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
 
 @dataclass
 class _Parts:
-    """What the pieces of one kernel share."""
+    """Buffers and helpers that the pieces of one kernel share."""
 
     op: Linear
     machine: CpuModel
