@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_words_of_a_tokenizer(capsys, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     for name in ("model.so", "model.manifest.json"):
-        (out / name).symlink_to(tiny_llama.built() / name)
+        shutil.copy(tiny_llama.built() / name, out)
     write_tokenizer(tokenizers, out)
     assert generate.main([str(out), "--prompt", "w5 w6 w7", "--max-new-tokens", "4", "--ignore-stop"]) == 0
     want = " ".join(f"w{token}" for token in tiny_llama.greedy([5, 6, 7], 4))

@@ -38,9 +38,9 @@ def test_scalings():
     linear = table({"rope_scaling": {"type": "linear", "factor": 4.0}})[0]
     np.testing.assert_allclose(linear, PLAIN / 4, rtol=1e-6)
     options = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    llama3 = table({"rope_scaling": {**options, "original_max_position_embeddings": 256}})[0]
+    llama3 = table({"rope_scaling": {**options, "original_max_position_embeddings": 128}})[0]
     np.testing.assert_allclose(llama3[[0, 3]], [PLAIN[0], PLAIN[3] / 8], rtol=1e-6)  # short, long wave
-    smooth = (256 / (2 * np.pi / PLAIN[1]) - 1) / 3
+    smooth = (128 / (2 * np.pi / PLAIN[1]) - 1) / 3
     np.testing.assert_allclose(llama3[1], PLAIN[1] * (smooth + (1 - smooth) / 8), rtol=1e-5)
     longrope = {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3, 4]}
     inverse, factor, _ = table({"rope_scaling": longrope, "original_max_position_embeddings": 32})

@@ -28,7 +28,7 @@ def kernels(module):
 def test_layers_share_their_kernels(tmp_path):
     config, tensors = tiny_llama.CONFIG, tiny_llama.weights()
     module, read = made(tmp_path, config, tensors, Storage("f32"))
-    assert kernels(module) == ["append", "cachedattention", "embed", *["linear"] * 5, "norm", "norm"]
+    assert kernels(module) == ["append", "cachedattention", "embed", *["linear"] * 5, "rownorm", "rownorm"]
     assert [p.name for p in module["main"].params] == list(INPUTS)
     matrices = [a for name, a in tensors.items() if a.ndim == 2 and "embed" not in name]
     assert read == 4 * sum(a.size for a in matrices)
