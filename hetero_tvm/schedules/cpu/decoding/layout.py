@@ -68,6 +68,15 @@ class PanelLayout:
         """Integers in one 32-bit word."""
         return 32 // self.op.storage.bits
 
+    def bit_of(self, neighbour: int) -> int:
+        """Lowest bit of a neighbour in its word.
+
+        The first half of the neighbours takes the even places: the lower halves of all bytes (4 bits), or the
+        lower bytes of both halves (8 bits).  So one mask gives values that are neighbours in x too.
+        """
+        half = self.per_word // 2
+        return (2 * (neighbour % half) + neighbour // half) * self.op.storage.bits
+
     @property
     def groups(self) -> int:
         """Groups along K."""
@@ -99,7 +108,7 @@ class PanelLayout:
         q[:, : self.op.k] = weight.q
         words = np.zeros((q.shape[0], padded // self.per_word), np.uint32)
         for at in range(self.per_word):
-            words |= q[:, at :: self.per_word].astype(np.uint32) << np.uint32(at * storage.bits)
+            words |= q[:, at :: self.per_word].astype(np.uint32) << np.uint32(self.bit_of(at))
         parts = [self._panels(words).view(np.int32), self._panels(weight.scale)]
         return parts if zero is None else [*parts, self._panels(zero)]
 

@@ -21,6 +21,7 @@ from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
@@ -50,7 +51,8 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         rows = k.count(symbol)
         with k.imported(*activation.imports):
             if op.storage.bits:
-                words = WordProduct(op, layout, k, x, weight, parts.finish)
+                product = IntegerWordProduct if has_integer_words(machine) else WordProduct
+                words = product(op, layout, k, x, weight, parts.finish)
                 words.emit(rows, lambda: _many(parts, rows))
             else:
                 k.branch(tirx.EQ(rows, 1), lambda: _one(parts), lambda: _many(parts, rows))
@@ -186,11 +188,11 @@ def _many(p: _Parts, rows: Expr) -> None:
 
 def _panel_reader(p: _Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
     """(k, columns) -> a vector of the panel as float32; integers are made floats once, in scratch."""
-    k, op, lanes = p.k, p.op, p.lanes
+    k, op = p.k, p.op
     if not op.storage.bits:
         return lambda at, column: p.floats(panel, at, column)
     copy = k.scratch((p.layout.groups * op.storage.group, p.layout.width))
-    WordProduct(op, p.layout, k, p.x, p.weight, p.finish).dequantize(panel, copy, lanes)
+    WordProduct(op, p.layout, k, p.x, p.weight, p.finish).dequantize(panel, copy)
     return lambda at, column: k.load(copy, [at, column])
 
 

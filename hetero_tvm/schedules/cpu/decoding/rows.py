@@ -69,7 +69,8 @@ def _element(
         value = k.load(table[0], [panel, at, column])
         return value if storage.dtype == "float32" else tirx.Cast("float32", value)
     word = k.load(table[0], [panel, quotient(at, layout.per_word), column])
-    shift = remainder(at, layout.per_word) * storage.bits
+    place, half = remainder(at, layout.per_word), layout.per_word // 2
+    shift = (remainder(place, half) * 2 + quotient(place, half)) * storage.bits
     q = tirx.bitwise_and(tirx.shift_right(word, shift), int32((1 << storage.bits) - 1))
     group = quotient(at, storage.group)
     zero = constant(float(storage.middle))
