@@ -21,14 +21,23 @@ __all__ = [
     "HeteroTVMError",
     "build_language_model",
     "build_model",
+    "design_space",
     "import_model",
     "load",
     "load_language_model",
     "optimize_model",
     "tune_model",
+    "tune_op",
 ]
 
-_COMPILER = ("build_language_model", "build_model", "import_model", "optimize_model", "tune_model")
+_COMPILER = (
+    "build_language_model",
+    "build_model",
+    "import_model",
+    "optimize_model",
+    "tune_model",
+    "tune_op",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -37,6 +46,10 @@ def __getattr__(name: str) -> Any:
         from hetero_tvm import api
 
         return getattr(api, name)
+    if name == "design_space":
+        from hetero_tvm.schedules.sampled import design_space
+
+        return design_space
     if name == "load":
         from hetero_tvm.runtime.opening import load
 

@@ -1,7 +1,7 @@
 """Products of few rows with packed integers, by the integer instructions of AVX2 and AVX-512.
 
-Rows of x are rounded to integers, with a scale per row and group of weights: 8 bits beside weights of 4 (these
-have 16 levels), and 16 bits beside weights of 8, whose own rounding is 100 times as coarse.
+Rows of x are rounded to integers, with a scale per row and group of weights: 8 bits beside weights of 4
+(these have 16 levels), and 16 bits beside weights of 8, whose own rounding is 100 times as coarse.
 
 =====  ===================================  ============================================================
 bits   per vector of words                  sums

@@ -1,9 +1,9 @@
 """Products of few rows with integers of 8 or 4 bits, made floats in registers.
 
 A 32-bit word holds ``32 / bits`` neighbours along K of one column.  A mask leaves one of them where it is,
-worth ``q * 2**bit``, which converts to float32 exactly; x is divided by the same power of two beforehand.  So a
-vector of weights costs a mask, a conversion and a multiply-add, on any vector unit.  The zero of a group is taken
-off at its end: ``sum x (q - z) = sum x q - z sum x``.
+worth ``q * 2**bit``, which converts to float32 exactly; x is divided by the same power beforehand.  So a
+vector of weights costs a mask, a conversion and a multiply-add, on any vector unit.  The zero of a group is
+taken off at its end: ``sum x (q - z) = sum x q - z sum x``.
 """
 
 from __future__ import annotations
