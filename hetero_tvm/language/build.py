@@ -15,6 +15,7 @@ from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder
 from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.step import INPUTS, build_step
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Heads
@@ -74,6 +75,7 @@ def build_language_model(
     storage = Storage.named(precision, group, zero_points)
     source = _open(Path(checkpoint))
     decoder, names = describe(source.config)
+    names = source.names(names)
     _check(decoder, cache, context, rows, page)
     kernels = target.step_kernels
     if kernels is None:
@@ -127,7 +129,7 @@ def build_language_model(
 def _open(path: Path) -> Checkpoint:
     if not path.exists():
         raise ModelError(f"{path} does not exist")
-    return SafetensorsFolder(path)
+    return GgufFile(path) if path.suffix == ".gguf" else SafetensorsFolder(path)
 
 
 def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.language.decoder import Names
 from hetero_tvm.ops.decoding.storage import Weight
 
 _DTYPES: dict[str, Any] = {
@@ -32,6 +33,9 @@ class Checkpoint(Protocol):
     """Weights by name, and the configuration that says what they are."""
 
     config: Mapping[str, Any]
+
+    def names(self, names: Names) -> Names:
+        """The names of an architecture, as this checkpoint spells them."""
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
@@ -60,6 +64,10 @@ class SafetensorsFolder:
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
             self._tensors.update(read_safetensors(path))
+
+    def names(self, names: Names) -> Names:
+        """The names as they are."""
+        return names
 
     def _files(self) -> list[Path]:
         index = self.folder / _INDEX
