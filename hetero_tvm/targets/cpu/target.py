@@ -37,6 +37,7 @@ from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
@@ -282,6 +283,10 @@ class CpuTarget(Target):
     @property
     def spaces(self) -> Sequence[DesignSpace]:
         return CPU_SPACES
+
+    @property
+    def step_kernels(self) -> DecoderKernels:
+        return DecoderKernels(self.machine)
 
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(function, self.machine)
