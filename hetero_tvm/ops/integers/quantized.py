@@ -41,10 +41,19 @@ class _Quantized(FusedOp):
     y_zero: int = 0
     relu: bool = False
 
+    bounds = ()  # a field of its subclasses: here it would stand before theirs
+
     @property
     def columns(self) -> int:
         """Length of the bias and scale: one value per column or filter."""
         raise NotImplementedError
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Least and largest value of a Y of 8 bits."""
+        whole = np.iinfo(self.out)
+        low, high = self.bounds or (whole.min, whole.max)
+        return int(low), int(high)
 
     @property
     def scaled(self) -> bool:
@@ -68,8 +77,7 @@ class _Quantized(FusedOp):
             y = np.maximum(y, np.float32(0))
         if self.out == "float32":
             return y
-        limits = np.iinfo(self.out)
-        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, limits.min, limits.max).astype(self.out)
+        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, *self.limits).astype(self.out)
 
     def _element(self, total: Expr, bias: Expr, scale: Expr | None) -> Expr:
         """Tensor expression that turns one int32 sum into an element of the result."""
@@ -83,10 +91,10 @@ class _Quantized(FusedOp):
             y = tirx.max(y, tirx.const(0.0, "float32"))
         if self.out == "float32":
             return y
-        limits = np.iinfo(self.out)
+        low, high = self.limits
         y = tirx.nearbyint(y) + tirx.const(float(self.y_zero), "float32")
-        y = tirx.min(y, tirx.const(float(limits.max), "float32"))
-        return tirx.max(y, tirx.const(float(limits.min), "float32")).astype(self.out)
+        y = tirx.min(y, tirx.const(float(high), "float32"))
+        return tirx.max(y, tirx.const(float(low), "float32")).astype(self.out)
 
 
 @dataclass(frozen=True)
@@ -99,18 +107,20 @@ class QuantMatmul(_Quantized):
     n, k : columns of the result; reduction length.
     pairs_safe : whether no two weights that meet in one word of a CPU's multiplier saturate 16 bits (see
         ``schedules/cpu/integers/dots.py``).
+    bounds : least and largest value of a Y of 8 bits, in its own type; empty for those of the type.
 
     Operands: X [*lead, k], W [k, n] int8, bias [n] int32, and scale [n] float32 unless ``out`` is int32; all
     but X constant.
     """
 
     kind: ClassVar[str] = "quant_matmul"
-    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe",)
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe", "bounds")
 
     lead: tuple[int, ...] = ()
     n: int = 1
     k: int = 1
     pairs_safe: bool = False
+    bounds: tuple[int, ...] = ()
 
     @property
     def m(self) -> int:
@@ -174,12 +184,14 @@ class QuantConv2d(_Quantized):
     Parameters
     ----------
     fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
+    pairs_safe, bounds : as in :class:`QuantMatmul`; :meth:`word_order` says which weights meet in a word.
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
     float32 unless ``out`` is int32; all but X constant.
     """
 
     kind: ClassVar[str] = "quant_conv2d"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe", "bounds")
 
     batch: int = 1
     channels: int = 1
@@ -192,6 +204,16 @@ class QuantConv2d(_Quantized):
     dilation: tuple[int, int] = (1, 1)
     fill: int = 0
     groups: int = 1
+    pairs_safe: bool = False
+    bounds: tuple[int, ...] = ()
+
+    @staticmethod
+    def word_order(w: np.ndarray) -> np.ndarray:
+        """Weights [..., K, filters] of [filters, channels of a group, *kernel]: neighbours along K meet in a
+        word.  They are channels of one tap; where a group has one channel, rows of the window."""
+        if w.shape[1] == 1:
+            return w[:, 0].transpose(2, 1, 0)
+        return w.transpose(2, 3, 1, 0)
 
     @property
     def plain(self) -> Conv2d:

@@ -164,6 +164,7 @@ class FuseQuantized(Rule):
             dilation=tuple(int(d) for d in attrs.dilation),
             fill=fill,
             groups=int(attrs.groups),
+            pairs_safe=self._pairs_safe(QuantConv2d.word_order(w)),
             **more,
         )
         _need(self._claims(op), "the target has no kernel for it")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.emit import Kernel, int32
@@ -24,7 +22,7 @@ def requantized(
         value = tirx.max(value, k.splat(0.0, width))
     if op.out == "float32":
         return value
-    limits = np.iinfo(op.out)
+    low, high = op.limits
     value = tirx.nearbyint(value) + k.splat(float(op.y_zero), width)
-    value = tirx.max(tirx.min(value, k.splat(float(limits.max), width)), k.splat(float(limits.min), width))
+    value = tirx.max(tirx.min(value, k.splat(float(high), width)), k.splat(float(low), width))
     return value.astype(f"int32{many}").astype(f"{op.out}{many}")
