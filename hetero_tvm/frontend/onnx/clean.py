@@ -22,17 +22,17 @@ from hetero_tvm.frontend.onnx.check import (
     remove_dead_nodes,
     sort_nodes,
 )
-from hetero_tvm.frontend.onnx.constants import (
+from hetero_tvm.frontend.onnx.contrib import expand_contrib
+from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
+from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
+from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
+from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     ConstantPool,
     Types,
     names_used,
     tensor_problem,
 )
-from hetero_tvm.frontend.onnx.contrib import expand_contrib
-from hetero_tvm.frontend.onnx.expand import expand_shaped, refuse_shapeless
-from hetero_tvm.frontend.onnx.fold import Folder, merge_identities, tensor_type
-from hetero_tvm.frontend.onnx.forms import refuse_types, restore_corners, settle_old_forms, write_forms
 from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
 from hetero_tvm.frontend.onnx.widen import NARROW, widen
 from hetero_tvm.frontend.stored import StoredModel, is_stub, stub

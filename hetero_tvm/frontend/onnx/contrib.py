@@ -17,10 +17,10 @@ import onnx
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx import contrib_attention as attention
-from hetero_tvm.frontend.onnx.body import Body, as_text
-from hetero_tvm.frontend.onnx.constants import ConstantPool
+from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
 from hetero_tvm.frontend.onnx.fold import tensor_type
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
 
 DOMAIN = "com.microsoft"
 

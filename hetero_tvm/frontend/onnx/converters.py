@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.onnx.body import as_text
+from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
 from hetero_tvm.host.tvm import Expr, relax, tvm

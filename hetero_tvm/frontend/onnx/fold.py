@@ -11,7 +11,7 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
-from hetero_tvm.frontend.onnx.constants import (
+from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
     ConstantPool,

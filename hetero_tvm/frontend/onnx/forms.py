@@ -12,11 +12,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.bodies.resize import resize
 from hetero_tvm.frontend.onnx.check import set_nodes
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
-from hetero_tvm.frontend.onnx.resize import resize
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
 
 _NO_KERNELS = frozenset(
     number

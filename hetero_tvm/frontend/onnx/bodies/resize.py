@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body, as_text
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
 
 _MOST_WEIGHTS = 1 << 24
 """Largest matrix of an axis, in elements."""

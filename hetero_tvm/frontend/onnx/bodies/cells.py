@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 
 Activation = Callable[[str], str]
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
 
 _MOST_FACTORS = 1 << 24
 """Largest matrix of a DFT, in elements."""

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body
+from hetero_tvm.frontend.onnx.graph.body import Body
 
 _LOWEST = float(np.finfo(np.float32).min)
 

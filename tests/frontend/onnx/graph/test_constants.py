@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.frontend.onnx.constants import (
+from hetero_tvm.frontend.onnx.graph.constants import (
     VALUE_BYTES,
     ConstantPool,
     names_used,

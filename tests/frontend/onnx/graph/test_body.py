@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 
 
 def body_of(node, opset=17, **shapes):

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body, as_text
-from hetero_tvm.frontend.onnx.cells import CELLS, Activation, Cell, Step, activations
-from hetero_tvm.frontend.onnx.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.bodies.cells import CELLS, Activation, Cell, Step, activations
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
 
 _FAN = 16
 """Largest number of parts of one Split or Concat."""

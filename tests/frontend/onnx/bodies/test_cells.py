@@ -6,8 +6,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx.body import Body
-from hetero_tvm.frontend.onnx.cells import CELLS, activations
+from hetero_tvm.frontend.onnx.bodies.cells import CELLS, activations
+from hetero_tvm.frontend.onnx.graph.body import Body
 
 X = np.linspace(-3, 3, 25, dtype=np.float32)
 
