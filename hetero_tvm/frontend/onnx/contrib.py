@@ -18,6 +18,7 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
+from hetero_tvm.frontend.onnx.bodies.contrib_quantized import QUANTIZED
 from hetero_tvm.frontend.onnx.fold import tensor_type
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
@@ -212,6 +213,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "MultiHeadAttention"): attention.multi_head_attention,
     (DOMAIN, "GroupQueryAttention"): attention.group_query_attention,
     (DOMAIN, "RotaryEmbedding"): attention.rotary_embedding,
+    **{(DOMAIN, kind): expansion for kind, expansion in QUANTIZED.items()},
 }
 """(domain, operator) -> function that writes it out."""
 
