@@ -185,13 +185,18 @@ class QuantConv2d(_Quantized):
     ----------
     fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
     pairs_safe, bounds : as in :class:`QuantMatmul`; :meth:`word_order` says which weights meet in a word.
+    residual : type of an image R that is added; empty for none.  ``out`` is of 8 bits then, and Q, the result
+        so far, is rounded once more: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``.
+    final, final_bounds : type of such a sum, and its bounds, as ``bounds``.
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
-    float32 unless ``out`` is int32; all but X constant.
+    float32 unless ``out`` is int32, all but X constant; with a residual join [4] float32 (constant) and R.
     """
 
     kind: ClassVar[str] = "quant_conv2d"
-    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe", "bounds")
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = (
+        "pairs_safe", "bounds", "residual", "final", "final_bounds"
+    )
 
     batch: int = 1
     channels: int = 1
@@ -206,6 +211,16 @@ class QuantConv2d(_Quantized):
     groups: int = 1
     pairs_safe: bool = False
     bounds: tuple[int, ...] = ()
+    residual: str = ""
+    final: str = ""
+    final_bounds: tuple[int, ...] = ()
+
+    @property
+    def final_limits(self) -> tuple[int, int]:
+        """Least and largest value of a sum."""
+        whole = np.iinfo(self.final)
+        low, high = self.final_bounds or (whole.min, whole.max)
+        return int(low), int(high)
 
     @staticmethod
     def word_order(w: np.ndarray) -> np.ndarray:
@@ -233,11 +248,14 @@ class QuantConv2d(_Quantized):
         image = (self.batch, self.channels, self.height, self.width)
         weights = (self.filters, self.channels // self.groups, *self.kernel)
         x, w = Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True)
-        return (x, w, *self._vectors())
+        if not self.residual:
+            return (x, w, *self._vectors())
+        join = Operand("join", (4,), constant=True)
+        return (x, w, *self._vectors(), join, Operand("R", self.plain.out_image, self.residual))
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", self.plain.out_image, self.out)
+        return Operand("Y", self.plain.out_image, self.final or self.out)
 
     @property
     def flops(self) -> int:
@@ -245,10 +263,11 @@ class QuantConv2d(_Quantized):
 
     @property
     def label(self) -> str:
-        return f"quant_{self.plain.label}{self._suffix()}"
+        return f"quant_{self.plain.label}{self._suffix()}" + "_residual" * bool(self.residual)
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *vectors = arrays
+        vectors, rest = vectors[: 1 + self.scaled], vectors[1 + self.scaled :]
         top, left, bottom, right = self.padding
         pads = ((0, 0), (0, 0), (top, bottom), (left, right))
         x = np.pad(x.astype(np.int64) - OFFSET[self.x_dtype], pads, constant_values=self.fill)
@@ -263,7 +282,12 @@ class QuantConv2d(_Quantized):
                 columns = slice(j * dw, j * dw + (plain.out_width - 1) * sw + 1, sw)
                 taps = np.einsum("ngchw,goc->ngohw", x[..., rows, columns], w[..., i, j])
                 total += taps.reshape(total.shape)
-        return self._finished(total, vectors, (-1, 1, 1))
+        y = self._finished(total, vectors, (-1, 1, 1))
+        if not self.residual:
+            return y
+        join, r = rest[0].astype(np.float32), rest[1].astype(np.float32)
+        sums = (y.astype(np.float32) - np.float32(self.y_zero)) * join[0] + (r - join[1]) * join[2]
+        return np.clip(np.rint(sums) + join[3], *self.final_limits).astype(self.final)
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
@@ -274,7 +298,13 @@ class QuantConv2d(_Quantized):
         offset, fill = tirx.const(OFFSET[self.x_dtype], "int32"), tirx.const(self.fill, "int8")
         per, filters = self.channels // self.groups, self.filters // self.groups
 
-        def compute(x, w, bias, scale=None):
+        def added(y, join, r):
+            low, high = (tirx.const(float(end), "float32") for end in self.final_limits)
+            total = (y.astype("float32") - tirx.const(float(self.y_zero), "float32")) * join[0]
+            total = total + (r.astype("float32") - join[1]) * join[2]
+            return tirx.max(tirx.min(tirx.nearbyint(total) + join[3], high), low).astype(self.final)
+
+        def compute(x, w, bias, scale=None, join=None, r=None):
             c, i, j = (te.reduce_axis((0, e)) for e in (per, *self.kernel))
 
             def number(*at):
@@ -298,12 +328,15 @@ class QuantConv2d(_Quantized):
                 ),
                 name="product",
             )
-            return te.compute(
+            done = te.compute(
                 self.plain.out_image,
                 lambda n, o, y, z: self._element(
                     total[n, o, y, z], bias[o], scale if scale is None else scale[o]
                 ),
                 name="Y",
             )
+            if r is None:
+                return done
+            return te.compute(self.plain.out_image, lambda *at: added(done(*at), join, r(*at)), name="sum")
 
         return prim_func(self, compute)

@@ -12,7 +12,7 @@ from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile,
 from hetero_tvm.schedules.cpu.integers.dots import dot_for
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
-from hetero_tvm.schedules.cpu.integers.requantize import requantized
+from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
 _FEW_WORDS = 2
@@ -62,17 +62,20 @@ class ImageKernel:
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
-        """The PrimFunc: X, packed W, bias, scale, Y."""
+        """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
         op, k, shape = self.op, self.k, self.shape
         planes = op.batch * op.groups
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)
             self.w = k.argument("W", shape.weight_shape(self.decisions.filters), "int32")
             extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
-            y = k.argument("Y", op.output.shape, op.out)
+            y = k.argument("Y", op.output.shape, op.output.dtype)
             self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
             self.y = k.view(y, (op.batch * op.filters, shape.out_height * shape.out_width))
-            self.bias, self.scale = (*extra, None)[:2]
+            self.bias, self.scale = extra[0], extra[1] if op.scaled else None
+            if op.residual:
+                self.join, r = extra[2:]
+                self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
             with k.imported(*self.dot.imports):
                 with k.parallel(planes * self.blocks * self.parts, op.flops) as item:
                     part = tirx.floormod(item, self.parts)
@@ -145,6 +148,7 @@ class ImageKernel:
             k.store(acc, zero, [f, k.ramp(v * lanes, lanes)])
         self._accumulate(acc, group, tile, height, y, rows, x, vectors)
         width = shape.out_width
+        join = [k.let(k.load(self.join, [int32(n)])) for n in range(4)] if self.op.residual else []
         with k.unroll(height) as f:
             start = k.load(self.w, [group, tile, int32(shape.steps), f])
             one = group * shape.filters + first + f
@@ -155,8 +159,10 @@ class ImageKernel:
                     total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
                     total = total + k.splat(start, many)
                     steps = None if scale is None else k.splat(scale, many)
-                    value = requantized(k, self.op, total, steps, many)
                     place = [plane * shape.filters + first + f, k.ramp((y + row) * width + x + at, many)]
+                    value = requantized(k, self.op, total, steps, many, whole=bool(self.op.residual))
+                    if self.op.residual:
+                        value = with_residual(k, self.op, value, k.load(self.residual, place), join, many)
                     k.store(self.y, value, place)
 
     def _accumulate(
