@@ -186,7 +186,7 @@ class QuantConv2d(_Quantized):
     fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
     pairs_safe, bounds : as in :class:`QuantMatmul`; :meth:`word_order` says which weights meet in a word.
     residual : type of an image R that is added; empty for none.  ``out`` is of 8 bits then, and Q, the result
-        so far, is rounded once more: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``.
+        so far, is rounded again: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``.
     final, final_bounds : type of such a sum, and its bounds, as ``bounds``.
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
@@ -195,7 +195,11 @@ class QuantConv2d(_Quantized):
 
     kind: ClassVar[str] = "quant_conv2d"
     _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = (
-        "pairs_safe", "bounds", "residual", "final", "final_bounds"
+        "pairs_safe",
+        "bounds",
+        "residual",
+        "final",
+        "final_bounds",
     )
 
     batch: int = 1

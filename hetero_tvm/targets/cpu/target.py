@@ -28,11 +28,11 @@ from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
-from hetero_tvm.relax_passes.fusions.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
-from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
-from hetero_tvm.relax_passes.fusions.quantized_add import FuseQuantizedAdd
-from hetero_tvm.relax_passes.fusions.quantized_moves import SinkDequantizers
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass

@@ -50,14 +50,6 @@ def _unary(kind: str, *kept: str) -> Callable[[Body], None]:
     return expansion
 
 
-def _reduce_mean(b: Body) -> None:
-    axes = b.attributes.get("axes")
-    keep = int(b.attributes.get("keepdims", 1))
-    x = _dequantized(b, 0)
-    mean = b.op("ReduceMean", x, keepdims=keep) if axes is None else b.reduce("ReduceMean", x, axes, keep, 18)
-    _quantize(b, mean, 3)
-
-
 def _softmax(b: Body) -> None:
     """The operator of its own opset: before 13 it flattens from its axis on."""
     meant, axis = int(b.attributes.get("opset", 13)), int(b.attributes.get("axis", -1))
@@ -144,7 +136,6 @@ QUANTIZED: dict[str, Callable[[Body], None]] = {
     "QLinearSigmoid": _unary("Sigmoid"),
     "QLinearLeakyRelu": _unary("LeakyRelu", "alpha"),
     "QLinearSoftmax": _softmax,
-    "QLinearReduceMean": _reduce_mean,
     "QLinearConcat": _concat,
     "QLinearWhere": _where,
     "QGemm": _gemm,

@@ -7,8 +7,6 @@ by phase, so that the pixels of a vector are neighbours whatever the stride.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
@@ -17,9 +15,6 @@ from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop
 
 _ONES = {4: 0x01010101, 2: 0x00010001, 1: 1}
 """Word with 1 in each of its values."""
-
-Row = Callable[[int], Expr]
-"""Row of the image that source ``n`` of a word is read from."""
 
 
 class ImagePacker:
@@ -80,9 +75,7 @@ class ImagePacker:
             elif shape.by_rows:
                 k.branch(inside, loaded, lambda: loaded(checked=True))
             else:
-                k.branch(
-                    outside, lambda: self._fill(word, at, len(shape.phases) * self.pitch), loaded
-                )
+                k.branch(outside, lambda: self._fill(word, at, len(shape.phases) * self.pitch), loaded)
 
     def _fill(self, word: Expr, at: Expr, count: int) -> None:
         """Emit ``count`` words of padding."""
@@ -110,7 +103,7 @@ class ImagePacker:
         checked: bool,
     ) -> None:
         """Emit one packed row: every phase from its padding on the left to that on the right."""
-        k, shape, width = self.k, self.shape, self.shape.in_width
+        shape, width = self.shape, self.shape.in_width
         left, step = shape.op.padding[1], shape.op.strides[1]
         for number, phase in enumerate(shape.phases):
             start = at + number * self.pitch

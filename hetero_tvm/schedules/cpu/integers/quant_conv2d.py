@@ -84,7 +84,7 @@ class QuantConv2dSpace(DesignSpace):
         parts = min(grid[1], -(-shape.filters // filters))
 
         def tiles(height: int, count: int) -> float:
-            """Of ``height`` filters and ``count`` vectors."""
+            """Cycles of one register tile of ``height`` filters and ``count`` vectors."""
             per_word = step_cycles(RegisterTile(height, count), dot, machine)
             return shape.steps * per_word + 20 + 8 * shape.tap_rows + 5 * height * count
 
@@ -106,8 +106,14 @@ class QuantConv2dSpace(DesignSpace):
         share = -(-units // blocks) / units * -(-full // parts) / max(1, full) if full else 1.0
         share = max(share / (op.batch * op.groups), 1 / pieces) * -(-pieces // machine.threads)
         # Words beyond L2 are read again for every tile of filters, weights for every block of pixels.
-        block_bytes = 4 * shape.words * shape.plane(-(-shape.out_height // blocks), shape.pitch(
-            shape.out_width if not shape.flat else -(-shape.out_width // blocks), lanes))
+        block_bytes = (
+            4
+            * shape.words
+            * shape.plane(
+                -(-shape.out_height // blocks),
+                shape.pitch(shape.out_width if not shape.flat else -(-shape.out_width // blocks), lanes),
+            )
+        )
         far = max(0.0, 1.0 - machine.l2 / 2 / block_bytes)
         rereads = far * block_bytes * blocks * -(-shape.filters // filters) / 24
         weights = 4 * shape.steps * shape.filters

@@ -28,7 +28,9 @@ def requantized(
     return value if whole else _narrow(value, op.out, many)
 
 
-def with_residual(k: Kernel, op: QuantConv2d, value: Expr, residual: Expr, join: list[Expr], width: int) -> Expr:
+def with_residual(
+    k: Kernel, op: QuantConv2d, value: Expr, residual: Expr, join: list[Expr], width: int
+) -> Expr:
     """``width`` results of ``op`` with its residual added, from the rounded ones as float32."""
     many = f"x{width}" if width > 1 else ""
     own, zero, other, final = (k.splat(number, width) for number in join)

@@ -1,4 +1,4 @@
-"""What moves or selects values of a quantised tensor works on its 8 bits; quantisers that undo each other go.
+"""Moves of quantised tensors as moves of their 8 bits, and no quantisers that undo each other.
 
 ::
 

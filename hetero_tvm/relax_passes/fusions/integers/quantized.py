@@ -2,10 +2,11 @@
 
 Two spellings are read.  Between quantisers (ONNX's QDQ form)::
 
-    quantize(relu(matmul(dequantize(x), dequantize(W)) + b))        every step behind the product optional;
-                                                                    bounds instead of relu where a target takes them
+    quantize(relu(matmul(dequantize(x), dequantize(W)) + b))
 
-and in integers (MatMulInteger, ConvInteger), where the zero point of x may be known at run time only::
+where every step behind the product is optional, and bounds may stand for relu where a target takes them.
+
+And in integers (MatMulInteger, ConvInteger), where the zero point of x may be known at run time only::
 
     matmul(astype(x) - zero, astype(W) - zero)
 
@@ -101,13 +102,17 @@ class FuseQuantized(Rule):
         user, low, high = graph.only_user(top), -math.inf, math.inf
         if self._bounds and user is not None and graph.op_name(user) != "relax.quantize":
             last, low, high, between = bounded(graph, top)
-            end = graph.call(graph.only_user(last), "relax.quantize") if graph.only_user(last) else None
+            after = graph.only_user(last)
+            end = None if after is None else graph.call(after, "relax.quantize")
             if end is not None and all(scalar_value(graph, arg) is not None for arg in end.args[1:]):
                 absorbs += [top, *between]
-                top, user = last, graph.only_user(last)
+                top, user = last, after
         if user is not None and graph.op_name(user) == "relax.quantize":
             quantize = graph.value(user)
-            y_scale, y_zero_point = scalar_value(graph, quantize.args[1]), scalar_value(graph, quantize.args[2])
+            y_scale, y_zero_point = (
+                scalar_value(graph, quantize.args[1]),
+                scalar_value(graph, quantize.args[2]),
+            )
             if y_scale is not None and y_zero_point is not None and dtype_of(user) in OFFSET:
                 step = step / y_scale
                 out, y_zero = dtype_of(user), int(y_zero_point)

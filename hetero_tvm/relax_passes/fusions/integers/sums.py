@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Call, Expr, Var, relax
 from hetero_tvm.ops.integers.quantized import OFFSET, QuantConv2d
-from hetero_tvm.relax_passes.fusions.quantized import bounded, scalar_value, whole_bounds
+from hetero_tvm.relax_passes.fusions.integers.quantized import bounded, scalar_value, whole_bounds
 from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
@@ -67,7 +67,12 @@ class FuseQuantizedAdd(Rule):
             made, other = terms[index].args[0], terms[1 - index].args[0]
             conv = graph.value(made)
             op = contract(graph.functions(), conv) if isinstance(conv, Call) else None
-            if not isinstance(op, QuantConv2d) or op.out not in OFFSET or op.residual or len(set(graph.users(made))) != 1:
+            if (
+                not isinstance(op, QuantConv2d)
+                or op.out not in OFFSET
+                or op.residual
+                or len(set(graph.users(made))) != 1
+            ):
                 continue
             dequantized = graph.users(made)[0]
             if dequantized is None or graph.only_user(dequantized) is None:
@@ -98,4 +103,3 @@ def _step(graph: Graph, call: Call) -> tuple[float, float] | None:
     """Scale and zero point of a dequantised tensor that has one of each."""
     scale, zero = scalar_value(graph, call.args[1]), scalar_value(graph, call.args[2])
     return None if scale is None or zero is None or dtype_of(call.args[0]) not in OFFSET else (scale, zero)
-
