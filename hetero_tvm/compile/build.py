@@ -56,6 +56,7 @@ class BuiltModel:
     accuracy : result of the last :meth:`check`.
     facts : what is known of kernels without running them, by device and kernel (registers, ...).
     weights : large constants, where ``executable`` does not hold them itself.
+    device_code : what runs on a device, by the end of the name that its file would have.
     """
 
     optimized: OptimizedModel
@@ -65,6 +66,7 @@ class BuiltModel:
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
+    device_code: Mapping[str, bytes] = field(default_factory=dict)
 
     @functools.cached_property
     def _main(self) -> Any:
@@ -256,7 +258,13 @@ def build(
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
     return BuiltModel(
-        optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts, weights=weights or None
+        optimized,
+        variants[0][1],
+        compiled.executable,
+        memory,
+        facts=compiled.facts,
+        weights=weights or None,
+        device_code=compiled.device_code,
     )
 
 

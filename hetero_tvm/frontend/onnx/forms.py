@@ -182,18 +182,6 @@ def _batch_normalization(
     return b.nodes
 
 
-def _dropout(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Refusal of training mode: what it drops is random."""
-    training = node.input[2] if len(node.input) > 2 else ""
-    if not training or (training in pool and not pool.array(training).any()):
-        return
-    raise _refusal(
-        node,
-        f"training_mode={'1' if training in pool else f'{training!r}, known at run time only'}",
-        "Export the model for inference (model.eval()).",
-    )
-
-
 def _roi_align(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
@@ -396,7 +384,6 @@ def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
-    "Dropout": _dropout,
     "EyeLike": _eye_like,
     "LayerNormalization": _layer_normalization,
     "LRN": _lrn,

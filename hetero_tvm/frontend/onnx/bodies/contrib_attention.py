@@ -1,8 +1,8 @@
 """ONNX Runtime's fused attention operators and rotary embedding, written out in plain ONNX.
 
-They become products, a softmax and views, which the fusion rules make one operator again.  Semantics:
-ONNX Runtime, docs/ContribOperators.md.  Caches of past keys are refused: shapes are fixed here, and a
-cache of fixed length is no cache.
+They become products, a softmax and views, which the fusion rules make one operator again.  Past keys and
+values stand before the new ones; the caches of GroupQueryAttention have a length per sequence.  Semantics:
+ONNX Runtime, docs/ContribOperators.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 def attention(b: Body) -> None:
     """Write out Attention, whose projections of queries, keys and values are inside."""
     # input, weights, bias, mask_index, past, attention_bias, past_sequence_length -> output, present
-    _refuse(b, inputs={4: "past keys", 6: "past keys"}, outputs={1: "present keys"}, do_rotary=0)
+    _refuse(b, inputs={6: "a shared buffer of past keys"}, do_rotary=0)
     heads = int(b.attributes["num_heads"])
     packed = b.op("MatMul", b.input(0), b.input(1))
     if b.input(2):
@@ -34,6 +34,12 @@ def attention(b: Body) -> None:
         query, key, value = (
             _to_front(b, b.op("Gather", packed, b.const(i, "int64"), axis=2)) for i in range(3)
         )
+    if b.input(4):
+        past = [b.op("Gather", b.input(4), b.const(n, "int64"), axis=0) for n in range(2)]
+        key, value = (b.op("Concat", *pair, axis=2) for pair in zip(past, (key, value), strict=True))
+    if b.wants(1):
+        whole = [b.op("Unsqueeze", x, b.const([0], "int64")) for x in (key, value)]
+        b.end(1, b.op("Concat", *whole, axis=0))
     b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(3))))
 
 
@@ -41,8 +47,8 @@ def multi_head_attention(b: Body) -> None:
     """Write out MultiHeadAttention, whose operands are projected outside."""
     # query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, ...
     # -> output, present_key, present_value, scores
-    present = {1: "present keys", 2: "present values", 3: "its scores"}
-    _refuse(b, inputs=dict.fromkeys(range(6, 10), "past keys"), outputs=present)
+    shared = dict.fromkeys((8, 9), "a shared buffer of past keys")
+    _refuse(b, inputs=shared, outputs={3: "its scores"})
     heads = int(b.attributes["num_heads"])
     query, key, value, bias = (b.input(i) for i in range(4))
     if not key:  # [B, S, N, 3, D]
@@ -63,6 +69,11 @@ def multi_head_attention(b: Body) -> None:
             biased[i] = b.op("Add", x, b.op("Reshape", part, b.const([heads, 1, -1], "int64")))
             start = end
     query, key, value = biased
+    if b.input(6):
+        key = b.op("Concat", b.input(6), key, axis=2)
+        value = b.op("Concat", b.input(7), value, axis=2)
+    b.end(1, key)
+    b.end(2, value)
     b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(4))))
 
 
@@ -70,9 +81,9 @@ def group_query_attention(b: Body) -> None:
     """Write out GroupQueryAttention, causal, with or without a rotary embedding."""
     # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
     # position_ids, attention_bias, head_sink, ... -> output, present_key, present_value
-    past = {i: "past keys" for i in (3, 4) if not b.is_empty(b.input(i))}
     sinks = {i: "an option" for i in range(11, 16)}
-    _refuse(b, inputs={**past, **sinks}, outputs={3: "its scores"}, smooth_softmax=0, qk_output=0)
+    _refuse(b, inputs=sinks, outputs={3: "its scores"}, smooth_softmax=0, qk_output=0)
+    has_past = not b.is_empty(b.input(3))
     heads, kv_heads = int(b.attributes["num_heads"]), int(b.attributes["kv_num_heads"])
     if b.input(1):
         sizes = heads, kv_heads, kv_heads
@@ -85,14 +96,22 @@ def group_query_attention(b: Body) -> None:
         query, key, value = (b.cut(packed, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
     query, key, value = (_to_front(b, x) for x in (query, key, value))
     if int(b.attributes.get("do_rotary", 0)):
-        tables = [_table(b, b.input(i), b.input(9), query) for i in (7, 8)]
+        positions = b.input(9) or (_cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")
+        tables = [_table(b, b.input(i), positions, query) for i in (7, 8)]
         pairs = int(b.attributes.get("rotary_interleaved", 0))
         query, key = (_rotated(b, x, *tables, b.input(7), bool(pairs), rest=True) for x in (query, key))
+    if has_past:
+        key, value = (_cached(b, b.input(3 + n), x) for n, x in enumerate((key, value)))
     b.end(1, key)
     b.end(2, value)
     if heads != kv_heads:
         key, value = (_repeated(b, x, heads, heads // kv_heads) for x in (key, value))
-    masks = [_causal(b, query, key, int(b.attributes.get("local_window_size", -1)))]
+    window = int(b.attributes.get("local_window_size", -1))
+    if has_past:
+        last = _cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
+        masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, window)]
+    else:
+        masks = [_causal(b, query, key, window)]
     if b.input(10):
         masks.append(b.input(10))
     b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0))))
@@ -237,7 +256,36 @@ def _range(b: Body, x: str, shape: list[int]) -> str:
 def _causal(b: Body, query: str, key: str, window: int = -1) -> str:
     """Additive mask [S, T] that hides keys after their query, or ``window`` or more before it."""
     last = b.op("Add", _range(b, query, [-1, 1]), b.op("Sub", b.extent(key, 2), b.extent(query, 2)))
-    places = _range(b, key, [1, -1])
+    return _seen(b, _range(b, key, [1, -1]), last, window)
+
+
+def _cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) -> str:
+    """Places in the caches of GroupQueryAttention of the new steps of ``x`` [B, N, S, D].
+
+    Input 5 has the number of keys of each sequence, with the new ones, less one.
+    """
+    lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
+    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), b.extent(x, 2))
+    return b.op("Add", b.op("Reshape", first, b.const(by_sequence, "int64")), _range(b, x, by_step))
+
+
+def _cached(b: Body, past: str, x: str) -> str:
+    """A cache [B, N, P, D] with new rows ``x`` [B, N, S, D]; longer by S, unless it is a buffer."""
+    if not _is_buffer(b):
+        past = b.op("Concat", past, b.op("ConstantOfShape", b.op("Shape", x)), axis=2)
+    places = _cache_places(b, x, [-1, 1, 1, 1], [1, 1, -1, 1])
+    rows = b.op("Expand", places, b.op("Shape", x))
+    return b.op("ScatterElements", past, rows, x, axis=2)
+
+
+def _is_buffer(b: Body) -> bool:
+    """Whether the present keys have the extents of the past ones, by number or by symbol."""
+    before, after = b.declared(b.input(3)), b.declared(b.wants(1)) if b.wants(1) else None
+    return before is not None and after is not None and before[2] is not None and before[2] == after[2]
+
+
+def _seen(b: Body, places: str, last: str, window: int) -> str:
+    """Additive mask that hides keys behind ``last``, or ``window`` or more before it."""
     seen = b.op("LessOrEqual", places, last)
     if window > 0:
         first = b.op("Sub", last, b.const(window, "int64"))

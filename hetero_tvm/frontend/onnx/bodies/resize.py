@@ -51,15 +51,14 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     shrinks = any(s < 1 for _, s, _ in changed)
     exclude = bool(b.attributes.get("exclude_outside", 0))
     crops = coordinates == "tf_crop_and_resize"
-    if bool(b.attributes.get("antialias", 0)) and shrinks and mode != "nearest":
-        raise _refusal(node, "antialias=1")
+    smooth = bool(b.attributes.get("antialias", 0)) and shrinks and mode != "nearest"
     if coordinates == "align_corners" and not exact:
         raise _refusal(
             node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"
         )
     integers = all(float(s).is_integer() for _, s, _ in changed)
     usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-    plain = (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
+    plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
     if plain and spatial and exact and same and "axes" not in b.attributes:
@@ -82,7 +81,9 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         if extent * shape[axis] > _MOST_WEIGHTS:
             raise _refusal(node, f"an axis of {shape[axis]} elements")
         cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
-        weights = b.const(_weights(at, shape[axis], cubic, exclude), pool.dtype(node.input[0], types))
+        narrow = min(1.0, scale) if smooth else 1.0
+        weights = _weights(at, shape[axis], cubic, exclude, narrow)
+        weights = b.const(weights, pool.dtype(node.input[0], types))
         order = [n for n in range(len(shape)) if n != axis]
         back = [int(n) for n in np.argsort([*order, axis])]
         x = b.op("MatMul", b.op("Transpose", x, perm=[*order, axis]), weights)
@@ -97,7 +98,7 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
 def _refusal(node: onnx.NodeProto, what: str) -> UnsupportedOperatorError:
     return UnsupportedOperatorError(
         f"Node {node.name!r} (Resize) has {what}, which is not supported.",
-        hint="Export another form of Resize: sizes instead of scales, half_pixel, antialias=0.",
+        hint="Export another form of Resize: sizes instead of scales, half_pixel.",
     )
 
 
@@ -158,24 +159,23 @@ def _nearest(at: np.ndarray, rounding: str, length: int) -> np.ndarray:
     return np.clip(rounded, 0, length - 1).astype(np.int64)
 
 
-def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool) -> np.ndarray:
-    """Matrix [operand, result] of an axis; ``cubic`` is the coefficient of cubic interpolation."""
-    low = np.floor(at.astype(np.float64))
-    part = at - low
+def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool, narrow: float) -> np.ndarray:
+    """Matrix [operand, result] of an axis; ``cubic`` is the coefficient of cubic interpolation.
+
+    Elements take part as far as their distance, by ``narrow`` (below 1 against aliasing), is within reach;
+    what lies outside counts for the element at the edge.
+    """
+    reach = 1 if cubic is None else 2
+    # No more elements take part than there are: those beyond the edges fold onto them.
+    margin = 0 if exclude else math.ceil(reach / narrow) + 1
+    places = np.arange(-margin, length + margin)
+    distance = np.abs(places[:, None] - at.astype(np.float64)) * narrow
     if cubic is None:
-        taps = {0: 1 - part, 1: part}
+        factors = np.maximum(0, 1 - distance)
     else:
-        a = cubic
-        taps = {
-            -1: ((a * (part + 1) - 5 * a) * (part + 1) + 8 * a) * (part + 1) - 4 * a,
-            0: ((a + 2) * part - (a + 3)) * part * part + 1,
-            1: ((a + 2) * (1 - part) - (a + 3)) * (1 - part) * (1 - part) + 1,
-            2: ((a * (2 - part) - 5 * a) * (2 - part) + 8 * a) * (2 - part) - 4 * a,
-        }
+        a, x = cubic, distance
+        near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        factors = np.where(x <= 1, near, np.where(x < 2, far, 0))
     weights = np.zeros((length, len(at)))
-    for offset, factor in taps.items():
-        index = low + offset
-        inside = (index >= 0) & (index < length)
-        factor = np.where(inside, factor, 0) if exclude else factor
-        np.add.at(weights, (np.clip(index, 0, length - 1).astype(int), np.arange(len(at))), factor)
-    return weights / weights.sum(0, keepdims=True) if exclude else weights
+    np.add.at(weights, np.clip(places, 0, length - 1), factors)
+    return weights / weights.sum(0, keepdims=True) if exclude or narrow < 1 else weights

@@ -30,9 +30,12 @@ def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> l
         axis = -2 if opset >= 20 else int(b.attributes.get("axis", 1))
     axis %= len(shape)
     inverse, onesided = (bool(b.attributes.get(name, 0)) for name in ("inverse", "onesided"))
-    length, parts = length or shape[axis], shape[-1]
+    back, parts = onesided and inverse, shape[-1]
+    length = length or (2 * (shape[axis] - 1) if back else shape[axis])
     used, wanted = min(length, shape[axis]), length // 2 + 1 if onesided else length
-    if axis == len(shape) - 1 or parts not in (1, 2) or (onesided and inverse):
+    if back:  # from half of the frequencies to real values
+        used, wanted = min(length // 2 + 1, shape[axis]), length
+    if axis == len(shape) - 1 or parts not in (1, 2) or length < 1:
         raise UnsupportedOperatorError(f"Node {node.name!r} (DFT) has a form that is not supported.")
     if used * wanted * parts * 2 > _MOST_FACTORS:
         raise UnsupportedOperatorError(
@@ -46,9 +49,13 @@ def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> l
     x = b.op("Transpose", x, perm=order)
     outer = [shape[n] for n in order[:-2]]
     x = b.op("Reshape", x, b.const([*outer, used * parts], "int64"))
-    factors = _factors(used, length, wanted, inverse)[:, :parts].reshape(used * parts, wanted * 2)
+    factors, kept = _factors(used, length, wanted, inverse)[:, :parts], 2
+    if back:  # frequencies but the first, and the middle one, stand for two
+        twice = 1 + ((np.arange(used) > 0) & (2 * np.arange(used) != length))
+        factors, kept = factors[..., :1] * twice[:, None, None, None], 1
+    factors = factors.reshape(used * parts, wanted * kept)
     y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
-    y = b.op("Reshape", y, b.const([*outer, wanted, 2], "int64"))
+    y = b.op("Reshape", y, b.const([*outer, wanted, kept], "int64"))
     b.end(0, b.op("Transpose", y, perm=[int(n) for n in np.argsort(order)]))
     return b.nodes
 

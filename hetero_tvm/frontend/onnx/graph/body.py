@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+ArrayOf = Callable[[str], np.ndarray | None]
 ShapeOf = Callable[[str], tuple[int | None, ...] | None]
 
 
@@ -25,11 +26,21 @@ class Body:
         no other node has.
     opset : version of the default domain, which decides what may be used.
     shape_of : gives the shape of a tensor as far as it is known (None for dimensions that are not).
+    array_of : gives the values of a constant, and None for another tensor.
     """
 
-    def __init__(self, node: onnx.NodeProto, opset: int, shape_of: ShapeOf = lambda name: None):
-        self.node, self.opset, self._shape_of = node, opset, shape_of
+    def __init__(
+        self,
+        node: onnx.NodeProto,
+        opset: int,
+        shape_of: ShapeOf = lambda name: None,
+        array_of: ArrayOf = lambda name: None,
+    ):
+        self.node, self.opset, self._shape_of, self.array = node, opset, shape_of, array_of
         self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.declared: Callable[[str], tuple[int | str | None, ...] | None] = shape_of
+        """Dimensions of a tensor as the file states them, also by symbol; None when it says nothing."""
         self._prefix = next(filter(None, node.output), node.name)
         self.attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
@@ -59,6 +70,18 @@ class Body:
     def const(self, value: object, dtype: str = "float32") -> str:
         """Add a Constant."""
         return self.op("Constant", value=numpy_helper.from_array(np.array(value, dtype)))
+
+    def constant(self, array: np.ndarray) -> str:
+        """Add a large constant, which is not to lie in the graph; returns its name."""
+        name = f"{self._prefix}/constant_{len(self.nodes)}_{len(self.constants)}"
+        self.constants[name] = array
+        return name
+
+    def within(self, node: onnx.NodeProto, write: Callable[[Body], None]) -> None:
+        """Write another node out here, by the function that does it for a node of the file."""
+        inner = Body(node, self.opset, self._shape_of, self.array)
+        inner.nodes, inner.constants, inner.declared = self.nodes, self.constants, self.declared
+        write(inner)
 
     def shape(self, name: str) -> tuple[int | None, ...] | None:
         """Dimensions of a tensor as far as they are known."""

@@ -5,7 +5,7 @@ Large weights are neither copied nor serialized while the graph is checked, conv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -123,6 +123,31 @@ def node_inputs(node: onnx.NodeProto) -> set[str]:
             inner |= {name for child in graph.node for name in child.output}
             names |= names_used(graph) - inner
     return names
+
+
+def rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
+    """Let a node, subgraphs included, read other tensors."""
+    if not alias:
+        return
+    for index, name in enumerate(node.input):
+        if name in alias:
+            node.input[index] = alias[name]
+    for attribute in node.attribute:
+        for graph in subgraphs(attribute):
+            inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            inner |= {name for child in graph.node for name in child.output}
+            outer = {old: new for old, new in alias.items() if old not in inner}
+            for child in graph.node:
+                rename_inputs(child, outer)
+            for value in graph.output:
+                value.name = outer.get(value.name, value.name)
+
+
+def tensor_type(proto: onnx.TypeProto.Tensor) -> Type:
+    """Element type and dimensions (None where unknown) of a protobuf tensor type."""
+    if not proto.HasField("shape"):
+        return proto.elem_type, None
+    return proto.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.shape.dim)
 
 
 def to_array(tensor: TensorProto) -> np.ndarray:

@@ -7,7 +7,14 @@ from onnx import helper, numpy_helper
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import add_weight, against_original, operators, run_tvm, text_model
+from tests.frontend.onnx.helpers import (
+    add_weight,
+    against_original,
+    against_reference,
+    operators,
+    run_tvm,
+    text_model,
+)
 
 
 def _model(extents, values, opset=19, scales=True, **attributes) -> onnx.ModelProto:
@@ -70,10 +77,13 @@ def test_places_outside_may_count_for_nothing(mode):
     against_original(_model([1, 1, 4, 4], [1, 1, 2, 1.5], mode=mode, exclude_outside=int(mode == "cubic")))
 
 
-def test_antialiasing_is_refused_where_it_matters():
-    with pytest.raises(UnsupportedOperatorError, match=r"'/resize' \(Resize\) has antialias=1"):
-        import_onnx(_model([1, 1, 4, 4], [1, 1, 0.5, 0.5], mode="linear", antialias=1))
-    against_original(_model([1, 1, 4, 4], [1, 1, 2, 2], mode="linear", antialias=1))
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude", [0, 1])
+def test_antialiasing_widens_what_takes_part(mode, exclude):
+    source = _model([1, 1, 7, 9], [1, 1, 0.6, 0.3], mode=mode, antialias=1, exclude_outside=exclude)
+    x = np.random.default_rng(0).standard_normal((1, 1, 7, 9), np.float32)
+    # Sums of up to 14 x 18 products of order one.
+    against_reference(source, {"x": x}, judge="onnxruntime", atol=1e-5)
 
 
 def test_aligned_corners_of_broken_sizes_are_refused():
