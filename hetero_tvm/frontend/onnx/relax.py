@@ -21,7 +21,7 @@ from hetero_tvm.frontend.stored import StoredModel, is_stub
 from hetero_tvm.host.constants import tensor_of
 from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
 
-#: Operators whose results have as many elements as their values happen to ask for: only declared ones are known.
+#: Operators whose results have as many elements as their values ask for: only declared shapes are known.
 SHAPES_FROM_VALUES = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress"})
 _SUFFIX = re.compile(r"#\d+$")
 
