@@ -25,9 +25,10 @@ _INTRODUCTION = """# Operators of ONNX that are imported
 Made by `python -m tests.campaign.onnx_support`; do not edit.
 
 An operator is *converted* to kernels, *written out* in other operators, or expanded by its *definition* in
-ONNX.  *With shapes*: it is also taken where the shape of its result depends on values that come at run time
-and the file declares that shape; the values are checked when the model runs.  A form of an operator that is
-not covered is refused by name.  *Opsets* are the versions of the operator; files from opset 1 on are converted.
+ONNX.  *With shapes*: it is also taken where the shape of its result depends on values that come at run
+time and the file declares that shape; the values are checked when the model runs.  A form of an operator that
+is not covered is refused by name.  *Opsets* are the versions of the operator; files from opset 1 on are
+converted.
 
 Types: floats are float16, bfloat16, float32 and float64 (those of 16 bits are computed in float32, or as
 `--precision` says), integers are int8 to int64 and uint8 to uint64.  Weights of 4 bits and less are taken
