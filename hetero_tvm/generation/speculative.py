@@ -1,4 +1,4 @@
-"""Speculative decoding (Leviathan et al., 2023): a small model guesses, the large one checks all guesses at once.
+"""Speculative decoding (Leviathan and others, 2023): a small model guesses, the large one checks.
 
 The texts have exactly the distribution of the large model alone: a guess x is kept with probability
 ``min(1, p(x) / q(x))``, and the first one that is not is replaced by a draw from ``max(p - q, 0)``.
