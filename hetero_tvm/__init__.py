@@ -19,6 +19,7 @@ __version__ = VERSION
 
 __all__ = [
     "HeteroTVMError",
+    "Span",
     "build_language_model",
     "build_model",
     "design_space",
@@ -46,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from hetero_tvm import api
 
         return getattr(api, name)
+    if name == "Span":
+        from hetero_tvm.frontend.signature import Span
+
+        return Span
     if name == "design_space":
         from hetero_tvm.schedules.sampled import design_space
 

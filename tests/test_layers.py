@@ -24,6 +24,7 @@ FLOORS = (
     ("compile",),
     ("language",),
     ("api",),
+    ("torch",),
     ("benchmarking",),
     ("cli",),
 )

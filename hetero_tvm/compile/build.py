@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
+from hetero_tvm.compile.length_check import differences, judged_model
+from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.weights import Weights, set_apart
@@ -72,8 +75,8 @@ class BuiltModel:
         Raises :class:`LibraryError` for an index outside of its tensor and the like.
         """
         device = self.optimized.target.running()[0][0]
-        inputs = checked_inputs(self.optimized.model.signature, inputs)
-        specs = self.optimized.model.signature.inputs
+        inputs = checked_inputs(self.optimized.signature, inputs)
+        specs = self.optimized.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         try:
             result = self._main(*arguments)
@@ -99,7 +102,7 @@ class BuiltModel:
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
-        model = self.optimized.model
+        given, model = inputs, judged_model(self.optimized, inputs)
         if inputs is None:
             inputs = sample_inputs(model, seed)
         else:
@@ -110,7 +113,9 @@ class BuiltModel:
         self.accuracy = compare(
             self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
         )
-        if not self.accuracy.ok:
+        if self.optimized.lengths is not None:
+            self._check_lengths(seed, given is None)
+        elif not self.accuracy.ok:
             fault = first_fault(self.optimized, self.choices, inputs)
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
@@ -119,6 +124,19 @@ class BuiltModel:
                 "whether a record is at fault, and report the kernel named above",
             )
         return self.accuracy
+
+    def _check_lengths(self, seed: int, sampled: bool) -> None:
+        """Raise what is wrong at any of the sizes that are compared; with given inputs only at theirs."""
+        assert self.accuracy is not None
+        problems = [] if self.accuracy.ok else str(self.accuracy).splitlines()
+        if sampled:
+            problems += differences(self.optimized, self.run, seed)
+        if problems:
+            raise AccuracyError(
+                f"{self.optimized.model.name}: the compiled model's numbers are beyond the tolerance",
+                problems=problems,
+                hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
+            )
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -146,7 +164,7 @@ class BuiltModel:
         optimized = self.optimized
         return Manifest(
             name=optimized.model.name,
-            signature=optimized.model.signature,
+            signature=optimized.signature,
             target=TargetInfo.from_json(optimized.target.describe()),
             device=dict(self.facts),
             versions=current_versions(),
@@ -231,6 +249,10 @@ def _lowered(
 ) -> tuple[IRModule, MemoryPlan]:
     """Lowered module of one variant, with scheduled kernels, and its memory plan."""
     target = optimized.target
+    if optimized.lengths is not None:
+        module = target.finalize(lift_model(optimized, choices))
+        passes = [range_check(optimized.signature), *target.device_passes]
+        return lower(module, optimized.sources, target.in_place, passes)
     suffix = target.entry.removeprefix("main") if several else ""
     module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
     return lower(module, optimized.sources, target.in_place, target.device_passes)

@@ -25,7 +25,7 @@ from hetero_tvm.errors import BuildError, LibraryError
 from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
-from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
 
 VERSION = 1
 SECTION = ".hetero_tvm"
@@ -82,6 +82,7 @@ class Manifest:
             "signature": {
                 "inputs": [spec.to_json() for spec in self.signature.inputs],
                 "outputs": [spec.to_json() for spec in self.signature.outputs],
+                "symbols": [symbol.to_json() for symbol in self.signature.symbols],
             },
             "target": {
                 **dataclasses.asdict(self.target),
@@ -116,7 +117,8 @@ class Manifest:
             return cls(
                 name=data["name"],
                 signature=Signature(
-                    *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs"))
+                    *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs")),
+                    tuple(map(Symbol.from_json, ends.get("symbols", ()))),
                 ),
                 target=TargetInfo.from_json(data["target"]),
                 versions=dict(data["versions"]),

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetero_tvm.host.tvm import Executable, IRModule, PrimFunc, TVMTarget
-from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
 
 
@@ -71,6 +72,21 @@ class CompilingTarget(ABC):
     def device_passes(self) -> Sequence[Callable[..., IRModule]]:
         """Relax passes that lowering runs after memory planning."""
         return ()
+
+    run_time_sizes: bool = False
+    """Whether kernels can have extents that are known when they run."""
+
+    def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
+        """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
+        return None
+
+    def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
+        """The point without what a kernel for all sizes decides when it runs."""
+        return point
+
+    def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
+        """A schedule for a kernel whose extents are known when it runs; ``work`` iterations at most."""
+        return function
 
     @abstractmethod
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
