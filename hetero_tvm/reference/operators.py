@@ -113,6 +113,21 @@ class BatchNormalization(OpRun):
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
 
 
+class DequantizeLinear(OpRun):
+    """Dequantisation of integers at every opset: onnx's evaluator begins at 19, quantisers write 10 to 17."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero=None, axis=1, block_size=0, output_dtype=None):
+        if block_size or scale.ndim > 1 or x.dtype.kind not in "iu":
+            raise NotImplementedError(f"node {self.onnx_node.name!r} dequantises in blocks, or no integers")
+        shape = [-1 if n == axis % max(1, x.ndim) and scale.size > 1 else 1 for n in range(x.ndim)]
+        steps = x.astype(scale.dtype)
+        if zero is not None:
+            steps = steps - zero.astype(scale.dtype).reshape(shape)
+        return (steps * scale.reshape(shape),)
+
+
 class GatherElements(OpRun):
     """Gathering of single elements along an axis of any length."""
 
@@ -125,7 +140,7 @@ class GatherElements(OpRun):
 
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
-REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements)
+REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, DequantizeLinear, GatherElements)
 
 
 def _padded(
