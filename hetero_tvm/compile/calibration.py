@@ -128,7 +128,7 @@ class Calibration:
 def _operands(
     model: onnx.ModelProto,
 ) -> dict[str, tuple[str, tuple[np.ndarray, np.ndarray], np.ndarray, str]]:
-    """By name of each layer between quantisers: its input, the input's scale and zero point, the weights as
+    """Layers between quantisers by name: their input, the input's scale and zero point, the weights as
     8 bits make them, and their name in the model without quantisers."""
     made = {output: node for node in model.graph.node for output in node.output}
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
