@@ -37,13 +37,16 @@ from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
-from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
@@ -285,8 +288,23 @@ class CpuTarget(Target):
     def spaces(self) -> Sequence[DesignSpace]:
         return CPU_SPACES
 
+    @property
+    def step_kernels(self) -> DecoderKernels:
+        return DecoderKernels(self.machine)
+
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(function, self.machine)
+
+    run_time_sizes = True
+
+    def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
+        return kernels.emit(witnesses, space, point, self.machine)
+
+    def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
+        return kernels.kept_decisions(space, point)
+
+    def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
+        return kernels.schedule(function, work, self.machine)
 
     def finalize(self, module: IRModule) -> IRModule:
         return prefetch_ahead(module)
