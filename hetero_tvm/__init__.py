@@ -20,16 +20,25 @@ __version__ = VERSION
 __all__ = [
     "HeteroTVMError",
     "Span",
+    "build_language_model",
     "build_model",
     "design_space",
     "import_model",
     "load",
+    "load_language_model",
     "optimize_model",
     "tune_model",
     "tune_op",
 ]
 
-_COMPILER = ("build_model", "import_model", "optimize_model", "tune_model", "tune_op")
+_COMPILER = (
+    "build_language_model",
+    "build_model",
+    "import_model",
+    "optimize_model",
+    "tune_model",
+    "tune_op",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -50,4 +59,8 @@ def __getattr__(name: str) -> Any:
         from hetero_tvm.runtime.opening import load
 
         return load
+    if name == "load_language_model":
+        from hetero_tvm.generation.model import load_language_model
+
+        return load_language_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

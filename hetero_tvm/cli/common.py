@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
-_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8")
+_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8", "int4")
 
 
 def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
@@ -73,6 +73,11 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, allow_abbrev=False, **kwargs)
+
+
+def plain_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser without any options."""
+    return _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
 
 
 def parser(command: str, description: str) -> argparse.ArgumentParser:
@@ -131,12 +136,12 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
 def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names all such options."""
     problems, hint = [], None
-    precision = options.precision
+    precision = getattr(options, "precision", None)
     if precision is not None and precision not in _PRECISIONS:
         problems.append(f"--precision {precision} is unknown")
     if problems:
         hint = "leave out --precision for the target's own"
-    names = [name for name, _ in options.shape]
+    names = [name for name, _ in getattr(options, "shape", ())]
     problems += [f"--shape gives {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems and getattr(options, "target", None) is not None:
         # Alone, a target that cannot be is told by whoever uses it first.

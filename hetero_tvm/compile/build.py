@@ -13,20 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.codegen import thread_pool
 from hetero_tvm.compile.dynamic.ranges import range_check
+from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
 from hetero_tvm.compile.length_check import differences, judged_model, other_sizes
 from hetero_tvm.compile.lift import lift_model
-from hetero_tvm.compile.linking import failure, link, machine
+from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
 from hetero_tvm.compile.weights import Weights, set_apart
-from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, expect, last_line
-from hetero_tvm.host import mapped, native
-from hetero_tvm.host.files import sync
-from hetero_tvm.host.scratch import scratch_folder, temporary_folder
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
+from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
@@ -34,16 +31,7 @@ from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
 from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
-from hetero_tvm.runtime import checksum
-from hetero_tvm.runtime.manifest import (
-    Manifest,
-    TargetInfo,
-    current_versions,
-    embed_source,
-    refuse_flagged,
-    sidecar_path,
-    write_sidecar,
-)
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 
 
@@ -151,19 +139,6 @@ class BuiltModel:
                 hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
             )
 
-    def _link(self, path: Path, source: Path) -> None:
-        """Write the library with its constants; ``source`` is the C++ source of the manifest."""
-        pool, options = thread_pool.link_parts()
-        sources, options = [source, pool], ["-O2", *options]
-        if self.weights is not None:
-            self.weights.take_back()  # stand-ins that a check has filled would be written as they are
-            sources.append(native.source_path("runtime/cpp/constants.cc"))
-            options += SEGMENT_FLAGS
-        link(self.executable, path, sources, options)
-        if self.weights is not None:
-            size, pieces = self.weights.segment()
-            append_segment(path, size, pieces)
-
     @property
     def kernels(self) -> list[dict[str, Any]]:
         """Entries, one per distinct kernel, in the order of first use (for tables and the manifest)."""
@@ -211,34 +186,7 @@ class BuiltModel:
         ------
         BuildError : the linker failed, or the folder cannot be written.
         """
-        expect(path, (str, os.PathLike), "export takes the path of a folder, or of a file that ends in .so")
-        path = Path(path)
-        if path.suffix != ".so":
-            path = path / "model.so"
-        manifest = self.manifest()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                scratch_folder(path.parent, ".export-") as folder,
-                # Not in the user's folder: the assembler has no way to write a quote in a name.
-                temporary_folder("hetero_tvm-export-") as scratch,
-            ):
-                source = scratch / "manifest.cc"
-                source.write_text(embed_source(manifest))
-                fresh = folder / path.name
-                self._link(fresh, source)
-                checksum.seal(fresh)
-                sync(fresh)
-                sidecar = write_sidecar(fresh, manifest)
-                # Never the sidecar of another library beside this one, whenever the process is killed.
-                sidecar_path(path).unlink(missing_ok=True)
-                os.replace(fresh, path)
-                os.replace(sidecar, sidecar_path(path))
-        except HeteroTVMError:
-            raise
-        except Exception as error:
-            raise failure(path, error) from error
-        return path
+        return export_library(path, self.executable, self.weights, self.manifest())
 
 
 def build(

@@ -71,6 +71,8 @@ class Manifest:
     created: str = ""
     checks: tuple[str, ...] = ()
     """Texts for the numbers behind the results of a library for a device."""
+    language: dict[str, Any] = field(default_factory=dict)
+    """Facts of a language model (``generation/facts.py``); empty for other models."""
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""
@@ -94,6 +96,7 @@ class Manifest:
             "device": self.device,
             "created": self.created,
             "checks": list(self.checks),
+            **({"language": self.language} if self.language else {}),
         }
 
     @classmethod
@@ -125,6 +128,7 @@ class Manifest:
                 device=dict(data.get("device") or {}),
                 created=data.get("created", ""),
                 checks=tuple(data.get("checks", ())),
+                language=dict(data.get("language") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from hetero_tvm.host.tvm import Executable, IRModule, PrimFunc, TVMTarget
 from hetero_tvm.schedules.base import DesignSpace, Point
@@ -29,6 +31,19 @@ class Compiled:
     device_code: Mapping[str, bytes] = field(default_factory=dict)
 
 
+class StepKernels(Protocol):
+    """Kernels of a decoder's step, by contract (``ops/decoding/``)."""
+
+    def emit(self, op: Any) -> PrimFunc:
+        """The kernel of a contract."""
+
+    def pack(self, op: Any, weight: Any) -> list[np.ndarray]:
+        """The arrays that stand for a weight among the arguments of a product's kernel."""
+
+    def pack_bias(self, op: Any, bias: np.ndarray) -> np.ndarray:
+        """The array that stands for a bias."""
+
+
 class CompilingTarget(ABC):
     """Part of a target that turns scheduled kernels into machine code."""
 
@@ -42,6 +57,11 @@ class CompilingTarget(ABC):
     @abstractmethod
     def tvm_target(self) -> TVMTarget:
         """The ``tvm.target.Target`` for code generation."""
+
+    @property
+    def step_kernels(self) -> StepKernels | None:
+        """Kernels for language models; None where this target has none."""
+        return None
 
     @property
     def variants(self) -> tuple[Any, ...]:

@@ -28,15 +28,18 @@ from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
-from hetero_tvm.relax_passes.fusions.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
-from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
@@ -266,7 +269,9 @@ class CpuTarget(Target):
             lower = (QuantizeDynamically(claims, wants_pairs_safe(self.machine), self.kept),)
         safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
         return (
-            FuseQuantized(claims, safe),  # before constants are folded: its weights are integers
+            SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
+            FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
+            FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             *_forms(claims, self.machine),
             *fusions(claims),
             *lower,  # after the epilogues, which it takes along
@@ -282,6 +287,10 @@ class CpuTarget(Target):
     @property
     def spaces(self) -> Sequence[DesignSpace]:
         return CPU_SPACES
+
+    @property
+    def step_kernels(self) -> DecoderKernels:
+        return DecoderKernels(self.machine)
 
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(function, self.machine)
