@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.compile.build import BuiltModel, build
+from hetero_tvm.compile.length_check import judged_model
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import UsageError, expect
@@ -208,7 +209,7 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     if same or not alone or built.unrunnable is not None:
         return built, None
     plain = build(optimized, defaults)
-    inputs = sample_inputs(optimized.model, 0)
+    inputs = sample_inputs(judged_model(optimized, None), 0)
     found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
     return (plain if found is not None and found.kept == "default" else built), found
 

@@ -43,16 +43,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.memory or options.verify or options.plot is not None:
         from hetero_tvm.cli import memory_report
 
-        memory = _memory(optimized, options)
+        memory, by_sizes = _memory(optimized, options)
         if options.verify:
             memory.verify()
         document["memory"] = memory_report.report(memory)
+        if by_sizes:
+            document["memory"]["by_sizes"] = [{"sizes": s, "peak": peak} for s, peak in by_sizes]
     if options.json:
         cli_common.print_json({"model": options.model, **document})
     else:
         _print(document)
         if memory is not None:
             _console().print(*memory_report.tables(memory))
+            for sizes, peak in by_sizes:
+                _console().print(
+                    f"arena that a call of {', '.join(f'{n} = {size}' for n, size in sizes.items())} "
+                    f"touches: {peak:,} bytes"
+                )
     if memory is not None:
         if options.verify:
             cli_common.say(options, f"memory plan verified: {memory.peak:,} bytes, nothing live overlaps")
@@ -77,20 +84,23 @@ def _library(path: Path, options: argparse.Namespace) -> int:
     return 0
 
 
-def _memory(optimized: OptimizedModel, options: argparse.Namespace) -> MemoryPlan:
-    """The memory plan with the kernels that ``build`` would take."""
+def _memory(
+    optimized: OptimizedModel, options: argparse.Namespace
+) -> tuple[MemoryPlan, list[tuple[dict[str, int], int]]]:
+    """The memory plan with the kernels that ``build`` would take, and its peak by open sizes."""
     from hetero_tvm.api import record_store
-    from hetero_tvm.compile.build import plan_memory
+    from hetero_tvm.compile.build import memory_by_sizes, plan_memory
     from hetero_tvm.records.choose import choose
 
     first = optimized.variants()[0]
     store = record_store(first, options.logs, not options.no_shipped_records)
-    return plan_memory(optimized, choose(first.tasks, first.machine, store))
+    choices = choose(first.tasks, first.machine, store)
+    return plan_memory(optimized, choices), memory_by_sizes(optimized, choices)
 
 
 def describe(optimized: OptimizedModel) -> dict[str, Any]:
     """An optimized model as JSON values: signature, placement, fusions, misses, anchors, times, kernels."""
-    signature = optimized.model.signature
+    signature = optimized.signature
 
     def tensors(specs: Any) -> list[dict[str, Any]]:
         return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]

@@ -17,7 +17,7 @@ from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, usable_choices
-from hetero_tvm.compile.length_check import differences, judged_model
+from hetero_tvm.compile.length_check import differences, judged_model, other_sizes
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
@@ -30,6 +30,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 
@@ -242,6 +243,25 @@ def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> Mem
     BuildError : lowering failed.
     """
     return _lowered(optimized.variants()[0], choices, False)[1]
+
+
+def memory_by_sizes(
+    optimized: OptimizedModel, choices: Mapping[str, Choice]
+) -> list[tuple[dict[str, int], int]]:
+    """Bytes that a call needs of the arena at some sizes of the open dimensions; none without any.
+
+    The arena of a library is that of the largest sizes; a call of others touches as much less of it.
+    """
+    if optimized.lengths is None:
+        return []
+    module = lift_model(optimized, choices)
+    found = []
+    for sizes in other_sizes(optimized.lengths.symbols):
+        main = module["main"].with_attr(UPPER_BOUND, sizes)
+        at = module.clone()
+        at.update_func(at.get_global_var("main"), main)
+        found.append((sizes, lower(at, optimized.sources, optimized.target.in_place)[1].peak))
+    return found
 
 
 def _lowered(
