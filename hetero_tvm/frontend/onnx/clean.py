@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto, checker, defs, helper, inliner, shape_inference, version_converter
 
-from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
 from hetero_tvm.frontend.onnx.check import (
     check_text,
@@ -86,12 +86,14 @@ def clean(
     for value in graph.input:
         element = value.type.tensor_type.elem_type
         value.CopyFrom(helper.make_tensor_value_info(value.name, element, fixed[value.name]))
+    _complete_outputs(model, pool)
     _check(model, pool)
     if model.functions:
         model = _inline_functions(model, pool)
         refuse_unknown(model.graph, opset_of(model), supported)
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
+        _refuse_flat_softmax(model, pool)
         corners = settle_old_forms(model.graph, opset_of(model))
         model = _convert_opset(model, pool)
         restore_corners(model.graph, corners)
@@ -188,10 +190,49 @@ def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto)
 # ---- steps ---------------------------------------------------------------------------------
 
 
+def _complete_outputs(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Write the types of outputs that the file leaves without one, as far as they can be inferred."""
+    bare = [v for v in model.graph.output if not v.type.tensor_type.elem_type]
+    if not bare:
+        return
+    try:
+        inferred = shape_inference.infer_shapes(_with_constants(model, pool)).graph
+    except Exception:  # the checker says what is wrong
+        return
+    made = {v.name: v.type for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+    for value in bare:
+        value.type.CopyFrom(made.get(value.name, value.type))
+
+
+def _refuse_flat_softmax(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Refuse a softmax of vectors along axis 1, the default before opset 13: it has none.
+
+    Raises
+    ------
+    UnsupportedOperatorError : names the node.
+    """
+    nodes = [n for n in model.graph.node if n.op_type in ("Softmax", "LogSoftmax", "Hardmax")]
+    if not nodes:
+        return
+    types = _types(shape_inference.infer_shapes(_with_constants(model, pool)).graph)
+    for node in nodes:
+        shape = pool.shape(node.input[0], types)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        if shape is not None and axis >= max(len(shape), 1):
+            raise UnsupportedOperatorError(
+                f"Node {node.name!r} ({node.op_type}) has axis {axis}, but its operand has {len(shape)}.",
+                hint="Before opset 13 the default axis is 1: export the model with opset 13 or newer.",
+            )
+
+
 def _check(model: onnx.ModelProto, pool: ConstantPool) -> None:
     """Refuse what ONNX's checker finds wrong."""
+    light = _with_constants(model, pool)
+    for value in light.graph.output:
+        if value.type.tensor_type.elem_type:
+            value.type.tensor_type.shape.SetInParent()  # which the checker wants; it is inferred in any case
     try:
-        checker.check_model(_with_constants(model, pool))
+        checker.check_model(light)
     except Exception as error:  # the checker raises its own type and, for bad text, others
         raise ModelError(f"The model is not valid ONNX: {_first_lines(error)}") from error
 

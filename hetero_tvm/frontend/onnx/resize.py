@@ -57,9 +57,12 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         raise _refusal(
             node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"
         )
+    double = pool.dtype(node.input[0], types) == "float64" and mode != "nearest"
+    real = np.float64 if double else np.float32
     integers = all(float(s).is_integer() for _, s, _ in changed)
     usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
     plain = (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
+    plain = plain and not double  # TVM's weights are float32
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
     if plain and spatial and exact and same and "axes" not in b.attributes:
@@ -73,7 +76,7 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     for axis, scale, extent in changed:
         place = axes.index(axis)
         crop = (region[place], region[place + len(axes)]) if crops else (0.0, 1.0)
-        at = _coordinates(shape[axis], extent, scale, coordinates, crop, node)
+        at = _coordinates(shape[axis], extent, scale, coordinates, crop, node, real)
         beyond = (at < 0) | (at > shape[axis] - 1) if crops else np.zeros(extent, bool)
         outside = outside | beyond.reshape([-1 if n == axis else 1 for n in range(len(shape))])
         if mode == "nearest":
@@ -119,30 +122,37 @@ def _sizes(
 
 
 def _coordinates(
-    length: int, extent: int, scale: float, mode: str, crop: tuple[float, float], node: onnx.NodeProto
+    length: int,
+    extent: int,
+    scale: float,
+    mode: str,
+    crop: tuple[float, float],
+    node: onnx.NodeProto,
+    real: type[np.floating],
 ) -> np.ndarray:
-    """Place in the operand of every element of an axis of the result; float32, as ONNX Runtime computes."""
-    x, ratio, half = np.arange(extent, dtype=np.float32), np.float32(scale), np.float32(0.5)
+    """Place in the operand of every element of an axis of the result.
+
+    ``real``: float32, as ONNX Runtime computes, but for operands of float64.
+    """
+    x, ratio, half = np.arange(extent, dtype=real), real(scale), real(0.5)
     if mode == "asymmetric":
         return x / ratio
     if mode == "align_corners":
-        return x * np.float32(length - 1) / np.float32(max(extent - 1, 1))
+        return x * real(length - 1) / real(max(extent - 1, 1))
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and extent > 1):
         return (x + half) / ratio - half
     if mode == "pytorch_half_pixel":
-        return np.zeros(extent, np.float32)
+        return np.zeros(extent, real)
     if mode == "tf_half_pixel_for_nn":
         return (x + half) / ratio
     if mode == "half_pixel_symmetric":
-        offset = np.float32(length / 2 * (1 - extent / (scale * length)))
+        offset = real(length / 2 * (1 - extent / (scale * length)))
         return offset + (x + half) / ratio - half
     if mode == "tf_crop_and_resize":
-        start, end = (np.float32(c) for c in crop)
+        start, end = (real(c) for c in crop)
         if extent > 1:
-            return start * np.float32(length - 1) + x * (end - start) * np.float32(length - 1) / np.float32(
-                extent - 1
-            )
-        return np.full(extent, half * (start + end) * np.float32(length - 1), np.float32)
+            return start * real(length - 1) + x * (end - start) * real(length - 1) / real(extent - 1)
+        return np.full(extent, half * (start + end) * real(length - 1), real)
     raise _refusal(node, f"coordinate_transformation_mode={mode}")
 
 

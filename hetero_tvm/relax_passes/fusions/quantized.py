@@ -30,8 +30,8 @@ from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, i
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
-_ROUNDED = 1 / 64
-"""Share of a step of the result by which a bias may be off: it moves the rounding of 1 in 64 results at most."""
+_ROUNDED = 1 / 512
+"""Share of a step of the result by which a bias may be off: the rounding of 1 in 512 results at most moves."""
 
 
 @dataclass

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
@@ -57,6 +58,19 @@ PLAIN = [
 @pytest.mark.parametrize("attributes", PLAIN)
 def test_plain_forms_stay_for_the_kernels_of_targets(attributes):
     assert operators(against_original(_model([1, 2, 4, 4], [1, 1, 2, 2], **attributes))) == {"Resize": 1}
+
+
+@pytest.mark.parametrize("coordinates", ["align_corners", "half_pixel"])
+def test_weights_of_doubles_are_doubles(coordinates):
+    source = _model(
+        [1, 1, 3, 4], [1, 1, 7, 9], scales=False, mode="linear", coordinate_transformation_mode=coordinates
+    )
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    model = import_onnx(source)
+    x = np.random.default_rng(0).normal(size=(1, 1, 3, 4))
+    expected = ReferenceEvaluator(source).run(None, {"x": x})[0]
+    np.testing.assert_allclose(run_tvm(model, {"x": x})[0], expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
