@@ -393,6 +393,23 @@ def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     return b.nodes
 
 
+def _noop_reduction(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """What ``noop_with_empty_axes`` leaves of a reduction that is more than a sum: each element by itself."""
+    b = Body(node, opset)
+    axes = b.input(1)
+    none = not b.attributes.get("axes") and (not axes or (axes in pool and not pool.array(axes).size))
+    if not b.attributes.get("noop_with_empty_axes", 0) or not none:
+        return None
+    x = node.input[0]
+    if node.op_type == "ReduceSumSquare":
+        b.end(0, b.op("Mul", x, x))
+    else:
+        b.end(0, b.op("Log" if node.op_type == "ReduceLogSum" else "Abs", x))
+    return b.nodes
+
+
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
@@ -403,6 +420,10 @@ FORMS: dict[str, Expansion] = {
     "LpNormalization": _lp_normalization,
     "LpPool": _lp_pool,
     "MeanVarianceNormalization": _mean_variance_normalization,
+    "ReduceL1": _noop_reduction,
+    "ReduceL2": _noop_reduction,
+    "ReduceLogSum": _noop_reduction,
+    "ReduceSumSquare": _noop_reduction,
     "Resize": resize,
     "RoiAlign": _roi_align,
     "SequenceErase": _sequence_step,

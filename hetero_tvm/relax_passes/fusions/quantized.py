@@ -10,8 +10,8 @@ and in integers (MatMulInteger, ConvInteger), where the zero point of x may be k
 
 Scales and the other zero points are constants.  The bias is counted in steps of the accumulators, as most
 quantisation tools give it; one that lies between two steps is rounded where the result is rounded to much
-larger steps anyway, and else stays an addition of floats.  This runs before constants are folded: a weight that became a float is none
-of ours any more.
+larger steps anyway, and else stays an addition of floats.  This runs before constants are folded: a weight
+that became a float is none of ours any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
 
 _ROUNDED = 1 / 512
-"""Share of a step of the result by which a bias may be off: the rounding of 1 in 512 results at most moves."""
+"""Share of a step of the result that a bias may be off: it moves the rounding of 1 in 512 results at most."""
 
 
 @dataclass

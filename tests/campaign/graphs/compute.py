@@ -57,7 +57,7 @@ def check_types(schema: Any, inputs: Sequence[Value | None]) -> None:
 
 
 MENDED = [Erf, LRN]
-"""Operators that are wrong in ONNX's evaluator; ONNX Runtime has no Erf of float64 and no LRN of an even size."""
+"""What is wrong in ONNX's evaluator; ONNX Runtime has no Erf of float64 and no LRN of an even size."""
 EVALUATOR, RUNTIME = "evaluator", "onnxruntime"
 
 

@@ -88,14 +88,16 @@ def verdict(
 def _as(model: onnx.ModelProto, target: str) -> dict[str, str]:
     """Dtypes whose tolerance is that of another one.
 
-    Half precision is computed in float32, also where a Cast makes float64 of it in the end; accelerators
-    compute float32 in less.
+    Half precision is computed in float32 and rounded where it leaves the model, also where a Cast makes a
+    wider type of it before; accelerators compute float32 in less.
     """
     elements = {v.type.tensor_type.elem_type for v in model.graph.input}
     elements |= {t.data_type for t in model.graph.initializer}
     elements |= {a.i for n in model.graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
-    narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16} & elements
-    mixed = {"float64": "float32"} if narrow or onnx.TensorProto.FLOAT in elements else {}
+    if narrow := [n for n in ("BFLOAT16", "FLOAT16") if getattr(onnx.TensorProto, n) in elements]:
+        mixed = dict.fromkeys(("float32", "float64"), narrow[0].lower())
+    else:
+        mixed = {"float64": "float32"} if onnx.TensorProto.FLOAT in elements else {}
     return mixed if target == "cpu" else {"float32": "float16", "float64": "float16"}
 
 
