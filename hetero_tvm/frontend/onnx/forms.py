@@ -396,7 +396,7 @@ def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
 def _noop_reduction(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """What ``noop_with_empty_axes`` leaves of a reduction that is more than a sum: each element by itself."""
+    """Function that a reduction with ``noop_with_empty_axes`` applies to each element by itself."""
     b = Body(node, opset)
     axes = b.input(1)
     none = not b.attributes.get("axes") and (not axes or (axes in pool and not pool.array(axes).size))
