@@ -41,6 +41,7 @@ from hetero_tvm.host import mapped
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
 _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
+_FIRST_RESIZE_WITH_COORDINATES = 11
 #: TVM has converters for these, but for another signature or only for a part of the operator.
 _ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
 #: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
@@ -94,9 +95,11 @@ def clean(
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
         _refuse_flat_softmax(model, pool)
-        corners = settle_old_forms(model.graph, opset_of(model))
+        opset = opset_of(model)
+        settle_old_forms(model.graph, opset)
         model = _convert_opset(model, pool)
-        restore_corners(model.graph, corners)
+        if opset < _FIRST_RESIZE_WITH_COORDINATES:
+            restore_corners(model.graph)
     _check_narrow_outputs(model, pool)
     widen(model, pool)
     inferred = _simplify(model, pool, supported, limits)

@@ -265,3 +265,10 @@ def test_reductions_over_no_axis_keep_their_function(operator, axes):
     if axes:
         add_weight(source, "a", np.zeros(0, np.int64))
     against_original(source)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_a_cumulative_sum_along_no_axis_is_refused(axis):
+    source = text_model("g (float[2,3] x) => (float[2,3] y) { y = CumSum(x, a) }")
+    with pytest.raises(UnsupportedOperatorError, match=f"axis {axis} of a tensor with 2 dimensions"):
+        import_onnx(add_weight(source, "a", np.array(axis, np.int64)))

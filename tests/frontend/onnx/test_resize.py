@@ -106,6 +106,14 @@ def test_resizing_before_opset_11_stretches_from_the_corner(operator, opset, mod
     against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
 
 
+def test_resizing_in_the_middle_before_opset_11_stretches_from_the_corner():
+    """ONNX's converter gives its result another name."""
+    source = text_model(
+        'g (float[1,2,3,4] x) => (float[A,B,C,D] y) { u = Upsample<mode="linear">(x, s) y = Neg(u) }', opset=9
+    )
+    against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
+
+
 def test_upsample_with_scales_as_an_attribute():
     source = text_model(
         "g (float[1,1,3,4] x) => (float[A,B,C,D] y) { y = "
