@@ -406,16 +406,13 @@ def _noop_reduction(
     return b.nodes
 
 
-def _cumulative_sum(
-    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
-) -> list[onnx.NodeProto] | None:
+def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
     """Nothing to write out; an axis that the operand does not have is refused, which TVM takes for another."""
     shape = pool.shape(node.input[0], types)
     if shape is not None and node.input[1] in pool:
         axis = int(pool.array(node.input[1]).reshape(-1)[0])
         if not -len(shape) <= axis < len(shape):
             raise _refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
-    return None
 
 
 FORMS: dict[str, Expansion] = {
