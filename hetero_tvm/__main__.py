@@ -10,6 +10,7 @@ COMMANDS = {
     "tune": "search schedules for a model, check it, export one .so",
     "build": "the same without searching",
     "quantize": "build with 8-bit products, and measure what that costs in accuracy",
+    "generate": "continue texts with a language model that was built",
     "bench": "compare a model or library with other runtimes, side by side",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",
     "profile": "what a library does on the NPU: cycles, utilisation, stalls and energy by operator",

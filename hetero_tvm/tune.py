@@ -100,13 +100,15 @@ def _ask_remote(options: argparse.Namespace) -> None:
 
 
 def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int | None) -> int:
+    from hetero_tvm.records.record import space_identity
+
     tasks = [
         {
             "name": task.name,
             "calls": task.count,
             "flops": task.flops,
             "nbytes": task.nbytes,
-            "space": task.space.name if task.space is not None else "stock",
+            "space": space_identity(task)[0],
         }
         for task in optimized.tasks
     ]

@@ -13,7 +13,7 @@ from tests.import_graph import PACKAGE, ROOT, circles, folders, imports, modules
 FLOORS = (
     ("errors", "version"),
     ("host",),
-    ("memory", "zoo", "runtime"),
+    ("memory", "zoo", "runtime", "generation"),
     ("codegen",),
     ("ops", "frontend", "reference"),
     ("machines",),
@@ -22,7 +22,9 @@ FLOORS = (
     ("relax_passes",),
     ("targets",),
     ("compile",),
+    ("language",),
     ("api",),
+    ("torch",),
     ("benchmarking",),
     ("cli",),
 )

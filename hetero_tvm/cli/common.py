@@ -24,17 +24,17 @@ from hetero_tvm.errors import (
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
     from hetero_tvm.api import BuiltModel, OptimizedModel
-    from hetero_tvm.frontend.signature import ImportedModel
+    from hetero_tvm.frontend.signature import ImportedModel, Span
     from hetero_tvm.targets.base import Target
 
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
-_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8")
+_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8", "int4")
 
 
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """``NAME=1x128`` -> (NAME, (1, 128)); an argparse type."""
+def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
+    """``NAME=1x128`` -> (NAME, (1, 128)), a range as a Span; an argparse type."""
     from hetero_tvm.frontend.signature import parse_shape_option
 
     try:
@@ -75,6 +75,11 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
 
+def plain_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser without any options."""
+    return _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
+
+
 def parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser with the options that tune and build share."""
     result = model_parser(command, description)
@@ -109,7 +114,8 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=1x128",
-        help="fix the shape of an input; may be repeated",
+        help="shape of an input; may be repeated; 1x8..256 is a range of lengths for one library (? leaves "
+        "the range open)",
     )
     result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
     result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
@@ -130,12 +136,12 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
 def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names all such options."""
     problems, hint = [], None
-    precision = options.precision
+    precision = getattr(options, "precision", None)
     if precision is not None and precision not in _PRECISIONS:
         problems.append(f"--precision {precision} is unknown")
     if problems:
         hint = "leave out --precision for the target's own"
-    names = [name for name, _ in options.shape]
+    names = [name for name, _ in getattr(options, "shape", ())]
     problems += [f"--shape gives {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems and getattr(options, "target", None) is not None:
         # Alone, a target that cannot be is told by whoever uses it first.
@@ -182,7 +188,10 @@ def load_model(
             sequence=options.sequence,
             trust=options.trust,
         )
-    if getattr(options, "inputs", None) is not None:  # refused before anything takes long
+    if model.open is not None:
+        say(options, f"one library for {', '.join(map(str, model.open.symbols))}")
+    given = getattr(options, "inputs", None) is not None
+    if given and model.open is None:  # refused before anything takes long
         checked_inputs(model.signature, read_inputs(options.inputs))
     return model, target
 
@@ -232,8 +241,15 @@ def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
         say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
     path = built.export(options.out)
     say(options, f"wrote {path}")
+    beside = []
+    if str(options.model).lower().endswith(".json"):
+        from hetero_tvm.compile.kernel_files import write_kernel_files
+
+        beside = write_kernel_files(built, path)
+        say(options, "\n".join(f"wrote {one}" for one in beside))
     return {
         "library": str(path),
+        **({"files": [str(one) for one in beside]} if beside else {}),
         "accuracy": None if accuracy is None else plain(accuracy),
         "not_checked": unrunnable if accuracy is None else None,
         "kernels": [plain(kernel) for kernel in built.kernels],

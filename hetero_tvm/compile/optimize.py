@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, expect, last_line
-from hetero_tvm.frontend import ImportedModel, source_names
+from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, UsageError, expect, last_line
+from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.store import RecordFolders, RecordStore
@@ -20,6 +21,8 @@ from hetero_tvm.relax_passes.rewriting.fused import checks_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
+from hetero_tvm.schedules.sampled import SampledSpace
+from hetero_tvm.schedules.symbolic import Unfit, lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.registry import parse_target
@@ -37,6 +40,8 @@ class OptimizedModel:
     sources : source node names by variable of ``main``.
     tasks : the distinct kernels.
     report : fusions that fired and near misses, with reasons.
+    lengths : the same model at other sizes, where its lengths stay open; this one has the largest.
+    spaces : the user's own design spaces.
     """
 
     model: ImportedModel
@@ -45,6 +50,13 @@ class OptimizedModel:
     sources: Mapping[str, tuple[str, ...]]
     tasks: tuple[Task, ...]
     report: Report
+    lengths: Lengths | None = None
+    spaces: tuple[SampledSpace, ...] = ()
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of what is compiled."""
+        return self.model.signature if self.lengths is None else self.lengths.signature
 
     @property
     def machine(self) -> Machine:
@@ -69,15 +81,32 @@ class OptimizedModel:
         if targets == (self.target,):
             return (self,)
         return tuple(
-            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target))
+            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target, self.spaces))
             for target in targets
         )
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """An optimized model at other sizes (see :mod:`hetero_tvm.schedules.symbolic`).
+
+    Attributes
+    ----------
+    symbols : open dimensions and their ranges.
+    sizes : of the symbols, for the model itself and for each of ``others``.
+    signature : inputs and outputs, with symbols and expressions of them for open dimensions.
+    """
+
+    symbols: tuple[Symbol, ...]
+    sizes: tuple[Mapping[str, int], ...]
+    others: tuple[OptimizedModel, ...]
+    signature: Signature
 
 
 def import_model(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     trust: bool = False,
@@ -88,7 +117,8 @@ def import_model(
 
     Parameters
     ----------
-    shapes : dimensions by input name; needed where the file leaves them symbolic.
+    shapes : dimensions by input name; needed where the file leaves them symbolic.  A :class:`Span` is a
+        dimension that stays open: one library serves all sizes in it.
     batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
         PyTorch programs.
     trust : whether a ``.pt2`` file may run code while it is read: only for files that you made yourself.
@@ -108,6 +138,7 @@ def optimize_model(
     disable: Iterable[str] = (),
     dump_ir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
+    spaces: Iterable[SampledSpace] = (),
 ) -> OptimizedModel:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -118,6 +149,7 @@ def optimize_model(
     precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
         target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
+    spaces : design spaces of your own (:func:`hetero_tvm.design_space`) for kernels of yours.
 
     Raises
     ------
@@ -141,6 +173,9 @@ def optimize_model(
     expect(disable, (Iterable,), "disable is a list of names of fusions")
     expect(dump_ir, (str, os.PathLike, type(None)), "dump_ir is the path of a folder")
     expect(precision, (str, type(None)), "precision is a text such as 'f32'")
+    spaces = tuple(spaces)
+    for space in spaces:
+        expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
     target = parse_target(target)
     target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
     disabled = frozenset(disable)
@@ -149,14 +184,61 @@ def optimize_model(
         raise UsageError(
             f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
         )
-    observe = {} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}
+    if model.open is not None and not target.run_time_sizes:
+        raise UsageError(
+            f"--target {target.kind} has kernels for fixed shapes only",
+            hint="give one size for each dimension; ranges are for --target cpu",
+        )
+    optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
+    if model.open is None:
+        return optimized
+    others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
+    signatures = [one.model.signature for one in (optimized, *others)]
+    signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
+    return replace(optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature))
+
+
+def symbolic_signature(
+    signatures: Sequence[Signature], sizes: Sequence[Mapping[str, int]], symbols: Sequence[Symbol]
+) -> Signature:
+    """One signature for the same model at several sizes.
+
+    Raises
+    ------
+    ModelError : a dimension is no polynomial of the symbols.
+    """
+
+    def spec(several: Sequence[TensorSpec]) -> TensorSpec:
+        first = several[0]
+        try:
+            return replace(first, shape=lifted([one.shape for one in several], sizes, str))
+        except Unfit as error:
+            raise ModelError(
+                f"a dimension of {first.name} is no expression of the open dimensions: {error}",
+                hint="build the model for fixed shapes, one library each",
+            ) from error
+
+    inputs = tuple(map(spec, zip(*(one.inputs for one in signatures), strict=True)))
+    outputs = tuple(map(spec, zip(*(one.outputs for one in signatures), strict=True)))
+    return Signature(inputs, outputs, tuple(symbols))
+
+
+def _optimized(
+    model: ImportedModel,
+    target: Target,
+    disabled: frozenset[str],
+    dump_ir: Path | None,
+    spaces: tuple[SampledSpace, ...],
+) -> OptimizedModel:
+    """Fuse a model with fixed shapes."""
+    observe = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
     try:
         with target.scope():
             sources = initial(model.module, source_names)
             module, sources, report = optimize(model.module, sources, target.fusions, disabled, **observe)
             if (dtype := target.graph_dtype) != "float32":
                 module, sources = convert(module, sources, dtype)
-        tasks = tasks_of(module, sources, target)
+        tasks = tasks_of(module, sources, target, spaces)
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
@@ -165,7 +247,7 @@ def optimize_model(
             hint="HETERO_TVM_DEBUG=1 tells the whole story; --dump-ir DIR writes the graph after each pass, "
             "and --disable FUSION leaves one out",
         ) from error
-    return OptimizedModel(model, target, module, sources, tasks, report)
+    return OptimizedModel(model, target, module, sources, tasks, report, spaces=spaces)
 
 
 class _Dump:

@@ -40,7 +40,7 @@ def fix_input_shapes(
         that are left without a value (all of them, with the options to add).
     ModelError : an input is not a tensor.
     """
-    declared = {value.name: _declared(value) for value in inputs}
+    declared = declared_dimensions(inputs)
     symbols = _symbols_by_role(declared, batch=batch, sequence=sequence)
     problems = _unknown_names(declared, shapes)
     for name, dims in declared.items():
@@ -62,6 +62,14 @@ def fix_input_shapes(
             fixed[name] = tuple(symbols.get(d, d) if isinstance(d, str) else d for d in dims)
     _refuse_open(declared, fixed)
     return fixed
+
+
+def declared_dimensions(inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, _Dims | None]:
+    """Dimensions that a model states for its inputs: numbers, symbols, None; None for an unknown rank.
+
+    Raises :class:`ModelError` for an input that is no tensor.
+    """
+    return {value.name: _declared(value) for value in inputs}
 
 
 def _declared(value: onnx.ValueInfoProto) -> _Dims | None:
@@ -155,19 +163,13 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
             options.append(f"--shape {name}=AxBxC")
             continue
         still_open = [axis for axis, size in enumerate(fixed[name]) if not isinstance(size, int)]
-        empty = [axis for axis, size in enumerate(fixed[name]) if size == 0]
         if still_open:
             listed = ", ".join(
                 f"dimension {a} ({dims[a]})" if dims[a] else f"dimension {a}" for a in still_open
             )
             problems.append(f"{name}: {listed} of {_letters(dims)} is open")
-        if empty:
-            listed = ", ".join(f"dimension {a}" for a in empty)
-            problems.append(f"{name}: {listed} of {_letters(dims)} is 0: the input would have no elements")
-        if still_open or empty:
-            sizes = (
-                d if isinstance(d, int) and d else _suggest(d, axis) for axis, d in enumerate(fixed[name])
-            )
+        if still_open:
+            sizes = (d if isinstance(d, int) else _suggest(d, axis) for axis, d in enumerate(fixed[name]))
             options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
     if problems:
         raise ShapeError(
