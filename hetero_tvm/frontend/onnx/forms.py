@@ -395,7 +395,7 @@ def _noop_reduction(
 
 
 def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Nothing to write out; an axis that the operand does not have is refused, which TVM takes for another."""
+    """Refusal of an axis that the operand does not have: TVM takes it for another one."""
     shape = pool.shape(node.input[0], types)
     if shape is not None and node.input[1] in pool:
         axis = int(pool.array(node.input[1]).reshape(-1)[0])
