@@ -1,4 +1,4 @@
-"""ONNX's Resize as gathers and products with constant matrices, one per axis that changes.
+"""ONNX's Resize as gathers, and products with constant matrices, one per axis that changes.
 
 TVM's converter takes the ratio from the two extents (not from ``scales``), only the last axes, and neither
 ``antialias``, ``axes``, ``keep_aspect_ratio_policy`` nor a cropped region.  It keeps the plain forms, for
@@ -81,12 +81,14 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         if mode == "nearest":
             x = b.op("Gather", x, b.const(_nearest(at, nearest, shape[axis]), "int64"), axis=axis)
             continue
+        cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
+        dtype = pool.dtype(node.input[0], types)
+        if not smooth:
+            x = _interpolated(b, x, axis, len(shape), dtype, _taps(at, shape[axis], cubic, exclude))
+            continue
         if extent * shape[axis] > _MOST_WEIGHTS:
             raise _refusal(node, f"an axis of {shape[axis]} elements")
-        cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
-        narrow = min(1.0, scale) if smooth else 1.0
-        weights = _weights(at, shape[axis], cubic, exclude, narrow)
-        weights = b.const(weights, pool.dtype(node.input[0], types))
+        weights = b.const(_weights(at, shape[axis], cubic, exclude, min(1.0, scale)), dtype)
         order = [n for n in range(len(shape)) if n != axis]
         back = [int(n) for n in np.argsort([*order, axis])]
         x = b.op("MatMul", b.op("Transpose", x, perm=[*order, axis]), weights)
@@ -175,17 +177,53 @@ def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool, na
     Elements take part as far as their distance, by ``narrow`` (below 1 against aliasing), is within reach;
     what lies outside counts for the element at the edge.
     """
-    reach = 1 if cubic is None else 2
+    reach = _reach(cubic)
     # No more elements take part than there are: those beyond the edges fold onto them.
     margin = 0 if exclude else math.ceil(reach / narrow) + 1
     places = np.arange(-margin, length + margin)
-    distance = np.abs(places[:, None] - at.astype(np.float64)) * narrow
-    if cubic is None:
-        factors = np.maximum(0, 1 - distance)
-    else:
-        a, x = cubic, distance
-        near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-        factors = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    factors = _factors(np.abs(places[:, None] - at.astype(np.float64)) * narrow, cubic)
     weights = np.zeros((length, len(at)))
     np.add.at(weights, np.clip(places, 0, length - 1), factors)
     return weights / weights.sum(0, keepdims=True) if exclude or narrow < 1 else weights
+
+
+def _reach(cubic: float | None) -> int:
+    """Distance at which elements count for nothing."""
+    return 1 if cubic is None else 2
+
+
+def _factors(distance: np.ndarray, cubic: float | None) -> np.ndarray:
+    """Weight of an element at a distance; ``cubic`` is the coefficient of cubic interpolation."""
+    if cubic is None:
+        return np.maximum(0, 1 - distance)
+    a, x = cubic, distance
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+def _taps(
+    at: np.ndarray, length: int, cubic: float | None, exclude: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Index and weight of each neighbour that results are made of: two of each, or four."""
+    reach, wide = _reach(cubic), at.astype(np.float64)
+    places = [np.floor(wide) + step for step in range(1 - reach, 1 + reach)]
+    factors = [_factors(np.abs(place - wide), cubic) for place in places]
+    if exclude:
+        factors = [np.where((p >= 0) & (p < length), f, 0) for p, f in zip(places, factors, strict=True)]
+        total = sum(factors)
+        factors = [factor / total for factor in factors]
+    return [(np.clip(p, 0, length - 1).astype(np.int64), f) for p, f in zip(places, factors, strict=True)]
+
+
+def _interpolated(
+    b: Body, x: str, axis: int, rank: int, dtype: str, taps: list[tuple[np.ndarray, np.ndarray]]
+) -> str:
+    """Sum of neighbours along an axis; a product with a matrix would multiply NaN far away by zero."""
+    along = [-1 if n == axis else 1 for n in range(rank)]
+    terms = [
+        b.op("Mul", b.op("Gather", x, b.const(at, "int64"), axis=axis), b.const(f.reshape(along), dtype))
+        for at, f in taps
+    ]
+    while len(terms) > 1:
+        terms[:2] = [b.op("Add", *terms[:2])]
+    return terms[0]
