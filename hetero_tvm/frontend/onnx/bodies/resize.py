@@ -212,7 +212,14 @@ def _taps(
         factors = [np.where((p >= 0) & (p < length), f, 0) for p, f in zip(places, factors, strict=True)]
         total = sum(factors)
         factors = [factor / total for factor in factors]
-    return [(np.clip(p, 0, length - 1).astype(np.int64), f) for p, f in zip(places, factors, strict=True)]
+    # Neighbours of no weight may be NaN: the heaviest one stands for them, and shares its weight with them.
+    index, weight = np.clip(places, 0, length - 1).astype(np.int64), np.asarray(factors)
+    heaviest = np.abs(weight).argmax(0)[None]
+    idle = weight == 0
+    shared = idle | (np.arange(len(weight))[:, None] == heaviest)
+    index = np.where(idle, np.take_along_axis(index, heaviest, 0), index)
+    part = np.take_along_axis(weight, heaviest, 0) / shared.sum(0)
+    return list(zip(index, np.where(shared, part, weight), strict=True))
 
 
 def _interpolated(

@@ -139,3 +139,18 @@ def test_upsample_with_scales_as_an_attribute():
 def test_a_resize_that_changes_nothing_is_written_out_too():
     against_original(_model([2, 3, 4, 5], [1.0, 1.0], axes=[2, 3], mode="linear"))
     against_original(_model([3, 4], [1.0, 1.0], mode="linear"))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_what_has_no_weight_is_not_read(mode):
+    """Rows of three at coordinates -1/3, 0, 1/3, ...: a row of NaN reaches its neighbours, and no others."""
+    source = _model([1, 1, 9, 2], [27], scales=False, axes=[2], mode=mode)
+    x = np.random.default_rng(0).normal(size=(1, 1, 9, 2)).astype(np.float32)
+    clean = run_tvm(import_onnx(source), {"x": x})[0]
+    x[0, 0, 4] = np.nan
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    reach = 1 if mode == "linear" else 2
+    at = (np.arange(27) + 0.5) / 3 - 0.5
+    near = (np.abs(at - 4) < reach - 1e-6) & ~((np.abs(at - np.round(at)) < 1e-6) & (np.abs(at - 4) > 1e-6))
+    assert (np.isnan(y[0, 0, :, 0]) == near).all()
+    np.testing.assert_array_equal(y[0, 0, ~near], clean[0, 0, ~near])
