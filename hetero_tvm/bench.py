@@ -12,11 +12,13 @@ from typing import Any
 
 from hetero_tvm import host
 from hetero_tvm.benchmarking.compare import Options, Result, compare
+from hetero_tvm.benchmarking.decode import measure_decoding
 from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES
 from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_library
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.generation.model import load_language_model
 from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import DeviceCost
 
@@ -39,10 +41,30 @@ def _parser() -> argparse.ArgumentParser:
     rounds = "turns of each runtime (10; 3 where a device is simulated, whose cycles never vary)"
     parser.add_argument("--rounds", type=cli_common.positive, metavar="R", help=rounds)
     parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed calls per turn (0.3)")
+    parser.add_argument("--decode", action="store_true", help="MODEL is a language model that was built")
+    prompts = "with --decode: prompts to time as well, for example 128,512"
+    parser.add_argument("--prompts", type=_lengths, default=[], metavar="LENGTHS", help=prompts)
     return parser
 
 
+def _lengths(text: str) -> list[int]:
+    """``128,512`` -> [128, 512]; an argparse type."""
+    return [cli_common.positive(part) for part in text.split(",")]
+
+
+def _decode(options: argparse.Namespace) -> int:
+    """Speed of a language model, as a share of the bandwidth that is measured beside it."""
+    model = load_language_model(options.model, threads=options.threads)
+    measured = measure_decoding(model, rounds=options.rounds or 5, prompts=options.prompts)
+    cli_common.say(options, str(measured))
+    if options.json:
+        cli_common.print_json({"model": options.model, **measured.to_dict()})
+    return 0
+
+
 def _run(options: argparse.Namespace) -> int:
+    if options.decode:
+        return _decode(options)
     cores = _cores(options.threads)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")

@@ -88,7 +88,7 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
         "--inputs",
         type=Path,
         metavar="FILE.npz",
-        help="arrays by input name for the comparison with the reference (default: sampled)",
+        help="arrays by input name: they fix shapes, and outputs are compared for them (default: sampled)",
     )
     result.add_argument("--no-check", action="store_true", help="do not compare outputs with a reference")
     return result
@@ -180,19 +180,20 @@ def load_model(
     target = load_target(options.target, options.precision)
     for line in target.findings():
         say(options, line)
+    given = None if getattr(options, "inputs", None) is None else read_inputs(options.inputs)
     if model is None:
+        shapes = {name: array.shape for name, array in (given or {}).items() if array.size}
         model = api.import_model(
             options.model,
-            shapes=dict(options.shape),
+            shapes={**shapes, **dict(options.shape)},
             batch=options.batch,
             sequence=options.sequence,
             trust=options.trust,
         )
     if model.open is not None:
         say(options, f"one library for {', '.join(map(str, model.open.symbols))}")
-    given = getattr(options, "inputs", None) is not None
-    if given and model.open is None:  # refused before anything takes long
-        checked_inputs(model.signature, read_inputs(options.inputs))
+    if given is not None and model.open is None:  # refused before anything takes long
+        checked_inputs(model.signature, given)
     return model, target
 
 

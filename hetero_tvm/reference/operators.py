@@ -141,8 +141,28 @@ class LRN(OpRun):
         return ((x / (bias + alpha / size * total) ** beta).astype(x.dtype),)
 
 
+class DequantizeLinear(OpRun):
+    """Values of quantised tensors in the scale's precision; onnx has none before opset 19."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero=None, axis=None, block_size=None, output_dtype=None):
+        def spread(values):
+            if values.ndim == 0 or values.size == 1 or values.shape == x.shape:
+                return values.reshape(()) if values.size == 1 else values
+            along = (1 if axis is None else axis) % x.ndim
+            if values.ndim == 1:
+                return values.reshape([-1 if n == along else 1 for n in range(x.ndim)])
+            return np.take(values, np.arange(x.shape[along]) // (block_size or 1), axis=along)
+
+        whole = x.astype(scale.dtype)
+        if zero is not None:
+            whole = whole - spread(zero).astype(scale.dtype)
+        return (whole * spread(scale),)
+
+
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
-REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements, LRN)
+REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN)
 
 
 def _padded(

@@ -19,6 +19,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
 from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
+from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
 
@@ -107,13 +108,23 @@ def _quick_gelu(b: Body) -> None:
 
 
 def _layer_norm(b: Body) -> None:
-    """Leave the norm one result; mean and 1 / deviation, if the node has them, are computed beside it."""
+    """Leave the norm one result; mean and 1 / deviation, if the node has them, are computed beside it.
+
+    ONNX Runtime writes the operator into files of opsets from before 17 too, where ONNX does not know it.
+    """
     node, axis = b.node, int(b.attributes.get("axis", -1))
-    alone = onnx.NodeProto.FromString(node.SerializeToString())
-    b.nodes.append(alone)
-    if not any(node.output[1:]) or axis >= 0:  # without the rank the axes are not known
+    rank = b.rank(b.input(0), 0)
+    axis = axis - rank if axis >= 0 and rank else axis
+    if b.opset < 17 and axis == -1:
+        b.norm(b.input(0), b.input(1), b.input(2), 1e-5, centered=True)
+    else:
+        alone = onnx.NodeProto.FromString(node.SerializeToString())
+        b.nodes.append(alone)
+        if not any(node.output[1:]) or axis >= 0:  # without the rank the axes are not known
+            return
+        del alone.output[1:]
+    if not any(node.output[1:]):
         return
-    del alone.output[1:]
     axes = tuple(range(axis, 0))
     x = b.op("Cast", b.input(0), to=TensorProto.FLOAT)
     mean = b.mean(x, axes)
@@ -138,7 +149,10 @@ def _group_norm(b: Body) -> None:
 
 
 def _fused_matmul(b: Body) -> None:
-    """FusedMatMul: a product with turned operands and a factor."""
+    """FusedMatMul: a product with turned operands and a factor.
+
+    An operand of unknown rank is turned by an Einsum, until :func:`_turn_operands` knows better.
+    """
     turned = [bool(b.attributes.get(f"trans{side}", 0)) for side in "AB"]
     if any(b.attributes.get(f"transBatch{side}", 0) for side in "AB"):
         raise UnsupportedOperatorError(
@@ -150,16 +164,43 @@ def _fused_matmul(b: Body) -> None:
         x, shape = b.input(index), b.shape(b.input(index))
         if turn:
             if shape is None:
-                raise UnsupportedOperatorError(
-                    f"Node {b.node.name!r} (FusedMatMul) turns an operand of unknown rank.",
-                    hint="Let ONNX infer the shapes of the file first (onnx.shape_inference).",
-                )
-            order = list(range(len(shape)))
-            order[-2:] = reversed(order[-2:])
-            x = b.op("Transpose", x, perm=order)
+                x = b.op("Einsum", x, equation=_TURN)
+            else:
+                x = b.op("Transpose", x, perm=_turned(len(shape)))
         operands.append(x)
     y, factor = b.op("MatMul", *operands), float(b.attributes.get("alpha", 1.0))
     b.end(0, y if factor == 1.0 else b.op("Mul", y, b.const(factor)))
+
+
+_TURN = "...ij->...ji"
+"""Einsum that exchanges the last two axes."""
+
+
+def _turned(rank: int) -> list[int]:
+    """Permutation that exchanges the last two axes."""
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _turn_operands(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Write transposes for the Einsums that turn operands, as far as ONNX infers their ranks."""
+    turning = [node for node in model.graph.node if _is_turn(node)]
+    if not turning:
+        return
+    try:
+        inferred = onnx.shape_inference.infer_shapes(with_constants(model, pool)).graph
+    except Exception:  # what is wrong with the model shows later
+        return
+    types = {v.name: tensor_type(v.type.tensor_type)[1] for v in (*inferred.value_info, *inferred.input)}
+    for node in turning:
+        shape = types.get(node.input[0])
+        if shape is not None:
+            node.op_type = "Transpose"
+            del node.attribute[:]
+            node.attribute.append(onnx.helper.make_attribute("perm", _turned(len(shape))))
+
+
+def _is_turn(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Einsum" and any(a.s == _TURN.encode() for a in node.attribute)
 
 
 def _activated(b: Body, y: str) -> str:
@@ -261,6 +302,7 @@ def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> No
             pool.add_array(name, array)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+    _turn_operands(model, pool)
     if not any(node.domain == DOMAIN for node in nodes):
         others = [o for o in model.opset_import if o.domain != DOMAIN]
         kept = [onnx.OperatorSetIdProto.FromString(o.SerializeToString()) for o in others]

@@ -21,8 +21,8 @@ from hetero_tvm.frontend.stored import StoredModel, is_stub
 from hetero_tvm.host.constants import tensor_of
 from hetero_tvm.host.tvm import IRModule, onnx_frontend, relax, tvm
 
-#: Operators whose results have as many elements as their values happen to ask for.
-_SHAPES_FROM_VALUES = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress"})
+#: Operators whose results have as many elements as their values ask for: only declared shapes are known.
+SHAPES_FROM_VALUES = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress"})
 _SUFFIX = re.compile(r"#\d+$")
 
 
@@ -128,7 +128,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
             self.at = node
-            if node.op_type in _SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
+            if node.op_type in SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
                 raise _depends_on_values(node)
             super()._construct_nodes(SimpleNamespace(node=[node]))
             for name in filter(None, node.output):
@@ -154,7 +154,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
                 normalize = self.bb.normalize
                 return normalize(onnx_quantized.convert(op_name, inputs, attrs, other, normalize))
-            if op_name in _SHAPES_FROM_VALUES:
+            if op_name in SHAPES_FROM_VALUES:
                 raise _depends_on_values(self.at)
             if op_name in WINDOWS:
                 attrs = explicit_padding(inputs[0], inputs[1] if op_name == "Conv" else None, attrs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto
@@ -13,6 +15,7 @@ from hetero_tvm.errors import ModelError, ShapeError
 
 #: Symbols that mean "batch" and "sequence length" in what exporters write.
 _BATCH = re.compile(r"batch|^(n|b|bs)$", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _SEQUENCE = re.compile(r"seq|len|^(s|l|t)$", re.IGNORECASE)
 
 #: Ranks that NumPy and the compiler's front end can have.
@@ -31,8 +34,8 @@ def fix_input_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Fixed shape of every input.
 
-    A symbol that one given shape fixes is fixed in all inputs; ``batch`` and ``sequence`` fix
-    symbols by their usual names.
+    A symbol that one given shape fixes is fixed in all inputs, and so are sums and products of such symbols
+    (``past_length + 1``); ``batch`` and ``sequence`` fix symbols by their usual names.
 
     Raises
     ------
@@ -46,6 +49,7 @@ def fix_input_shapes(
     for name, dims in declared.items():
         if name in shapes:
             problems += _bind(name, dims, shapes[name], symbols)
+    problems += _broken_terms(declared, shapes, symbols)
     if problems:
         raise ShapeError(
             "The given shapes do not fit the model.",
@@ -59,8 +63,8 @@ def fix_input_shapes(
         if name in shapes:
             fixed[name] = tuple(int(size) for size in shapes[name])
         elif dims is not None:
-            fixed[name] = tuple(symbols.get(d, d) if isinstance(d, str) else d for d in dims)
-    _refuse_open(declared, fixed)
+            fixed[name] = tuple(_value(d, symbols) if isinstance(d, str) else d for d in dims)
+    _refuse_open(declared, fixed, symbols)
     return fixed
 
 
@@ -149,14 +153,68 @@ def _bind(name: str, dims: _Dims | None, given: Sequence[int], symbols: dict[str
     for axis, (dim, size) in enumerate(zip(dims, given, strict=True)):
         if isinstance(dim, int) and dim not in (0, size):
             problems.append(f"{name}: dimension {axis} is fixed to {dim} in the model, not {size}")
-        elif isinstance(dim, str) and symbols.setdefault(dim, size) != size:
+        elif isinstance(dim, str) and dim.isidentifier() and symbols.setdefault(dim, size) != size:
             problems.append(f"{name}: dimension {axis} ({dim}) is {size} here but {symbols[dim]} elsewhere")
     return problems
 
 
-def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple]) -> None:
-    """Refuse dimensions that are left without a value, with the options that would fix them."""
+_STEPS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: a // b if b else 0,
+    ast.Div: lambda a, b: a // b if b else 0,
+}
+"""Arithmetic in the names of dimensions."""
+
+
+def _value(dim: str, symbols: Mapping[str, int]) -> int | str:
+    """Size of a symbol, or of a term of symbols; the text itself where a symbol has none."""
+    if dim in symbols:
+        return symbols[dim]
+    try:
+        return _computed(ast.parse(dim.replace("^", "**"), mode="eval").body, symbols)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return dim
+
+
+def _computed(term: ast.expr, symbols: Mapping[str, int]) -> int:
+    """Value of a term; raises :class:`ValueError` where it is no plain arithmetic of known symbols."""
+    if isinstance(term, ast.Constant) and type(term.value) is int:
+        return term.value
+    if isinstance(term, ast.Name) and term.id in symbols:
+        return symbols[term.id]
+    if isinstance(term, ast.BinOp) and type(term.op) in _STEPS:
+        return _STEPS[type(term.op)](_computed(term.left, symbols), _computed(term.right, symbols))
+    raise ValueError(ast.dump(term))
+
+
+def _broken_terms(
+    declared: Mapping[str, _Dims | None], shapes: Mapping[str, Sequence[int]], symbols: Mapping[str, int]
+) -> list[str]:
+    """Given sizes that contradict a term of the symbols that other sizes fix."""
+    problems = []
+    for name, dims in declared.items():
+        for axis, (dim, size) in enumerate(zip(dims or (), shapes.get(name, ()), strict=False)):
+            value = _value(dim, symbols) if isinstance(dim, str) and not dim.isidentifier() else size
+            if isinstance(value, int) and value != size:
+                problems.append(f"{name}: dimension {axis} ({dim}) is {size} here but {value} by its symbols")
+    return problems
+
+
+def _refuse_open(
+    declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple], symbols: Mapping[str, int]
+) -> None:
+    """Refuse dimensions that are left without a value, with the options that would fix them.
+
+    The sizes that are suggested give every symbol one value.
+    """
     problems, options = [], []
+    suggested = dict(symbols)
+    for dims in fixed.values():
+        for axis, dim in enumerate(dims):
+            for symbol in _NAME.findall(dim) if isinstance(dim, str) else ():
+                suggested.setdefault(symbol, _suggest(symbol, axis))
     for name, dims in declared.items():
         if name not in fixed:
             problems.append(f"{name}: even the number of dimensions is unknown")
@@ -169,7 +227,10 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
             )
             problems.append(f"{name}: {listed} of {_letters(dims)} is open")
         if still_open:
-            sizes = (d if isinstance(d, int) else _suggest(d, axis) for axis, d in enumerate(fixed[name]))
+            sizes = (
+                d if isinstance(d, int) else _suggested_size(d, axis, suggested)
+                for axis, d in enumerate(fixed[name])
+            )
             options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
     if problems:
         raise ShapeError(
@@ -177,6 +238,12 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
             problems=problems,
             hint=f"Add {' '.join(options)} (with the sizes that you will run).",
         )
+
+
+def _suggested_size(dim: str | None, axis: int, symbols: Mapping[str, int]) -> int:
+    """Size for an open dimension that agrees with those of all symbols."""
+    value = _value(dim, symbols) if dim else None
+    return value if isinstance(value, int) and value > 0 else _suggest(dim, axis)
 
 
 def _suggest(symbol: str | None, axis: int) -> int:

@@ -1,11 +1,14 @@
 """Input shapes: given, bound through symbols, missing, contradictory."""
 
+import re
+
+import numpy as np
 import pytest
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ShapeError
 from hetero_tvm.frontend import import_model, import_onnx
-from tests.frontend.onnx.helpers import text_model
+from tests.frontend.onnx.helpers import run_tvm, text_model
 
 
 def symbolic():
@@ -98,3 +101,48 @@ def test_zoo_shapes():
     )
     with pytest.raises(ShapeError, match="dimension 2 is fixed to 32 in the model, not 48"):
         import_model("zoo:resnet50-tiny", shapes={"input": (1, 3, 48, 32)})
+
+
+def cached():
+    """A model with a cache: keys of past and new steps have one mask."""
+    model = text_model(
+        """g (int64[batch,seq] ids, int64[batch,total] mask, float[batch,4,past,8] keys,
+              float[seq,batch] back)
+           => (float y) { y = Constant <value = float {0}> () }"""
+    )
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "past + seq"
+    return model
+
+
+def test_one_size_fixes_what_it_implies():
+    given = {"ids": (2, 3), "keys": (2, 4, 5, 8)}
+    inputs = import_onnx(cached(), shapes=given).signature.inputs
+    assert [spec.shape for spec in inputs] == [(2, 3), (2, 8), (2, 4, 5, 8), (3, 2)]
+    with pytest.raises(ShapeError, match=r"mask: dimension 1 \(past \+ seq\) is 9 here but 8 by its symbols"):
+        import_onnx(cached(), shapes={**given, "mask": (2, 9)})
+
+
+@pytest.mark.parametrize("given", [{}, {"ids": (2, 3)}, {"keys": (4, 4, 7, 8)}])
+def test_suggested_shapes_agree_with_each_other(given):
+    with pytest.raises(ShapeError) as caught:
+        import_onnx(cached(), shapes=given)
+    options = re.findall(r"--shape (\w+)=([\dx]+)", str(caught.value))
+    suggested = {name: tuple(map(int, sizes.split("x"))) for name, sizes in options}
+    assert suggested
+    import_onnx(cached(), shapes={**given, **suggested})
+
+
+def test_inputs_without_elements():
+    model = text_model(
+        """g (float[0,3] x, float[2] z) => (float[1,3] y, float[2] w) {
+          axis = Constant <value = int64[1] {0}> ()
+          y = ReduceSum (x, axis)
+          w = Exp (z)
+        }"""
+    )
+    imported = import_onnx(model)
+    assert [spec.shape for spec in imported.signature.inputs] == [(0, 3), (2,)]
+    empty, z = np.zeros((0, 3), np.float32), np.zeros(2, np.float32)
+    sums, powers = run_tvm(imported, {"x": empty, "z": z})
+    np.testing.assert_array_equal(sums, np.zeros((1, 3)))
+    np.testing.assert_array_equal(powers, np.ones(2))

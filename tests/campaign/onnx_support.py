@@ -1,0 +1,116 @@
+"""``python -m tests.campaign.onnx_support``: write ``docs/onnx-support.md``, a table of imported operators.
+
+The table is made of the importer's own tables and of ONNX's schemas; a test fails when it is out of date.
+What the numbers are, ``python -m tests.campaign.onnx_suite`` tells.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from onnx import defs
+
+from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
+from hetero_tvm.frontend.onnx.converters import CONVERTERS
+from hetero_tvm.frontend.onnx.expand import SHAPED
+from hetero_tvm.frontend.onnx.forms import FORMS
+from hetero_tvm.frontend.onnx.promise import PROMISED
+from hetero_tvm.frontend.onnx.relax import SHAPES_FROM_VALUES, supported_operators
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "onnx-support.md"
+
+_INTRODUCTION = """# Operators of ONNX that are imported
+
+Made by `python -m tests.campaign.onnx_support`; do not edit.
+
+An operator is *converted* to kernels, *written out* in other operators, or expanded by its *definition* in
+ONNX.  *With shapes*: it is also taken where the shape of its result depends on values that come at run
+time and the file declares that shape; the values are checked when the model runs.  A form of an operator that
+is not covered is refused by name.  *Opsets* are the versions of the operator; files from opset 1 on are
+converted.
+
+Types: floats are float16, bfloat16, float32 and float64 (those of 16 bits are computed in float32, or as
+`--precision` says), integers are int8 to int64 and uint8 to uint64.  Weights of 4 bits and less are taken
+where they become floats; other numbers of less than 8 bits, complex ones, strings, sequences as inputs and
+optional inputs are refused.
+
+"""
+_FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)", "tensor(bfloat16)"})
+_INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_REFUSED_TYPES = ("string", "complex", "map(", "optional(")
+
+
+def table() -> str:
+    """The document's text."""
+    schemas = defaultdict(list)
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "" and not schema.deprecated:
+            schemas[schema.name].append(schema)
+    supported, rows, refused = supported_operators(), [], []
+    for name in sorted(schemas):
+        versions = sorted(schemas[name], key=lambda schema: schema.since_version)
+        how = _how(name, versions[-1], supported)
+        if how is None:
+            refused.append(name)
+            continue
+        opsets = ", ".join(str(schema.since_version) for schema in versions)
+        rows.append(f"| {name} | {opsets} | {_types(versions[-1])} | {how} |")
+    contrib = sorted({name for domain, name in EXPANSIONS if domain})
+    return "".join(
+        [
+            _INTRODUCTION,
+            "| operator | opsets | types | how |\n|---|---|---|---|\n",
+            "\n".join(rows),
+            "\n\n## Operators of ONNX Runtime (com.microsoft)\n\nWritten out in ONNX's own: ",
+            ", ".join(contrib),
+            ".\n\n## Refused\n\n",
+            ", ".join(refused),
+            ".\n",
+        ]
+    )
+
+
+def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | None:
+    """How an operator is imported; None when it is not."""
+    ways: list[str] = []
+    if name in SHAPES_FROM_VALUES and name not in PROMISED:
+        return None
+    if name in SHAPED or name in FORMS or (name in PROMISED and not PROMISED[name][0]):
+        ways.append("written out")
+    elif name in CONVERTERS or name in supported:
+        ways.append("converted")
+    elif schema.has_function or schema.has_context_dependent_function:
+        ways.append("definition")
+    if not ways:
+        return None
+    if name in PROMISED and PROMISED[name][0]:
+        ways.append("with shapes")
+    return ", ".join(ways)
+
+
+def _types(schema: defs.OpSchema) -> str:
+    """Kinds of numbers that the operator's first operand, or result, may have and that are imported."""
+    ends = [*schema.inputs, *schema.outputs]
+    if not ends:
+        return "any"
+    names = set(ends[0].types)
+    kinds = []
+    if names & _FLOATS:
+        kinds.append("floats" if names >= _FLOATS else "some floats")
+    if names & _INTEGERS:
+        kinds.append("integers" if names >= _INTEGERS else "some integers")
+    if "tensor(bool)" in names:
+        kinds.append("bool")
+    if any(name.startswith("seq(") and not any(r in name for r in _REFUSED_TYPES) for name in names):
+        kinds.append("sequences within the model")
+    return ", ".join(kinds) or "none"
+
+
+def main() -> None:
+    DOCUMENT.write_text(table())
+    print(f"wrote {DOCUMENT}")
+
+
+if __name__ == "__main__":
+    main()
