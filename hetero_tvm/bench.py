@@ -22,10 +22,10 @@ from hetero_tvm.runtime import DeviceCost
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     text = (
         "Compare latencies and outputs with other runtimes: one process each, asked in turn, same "
         "threads and cores. MODEL may also be an exported .so; --model names what it was built from."

@@ -9,14 +9,24 @@ from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 
+_EXAMPLES = {
+    "zoo:gpt2-small --out out/gpt2": "a model of the zoo, with the records there are",
+    "net.onnx --batch 1 --target cuda:sm_80,sm_90": "one library for two GPUs; needs none",
+    "net.onnx --shape x=[1,3,224,224] --no-shipped-records --logs runs": "records of one folder only",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
     text = "Build a model from existing records (or defaults), check it, export one .so."
-    parser = cli_common.parser("build", text)
+    parser = cli_common.parser("build", text, _EXAMPLES)
     parser.add_argument(
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
-    return cli_common.run(_run, parser, argv)
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -10,23 +10,30 @@ from pathlib import Path
 import numpy as np
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import add_output_options, command_parser
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime.signature import Signature
 
+_EXAMPLES = {
+    "out/model.so": "which kernels and source nodes take the time",
+    "out/model.so --trace trace.json": "a timeline for ui.perfetto.dev",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m hetero_tvm.profile",
-        allow_abbrev=False,
-        description="Run a library once: cycles, utilisation, stalls and energy of what its device does.",
-    )
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = "Run a library once: cycles, utilisation, stalls and energy of what its device does."
+    parser = command_parser("profile", text, _EXAMPLES)
     parser.add_argument("library", type=Path, help="an exported .so, or its folder")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace (JSON)")
-    parser.add_argument("--top", type=cli_common.positive, default=20, help="operators to list (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no tables")
-    parser.set_defaults(precision=None, shape=[])  # what cli_common.run looks at
-    return cli_common.run(_run, parser, argv)
+    parser.add_argument(
+        "--top", type=cli_common.positive, default=20, metavar="N", help="operators to list (default: 20)"
+    )
+    add_output_options(parser)
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:

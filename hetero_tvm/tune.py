@@ -17,13 +17,22 @@ _SECONDS_PER_TRIAL = 0.12
 """Estimate for --dry-run; the comparison at the end and the start-up come on top."""
 
 
+_EXAMPLES = {
+    "zoo:minilm-l6 --out out": "tune a model of the zoo with 64 trials",
+    "bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128 --minutes 5": "five minutes for your own",
+    "bert.onnx --batch 8 --sequence 128 --dry-run": "list the kernels and the time it would take",
+    "net.onnx --target npu:mobile": "for the reference NPU",
+    "net.onnx --rpc TOKEN@10.0.0.5:9090": "measure on another machine",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     text = "Tune a model's kernels for this machine, check the result, export one .so."
-    parser = cli_common.parser("tune", text)
+    parser = cli_common.parser("tune", text, _EXAMPLES)
     parser.add_argument(
         "--trials",
         type=cli_common.count,
@@ -32,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         "for an NPU as many whole models after them",
     )
     parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
-    parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
+    parser.add_argument(
+        "--seed", type=cli_common.count, default=0, metavar="N", help="of all random choices (default: 0)"
+    )
     parser.add_argument(
         "--rpc",
         metavar="HOST:PORT[:KEY]",

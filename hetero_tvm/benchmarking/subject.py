@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_tvm.errors import UsageError
+from hetero_tvm.errors import UsageError, did_you_mean
 from hetero_tvm.runtime import Signature, read_manifest
 
 if TYPE_CHECKING:
@@ -134,8 +134,10 @@ def choose_runtimes(
     """
     unknown = [name for name in peers if name not in table]
     if unknown:
+        guesses = [guess for name in unknown if (guess := did_you_mean(name, table))]
         raise UsageError(
-            f"--vs: unknown runtime {', '.join(unknown)}", hint=f"choose among {', '.join(table)}"
+            f"--vs: unknown runtime {', '.join(unknown)}",
+            hint=" ".join([*guesses, f"choose among {', '.join(table)}"]),
         )
     names = [name for peer in dict.fromkeys(peers) for name in table[peer]]
     return [n for n in names if installed(n)], [n for n in names if not installed(n)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, expect, last_line
+from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, did_you_mean, expect, last_line
 from hetero_tvm.frontend import ImportedModel, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.host.tvm import IRModule
@@ -22,6 +22,7 @@ from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.precisions import canonical_precision
 from hetero_tvm.targets.registry import parse_target
 
 
@@ -115,8 +116,8 @@ def optimize_model(
     ----------
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
     disable : names of fusions to switch off.
-    precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
-        target has that, or else the target's own.
+    precision : ``f32``, ``f16`` (also ``fp16``, ``float16``) and so on, where the target has it; None for
+        what the model is stored in, where the target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
 
     Raises
@@ -142,12 +143,17 @@ def optimize_model(
     expect(dump_ir, (str, os.PathLike, type(None)), "dump_ir is the path of a folder")
     expect(precision, (str, type(None)), "precision is a text such as 'f32'")
     target = parse_target(target)
-    target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
+    if precision is None:
+        target = target.for_stored(model.stored)
+    else:
+        target = target.with_precision(canonical_precision(precision))
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):
+        guesses = [guess for name in unknown if (guess := did_you_mean(name, known))]
         raise UsageError(
-            f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+            f"there are no fusions called {', '.join(unknown)}",
+            hint=" ".join([*guesses, f"known: {', '.join(sorted(known))}"]),
         )
     observe = {} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}
     try:

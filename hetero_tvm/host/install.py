@@ -1,0 +1,41 @@
+"""Commands that install a package into the Python that runs, as a user would type them here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def pip_command(*packages: str) -> str:
+    """``.venv/bin/python -m pip install onnxruntime``: the exact command, for this interpreter."""
+    python = Path(sys.executable)
+    relative = os.path.relpath(python, os.getcwd()) if python.is_absolute() else str(python)
+    name = relative if not relative.startswith("..") else str(python)
+    return f"{shlex.quote(name)} -m pip install {' '.join(map(shlex.quote, packages))}"
+
+
+def extra_command(extra: str) -> str:
+    """Command that installs an extra of this package (``bench``, ``torch``, ...), which is on no index.
+
+    From the checkout that it runs from; from the file it came from elsewhere.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "setup.cfg").is_file():
+        source = os.path.relpath(checkout, os.getcwd())
+        return pip_command(f"{'.' if source == '.' else source}[{extra}]")
+    return pip_command(*requirements(extra))
+
+
+def requirements(extra: str) -> list[str]:
+    """Requirements of an extra, by the metadata of what is installed; empty where there is none."""
+    import importlib.metadata
+
+    try:
+        declared: Iterable[str] = importlib.metadata.requires("hetero-tvm") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    marked = (text.partition(";") for text in declared)
+    return [name.strip() for name, _, marker in marked if f'extra == "{extra}"' in marker.replace("'", '"')]
