@@ -17,6 +17,7 @@ from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.progress import NotebookProgress, in_notebook
 
 __all__ = [
     "BuiltModel",
@@ -64,6 +65,7 @@ def tune_model(
     rpc: str | None = None,
     fresh: bool = False,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | None = None,
 ) -> TunedModel:
     """Search schedules for the kernels of a model on this machine, its GPU, or another machine.
 
@@ -80,6 +82,7 @@ def tune_model(
     rpc : ``HOST:PORT`` of a machine that runs ``python -m hetero_tvm.serve``, or ``HOST:PORT:KEY`` of a
         tracker: candidates are measured there.
     on_event : called with progress dictionaries.
+    progress : whether to draw a bar in a notebook; None: where ``on_event`` is not given.
 
     Raises
     ------
@@ -93,9 +96,14 @@ def tune_model(
     expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
     expect(seed, (int,), "seed is a whole number")
     if (trials is not None and trials < 0) or (minutes is not None and not minutes > 0) or seed < 0:
-        raise UsageError(f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative")
+        raise UsageError(
+            f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative",
+            hint="trials=64 is the default, trials=0 measures nothing, and minutes=5 is a limit too",
+        )
     folders = RecordFolders(logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh)
+    if on_event is None and progress is not False and in_notebook():
+        on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 

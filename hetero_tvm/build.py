@@ -49,16 +49,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print_kernels(kernels: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from hetero_tvm.host.terminal import Column, console, table
 
-    table = Table(title="kernels", title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("calls", justify="right")
-    table.add_column("record", overflow="fold")
-    for kernel in kernels:
-        table.add_row(str(kernel["kernel"]), str(kernel["calls"]), str(kernel["record"]))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    columns = [Column("kernel", text=True), Column("calls"), Column("record", text=True)]
+    rows = [(kernel["kernel"], kernel["calls"], kernel["record"]) for kernel in kernels]
+    printer = console()
+    printer.print(table("kernels", columns, rows, printer.width))
 
 
 if __name__ == "__main__":

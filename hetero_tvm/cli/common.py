@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
-from hetero_tvm.cli.parsing import add_output_options, command_parser
+from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -86,10 +86,13 @@ def _number(text: str, kind: type, least: float, what: str) -> Any:
 
 
 def parser(
-    command: str, description: str, examples: Mapping[str, str] | None = None
+    command: str,
+    description: str,
+    examples: Mapping[str, str] | None = None,
+    exits: Mapping[int, str] = EXITS,
 ) -> argparse.ArgumentParser:
     """A parser with the options that tune and build share; ``examples`` as for :func:`command_parser`."""
-    result = model_parser(command, description, examples)
+    result = model_parser(command, description, examples, exits)
     result.add_argument(
         "--out", type=Path, default=Path("out"), metavar="DIR", help="folder or .so to write (default: ./out)"
     )
@@ -104,10 +107,13 @@ def parser(
 
 
 def model_parser(
-    command: str, description: str, examples: Mapping[str, str] | None = None
+    command: str,
+    description: str,
+    examples: Mapping[str, str] | None = None,
+    exits: Mapping[int, str] = EXITS,
 ) -> argparse.ArgumentParser:
     """A parser with the options of every command that optimizes a model."""
-    result = command_parser(command, description, examples or {"zoo:bert-base": "a model of the zoo"})
+    result = command_parser(command, description, examples or {"zoo:bert-base": "a model of the zoo"}, exits)
     result.add_argument(
         "model",
         nargs="?",

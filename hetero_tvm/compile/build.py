@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_tvm.codegen import thread_pool
 from hetero_tvm.compile.fault import first_fault
-from hetero_tvm.compile.kernels import apply_choices, usable_choices
+from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
 from hetero_tvm.compile.linking import failure, link, machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
@@ -65,6 +65,8 @@ class BuiltModel:
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
+    symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Task key -> names of its kernel, and of forms of it, in the library."""
 
     @functools.cached_property
     def _main(self) -> Any:
@@ -160,6 +162,8 @@ class BuiltModel:
                     "point": dict(choice.point) if choice.point is not None else None,
                     "seconds": choice.seconds,
                     "nodes": list(task.calls[0]),
+                    "symbols": sorted(self.symbols.get(task.key, ())),
+                    "call_nodes": [list(nodes) for nodes in task.calls],
                 }
             )
         return rows
@@ -243,6 +247,7 @@ def build(
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        found = symbols(lowered)
         weights = None
         if optimized.target.constants_apart:
             lowered, weights = set_apart(lowered)
@@ -256,7 +261,13 @@ def build(
             hint="set HETERO_TVM_DEBUG=1 for the whole story",
         ) from error
     return BuiltModel(
-        optimized, variants[0][1], compiled.executable, memory, facts=compiled.facts, weights=weights or None
+        optimized,
+        variants[0][1],
+        compiled.executable,
+        memory,
+        facts=compiled.facts,
+        weights=weights or None,
+        symbols=found,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from time import monotonic
 from typing import Any, TextIO
 
-_PLAIN_INTERVAL = 5.0
+_PLAIN_INTERVAL = 2.0
 """Seconds between plain lines."""
+_NOTEBOOK_INTERVAL = 0.25
+"""Seconds between two pictures of a notebook's bar."""
 
 
 class Progress:
@@ -77,3 +80,55 @@ def time_left(event: dict[str, Any]) -> float | None:
     if event.get("minutes") is not None:
         estimates.append(max(0.0, 60 * event["minutes"] - event["elapsed"]))
     return min(estimates, default=None)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookProgress:
+    """An ``on_event`` callback that draws a bar under the cell of a notebook."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._failed = 0
+        self._next = 0.0
+        self._handle = display(_Bar(0.0, "starting ..."), display_id=True)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["event"] == "trial":
+            self._failed += event["status"] != "ok"
+        if event["event"] in ("start", "done") or monotonic() >= self._next:
+            self._next = monotonic() + _NOTEBOOK_INTERVAL
+            self._handle.update(_Bar(share_done(event), describe(event, self._failed)))
+
+
+def share_done(event: dict[str, Any]) -> float:
+    """Fraction of the trials or the minutes that are used up, whichever is more."""
+    shares = [1.0 if event["event"] == "done" else 0.0]
+    if event.get("of"):
+        shares.append(event["trials"] / event["of"])
+    if event.get("minutes"):
+        shares.append(event["elapsed"] / (60 * event["minutes"]))
+    return min(1.0, max(shares))
+
+
+class _Bar:
+    """A bar and a line of text, for notebooks and for those who look at one without a browser."""
+
+    def __init__(self, share: float, text: str):
+        self._share, self._text = share, text
+
+    def __repr__(self) -> str:
+        return f"{self._share:4.0%} {self._text}"
+
+    def _repr_html_(self) -> str:
+        return (
+            '<div style="font-family: monospace; font-size: 90%">'
+            f'<progress value="{self._share:.4f}" max="1" style="width: 20em; vertical-align: middle">'
+            f"</progress> {html.escape(self._text)}</div>"
+        )
