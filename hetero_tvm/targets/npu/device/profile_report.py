@@ -67,22 +67,22 @@ def _print(console: Any, region: Any, top: int) -> None:
     console.print(table("queues, share of the cycles", columns, rows, console.width))
     count = len(region.operators)
     title = f"operators, the {top} longest of {count}" if count > top else f"all {count} operators"
-    table = Table(title=title, title_justify="left")
-    table.add_column("operator", overflow="fold")
-    columns = (
-        "cycles",
-        "share",
-        "active",
-        "matrix",
-        "vector",
-        "DRAM",
-        "DRAM kB",
-        "flop/byte",
-        "of roof",
-        "bound by",
-    )
-    for column in (*columns, "longest wait", "uJ"):
-        table.add_column(column, justify="right")
+    columns = [
+        Column("operator", text=True),
+        Column("cycles"),
+        Column("share"),
+        Column("active", rank=6),
+        Column("matrix", rank=2),
+        Column("vector", rank=2),
+        Column("DRAM", rank=2),
+        Column("DRAM kB", rank=4),
+        Column("flop/byte", rank=5),
+        Column("of roof"),
+        Column("bound by", rank=1),
+        Column("longest wait", rank=3),
+        Column("uJ", rank=3),
+    ]
+    rows = []
     for op in sorted(region.operators, key=lambda op: -op.cycles)[:top]:
         queue, reason, waited = op.longest_wait()
         shares = (op.matrix_utilisation, op.vector_utilisation, op.dram_utilisation(spec))
