@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
@@ -31,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
+    from hetero_tvm.compile.report_page import report_html, write_report
 
     optimized = cli_common.load_optimized(options)
     placement = optimized.target.placement(optimized.module, optimized.tasks)
@@ -43,6 +46,10 @@ def _run(options: argparse.Namespace) -> int:
         built.memory.verify()
         cli_common.say(options, f"memory plan verified: {built.memory.peak:,} bytes, nothing live overlaps")
     exported = cli_common.export(built, options)
+    command = f"python -m hetero_tvm.build {shlex.join(options.argv)}"
+    page = report_html(built, command=command)
+    exported["report"] = str(write_report(Path(exported["library"]), page))
+    cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         cli_common.print_json({"model": options.model, **exported})
     return 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
@@ -62,6 +64,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.cli import tune_report
     from hetero_tvm.cli.steps import Steps
+    from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
@@ -105,6 +108,10 @@ def _run(options: argparse.Namespace) -> int:
         cli_common.say(options, str(end_to_end))
     with steps.step("export" if options.no_check else "check and export"):
         exported = cli_common.export(built, options)
+    command = f"python -m hetero_tvm.tune {shlex.join(options.argv)}"
+    page = report_html(built, report, end_to_end, command)
+    exported["report"] = str(write_report(Path(exported["library"]), page))
+    cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         search = {**report.to_dict(), "end_to_end": cli_common.plain(end_to_end)}
         cli_common.print_json({"model": options.model, "search": search, **exported})

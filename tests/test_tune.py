@@ -6,6 +6,7 @@ import pytest
 
 from hetero_tvm import api, tune
 from hetero_tvm.cli import tune_report
+from hetero_tvm.compile import report_page
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import AccuracyError, ModelError, TuningError
 from hetero_tvm.search.outcome import TaskReport, TuneReport
@@ -70,6 +71,8 @@ def calls(monkeypatch):
     for function in (import_model, optimize_model, tune_model, build_model, settle):
         monkeypatch.setattr(api, function.__name__, function)
     monkeypatch.setattr(tune_report, "plan_lines", lambda *arguments: ["plan     64 trials"])
+    monkeypatch.setattr(report_page, "report_html", lambda *arguments: "page")
+    monkeypatch.setattr(report_page, "write_report", lambda library, text: library.with_name("report.html"))
     monkeypatch.setattr(tune, "start_early", lambda kind: None)
     monkeypatch.setattr(CpuTuner, "start_early", lambda self: None)
     monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)

@@ -294,6 +294,7 @@ def run(
     SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
     """
     options = parse.parse_args(argv)
+    options.argv = list(sys.argv[1:] if argv is None else argv)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)

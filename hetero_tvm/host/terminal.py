@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 _PIPE_WIDTH = 120
 """Columns of a file or pipe, which have no width of their own."""
-_LEAST_NAME = 24
+_LEAST_NAME = 16
 """Columns that a name keeps before a column of numbers is left out."""
 _BORDERS = 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import sys
+import threading
 from time import monotonic
 from typing import Any, TextIO
 
@@ -16,15 +17,20 @@ _NOTEBOOK_INTERVAL = 0.25
 class Progress:
     """An ``on_event`` callback for :func:`hetero_tvm.search.loop.tune`; also a context manager.
 
-    It draws only when an event arrives: a refreshing thread would disturb the timing of kernels.
+    It draws when an event arrives, and where none has for two seconds: a thread that refreshed more often
+    would disturb the timing of kernels.
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None):
         self._quiet = quiet
         self._stream = stream or sys.stderr
         self._live: Any = None
-        self._next_plain = 0.0
         self._failed = 0
+        self._last: dict[str, Any] | None = None
+        self._drawn = self._heard = monotonic()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._break_silence, daemon=True)
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._stream.isatty():
@@ -33,9 +39,14 @@ class Progress:
 
             self._live = Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
             self._live.start()
+        if not self._quiet:
+            self._clock.start()
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._ended.set()
+        if not self._quiet:
+            self._clock.join()
         if self._live is not None:
             self._live.stop()
 
@@ -44,12 +55,29 @@ class Progress:
             self._failed += event["status"] != "ok"
         if self._quiet:
             return
-        text = describe(event, self._failed)
+        with self._lock:
+            self._last, self._heard = event, monotonic()
+            if self._live is not None or event["event"] in ("start", "done") or self._is_due():
+                self._draw(describe(event, self._failed))
+
+    def _is_due(self) -> bool:
+        return monotonic() >= self._drawn + _PLAIN_INTERVAL
+
+    def _draw(self, text: str) -> None:
+        self._drawn = monotonic()
         if self._live is not None:
             self._live.update(text, refresh=True)
-        elif event["event"] in ("start", "done") or monotonic() >= self._next_plain:
-            self._next_plain = monotonic() + _PLAIN_INTERVAL
+        else:
             print(text, file=self._stream, flush=True)
+
+    def _break_silence(self) -> None:
+        """Say that the search still runs where there was nothing to tell: it compiles, or waits for cores."""
+        while not self._ended.wait(_PLAIN_INTERVAL / 4):
+            with self._lock:
+                if self._last is not None and self._is_due():
+                    silence = monotonic() - self._heard
+                    text = describe(self._last, self._failed)
+                    self._draw(f"{text}  ({silence:.0f} s since: compiling, or waiting for idle cores)")
 
 
 def describe(event: dict[str, Any], failed: int = 0) -> str:

@@ -12,7 +12,7 @@ from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 def table(report: TuneReport, width: int) -> Any:
     """A rich table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
-    total = report.total_seconds("tuned_seconds") or 0.0
+    total = sum(task.calls * (task.tuned_seconds or 0.0) for task in report.tasks)
     columns = [
         Column("kernel", text=True),
         Column("calls", rank=1),

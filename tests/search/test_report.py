@@ -1,10 +1,12 @@
 import io
 import json
 import sys
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
 from hetero_tvm.host.terminal import console
+from hetero_tvm.search import progress as progress_module
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 from hetero_tvm.search.progress import (
     NotebookProgress,
@@ -100,6 +102,16 @@ def test_plain_lines_when_not_a_terminal():
             progress(EVENT)
         progress({**EVENT, "event": "done"})
     assert 2 <= len(text.getvalue().splitlines()) <= 4
+
+
+def test_a_search_that_waits_says_so(monkeypatch):
+    monkeypatch.setattr(progress_module, "_PLAIN_INTERVAL", 0.01)
+    spoken, text = threading.Event(), io.StringIO()
+    write = text.write
+    text.write = lambda words: ("s since" in words and spoken.set()) or write(words)
+    with Progress(stream=text) as progress:
+        progress({**EVENT, "event": "start", "task": None})
+        assert spoken.wait(30)
 
 
 def test_quiet():
