@@ -22,6 +22,10 @@ __all__ = ["HeteroTVMError", "build_model", "import_model", "load", "optimize_mo
 _COMPILER = ("build_model", "import_model", "optimize_model", "tune_model")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """The verbs on first use: loading a library must not import the compiler."""
     if name in _COMPILER:

@@ -40,6 +40,14 @@ class TunedModel:
     choices: Mapping[str, Choice]
     report: TuneReport
 
+    def __repr__(self) -> str:
+        found = sum(bool(choice.file) for choice in self.choices.values())
+        words = f"{len(self.choices)} kernels, {found} from records, {self.report.trials} trials"
+        return f"<TunedModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {words}>"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 def record_store(
     optimized: OptimizedModel,

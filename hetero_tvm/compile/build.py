@@ -18,6 +18,7 @@ from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
 from hetero_tvm.compile.linking import failure, link, machine
 from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.compile.report_page import report_html
 from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, expect, last_line
@@ -67,6 +68,14 @@ class BuiltModel:
     weights: Weights | None = None
     symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Task key -> names of its kernel, and of forms of it, in the library."""
+
+    def __repr__(self) -> str:
+        size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
+        return f"<BuiltModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {size}>"
+
+    def to_html(self) -> str:
+        """A self-contained HTML page: kernels, fusions with reasons, memory plan, machine."""
+        return report_html(self)
 
     @functools.cached_property
     def _main(self) -> Any:

@@ -47,6 +47,11 @@ class OptimizedModel:
     tasks: tuple[Task, ...]
     report: Report
 
+    def __repr__(self) -> str:
+        fused = sum(self.report.fusions.values())
+        words = f"{len(self.tasks)} kernels, {fused} fusions, {len(self.report.misses)} misses"
+        return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
+
     @property
     def machine(self) -> Machine:
         """The hardware as the target's design spaces see it."""

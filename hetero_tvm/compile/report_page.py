@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hetero_tvm import host
-from hetero_tvm.compile.build import BuiltModel
+from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.pages import charts
-from hetero_tvm.pages.page import Html, page, section, share_bar, table, tiles
+from hetero_tvm.pages.page import Html, page, section, table, text, tiles
+from hetero_tvm.reference import Accuracy
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.runtime.manifest import current_versions
-from hetero_tvm.runtime.profile_report import milliseconds, percent
-from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.runtime.profile_report import milliseconds
+from hetero_tvm.search import report_page as search_page
+from hetero_tvm.search.outcome import TaskReport, TuneReport
 
-_LONGEST_NAMES = 3
+
+class Built(Protocol):
+    """A built model, as far as its report needs it."""
+
+    optimized: OptimizedModel
+    memory: MemoryPlan
+    accuracy: Accuracy | None
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """Entries of the manifest."""
+        ...
 
 
 def report_html(
-    built: BuiltModel,
+    built: Built,
     search: TuneReport | None = None,
     end_to_end: EndToEnd | None = None,
     command: str = "",
@@ -41,13 +54,17 @@ def report_html(
     described = optimized.target.describe()
     target = " ".join(filter(None, [described["kind"], described.get("device"), described.get("cpu")]))
     facts = host.detect()
-    rows = _kernel_rows(built, search)
+    if search is None:
+        parts = [section("Kernels", search_page.kernel_table(_rows(built)), _UNTUNED)]
+    else:
+        nodes = {row["kernel"]: row["nodes"] for row in built.kernels}
+        document = search.to_dict()
+        document["tasks"] = [{**task, "nodes": nodes.get(task["name"], ())} for task in document["tasks"]]
+        parts = search_page.sections(document)
     sections = [
         tiles(_headlines(built, search, end_to_end)),
-        section("How to make it again", Html(f"<pre>{page_text(command)}</pre>") if command else ""),
-        section("Roofline", *_roofline(rows, search)),
-        section("Kernels", _kernel_table(rows)),
-        section("Search", *_search(search)),
+        section("How to make it again", Html(f"<pre>{text(command)}</pre>") if command else ""),
+        *parts,
         section("Fusions", *fusion_parts(optimized.report)),
         section("Memory of one call", *memory_parts(built.memory)),
         section("Numbers", *_accuracy(built)),
@@ -68,35 +85,45 @@ def report_html(
     return page(optimized.model.name, f"for {target}: {inputs}", sections, data)
 
 
-def write_report(path: Path, text: str) -> Path:
-    """Write a page beside ``path``, the library that it is of.
+def write_report(library: Path, markup: str) -> Path:
+    """Write a page beside the library that it is of; gives its path.
 
     Raises
     ------
     BuildError : the folder cannot be written.
     """
-    name = "report.html" if path.stem == "model" else f"{path.stem}.report.html"
-    target = path.with_name(name)
+    name = "report.html" if library.stem == "model" else f"{library.stem}.report.html"
+    target = library.with_name(name)
     try:
-        target.write_text(text)
+        target.write_text(markup)
     except OSError as error:
         raise BuildError(f"cannot write {target}: {error}", hint="name another --out") from error
     return target
 
 
-def page_text(value: str) -> str:
-    """Text for the inside of an element."""
-    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+_UNTUNED = "Built from the records there are, or from defaults; times are those of the records."
 
 
-def _headlines(
-    built: BuiltModel, search: TuneReport | None, end_to_end: EndToEnd | None
-) -> list[tuple[str, Any]]:
+def _rows(built: Built) -> list[dict[str, Any]]:
+    """Kernels of a build without a search, in the form of those of one."""
+    tasks = []
+    for row in built.kernels:
+        seconds = row["seconds"]
+        task = TaskReport(
+            row["kernel"], row["calls"], row["flops"], row["bytes"], None, seconds, row["record"]
+        )
+        tasks.append({**task.to_dict(), "nodes": row["nodes"]})
+    return search_page.kernel_rows({"tasks": tasks})
+
+
+def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | None) -> list[tuple[str, Any]]:
     kernels = built.kernels
     facts: list[tuple[str, Any]] = []
-    if end_to_end is not None:
-        facts.append(("a call, tuned", f"{milliseconds(1e3 * end_to_end.tuned_seconds)} ms"))
-        facts.append(("default / tuned", f"{1 / end_to_end.ratio:.2f} x"))
+    if end_to_end is not None and end_to_end.kept == "tuned":
+        facts.append(("a call", f"{milliseconds(1e3 * end_to_end.tuned_seconds)} ms"))
+        facts.append(("faster than the default", f"{1 / end_to_end.ratio:.2f} x"))
+    elif end_to_end is not None:
+        facts.append(("a call, default kept", f"{milliseconds(1e3 * end_to_end.default_seconds)} ms"))
     elif search is not None and (total := search.total_seconds("tuned_seconds")):
         facts.append(("all kernels", f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
@@ -105,87 +132,6 @@ def _headlines(
     if search is not None:
         facts.append(("trials", f"{search.trials} in {search.elapsed:.0f} s"))
     return facts
-
-
-def _kernel_rows(built: BuiltModel, search: TuneReport | None) -> list[dict[str, Any]]:
-    """Kernels with times, where they are known, longest first."""
-    tuned = {} if search is None else {task.name: task for task in search.tasks}
-    rows = []
-    for kernel in built.kernels:
-        task = tuned.get(kernel["kernel"])
-        seconds = task.tuned_seconds if task is not None else kernel["seconds"]
-        rows.append({**kernel, "task": task, "now": seconds})
-    total = sum(row["calls"] * row["now"] for row in rows if row["now"])
-    for row in rows:
-        row["share"] = row["calls"] * row["now"] / total if row["now"] and total else None
-    return sorted(rows, key=lambda row: -(row["share"] or 0.0))
-
-
-def _roofline(rows: Sequence[Mapping[str, Any]], search: TuneReport | None) -> list[Any]:
-    if search is None or not search.peak_gflops or not search.bandwidth_gbs:
-        return []
-    dots = [
-        charts.Dot(
-            row["kernel"], row["flops"] / row["bytes"], row["flops"] / row["now"] / 1e9, row["share"] or 0.0
-        )
-        for row in rows
-        if row["now"] and row["bytes"] and row["flops"]
-    ]
-    caption = (
-        "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in "
-        "caches. The larger a dot, the more of the time it takes."
-    )
-    return [charts.roofline(dots, search.peak_gflops, search.bandwidth_gbs), caption] if dots else []
-
-
-def _kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
-    columns = (
-        "kernel",
-        "calls",
-        "share",
-        "default ms",
-        "tuned ms",
-        "GFLOP/s",
-        "% of roof",
-        "record",
-        "nodes",
-    )
-    cells = []
-    for row in rows:
-        task, now = row["task"], row["now"]
-        default = None if task is None else task.default_seconds
-        names = row["nodes"][:_LONGEST_NAMES]
-        more = len(row["nodes"]) - len(names)
-        cells.append(
-            (
-                row["kernel"],
-                row["calls"],
-                share_bar(row["share"]),
-                "" if default is None else milliseconds(1e3 * default),
-                "" if not now else milliseconds(1e3 * now),
-                f"{row['flops'] / now / 1e9:.1f}" if now else "",
-                percent(None if task is None else task.roofline),
-                row["record"],
-                ", ".join(names) + (f" and {more} more" if more > 0 else ""),
-            )
-        )
-    return table(columns, cells, numbers=(1, 3, 4, 5, 6))
-
-
-def _search(search: TuneReport | None) -> list[Any]:
-    if search is None:
-        return ["Not tuned: the kernels are built from the records there are, or from defaults."]
-    points = [(elapsed, 1e3 * seconds) for elapsed, _, seconds in search.curve]
-    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in search.spent.items())
-    lines = [
-        charts.curve(points, "seconds", "all kernels, ms"),
-        f"{search.trials} trials in {search.elapsed:.1f} s, {search.reused} taken from records; "
-        f"stopped by: {search.stopped}. {'Processes spent: ' + spent if spent else ''}",
-    ]
-    if search.failures:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in search.failures.most_common())
-        lines.append(f"Failed candidates: {kinds}")
-    return [*lines, *search.notes, *(Html(f'<p class="warn">{page_text(w)}</p>') for w in search.warnings)]
 
 
 def fusion_parts(report: Report) -> list[Any]:
@@ -203,11 +149,11 @@ def fusion_parts(report: Report) -> list[Any]:
 
 def memory_parts(memory: MemoryPlan) -> list[Any]:
     """Figures of a plan and a drawing of each arena."""
-    gap = f"{memory.peak / memory.lower_bound - 1:.1%} above" if memory.lower_bound else "at"
+    bound = memory.lower_bound
+    gap = f"{memory.peak / bound - 1:.1%} above" if bound else "at"
     parts: list[Any] = [
-        f"{memory.peak:,} bytes, {gap} the lower bound of {memory.lower_bound:,}; every tensor by itself "
-        f"would take {memory.naive:,}; {len(memory.in_place)} calls work in place; results take "
-        f"{memory.outputs:,} more."
+        f"{memory.peak:,} bytes, {gap} the lower bound of {bound:,}; every tensor by itself would take "
+        f"{memory.naive:,}; {len(memory.in_place)} calls work in place; results take {memory.outputs:,} more."
     ]
     for arena in memory.arenas:
         names = {tensor.buffer: tensor.name for tensor in arena.tensors}
@@ -220,19 +166,20 @@ def memory_parts(memory: MemoryPlan) -> list[Any]:
     return parts
 
 
-def _accuracy(built: BuiltModel) -> list[Any]:
+def _accuracy(built: Built) -> list[Any]:
     if built.accuracy is None:
-        return [Html('<p class="warn">Never compared with a reference.</p>')]
+        return [search_page.warning("Never compared with a reference.")]
     return ["Compared with a float64 reference:", *str(built.accuracy).splitlines()]
 
 
 def _machine(facts: host.Host, search: TuneReport | None) -> Html:
+    versions: Mapping[str, str] = current_versions()
     rows: list[tuple[str, Any]] = [
         ("CPU", f"{facts.model_name} ({facts.microarchitecture}), {facts.simd_bits}-bit vectors"),
         ("cores", len(facts.cores)),
         ("caches", f"L1 {facts.l1d >> 10} kB, L2 {facts.l2 >> 10} kB, L3 {facts.l3 >> 20} MB"),
         ("load when this was written", f"{os.getloadavg()[0]:.1f}"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in current_versions().items())),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
     ]
     if search is not None:
         if search.peak_gflops:

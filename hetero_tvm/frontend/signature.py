@@ -54,6 +54,11 @@ class ImportedModel:
     source: StoredModel | None = None
     """The ONNX model as it came, at its own opset."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<ImportedModel {self.name!r}: {self.signature}, {self.weight_bytes / 1e6:,.1f} MB of weights>"
+        )
+
     @property
     def onnx_model(self) -> onnx.ModelProto:
         """The cleaned ONNX model in one piece, new with every use: it takes the memory of all weights."""

@@ -19,7 +19,9 @@ p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; } .bar { display: inline-block; height: .55rem; background: var(--accent);
+td.t { overflow-wrap: anywhere; min-width: 7rem; }
+td.t:first-child { min-width: 13rem; }
+.bar { display: inline-block; height: .55rem; background: var(--accent);
   border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .6rem 1rem; }
