@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _show(profile: Any, before: dict[str, Any] | None, document: dict[str, Any], top: int) -> None:
     from hetero_tvm.host.terminal import console
-    from hetero_tvm.runtime.profile_report import show_comparison
+    from hetero_tvm.pages.profile_tables import show_comparison
 
     printer = console()
     profile.show(printer, top)
@@ -98,7 +98,7 @@ def _show(profile: Any, before: dict[str, Any] | None, document: dict[str, Any],
 
 
 def _comparison(before: dict[str, Any] | None, document: dict[str, Any]) -> dict[str, Any]:
-    from hetero_tvm.runtime.profile_report import compare_profiles
+    from hetero_tvm.pages.profile_tables import compare_profiles
 
     return {} if before is None else {"changes": compare_profiles(before, document)}
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tvm.benchmarking.compare import Options, Result
-from hetero_tvm.host.terminal import Column, console, table
+from hetero_tvm.host.terminal import Column, console, milliseconds, table
 from hetero_tvm.runtime import DeviceCost
-from hetero_tvm.runtime.profile_report import milliseconds
 
 
 def print_comparison(name: str, settings: Options, results: Sequence[Result]) -> None:

@@ -1,4 +1,4 @@
-"""What ``tune`` says before its first trial and after its last: plan, tasks, next commands."""
+"""Texts of ``tune`` before its first trial and after its last: plan, tasks, next commands."""
 
 from __future__ import annotations
 

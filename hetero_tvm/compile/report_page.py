@@ -12,14 +12,14 @@ from hetero_tvm import host
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
+from hetero_tvm.host.terminal import milliseconds
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.pages import charts
+from hetero_tvm.pages import search_parts as search_page
 from hetero_tvm.pages.page import Html, page, section, table, text, tiles
 from hetero_tvm.reference import Accuracy
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.runtime.manifest import current_versions
-from hetero_tvm.runtime.profile_report import milliseconds
-from hetero_tvm.search import report_page as search_page
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 

@@ -1,4 +1,7 @@
-"""Tables that fit a terminal: numbers are never cut; names give way, and then columns that matter least."""
+"""Text for people: tables that fit a terminal, where numbers are never cut, and numbers in few digits.
+
+Names give way first, then the columns that matter least.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +79,15 @@ def _need(column: Column, cells: Sequence[str]) -> int:
 
 def _total(needs: Sequence[int], kept: Sequence[int]) -> int:
     return sum(needs[at] + _BORDERS for at in kept) + 1
+
+
+def milliseconds(value: float) -> str:
+    """A time with three significant digits at least: never 0.000."""
+    return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
+    if fraction is None:
+        return ""
+    return ">100%" if fraction > 1.02 else f"{fraction:.0%}"

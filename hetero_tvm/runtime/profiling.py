@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.pages.profile_tables import show_profile
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Event, Observed, Observer
-from hetero_tvm.runtime.profile_report import show_profile
 
 _LEAST_CALLS, _MOST_CALLS = 5, 200
 OTHER = "(virtual machine, checks, copies)"

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.pages import search_parts
 from hetero_tvm.pages.page import fragment, page
-from hetero_tvm.search import report_page
 
 
 @dataclass
@@ -136,13 +136,13 @@ class TuneReport:
         return f"<TuneReport: {self.trials} trials in {self.elapsed:.1f} s, {len(self.tasks)} kernels>"
 
     def _repr_html_(self) -> str:
-        return fragment(*report_page.sections(self.to_dict()))
+        return fragment(*search_parts.sections(self.to_dict()))
 
     def to_html(self) -> str:
         """A self-contained HTML page: roofline, kernels, curve of the search."""
         document = self.to_dict()
         subtitle = f"{self.trials} trials in {self.elapsed:.1f} s; records: {self.logs}"
-        return page("Search", subtitle, report_page.sections(document), document)
+        return page("Search", subtitle, search_parts.sections(document), document)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole report as JSON values."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from hetero_tvm.host import terminal
-from hetero_tvm.host.terminal import Column
-from hetero_tvm.runtime.profile_report import milliseconds, percent
+from hetero_tvm.host.terminal import Column, milliseconds, percent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 

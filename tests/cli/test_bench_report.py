@@ -1,17 +1,8 @@
 """Reports of ``bench``."""
 
-import pytest
-
 from hetero_tvm.benchmarking.compare import Options, Result
 from hetero_tvm.benchmarking.latency import statistics
-from hetero_tvm.cli.bench_report import alone_lines, milliseconds, print_comparison
-
-
-@pytest.mark.parametrize(
-    "value, text", [(12.3456, "12.346"), (0.1, "0.100"), (0.00123456, "0.00123"), (0, "0.000")]
-)
-def test_short_times_keep_their_digits(value, text):
-    assert milliseconds(value) == text
+from hetero_tvm.cli.bench_report import alone_lines, print_comparison
 
 
 def test_the_figures_of_one_library_fit_80_columns():

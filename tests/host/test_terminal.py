@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hetero_tvm.host.terminal import Column, console, table
+from hetero_tvm.host.terminal import Column, console, milliseconds, percent, table
 
 COLUMNS = [
     Column("kernel", text=True),
@@ -47,3 +47,8 @@ def test_numbers_stay_whole(width):
 
 def test_a_pipe_has_120_columns():
     assert console(io.StringIO()).width == 120
+
+
+def test_numbers():
+    assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
+    assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

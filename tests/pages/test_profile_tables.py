@@ -1,9 +1,9 @@
-"""Comparison of two profiles, and times as text."""
+"""Comparison of two profiles."""
 
 import io
 
 from hetero_tvm.host.terminal import console
-from hetero_tvm.runtime.profile_report import compare_profiles, milliseconds, percent, show_comparison
+from hetero_tvm.pages.profile_tables import compare_profiles, show_comparison
 
 
 def document(call, **kernels):
@@ -20,8 +20,3 @@ def test_noise_is_not_worth_a_row():
     stream = io.StringIO()
     show_comparison(document(100, a=50.0, b=50.0), document(101, a=50.5, b=50.5), console(stream), 5)
     assert "no kernel changed by more than 2%" in stream.getvalue()
-
-
-def test_numbers():
-    assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
-    assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

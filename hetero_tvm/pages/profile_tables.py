@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetero_tvm.host.terminal import Column, table
+from hetero_tvm.host.terminal import Column, milliseconds, percent, table
 
 _LEAST_CHANGE = 0.02
 """Part of the whole call below which a difference is not worth a word."""
@@ -102,15 +102,3 @@ def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: 
         for row in worth
     ]
     console.print(table("kernels that changed", columns, cells, console.width))
-
-
-def milliseconds(value: float) -> str:
-    """A time with three significant digits at least: never 0.000."""
-    return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
-
-
-def percent(fraction: float | None) -> str:
-    """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
-    if fraction is None:
-        return ""
-    return ">100%" if fraction > 1.02 else f"{fraction:.0%}"

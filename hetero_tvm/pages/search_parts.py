@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hetero_tvm.host.terminal import milliseconds, percent
 from hetero_tvm.pages import charts
 from hetero_tvm.pages.page import Html, section, share_bar, table, text
-from hetero_tvm.runtime.profile_report import milliseconds, percent
 
 _CAPTION = (
     "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches. "
