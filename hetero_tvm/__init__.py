@@ -17,9 +17,18 @@ from hetero_tvm.version import VERSION
 
 __version__ = VERSION
 
-__all__ = ["HeteroTVMError", "build_model", "import_model", "load", "optimize_model", "tune_model"]
+__all__ = [
+    "HeteroTVMError",
+    "build_model",
+    "design_space",
+    "import_model",
+    "load",
+    "optimize_model",
+    "tune_model",
+    "tune_op",
+]
 
-_COMPILER = ("build_model", "import_model", "optimize_model", "tune_model")
+_COMPILER = ("build_model", "import_model", "optimize_model", "tune_model", "tune_op")
 
 
 def __dir__() -> list[str]:
@@ -32,6 +41,10 @@ def __getattr__(name: str) -> Any:
         from hetero_tvm import api
 
         return getattr(api, name)
+    if name == "design_space":
+        from hetero_tvm.schedules.sampled import design_space
+
+        return design_space
     if name == "load":
         from hetero_tvm.runtime.opening import load
 

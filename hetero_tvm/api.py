@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,16 @@ from hetero_tvm.compile.build import BuiltModel, build
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import UsageError, expect
+from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.records.choose import Choice, choose, default_choice
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.reference import sample_inputs
+from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
 from hetero_tvm.search.progress import NotebookProgress, in_notebook
+from hetero_tvm.targets.base import Target
 
 __all__ = [
     "BuiltModel",
@@ -29,6 +32,7 @@ __all__ = [
     "record_store",
     "settle",
     "tune_model",
+    "tune_op",
 ]
 
 
@@ -114,6 +118,64 @@ def tune_model(
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
+
+
+def tune_op(
+    op: Any,
+    *,
+    target: str | Target = "cpu",
+    name: str | None = None,
+    spaces: Iterable[SampledSpace] = (),
+    trials: int | None = 64,
+    minutes: float | None = None,
+    logs: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    use_shipped: bool = True,
+    fresh: bool = False,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> TunedModel:
+    """Search schedules for one operator of your own; :func:`build_model` makes a library of the result.
+
+    >>> A, B = te.placeholder((512, 256), name="A"), te.placeholder((256, 512), name="B")
+    >>> k = te.reduce_axis((0, 256), name="k")
+    >>> C = te.compute((512, 512), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> tuned = hetero_tvm.tune_op([A, B, C], name="product", trials=32)
+    >>> hetero_tvm.build_model(tuned).export("product.so")
+
+    Parameters
+    ----------
+    op : a TensorIR function (``tvm.tirx.PrimFunc``: inputs, then results), a list of ``te`` tensors in the
+        same order, a Relax function, or a module with a Relax ``main``.  Shapes are fixed.
+    name : of the operator and its library; by default the function's own.
+    spaces : design spaces of your own for its kernels (:func:`hetero_tvm.design_space`); other kernels are
+        searched in this project's spaces, or by MetaSchedule's own rules.
+    target : see :func:`optimize_model`; what follows ``spaces``: see :func:`tune_model`.
+
+    Raises
+    ------
+    UsageError : ``op`` is none of these, or a space fails on its kernel.
+    ModelError : the operator has open shapes, or parameters in another order (all are listed).
+    """
+    spaces = tuple(spaces)
+    for space in spaces:
+        expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
+    optimized = optimize_model(import_function(op, name=name), target, spaces=spaces)
+    unused = [space.name for space in spaces if all(task.sampled is not space for task in optimized.tasks)]
+    if unused:
+        raise UsageError(
+            f"no kernel of {optimized.model.name} is of the names that {', '.join(unused)} is for",
+            hint=f"its kernels: {', '.join(task.name for task in optimized.tasks)}",
+        )
+    return tune_model(
+        optimized,
+        trials=trials,
+        minutes=minutes,
+        logs=logs,
+        seed=seed,
+        use_shipped=use_shipped,
+        fresh=fresh,
+        on_event=on_event,
+    )
 
 
 def build_model(

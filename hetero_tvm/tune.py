@@ -134,6 +134,7 @@ def _ask_remote(options: argparse.Namespace) -> None:
 def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int | None) -> int:
     """List the tasks and the expected time."""
     from hetero_tvm.cli import tune_report
+    from hetero_tvm.records.record import space_identity
 
     tasks = [
         {
@@ -141,7 +142,7 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
             "calls": task.count,
             "flops": task.flops,
             "nbytes": task.nbytes,
-            "space": task.space.name if task.space is not None else "stock",
+            "space": space_identity(task)[0],
         }
         for task in optimized.tasks
     ]

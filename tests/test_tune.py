@@ -42,7 +42,7 @@ class SimpleAccuracy:
 def calls(monkeypatch):
     """The API replaced by recorders: what the command asks for is what is tested here."""
     seen = []
-    space = SimpleNamespace(name="cpu.matmul")
+    space = SimpleNamespace(name="cpu.matmul", version=1)
     task = SimpleNamespace(name="matmul", count=2, flops=2 * 10**8, nbytes=10**6, space=space)
     report = TuneReport([TaskReport("matmul", 2, 2 * 10**8, 10**6, 2e-3, 1e-3)], trials=3, elapsed=1.0)
 

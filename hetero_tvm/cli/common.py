@@ -251,8 +251,15 @@ def export(built: BuiltModel, options: argparse.Namespace) -> dict[str, Any]:
         say(options, "\n".join(f"  {line}" for line in str(accuracy).splitlines()))
     path = built.export(options.out)
     say(options, f"wrote {path}")
+    beside = []
+    if str(options.model).lower().endswith(".json"):
+        from hetero_tvm.compile.kernel_files import write_kernel_files
+
+        beside = write_kernel_files(built, path)
+        say(options, "\n".join(f"wrote {one}" for one in beside))
     return {
         "library": str(path),
+        **({"files": [str(one) for one in beside]} if beside else {}),
         "accuracy": None if accuracy is None else plain(accuracy),
         "not_checked": unrunnable if accuracy is None else None,
         "kernels": [plain(kernel) for kernel in built.kernels],

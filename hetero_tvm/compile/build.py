@@ -57,6 +57,7 @@ class BuiltModel:
     accuracy : result of the last :meth:`check`.
     facts : what is known of kernels without running them, by device and kernel (registers, ...).
     weights : large constants, where ``executable`` does not hold them itself.
+    device_code : what runs on a device, by the end of the name that its file would have.
     """
 
     optimized: OptimizedModel
@@ -68,6 +69,7 @@ class BuiltModel:
     weights: Weights | None = None
     symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Task key -> names of its kernel, and of forms of it, in the library."""
+    device_code: Mapping[str, bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
@@ -277,6 +279,7 @@ def build(
         facts=compiled.facts,
         weights=weights or None,
         symbols=found,
+        device_code=compiled.device_code,
     )
 
 

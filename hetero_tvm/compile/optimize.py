@@ -20,6 +20,7 @@ from hetero_tvm.relax_passes.rewriting.fused import checks_of
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
+from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.precisions import canonical_precision
@@ -38,6 +39,7 @@ class OptimizedModel:
     sources : source node names by variable of ``main``.
     tasks : the distinct kernels.
     report : fusions that fired and near misses, with reasons.
+    spaces : the user's own design spaces.
     """
 
     model: ImportedModel
@@ -46,6 +48,7 @@ class OptimizedModel:
     sources: Mapping[str, tuple[str, ...]]
     tasks: tuple[Task, ...]
     report: Report
+    spaces: tuple[SampledSpace, ...] = ()
 
     def __repr__(self) -> str:
         fused = sum(self.report.fusions.values())
@@ -75,7 +78,7 @@ class OptimizedModel:
         if targets == (self.target,):
             return (self,)
         return tuple(
-            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target))
+            replace(self, target=target, tasks=tasks_of(self.module, self.sources, target, self.spaces))
             for target in targets
         )
 
@@ -114,6 +117,7 @@ def optimize_model(
     disable: Iterable[str] = (),
     dump_ir: str | os.PathLike[str] | None = None,
     precision: str | None = None,
+    spaces: Iterable[SampledSpace] = (),
 ) -> OptimizedModel:
     """Fuse the graph for a target and divide it into kernels.
 
@@ -124,6 +128,7 @@ def optimize_model(
     precision : ``f32``, ``f16`` (also ``fp16``, ``float16``) and so on, where the target has it; None for
         what the model is stored in, where the target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
+    spaces : design spaces of your own (:func:`hetero_tvm.design_space`) for kernels of yours.
 
     Raises
     ------
@@ -147,6 +152,9 @@ def optimize_model(
     expect(disable, (Iterable,), "disable is a list of names of fusions")
     expect(dump_ir, (str, os.PathLike, type(None)), "dump_ir is the path of a folder")
     expect(precision, (str, type(None)), "precision is a text such as 'f32'")
+    spaces = tuple(spaces)
+    for space in spaces:
+        expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
     target = parse_target(target)
     if precision is None:
         target = target.for_stored(model.stored)
@@ -167,7 +175,7 @@ def optimize_model(
             module, sources, report = optimize(model.module, sources, target.fusions, disabled, **observe)
             if (dtype := target.graph_dtype) != "float32":
                 module, sources = convert(module, sources, dtype)
-        tasks = tasks_of(module, sources, target)
+        tasks = tasks_of(module, sources, target, spaces)
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds; none of them should reach a user as it is
@@ -176,7 +184,7 @@ def optimize_model(
             hint="HETERO_TVM_DEBUG=1 tells the whole story; --dump-ir DIR writes the graph after each pass, "
             "and --disable FUSION leaves one out",
         ) from error
-    return OptimizedModel(model, target, module, sources, tasks, report)
+    return OptimizedModel(model, target, module, sources, tasks, report, spaces)
 
 
 class _Dump:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_call_tir, is_check
+from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.task import Task, task_key
 from hetero_tvm.targets.base import Target
 
 
-def tasks_of(module: Any, sources: Mapping[str, tuple[str, ...]], target: Target) -> tuple[Task, ...]:
-    """The distinct kernels that ``main`` calls, in the order of their first call."""
+def tasks_of(
+    module: Any,
+    sources: Mapping[str, tuple[str, ...]],
+    target: Target,
+    spaces: Sequence[SampledSpace] = (),
+) -> tuple[Task, ...]:
+    """The distinct kernels that ``main`` calls, in the order of their first call.
+
+    ``spaces`` are the user's own, for kernels that no operator contract covers.
+    """
+    own = {kernel: space for space in spaces for kernel in space.kernels}
     calls: dict[str, list[tuple[str, ...]]] = {}
     functions: dict[str, tuple[str, Any]] = {}
     keys: dict[Any, str] = {}
@@ -33,13 +43,15 @@ def tasks_of(module: Any, sources: Mapping[str, tuple[str, ...]], target: Target
     for key, (name, function) in functions.items():
         op = contract_of(function)
         flops, nbytes = (op.flops, op.nbytes) if op is not None else _cost(function)
-        op = op or target.contract_of(function, name, flops)
+        sampled = own.get(name) if op is None else None
+        if sampled is None:
+            op = op or target.contract_of(function, name, flops)
         space = target.space_for(op)[0] if op is not None else None
         name = op.label if op is not None else name
         while name in taken:
             name += "_b"
         taken.add(name)
-        tasks.append(Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes))
+        tasks.append(Task(key, name, op, function, space, tuple(calls[key]), flops, nbytes, sampled))
     return tuple(tasks)
 
 

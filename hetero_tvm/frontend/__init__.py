@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError, expect
+from hetero_tvm.frontend.kernels.importer import import_description
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec, parse_shape_option
@@ -35,7 +36,7 @@ def import_model(
     seed: int = 0,
     trust: bool = False,
 ) -> ImportedModel:
-    """Import a model: ``zoo:NAME``, a file (ONNX, or ``.pt2``), or an object.
+    """Import a model: ``zoo:NAME``, a file (ONNX, ``.pt2``, or a kernel description in JSON), or an object.
 
     Objects are an ``onnx.ModelProto``, a ``torch.export.ExportedProgram`` or the ``ONNXProgram``
     that ``torch.onnx.export`` returns.
@@ -68,7 +69,9 @@ def import_model(
         suffix = Path(source).suffix.lower()
         if suffix in (".pt2", ".pt", ".pth"):
             return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
-        if suffix in (".json", ".tflite", ".mlir"):
+        if suffix == ".json":
+            return import_description(source)
+        if suffix in (".tflite", ".mlir"):
             raise UsageError(
                 f"{source}: {suffix} models are not supported yet.",
                 hint="Export the model to ONNX, for example with torch.onnx.export.",

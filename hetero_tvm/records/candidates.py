@@ -19,6 +19,8 @@ from hetero_tvm.errors import TuningError
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace, Point, thaw
+from hetero_tvm.schedules.sampled import USER
+from hetero_tvm.schedules.task import Task
 
 if TYPE_CHECKING:  # see schedules/task.py
     from hetero_tvm.host.tvm import PrimFunc
@@ -27,6 +29,19 @@ Candidate = Mapping[str, Any]
 
 STOCK = "stock"
 """Space name of kernels that MetaSchedule's own rules schedule."""
+
+
+def default_candidate(task: Task, machine: Machine) -> Candidate:
+    """Candidate that a kernel is compiled to without any record."""
+    if task.space is not None:
+        return {"point": dict(task.space.default(task.op, machine))}
+    trace = None if task.sampled is None else task.sampled.default(task.workload, machine)
+    return {"generic": True} if trace is None else {"trace": trace}
+
+
+def is_scheduled(space: str) -> bool:
+    """Whether the candidates of a space of this name are traces: MetaSchedule's own rules, or a user's."""
+    return space == STOCK or space.startswith(USER)
 
 
 def point_key(point: Mapping[str, Any]) -> str:

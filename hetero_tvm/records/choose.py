@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.machines.base import Machine
-from hetero_tvm.records.candidates import point_key
+from hetero_tvm.records.candidates import default_candidate, point_key
 from hetero_tvm.records.combinations import best_combination
 from hetero_tvm.records.record import RANKED, VERIFIED, Record
 from hetero_tvm.records.store import RecordStore
@@ -77,8 +77,8 @@ def _alone(task: Task, point: Mapping[str, Any], machine: Machine, store: Record
 
 def default_choice(task: Task, machine: Machine) -> Choice:
     """The candidate of a task without any record."""
-    point = None if task.space is None else dict(task.space.default(task.op, machine))
-    return Choice(point, None, DEFAULT)
+    default = default_candidate(task, machine)
+    return Choice(default.get("point"), default.get("trace"), DEFAULT)
 
 
 def choose_one(task: Task, machine: Machine, store: RecordStore) -> Choice:

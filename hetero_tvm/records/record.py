@@ -179,7 +179,8 @@ _MOST_NESTED = 16
 
 def space_identity(task: Task) -> tuple[str, int]:
     """Name and version of the space that a record of ``task`` must have."""
-    return (STOCK, 1) if task.space is None else (task.space.name, task.space.version)
+    space = task.space or task.sampled
+    return (STOCK, 1) if space is None else (space.name, space.version)
 
 
 def new_record(task: Task, site: Site, candidate: Mapping[str, Any], **fields: Any) -> Record:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.sampled import SampledSpace
 
 if TYPE_CHECKING:  # records are read, and the first process is started, before the compiler is imported
     from hetero_tvm.host.tvm import PrimFunc
@@ -27,6 +28,7 @@ class Task:
         schedule are left.
     calls : for each call in the model, the names of the source nodes that it stands for.
     flops, nbytes : work and least traffic of one call.
+    sampled : the user's own space, instead of the stock rules; only where ``space`` is None.
     """
 
     key: str
@@ -37,6 +39,7 @@ class Task:
     calls: tuple[tuple[str, ...], ...]
     flops: int
     nbytes: int
+    sampled: SampledSpace | None = None
 
     @property
     def count(self) -> int:

@@ -17,11 +17,12 @@ from hetero_tvm.host.tvm import PrimFunc, tvm
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp, from_json
 from hetero_tvm.ops.te_workload import OP_ATTR
-from hetero_tvm.records.candidates import STOCK, point_key
+from hetero_tvm.records.candidates import is_scheduled, point_key
 from hetero_tvm.records.record import TRIAL, Record, Site, new_record
 from hetero_tvm.schedules.base import DesignSpace, thaw
+from hetero_tvm.schedules.sampled import trace_text
 from hetero_tvm.schedules.task import Task, task_key
-from hetero_tvm.search.metaschedule import load_metaschedule, trace_text
+from hetero_tvm.search.metaschedule import load_metaschedule
 
 _SPACE, _POINT = "hetero.space", "hetero.point"
 """Annotations of the root block: the space with its version, the point as JSON."""
@@ -70,7 +71,7 @@ def _refusal(record: Record, spaces: Mapping[str, DesignSpace]) -> str | None:
         return "no time"
     if not record.op:
         return "no contract in the record (made by an earlier version, or a kernel without one)"
-    if record.space != STOCK and record.space not in spaces:
+    if not is_scheduled(record.space) and record.space not in spaces:
         return f"no design space {record.space} here"
     return None
 

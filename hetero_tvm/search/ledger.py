@@ -10,7 +10,7 @@ from typing import Any
 
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.machines.roofs import Roofs
-from hetero_tvm.records.candidates import Candidate
+from hetero_tvm.records.candidates import Candidate, default_candidate
 from hetero_tvm.records.choose import choose_one
 from hetero_tvm.records.record import TRIAL, VERIFIED, new_record
 from hetero_tvm.records.store import RecordStore
@@ -95,10 +95,7 @@ class Ledger:
 
     def default_of(self, state: TaskState) -> Candidate:
         """Candidate that a task is compiled to without a search."""
-        task = state.task
-        if task.space is None:
-            return {"generic": True}
-        return {"point": dict(task.space.default(task.op, self.machine))}
+        return default_candidate(state.task, self.machine)
 
     # what is left ------------------------------------------------------------------------------
     def left(self) -> float:

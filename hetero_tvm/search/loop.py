@@ -197,7 +197,7 @@ class _Run:
             task, seed = state.task, self.options.seed * 10007 + index
             if task.space is None:
                 self.workers.add_task(task.key, generic_spec(task.workload, self.options.generic))
-                state.make = lambda t=task, s=seed: StockProposer(t, self.target, s, self.batch)
+                state.make = lambda t=task, s=seed: StockProposer(t, self.machine, self.target, s, self.batch)
             else:
                 self.workers.add_task(task.key, contract_spec(task.op, task.space))
                 model = self.models.get(task.space.name)
@@ -279,8 +279,11 @@ class _Run:
     def _measure_generic_defaults(self) -> None:
         """References and untuned times of kernels without a space (no trials: there is no choice in them)."""
         states = [state for state in self.states if state.task.space is None]
-        pair = ({"plain": True}, {"generic": True})
-        jobs = [Job(s.task.key, pair, store_reference=True, run_seconds=60.0) for s in states]
+        defaults = [self.ledger.default_of(state) for state in states]
+        jobs = [
+            Job(state.task.key, ({"plain": True}, default), store_reference=True, run_seconds=60.0)
+            for state, default in zip(states, defaults, strict=True)
+        ]
         for state in states:
             state.tunable = False
             state.report.note = "not measured"
@@ -291,14 +294,14 @@ class _Run:
                 continue
             state.tunable, state.report.note = True, ""
             state.report.default_seconds = generic.seconds if generic.ok else plain.seconds
-            state.note_result(key_of({"generic": True}), {"generic": True}, state.report.default_seconds)
+            state.note_result(key_of(defaults[index]), defaults[index], state.report.default_seconds)
 
     def _skip_small_generic_tasks(self) -> None:
         total = sum(state.task.count * (state.best or 0.0) for state in self.states)
         for state in self.states:
             if state.task.space is None and state.tunable:
                 share = state.task.count * (state.best or 0.0) / total if total else 0.0
-                if share < self.options.generic_share:
+                if share < self.options.generic_share and state.task.sampled is None:
                     state.tunable = False
                     state.report.note = f"not tuned: {share:.1%} of the time"
                 else:

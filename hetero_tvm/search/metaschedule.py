@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import json
 import random
 import sys
 import types
@@ -52,20 +51,6 @@ def load_metaschedule() -> Any:
     from hetero_tvm.host.tvm import meta_schedule
 
     return meta_schedule
-
-
-def trace_text(trace: Any) -> str:
-    """A trace as JSON text."""
-    return json.dumps(trace.as_json(), default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """TVM's containers and numbers as JSON."""
-    if hasattr(value, "items"):
-        return dict(value.items())
-    if hasattr(value, "__iter__"):
-        return list(value)
-    return getattr(value, "value", str(value))
 
 
 def _derived(cls: type) -> type:
@@ -117,16 +102,18 @@ class ScoredBy(PyCostModel):
         return self._score([candidate.sch.trace for candidate in candidates])
 
 
-def stock_space() -> Any:
-    """MetaSchedule's own rules for a CPU, without the rewriting of weight layouts.
+def stock_space(sample: Callable[[Any], None] | None = None) -> Any:
+    """MetaSchedule's own rules for a CPU, or a function that samples instead, with its postprocessors and
+    mutators, but without the rewriting of weight layouts.
 
     (That one would change the kernel's arguments.)
     """
     ms = load_metaschedule()
     kind = "llvm"
     keep = [p for p in ms.postproc.Postproc.create(kind) if "RewriteLayout" not in type(p).__name__]
+    mutators = dict(ms.mutator.Mutator.create(kind).items())
+    if sample is not None:
+        return ms.space_generator.ScheduleFn(sample, sch_rules=[], postprocs=keep, mutator_probs=mutators)
     return ms.space_generator.PostOrderApply(
-        sch_rules=list(ms.schedule_rule.ScheduleRule.create(kind)),
-        postprocs=keep,
-        mutator_probs=dict(ms.mutator.Mutator.create(kind).items()),
+        sch_rules=list(ms.schedule_rule.ScheduleRule.create(kind)), postprocs=keep, mutator_probs=mutators
     )

@@ -21,11 +21,12 @@ import numpy as np
 
 from hetero_tvm.host.tvm import PrimFunc, tvm
 from hetero_tvm.machines.base import Machine
-from hetero_tvm.records.candidates import Candidate
+from hetero_tvm.records.candidates import Candidate, default_candidate
+from hetero_tvm.schedules.sampled import trace_text
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import points
 from hetero_tvm.search.cost_model import Description, SpaceModel, described
-from hetero_tvm.search.metaschedule import load_metaschedule, trace_text
+from hetero_tvm.search.metaschedule import load_metaschedule
 
 _LOGGER = logging.getLogger("hetero_tvm.search.metaschedule")
 _LOGGER.setLevel(logging.ERROR)
@@ -340,21 +341,24 @@ class _Evolution(_Proposer):
 
 
 class StockProposer(_Proposer):
-    """Candidates of MetaSchedule's own rules, for kernels that no space knows."""
+    """Candidates of MetaSchedule's own rules, or of a user's space, for kernels that none of ours knows."""
 
     size = float("inf")
 
-    def __init__(self, task: Task, target: dict[str, Any], seed: int, batch: int):
+    def __init__(self, task: Task, machine: Machine, target: dict[str, Any], seed: int, batch: int):
         from hetero_tvm.search.metaschedule import stock_space
 
         ms = load_metaschedule()
-        super().__init__(task.workload, target, task.name, seed, stock_space(), batch)
+        sampled = task.sampled
+        space = stock_space(None if sampled is None else lambda schedule: sampled(schedule, machine))
+        self._default = default_candidate(task, machine)
+        super().__init__(task.workload, target, task.name, seed, space, batch)
         self._model = ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=1)
         self._seconds: dict[str, float | None] = {}
         self._proposed: dict[str, Any] = {}
 
     def default(self) -> Candidate:
-        return {"generic": True}
+        return self._default
 
     def learn(self, candidate: Candidate, seconds: float | None) -> bool:
         """Takes in a measurement; returns whether it could: some traces no longer apply to the workload."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_tvm.records.candidates import STOCK, Candidate, candidate_key
+from hetero_tvm.records.candidates import Candidate, candidate_key, is_scheduled
 from hetero_tvm.records.record import Record
 from hetero_tvm.schedules.base import thaw
 from hetero_tvm.schedules.task import Task
@@ -59,7 +59,7 @@ def candidate_of(record: Record) -> Candidate:
     """Candidate of a record, its point as the space's knobs have it."""
     if record.trace is not None:
         return {"trace": record.trace}
-    return {"generic": True} if record.space == STOCK else {"point": thaw(record.point or {})}
+    return {"generic": True} if is_scheduled(record.space) else {"point": thaw(record.point or {})}
 
 
 def key_of(candidate: Candidate) -> str:

@@ -29,7 +29,7 @@ def test_examples_parse(name):
 
     parser = importlib.import_module(f"hetero_tvm.{name}").make_parser()
     shown = [
-        line.split(f"hetero_tvm.{name}", 1)[1]
+        line.split(f"hetero_tvm.{name}", 1)[1].partition(" > ")[0]
         for line in parser.epilog.splitlines()
         if line.startswith("  python -m")
     ]

@@ -17,7 +17,7 @@ from hetero_tvm.reference import sample_inputs
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
-from hetero_tvm.search.metaschedule import trace_text
+from hetero_tvm.schedules.sampled import trace_text
 from tests.frontend.onnx.helpers import add_weight, text_model
 
 TINY = [name for name in zoo.names() if name.endswith("-tiny")]

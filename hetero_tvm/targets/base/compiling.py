@@ -20,10 +20,12 @@ class Compiled:
     ----------
     executable : for TVM's virtual machine.
     facts : what the compiler says of each kernel, by device and kernel (registers, ...), for the manifest.
+    device_code : what runs on a device, as it would be a file of its own, by the end of that file's name.
     """
 
     executable: Executable
     facts: Mapping[str, Any] = field(default_factory=dict)
+    device_code: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class CompilingTarget(ABC):

@@ -244,7 +244,8 @@ class CudaTarget(Target):
         compilers.find()  # says what is missing before the long part
         with codegen.collect() as made:
             executable = codegen.compile_executable(module, self.tvm_target)
-        return Compiled(executable, {one.arch: kernel_facts.of_module(one) for one in made})
+        facts = {one.arch: kernel_facts.of_module(one) for one in made}
+        return Compiled(executable, facts, {f"{one.arch}.cubin": one.binary for one in made})
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "cuda", "cpu": "", "isa": [], "threads": 1, "archs": [m.arch for m in self.models]}

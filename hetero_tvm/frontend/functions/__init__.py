@@ -1,0 +1,1 @@
+"""Front end for operators that are already TVM's: TensorIR, tensor expressions, Relax functions."""
