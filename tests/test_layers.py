@@ -23,6 +23,7 @@ FLOORS = (
     ("targets",),
     ("compile",),
     ("api",),
+    ("torch",),
     ("benchmarking",),
     ("cli",),
 )

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, InputError, ModelError, UsageError
-from hetero_tvm.frontend.onnx.constants import node_inputs
+from hetero_tvm.frontend.onnx.graph.constants import node_inputs
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped

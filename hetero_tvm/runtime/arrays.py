@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -130,30 +131,33 @@ def _shape_text(shape: tuple[int | str, ...]) -> str:
 
 
 def allocate(
-    runtime: TVMRuntime, shape: tuple[int, ...], dtype: str, as_dtype: np.dtype
+    runtime: TVMRuntime, shape: tuple[int, ...], dtype: str, as_dtype: np.dtype, owned: bool = False
 ) -> tuple[Any, np.ndarray, tuple[int, int]]:
-    """An aligned tensor of the runtime, a NumPy view of the same memory, and its addresses."""
+    """An aligned tensor of the runtime, a NumPy view of the same memory (``owned``: that keeps it alive), and
+    its addresses."""
     ffi = runtime.ffi
     tensor = runtime.function("runtime.TVMTensorAllocWithScope")(
         ffi.Shape(shape), ffi.dtype(dtype), ffi.device("cpu"), None
     )
-    view = _view(tensor, as_dtype)
+    view = _view(tensor, as_dtype, owned)
     start = tensor.data_ptr()
     return tensor, view, (start, start + view.nbytes)
 
 
-def _view(tensor: Any, dtype: np.dtype) -> np.ndarray:
-    """The memory of ``tensor`` as an array that does not keep it alive."""
+def _view(tensor: Any, dtype: np.dtype, owned: bool = False) -> np.ndarray:
+    """The memory of ``tensor`` as an array, which keeps it alive where it is ``owned``."""
     shape = tuple(tensor.shape)
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)
     memory = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
+    if owned:
+        memory.owner = tensor  # type: ignore[attr-defined]
     return np.frombuffer(memory, dtype=dtype).reshape(shape)
 
 
-def result_array(tensor: Any, dtype: np.dtype, inputs: list[InputSlot]) -> np.ndarray:
-    """``tensor``, just returned by a call with ``inputs``, as an array that owns its memory."""
+def result_array(tensor: Any, dtype: np.dtype, inputs: Sequence[Any]) -> np.ndarray:
+    """``tensor``, just returned by a call with ``inputs`` (which have a ``span``), as an array of its own."""
     if dtype.kind not in "biuf":  # bfloat16 and the like: NumPy's DLPack does not know them
         return _view(tensor, dtype).copy()
     array = np.from_dlpack(tensor)

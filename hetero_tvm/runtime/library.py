@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
+from hetero_tvm.runtime.binding import BoundCall, checked_outputs
 from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.forking import CallGuard
@@ -128,15 +129,47 @@ class Library:
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the model.
 
+        ``out=array`` (a list where there are several outputs) has the results copied to arrays of the
+        caller's and gives those back; unless an input has that name.
+
         Raises :class:`InputError` that lists everything wrong with the inputs, and
         :class:`LibraryError` when the library itself fails.
         """
+        out = kwargs.pop("out", None) if "out" not in self._names else None
+        into = None if out is None else checked_outputs(out, self.signature.outputs)
         arrays = self._bind(args, kwargs)
         self._lock.admit()
         with self._lock.lock:
             tensors = [slot.tensor(array) for slot, array in zip(self._slots, arrays, strict=True)]
+            results = self._results(self._run(tensors), self._slots)
+        return results if into is None else _copied(results, into)
+
+    def bind(self) -> BoundCall:
+        """A call with memory of its own for the inputs, which kernels read without a check or a copy.
+
+        Raises :class:`InputError` where an input's shape is open.
+        """
+        return BoundCall(self._runtime, self.signature, self._run_bound)
+
+    def _run_bound(self, tensors: list[Any], spans: Sequence[Any], out: Any) -> Any:
+        into = None if out is None else checked_outputs(out, self.signature.outputs)
+        self._lock.admit()
+        with self._lock.lock:
+            results = self._results(self._run(tensors), spans)
+        return results if into is None else _copied(results, into)
+
+    def call_tensors(self, tensors: list[Any]) -> list[Any]:
+        """Run the model on tensors of the runtime or of PyTorch, in the order of the signature.
+
+        They are dense, on the CPU, at the manifest's alignment, of the right shapes and dtypes: nothing is
+        checked.  Gives tensors of the same package, which may lie in memory of an input or of the library.
+
+        Raises :class:`LibraryError` when the library itself fails.
+        """
+        self._lock.admit()
+        with self._lock.lock:
             result = self._run(tensors)
-            return self._results(result)
+            return [result] if hasattr(result, "data_ptr") else list(_flat(result))
 
     def _run(self, tensors: list[Any]) -> Any:
         return self._call_main(tensors)
@@ -184,15 +217,22 @@ class Library:
             f"wrong inputs for {self.manifest.name}", problems=problems, hint=f"call it with ({inputs})"
         )
 
-    def _results(self, result: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def _results(self, result: Any, inputs: Sequence[Any]) -> np.ndarray | tuple[np.ndarray, ...]:
         dtypes = self._output_dtypes
         if len(dtypes) == 1 and hasattr(result, "data_ptr"):
-            return result_array(result, dtypes[0], self._slots)
+            return result_array(result, dtypes[0], inputs)
         arrays = tuple(
-            result_array(tensor, dtype, self._slots)
-            for tensor, dtype in zip(_flat(result), dtypes, strict=True)
+            result_array(tensor, dtype, inputs) for tensor, dtype in zip(_flat(result), dtypes, strict=True)
         )
         return arrays[0] if len(dtypes) == 1 else arrays
+
+
+def _copied(results: Any, into: list[np.ndarray]) -> Any:
+    """The caller's arrays with the results in them."""
+    several = isinstance(results, tuple)
+    for array, result in zip(into, results if several else [results], strict=True):
+        np.copyto(array, result)
+    return tuple(into) if several else into[0]
 
 
 def _flat(result: Any) -> Iterator[Any]:

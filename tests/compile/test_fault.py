@@ -8,9 +8,9 @@ import pytest
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.errors import AccuracyError
-from hetero_tvm.frontend.onnx.body import Body
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.forms import FORMS
+from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.host.tvm import relax, tvm, tvm_ffi
 from hetero_tvm.reference import sample_inputs
 from tests.frontend.onnx.helpers import text_model

@@ -10,7 +10,7 @@ import onnx
 from onnx import defs
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, node_inputs, subgraphs
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, node_inputs, subgraphs
 
 
 def opset_of(model: onnx.ModelProto) -> int:

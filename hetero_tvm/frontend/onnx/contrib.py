@@ -17,10 +17,10 @@ import onnx
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
-from hetero_tvm.frontend.onnx import contrib_attention as attention
-from hetero_tvm.frontend.onnx.body import Body, as_text
-from hetero_tvm.frontend.onnx.constants import ConstantPool
-from hetero_tvm.frontend.onnx.fold import tensor_type
+from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
+from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
 
 DOMAIN = "com.microsoft"
 
@@ -203,6 +203,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "FusedMatMul"): _fused_matmul,
     (DOMAIN, "FusedConv"): _fused_layer,
     (DOMAIN, "FusedGemm"): _fused_layer,
+    **{(DOMAIN, name): expansion for name, expansion in quantized.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,
@@ -241,15 +242,23 @@ def expand_contrib(model: onnx.ModelProto, opset: int, pool: ConstantPool) -> No
     if not any((node.domain, node.op_type) in EXPANSIONS for node in model.graph.node):
         return
     known = _known_shapes(model.graph) | {name: pool.type_of(name)[1] for name in pool}
+    declared = {
+        value.name: tuple(dim.dim_param or dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
+        for value in (*model.graph.value_info, *model.graph.input, *model.graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         expansion = EXPANSIONS.get((node.domain, node.op_type))
         if expansion is None:
             nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
             continue
-        body = Body(node, opset, known.get)
+        body = Body(node, opset, known.get, lambda name: pool.array(name) if name in pool else None)
+        body.declared = declared.get
         expansion(body)
         nodes += body.nodes
+        for name, array in body.constants.items():
+            pool.add_array(name, array)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     if not any(node.domain == DOMAIN for node in nodes):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.onnx.body import as_text
+from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.operators.arithmetic import ARITHMETIC
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
-from hetero_tvm.host.tvm import Expr, relax, tvm
+from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, te, tirx, tvm
 
 
 def _gather(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
@@ -199,6 +199,11 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     if not isinstance(k, tvm.ir.GenericConst):
         return None
     count, axis, largest = int(k.value.numpy().item()), attrs.get("axis", -1), bool(attrs.get("largest", 1))
+    if str(x.ty.dtype) == "uint64":  # no sort has them: shifted, they keep their order as int64
+        least = relax.const(np.iinfo(np.int64).min, "int64")
+        ordered = relax.op.bitwise_xor(relax.op.astype(x, "int64"), least)
+        places = relax.op.topk(ordered, count, axis, "indices", largest, "int64")
+        return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
     if not is_float(x):
         return None if attrs.get("sorted", 1) else relax.op.topk(x, count, axis, "both", largest, "int64")
     ordered = relax.op.where(relax.op.isnan(x), relax.const(np.inf, str(x.ty.dtype)), x)
@@ -290,8 +295,24 @@ def _one_hot(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.op.where(hot, on, off)
 
 
+def _bit_cast(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """The same bits as another type of the same width."""
+    x, wanted = inputs[0], onnx_frontend.get_type(attrs["to"])
+    given = str(x.ty.dtype)
+    if "bool" in (given, wanted):
+        return relax.op.astype(x, wanted) if given == "bool" else None
+    if given.removeprefix("u") == wanted.removeprefix("u"):
+        return relax.op.astype(x, wanted)
+
+    def reinterpreted(tensor: Any) -> Any:
+        return te.compute(tensor.shape, lambda *i: tirx.reinterpret(wanted, tensor(*i)), name="bit_cast")
+
+    return relax.BlockBuilder.current().emit_te(reinterpreted, x, primfunc_name_hint="bit_cast")
+
+
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
+    "BitCast": _bit_cast,
     "BitShift": _bit_shift,
     "Clip": _clip,
     "Compress": _compress,

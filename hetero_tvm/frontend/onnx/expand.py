@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.cells import CELLS
+from hetero_tvm.frontend.onnx.bodies.cells import CELLS
+from hetero_tvm.frontend.onnx.bodies.recurrent import recurrent
+from hetero_tvm.frontend.onnx.bodies.transforms import col2im, dft, reverse_sequence, stft
 from hetero_tvm.frontend.onnx.check import set_nodes
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types
-from hetero_tvm.frontend.onnx.recurrent import recurrent
-from hetero_tvm.frontend.onnx.transforms import col2im, dft, reverse_sequence, stft
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
 
 Expansion = Callable[[onnx.NodeProto, int, Types, ConstantPool], "list[onnx.NodeProto] | None"]
 """Writes a node out (node, opset, types, constants -> nodes), or gives None while shapes are missing."""

@@ -11,13 +11,14 @@ from onnx import TensorProto, defs, helper, shape_inference
 
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend.limits import Limits, beyond
-from hetero_tvm.frontend.onnx.constants import (
+from hetero_tvm.frontend.onnx.graph.constants import (
     ONNX_DOMAINS,
     VALUE_BYTES,
     ConstantPool,
     Type,
     Types,
-    subgraphs,
+    rename_inputs,
+    tensor_type,
     to_array,
 )
 
@@ -85,12 +86,21 @@ class Folder:
         self._made: dict[str, onnx.NodeProto] = {}
         self._moved = 0
         self._returned = {value.name for value in graph.output}
+        self._take_empty_inputs(graph)
         before = len(graph.node)
         kept = [node for source in graph.node for node in self._visit(source)]
         del graph.node[:]
         graph.node.extend(kept)
         removed = before + self._moved - len(kept)  # each that moves leaves a Flatten behind
         return removed + self._moved
+
+    def _take_empty_inputs(self, graph: onnx.GraphProto) -> None:
+        """Let readers of inputs without elements read constants: there is one such value."""
+        for value in graph.input:
+            if _is_empty(self._types.get(value.name)):
+                name = f"{value.name}/empty"
+                self.pool.add_array(name, self._empty(value.name))
+                self._alias[value.name] = name
 
     def _visit(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Fold one node; returns the nodes that stand for it afterwards (often none)."""
@@ -328,13 +338,6 @@ class Folder:
         return results * longest <= _PRODUCTS.get(node.op_type, math.inf)
 
 
-def tensor_type(proto: onnx.TypeProto.Tensor) -> Type:
-    """Element type and dimensions (None where unknown) of a protobuf tensor type."""
-    if not proto.HasField("shape"):
-        return proto.elem_type, None
-    return proto.elem_type, tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.shape.dim)
-
-
 def _known(type_: Type | None) -> bool:
     """Whether all dimensions are known."""
     return type_ is not None and type_[1] is not None and None not in type_[1]
@@ -359,24 +362,6 @@ def merge_identities(graph: onnx.GraphProto) -> None:
         for other in graph.node:
             other.output[:] = [result if name == source else name for name in other.output]
             rename_inputs(other, {source: result})
-
-
-def rename_inputs(node: onnx.NodeProto, alias: Mapping[str, str]) -> None:
-    """Let a node, subgraphs included, read other tensors."""
-    if not alias:
-        return
-    for index, name in enumerate(node.input):
-        if name in alias:
-            node.input[index] = alias[name]
-    for attribute in node.attribute:
-        for graph in subgraphs(attribute):
-            inner = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-            inner |= {name for child in graph.node for name in child.output}
-            outer = {old: new for old, new in alias.items() if old not in inner}
-            for child in graph.node:
-                rename_inputs(child, outer)
-            for value in graph.output:
-                value.name = outer.get(value.name, value.name)
 
 
 def _constant(node: onnx.NodeProto) -> list[np.ndarray] | None:

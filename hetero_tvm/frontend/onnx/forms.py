@@ -12,11 +12,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
-from hetero_tvm.frontend.onnx.body import Body, as_text
+from hetero_tvm.frontend.onnx.bodies.resize import resize
 from hetero_tvm.frontend.onnx.check import set_nodes
-from hetero_tvm.frontend.onnx.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
-from hetero_tvm.frontend.onnx.resize import resize
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types, subgraphs
 
 _NO_KERNELS = frozenset(
     number
@@ -180,18 +180,6 @@ def _batch_normalization(
         now = b.op("Mul", b.op("Reshape", own, flat), b.const(1 - momentum, dtype))
         b.end(index, b.op("Add", before, now))
     return b.nodes
-
-
-def _dropout(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
-    """Refusal of training mode: what it drops is random."""
-    training = node.input[2] if len(node.input) > 2 else ""
-    if not training or (training in pool and not pool.array(training).any()):
-        return
-    raise _refusal(
-        node,
-        f"training_mode={'1' if training in pool else f'{training!r}, known at run time only'}",
-        "Export the model for inference (model.eval()).",
-    )
 
 
 def _roi_align(
@@ -396,7 +384,6 @@ def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
-    "Dropout": _dropout,
     "EyeLike": _eye_like,
     "LayerNormalization": _layer_normalization,
     "LRN": _lrn,

@@ -14,7 +14,7 @@ from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding
-from hetero_tvm.frontend.onnx.fold import tensor_type
+from hetero_tvm.frontend.onnx.graph.constants import tensor_type
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
 from hetero_tvm.frontend.stored import StoredModel, is_stub
@@ -29,7 +29,12 @@ _SUFFIX = re.compile(r"#\d+$")
 def supported_operators() -> frozenset[str]:
     """Names of the ONNX operators that TVM's importer, or this module, has a converter for."""
     # Strings and sequences have converters, but no code generation: they fail at a later step.
-    return frozenset(onnx_frontend._get_convert_map()) | {"If", "Constant", *onnx_quantized.OPERATORS}
+    return frozenset(onnx_frontend._get_convert_map()) | {
+        "If",
+        "Constant",
+        *CONVERTERS,
+        *onnx_quantized.OPERATORS,
+    }
 
 
 def source_names(var: relax.Var | str) -> str:
@@ -88,8 +93,11 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
     """
 
     def __init__(self, stored: StoredModel):
-        super().__init__({}, "float32", sanitize=False)
-        self._stored, graph = stored, stored.proto.graph
+        graph = stored.proto.graph
+        # From the file itself TVM takes an extent of 0 for an unknown one.
+        shapes = {v.name: list(tensor_type(v.type.tensor_type)[1] or ()) for v in graph.input}
+        super().__init__(shapes, "float32", sanitize=False)
+        self._stored = stored
         self._known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
         self.at: onnx.NodeProto | None = None
         self.marks: set[str] = set()
@@ -114,7 +122,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._nodes[name] = relax.const(tensor_of(array))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        known = [node for node in graph.node if node.op_type not in onnx_quantized.OPERATORS]
+        known = [node for node in graph.node if node.op_type not in {*CONVERTERS, *onnx_quantized.OPERATORS}]
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:

@@ -155,19 +155,13 @@ def _refuse_open(declared: Mapping[str, _Dims | None], fixed: Mapping[str, tuple
             options.append(f"--shape {name}=AxBxC")
             continue
         still_open = [axis for axis, size in enumerate(fixed[name]) if not isinstance(size, int)]
-        empty = [axis for axis, size in enumerate(fixed[name]) if size == 0]
         if still_open:
             listed = ", ".join(
                 f"dimension {a} ({dims[a]})" if dims[a] else f"dimension {a}" for a in still_open
             )
             problems.append(f"{name}: {listed} of {_letters(dims)} is open")
-        if empty:
-            listed = ", ".join(f"dimension {a}" for a in empty)
-            problems.append(f"{name}: {listed} of {_letters(dims)} is 0: the input would have no elements")
-        if still_open or empty:
-            sizes = (
-                d if isinstance(d, int) and d else _suggest(d, axis) for axis, d in enumerate(fixed[name])
-            )
+        if still_open:
+            sizes = (d if isinstance(d, int) else _suggest(d, axis) for axis, d in enumerate(fixed[name]))
             options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
     if problems:
         raise ShapeError(

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from hetero_tvm.frontend.onnx.constants import ConstantPool, subgraphs
-from hetero_tvm.frontend.onnx.fold import rename_inputs
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, rename_inputs, subgraphs
 
 NARROW = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})

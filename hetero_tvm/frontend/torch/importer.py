@@ -21,6 +21,7 @@ from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
 from hetero_tvm.frontend.torch.specialize import depends_on_sizes, with_sizes
+from hetero_tvm.frontend.torch.state import with_state
 from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def import_torch(
     Raises
     ------
     UsageError : PyTorch or its ONNX exporter (onnxscript) is not installed, or the source is no program.
-    ModelError : the file is broken, or the program is not a pure function of tensors.
+    ModelError : the file is broken, or the program is not a function of tensors.
     UnsupportedOperatorError : operators without translation (all are listed).
     ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
     """
@@ -64,6 +65,7 @@ def import_torch(
         raise UsageError(
             f"A PyTorch program is a path or a torch.export.ExportedProgram, not {type(source)}."
         )
+    program, _ = with_state(program)
     model = to_onnx(program)
     sizes = fix_input_shapes(model.proto.graph.input, shapes or {}, batch=batch, sequence=sequence)
     _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)

@@ -13,7 +13,9 @@ import onnx
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.stored import StoredModel, stub
 from hetero_tvm.frontend.torch.attention import guard_attention
+from hetero_tvm.frontend.torch.decompositions import decomposed
 from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.translatable import OPSET, decomposition_table, registry
 from hetero_tvm.host import mapped
 from hetero_tvm.host.constants import SHARED
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram, ExportGraphSignature
     from torch.fx import Node
 
-#: The newest ONNX opset in which PyTorch's exporter still writes attention as matrix products.
-_OPSET = 20
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -37,17 +37,23 @@ def to_onnx(program: ExportedProgram) -> StoredModel:
     """
     torch = require("torch")
     require("onnxscript")
+    exporter = require("torch.onnx._internal.exporter._core")
     _refuse_impure(torch, program)
     # Without gradients attention keeps the strides that the program's views were traced with.
     with quiet(), torch.no_grad():
         try:
-            translated = torch.onnx.export(
-                program,
-                dynamo=True,
-                verbose=False,
-                opset_version=_OPSET,
+            # As torch.onnx.export(dynamo=True) does, which makes its registry anew each time.
+            translated = exporter.export(
+                decomposed(program),
+                (),
+                {},
+                registry=registry(),
+                dynamic_shapes={},
                 input_names=_input_names(torch, program),
                 output_names=_output_names(torch, program),
+                optimize=True,
+                verbose=False,
+                opset_version=OPSET,
             )
         except Exception as error:
             raise _translation_error(program, error) from error
@@ -97,6 +103,8 @@ def _refuse_impure(torch: ModuleType, program: ExportedProgram) -> None:
     for node in program.graph.nodes:
         if node.op == "call_function" and _trains(torch, node):
             problems.append(f"node {_scoped(node)} ({node.target}) is in training mode")
+        elif node.op == "call_function" and _draws(torch, node):
+            problems.append(f"node {_scoped(node)} ({node.target}) draws random numbers")
     if problems:
         raise _impure(problems)
 
@@ -118,13 +126,28 @@ def _impure(problems: list[str]) -> ModelError:
 
 
 def _trains(torch: ModuleType, node: Node) -> bool:
-    """Whether a node draws random numbers or changes its statistics."""
+    """Whether a node changes its statistics, or drops values at random."""
     flags = {torch.ops.aten.dropout.default: "train", torch.ops.aten.batch_norm.default: "training"}
     if node.target not in flags:
         return False
     names = [argument.name for argument in node.target._schema.arguments]
     arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
     return bool(arguments.get(flags[node.target])) and arguments.get("p") != 0
+
+
+def _draws(torch: ModuleType, node: Node) -> bool:
+    """Whether a node draws random numbers; those that only would with another argument do not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    schema = [argument for argument in node.target._schema.arguments]
+    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
+    for argument in schema:
+        value = given.get(argument.name, argument.default_value)
+        if argument.name in ("train", "training") and not value:
+            return False
+        if argument.name in ("dropout_p", "dropout", "p") and value == 0:
+            return False
+    return True
 
 
 def _translation_error(program: ExportedProgram, error: Exception) -> ModelError:
@@ -158,16 +181,11 @@ def _translation_error(program: ExportedProgram, error: Exception) -> ModelError
 
 def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     """Nodes by operator that the exporter's registry does not know, after decomposition."""
-    registration = require("torch.onnx._internal.exporter._registration")
-    decomposition = require("torch.onnx._internal.exporter._decomp")
     missing: dict[str, list[str]] = defaultdict(list)
     with quiet():
-        registry = registration.ONNXRegistry.from_torchlib(opset_version=_OPSET)
-        table = decomposition.create_onnx_friendly_decomposition_table(
-            set(decomposition.get_onnx_implemented_overloads(registry))
-        )
-        for node in program.run_decompositions(table).graph.nodes:
-            if node.op == "call_function" and not registry.is_registered(node.target):
+        known, table = registry(), decomposition_table()
+        for node in program.run_decompositions(dict(table)).graph.nodes:
+            if node.op == "call_function" and not known.is_registered(node.target):
                 missing[str(node.target)].append(_scoped(node))
     return missing
 
@@ -223,6 +241,9 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
         if spec.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT
     ]
     structure = program.call_spec.out_spec
+    after = [spec for spec in specs if spec.target]  # state that the program changes
+    if after:
+        specs, structure = specs[: -len(after)], structure.child(0)
     leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(len(specs))), structure))
     names = []
     for path, index in leaves:
@@ -230,6 +251,7 @@ def _output_names(torch: ModuleType, program: ExportedProgram) -> list[str]:
             keys = [str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", "")))) for k in path]
             name = re.sub(r"\W+", "_", "_".join(keys))
             names.append(name if name and not name[0].isdigit() else f"output_{name}".rstrip("_"))
+    names += [spec.target for spec in after]
     taken = Counter(
         spec.arg.name for spec in program.graph_signature.input_specs if getattr(spec.arg, "name", None)
     )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.errors import InputError, LibraryError
+from hetero_tvm.runtime.binding import BoundCall
 from hetero_tvm.runtime.cuda import cudart
 from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline, Staging
@@ -108,6 +109,13 @@ class CudaLibrary(Library):
             results = self.on_device(*self._in_order(args, kwargs))
             return results[0] if len(results) == 1 else results
         return self.submit(*args, **kwargs).wait()
+
+    def bind(self) -> BoundCall:
+        """Refused: memory of the host is not where a GPU reads."""
+        raise InputError(
+            f"{self.manifest.name} runs on a GPU, which reads no memory that is bound on the host",
+            hint="call it with tensors on the GPU, or queue calls with submit",
+        )
 
     def submit(self, *args: Any, **kwargs: Any) -> Pending:
         """Queue a call with NumPy arrays and return at once; ``wait()`` of what comes back gives the results.

@@ -5,8 +5,8 @@ import pytest
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from hetero_tvm.frontend.onnx.constants import ConstantPool
 from hetero_tvm.frontend.onnx.expand import SHAPED, expand_shaped, refuse_shapeless
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
 from tests.frontend.onnx.helpers import add_weight, operators, text_model
 
 BODY = "g (float[2,6,1] x) => (float[2,6,2] y) { a = Neg(x) b = DFT(a) y = Exp(b) }"

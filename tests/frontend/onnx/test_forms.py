@@ -45,8 +45,7 @@ def test_dropout_in_training_mode_is_refused():
     with pytest.raises(UnsupportedOperatorError, match=r"'/drop' \(Dropout\) has training_mode=1"):
         import_onnx(source)
     later = text_model("g (float[4] x, bool t) => (float[4] y) <float r = {0.5}> { y = Dropout(x, r, t) }")
-    with pytest.raises(UnsupportedOperatorError, match="known at run time only"):
-        import_onnx(later)
+    import_onnx(later)  # refused when it runs (see test_elements.py)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -1,0 +1,1 @@
+"""Operators written out as plain ones, a family a file."""

@@ -1,0 +1,329 @@
+"""ONNX Runtime's fused attention operators and rotary embedding, written out in plain ONNX.
+
+They become products, a softmax and views, which the fusion rules make one operator again.  Past keys and
+values stand before the new ones; the caches of GroupQueryAttention have a length per sequence.  Semantics:
+ONNX Runtime, docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.graph.body import Body
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def attention(b: Body) -> None:
+    """Write out Attention, whose projections of queries, keys and values are inside."""
+    # input, weights, bias, mask_index, past, attention_bias, past_sequence_length -> output, present
+    _refuse(b, inputs={6: "a shared buffer of past keys"}, do_rotary=0)
+    heads = int(b.attributes["num_heads"])
+    packed = b.op("MatMul", b.input(0), b.input(1))
+    if b.input(2):
+        packed = b.op("Add", packed, b.input(2))
+    sizes = list(b.attributes.get("qkv_hidden_sizes", ()))
+    if sizes:
+        ends = np.cumsum([0, *sizes])
+        parts = [b.cut(packed, 2, int(ends[i]), int(ends[i + 1])) for i in range(3)]
+        query, key, value = (_heads(b, part, heads) for part in parts)
+    else:
+        packed = b.op("Reshape", packed, b.const([0, 0, 3, heads, -1], "int64"))
+        query, key, value = (
+            _to_front(b, b.op("Gather", packed, b.const(i, "int64"), axis=2)) for i in range(3)
+        )
+    if b.input(4):
+        past = [b.op("Gather", b.input(4), b.const(n, "int64"), axis=0) for n in range(2)]
+        key, value = (b.op("Concat", *pair, axis=2) for pair in zip(past, (key, value), strict=True))
+    if b.wants(1):
+        whole = [b.op("Unsqueeze", x, b.const([0], "int64")) for x in (key, value)]
+        b.end(1, b.op("Concat", *whole, axis=0))
+    b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(3))))
+
+
+def multi_head_attention(b: Body) -> None:
+    """Write out MultiHeadAttention, whose operands are projected outside."""
+    # query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, ...
+    # -> output, present_key, present_value, scores
+    shared = dict.fromkeys((8, 9), "a shared buffer of past keys")
+    _refuse(b, inputs=shared, outputs={3: "its scores"})
+    heads = int(b.attributes["num_heads"])
+    query, key, value, bias = (b.input(i) for i in range(4))
+    if not key:  # [B, S, N, 3, D]
+        query, key, value = (_to_front(b, _stacked(b, query, i)) for i in range(3))
+        biased = [query, key, value]
+    elif not value:  # keys and values [B, L, N, 2, D]
+        query = _heads(b, query, heads)
+        key, value = (_to_front(b, _stacked(b, key, i)) for i in range(2))
+        biased = [query, key, value]
+    else:
+        biased = [x if b.rank(x, 3) == 4 else _heads(b, x, heads) for x in (query, key, value)]
+    if bias:
+        start = b.const([0], "int64")
+        for i, x in enumerate(biased):
+            width = b.op("Mul", b.extent(x, 3), b.const([heads], "int64"))
+            end = b.op("Add", start, width)
+            part = b.op("Slice", bias, start, end, b.const([0], "int64"))
+            biased[i] = b.op("Add", x, b.op("Reshape", part, b.const([heads, 1, -1], "int64")))
+            start = end
+    query, key, value = biased
+    if b.input(6):
+        key = b.op("Concat", b.input(6), key, axis=2)
+        value = b.op("Concat", b.input(7), value, axis=2)
+    b.end(1, key)
+    b.end(2, value)
+    b.end(0, _weighted(b, query, key, value, _masks(b, query, key, b.input(4))))
+
+
+def group_query_attention(b: Body) -> None:
+    """Write out GroupQueryAttention, causal, with or without a rotary embedding."""
+    # query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
+    # position_ids, attention_bias, head_sink, ... -> output, present_key, present_value
+    sinks = {i: "an option" for i in range(11, 16)}
+    _refuse(b, inputs=sinks, outputs={3: "its scores"}, smooth_softmax=0, qk_output=0)
+    has_past = not b.is_empty(b.input(3))
+    heads, kv_heads = int(b.attributes["num_heads"]), int(b.attributes["kv_num_heads"])
+    if b.input(1):
+        sizes = heads, kv_heads, kv_heads
+        query, key, value = (
+            b.op("Reshape", b.input(i), b.const([0, 0, n, -1], "int64")) for i, n in enumerate(sizes)
+        )
+    else:
+        packed = b.op("Reshape", b.input(0), b.const([0, 0, heads + 2 * kv_heads, -1], "int64"))
+        ends = np.cumsum([0, heads, kv_heads, kv_heads])
+        query, key, value = (b.cut(packed, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
+    query, key, value = (_to_front(b, x) for x in (query, key, value))
+    if int(b.attributes.get("do_rotary", 0)):
+        positions = b.input(9) or (_cache_places(b, query, [-1, 1], [1, -1]) if has_past else "")
+        tables = [_table(b, b.input(i), positions, query) for i in (7, 8)]
+        pairs = int(b.attributes.get("rotary_interleaved", 0))
+        query, key = (_rotated(b, x, *tables, b.input(7), bool(pairs), rest=True) for x in (query, key))
+    if has_past:
+        key, value = (_cached(b, b.input(3 + n), x) for n, x in enumerate((key, value)))
+    b.end(1, key)
+    b.end(2, value)
+    if heads != kv_heads:
+        key, value = (_repeated(b, x, heads, heads // kv_heads) for x in (key, value))
+    window = int(b.attributes.get("local_window_size", -1))
+    if has_past:
+        last = _cache_places(b, query, [-1, 1, 1, 1], [1, 1, -1, 1])
+        masks = [_seen(b, _range(b, key, [1, 1, 1, -1]), last, window)]
+    else:
+        masks = [_causal(b, query, key, window)]
+    if b.input(10):
+        masks.append(b.input(10))
+    b.end(0, _weighted(b, query, key, value, masks, float(b.attributes.get("softcap", 0.0))))
+
+
+def rotary_embedding(b: Body) -> None:
+    """Write out RotaryEmbedding."""
+    # input, position_ids, cos_cache, sin_cache -> output
+    _refuse(b, is_packed_batching=0, scale=1.0)
+    heads, rank = int(b.attributes.get("num_heads", 0)), b.rank(b.input(0), 3)
+    pairs, rotary = int(b.attributes.get("interleaved", 0)), int(b.attributes.get("rotary_embedding_dim", 0))
+    x = b.input(0)
+    if rank == 3:
+        if heads:
+            extents = b.const([0, 0, heads, -1], "int64")
+        else:
+            width = b.op("Mul", b.extent(b.input(2), 1), b.const([2], "int64"))
+            extents = b.op("Concat", b.const([0, 0, -1], "int64"), width, axis=0)
+        x = _to_front(b, b.op("Reshape", x, extents))
+    tables = [_table(b, b.input(i), b.input(1), x) for i in (2, 3)]
+    y = _rotated(b, x, *tables, b.input(2), bool(pairs), rest=rotary > 0)
+    b.end(0, _merged(b, y) if rank == 3 else y)
+
+
+# ---- parts ---------------------------------------------------------------------------------
+
+
+def _refuse(b: Body, *, inputs: dict | None = None, outputs: dict | None = None, **attributes: float) -> None:
+    """Refuse what the expansion does not cover: inputs and outputs that are there, attributes that differ."""
+    reasons = [f"takes {what}" for i, what in (inputs or {}).items() if b.input(i)]
+    reasons += [f"gives {what}" for i, what in (outputs or {}).items() if b.wants(i)]
+    reasons += [
+        f"has {name}={b.attributes[name]}"
+        for name, default in attributes.items()
+        if b.attributes.get(name, default) not in (default, -1)
+    ]
+    if reasons:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} ({b.node.op_type}) {', '.join(dict.fromkeys(reasons))}, "
+            "which is not supported.",
+            hint="Export the model for whole sequences, without a cache of past keys and values.",
+        )
+
+
+def _heads(b: Body, x: str, heads: int) -> str:
+    """Divide [B, S, N * D] into heads: [B, N, S, D]."""
+    return _to_front(b, b.op("Reshape", x, b.const([0, 0, heads, -1], "int64")))
+
+
+def _to_front(b: Body, x: str) -> str:
+    """Move the heads of [B, S, N, D] to the front: [B, N, S, D]."""
+    return b.op("Transpose", x, perm=[0, 2, 1, 3])
+
+
+def _merged(b: Body, x: str) -> str:
+    """Join the heads of [B, N, S, D]: [B, S, N * D]."""
+    return b.op("Reshape", _to_front(b, x), b.const([0, 0, -1], "int64"))
+
+
+def _stacked(b: Body, x: str, index: int) -> str:
+    """Part number ``index`` of [B, S, N, parts, D]."""
+    return b.op("Gather", x, b.const(index, "int64"), axis=3)
+
+
+def _repeated(b: Body, x: str, heads: int, times: int) -> str:
+    """Repeat every head of [B, N, S, D] ``times`` times."""
+    length, dim = b.extent(x, 2), b.extent(x, 3)
+    apart = b.op("Concat", b.const([0, heads // times, 1], "int64"), length, dim, axis=0)
+    wide = b.op("Expand", b.op("Reshape", x, apart), b.const([1, 1, times, 1, 1], "int64"))
+    return b.op("Reshape", wide, b.op("Concat", b.const([0, heads], "int64"), length, dim, axis=0))
+
+
+def _weighted(b: Body, query: str, key: str, value: str, masks: list[str], softcap: float = 0.0) -> str:
+    """``softmax(Q K^T * scale + masks) V`` of [B, N, S, D] as [B, S, N * D]."""
+    scale = float(b.attributes.get("scale", 0.0))
+    if scale:
+        factor = b.const(scale)
+    else:
+        dim = b.op("Cast", b.extent(query, 3), to=TensorProto.FLOAT)
+        factor = b.op("Div", b.const([1.0]), b.op("Sqrt", dim))
+    scores = b.op("Mul", b.op("MatMul", query, b.op("Transpose", key, perm=[0, 1, 3, 2])), factor)
+    if softcap:
+        scores = b.op("Mul", b.op("Tanh", b.op("Div", scores, b.const(softcap))), b.const(softcap))
+    for mask in masks:
+        scores = b.op("Add", scores, mask)
+    return _merged(b, b.op("MatMul", b.op("Softmax", scores, axis=-1), value))
+
+
+def _masks(b: Body, query: str, key: str, key_mask: str) -> list[str]:
+    """Additive masks: the operator's own, that of keys, and the causal one."""
+    masks = [b.input(5)] if b.input(5) else []
+    if key_mask:
+        masks.append(_key_mask(b, key_mask, key))
+    if int(b.attributes.get("unidirectional", 0)):
+        masks.append(_causal(b, query, key))
+    return masks
+
+
+def _key_mask(b: Body, mask: str, key: str) -> str:
+    """Additive mask from a mask of keys: [B, T] or [B, S, T] of 0 and 1, or [B] lengths."""
+    rank = b.rank(mask, 2)
+    hidden = b.const(float(b.attributes.get("mask_filter_value", -10000.0)))
+    if rank == 1:
+        _refuse_starts(b, mask)
+        places = _range(b, key, [1, -1])
+        # The number of sequences is written out, so that a mask with starts cannot pass for more of them.
+        column = b.op("Concat", b.extent(key, 0), b.const([1], "int64"), axis=0)
+        lengths = b.op("Reshape", b.op("Cast", mask, to=TensorProto.INT64), column)
+        seen, rank = b.op("Less", places, lengths), 2
+    else:
+        seen = b.op("Cast", mask, to=TensorProto.BOOL)
+    added = b.op("Where", seen, b.const(0.0), hidden)
+    if rank == 2:
+        extents = b.op("Concat", b.const([-1, 1, 1], "int64"), b.extent(key, 2), axis=0)
+        return b.op("Reshape", added, extents)
+    if rank == 3:
+        extents = b.op("Concat", b.const([0, 1, -1], "int64"), b.extent(key, 2), axis=0)
+        return b.op("Reshape", added, extents)
+    raise UnsupportedOperatorError(
+        f"Node {b.node.name!r} ({b.node.op_type}) has a mask of rank {rank}; 1, 2 and 3 are supported."
+    )
+
+
+def _refuse_starts(b: Body, mask: str) -> None:
+    """Refuse a mask known not to be one length per sequence: lengths and starts [2 B], packed [3 B + 2]."""
+    counts, extents = b.shape(mask), b.shape(b.input(0))
+    if counts and extents and None not in (counts[0], extents[0]) and counts[0] != extents[0]:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} ({b.node.op_type}) has a mask of {counts[0]} numbers for {extents[0]} "
+            "sequences; one length per sequence is supported.",
+            hint="Export the model with a mask [batch, keys] of 0 and 1.",
+        )
+
+
+def _range(b: Body, x: str, shape: list[int]) -> str:
+    """The numbers 0, 1, ... along axis 2 of ``x``, reshaped."""
+    length = b.op("Reshape", b.extent(x, 2), b.const(np.zeros(0), "int64"))
+    counted = b.op("Range", b.const(0, "int64"), length, b.const(1, "int64"))
+    return b.op("Reshape", counted, b.const(shape, "int64"))
+
+
+def _causal(b: Body, query: str, key: str, window: int = -1) -> str:
+    """Additive mask [S, T] that hides keys after their query, or ``window`` or more before it."""
+    last = b.op("Add", _range(b, query, [-1, 1]), b.op("Sub", b.extent(key, 2), b.extent(query, 2)))
+    return _seen(b, _range(b, key, [1, -1]), last, window)
+
+
+def _cache_places(b: Body, x: str, by_sequence: list[int], by_step: list[int]) -> str:
+    """Places in the caches of GroupQueryAttention of the new steps of ``x`` [B, N, S, D].
+
+    Input 5 has the number of keys of each sequence, with the new ones, less one.
+    """
+    lengths = b.op("Cast", b.input(5), to=TensorProto.INT64)
+    first = b.op("Sub", b.op("Add", lengths, b.const(1, "int64")), b.extent(x, 2))
+    return b.op("Add", b.op("Reshape", first, b.const(by_sequence, "int64")), _range(b, x, by_step))
+
+
+def _cached(b: Body, past: str, x: str) -> str:
+    """A cache [B, N, P, D] with new rows ``x`` [B, N, S, D]; longer by S, unless it is a buffer."""
+    if not _is_buffer(b):
+        past = b.op("Concat", past, b.op("ConstantOfShape", b.op("Shape", x)), axis=2)
+    places = _cache_places(b, x, [-1, 1, 1, 1], [1, 1, -1, 1])
+    rows = b.op("Expand", places, b.op("Shape", x))
+    return b.op("ScatterElements", past, rows, x, axis=2)
+
+
+def _is_buffer(b: Body) -> bool:
+    """Whether the present keys have the extents of the past ones, by number or by symbol."""
+    before, after = b.declared(b.input(3)), b.declared(b.wants(1)) if b.wants(1) else None
+    return before is not None and after is not None and before[2] is not None and before[2] == after[2]
+
+
+def _seen(b: Body, places: str, last: str, window: int) -> str:
+    """Additive mask that hides keys behind ``last``, or ``window`` or more before it."""
+    seen = b.op("LessOrEqual", places, last)
+    if window > 0:
+        first = b.op("Sub", last, b.const(window, "int64"))
+        seen = b.op("And", seen, b.op("Greater", places, first))
+    return b.op("Where", seen, b.const(0.0), b.const(_LOWEST))
+
+
+def _table(b: Body, cache: str, positions: str, x: str) -> str:
+    """Rows of a cache [positions, R / 2] for ``x`` [B, N, S, D], as [B or 1, 1, S, R / 2]."""
+    if not positions:
+        positions = _range(b, x, [1, -1])
+    elif b.rank(positions, 2) == 1:  # the first position of all sequences
+        positions = b.op("Add", _range(b, x, [1, -1]), b.op("Reshape", positions, b.const([1, 1], "int64")))
+    rows = b.op("Gather", cache, positions, axis=0)
+    extents = b.op("Concat", b.const([0, 1, -1], "int64"), b.extent(cache, 1), axis=0)
+    return b.op("Reshape", rows, extents)
+
+
+def _rotated(b: Body, x: str, cos: str, sin: str, cache: str, interleaved: bool, *, rest: bool) -> str:
+    """``x`` [B, N, S, D] with its first R elements rotated; ``rest`` says that D may be more than R."""
+    zero, axis, half = b.const([0], "int64"), b.const([3], "int64"), b.extent(cache, 1)
+    rotary = b.op("Mul", half, b.const([2], "int64"))
+    if interleaved:
+        two = b.const([2], "int64")
+        first = b.op("Slice", x, zero, rotary, axis, two)
+        second = b.op("Slice", x, b.const([1], "int64"), rotary, axis, two)
+    else:
+        first = b.op("Slice", x, zero, half, axis)
+        second = b.op("Slice", x, half, rotary, axis)
+    low = b.op("Sub", b.op("Mul", first, cos), b.op("Mul", second, sin))
+    high = b.op("Add", b.op("Mul", second, cos), b.op("Mul", first, sin))
+    if interleaved:
+        ends = b.op("Concat", b.const([0, 0, 0], "int64"), half, b.const([1], "int64"), axis=0)
+        pairs = b.op("Concat", *(b.op("Reshape", part, ends) for part in (low, high)), axis=-1)
+        turned = b.op("Reshape", pairs, b.op("Concat", b.const([0, 0, 0], "int64"), rotary, axis=0))
+    else:
+        turned = b.op("Concat", low, high, axis=-1)
+    if not rest:
+        return turned
+    behind = b.op("Slice", x, rotary, b.const([np.iinfo(np.int64).max], "int64"), axis)
+    return b.op("Concat", turned, behind, axis=-1)

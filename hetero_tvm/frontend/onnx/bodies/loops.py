@@ -1,0 +1,171 @@
+"""Scan, and Loop of a known number of rounds, written out one round after another.
+
+A Loop that may stop early keeps its state from the round on in which its condition fails: every round is
+computed.  The number of rounds is a constant, or the promised extent of what the rounds give
+(``promised.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
+
+_MOST_ROUNDS = 1024
+"""Largest number of rounds, since each is written out."""
+_FAN = 16
+"""Largest number of operands of one Concat."""
+
+
+def scan(b: PromisedBody) -> bool:
+    """A Scan over axes of known length."""
+    if b.opset < 9:
+        return False
+    inner: onnx.GraphProto = b.attributes["body"]
+    count = int(b.attributes["num_scan_inputs"])
+    states, sequences = list(b.node.input[:-count]), list(b.node.input[-count:])
+    axes = list(b.attributes.get("scan_input_axes", [0] * count))
+    back = list(b.attributes.get("scan_input_directions", [0] * count))
+    shapes = [b.shape(name) for name in sequences]
+    if any(shape is None for shape in shapes):
+        return False
+    length = (shapes[0] or ())[axes[0]] or 0
+    _check(b, length)
+    body = _Rounds(b, inner)
+    collected: list[list[str]] = [[] for _ in inner.output[len(states) :]]
+    for t in range(length):
+        parts = []
+        for name, axis, reverse in zip(sequences, axes, back, strict=True):
+            parts.append(b.op("Gather", name, b.ints(length - 1 - t if reverse else t), axis=axis))
+        results = body.write(t, [*states, *parts])
+        states = results[: len(states)]
+        for row, value in zip(collected, results[len(states) :], strict=True):
+            row.append(value)
+    for index, state in enumerate(states):
+        b.end(index, state)
+    results_axes = list(b.attributes.get("scan_output_axes", [0] * len(collected)))
+    reversed_results = list(b.attributes.get("scan_output_directions", [0] * len(collected)))
+    for index, row in enumerate(collected):
+        if b.wants(len(states) + index):
+            ordered = row[::-1] if reversed_results[index] else row
+            b.end(len(states) + index, _stacked(b, ordered, int(results_axes[index])))
+    return True
+
+
+def loop(b: PromisedBody) -> bool:
+    """A Loop whose number of rounds, or its bound, is known."""
+    inner: onnx.GraphProto = b.attributes["body"]
+    states = list(b.node.input[2:])
+    rows = range(len(states), len(inner.output) - 1)
+    lengths = {shape[0] for n in rows if (shape := b.promised(n))}
+    given = b.value(0) if b.input(0) else None
+    stops = not _goes_on(inner, b)
+    if given is not None:
+        count = int(given.reshape(-1)[0])
+        if stops and lengths:
+            count = min(count, min(lengths))
+    elif lengths:
+        count = min(lengths)
+    else:
+        return False
+    if stops and rows and not lengths:
+        return False  # how many rows there are depends on values
+    _check(b, max(count, 0))
+    body = _Rounds(b, inner)
+    running = b.input(1)
+    if not running or (b.value(1) is not None and bool(b.value(1))):
+        running = b.const(True, "bool")
+    collected: list[list[str]] = [[] for _ in rows]
+    alive = running
+    tests = [] if given is not None or stops else [b.op("Equal", b.whole(b.input(0)), b.ints(count))]
+    if b.input(0) and given is None and stops:
+        tests.append(b.op("GreaterOrEqual", b.whole(b.input(0)), b.ints(count)))
+    for t in range(count):
+        going, *results = body.write(t, [b.ints(t), running, *states])
+        new = results[: len(states)]
+        for row, value in zip(collected, results[len(states) :], strict=True):
+            row.append(value)
+        if stops and not rows:
+            states = [b.op("Where", alive, after, state) for after, state in zip(new, states, strict=True)]
+        else:
+            tests.append(alive)
+            states = new
+        running = going
+        alive = b.op("And", alive, going) if stops else alive
+    tests = [test for test in dict.fromkeys(tests) if stops or test != running or b.value(1) is None]
+    open_tests = [test for test in tests if not _is_true(b, test)]
+    for index, value in enumerate([*states, *(_stacked(b, row, 0) for row in collected)]):
+        if b.wants(index) and open_tests:
+            value = b.guard(value, *open_tests, what="the number of rounds", dtype=b.dtype(b.wants(index)))
+        b.end(index, value)
+    return True
+
+
+def _is_true(b: PromisedBody, name: str) -> bool:
+    """Whether a tensor is written here as the constant True."""
+    for node in b.nodes:
+        if name in node.output:
+            return node.op_type == "Constant" and node.attribute[0].t.data_type == onnx.TensorProto.BOOL
+    return False
+
+
+def _goes_on(inner: onnx.GraphProto, b: PromisedBody) -> bool:
+    """Whether a Loop's condition stays as it was before the first round, or is always true."""
+    makers = {name: node for node in inner.node for name in node.output}
+    name = inner.output[0].name
+    while name in makers and makers[name].op_type == "Identity":
+        name = makers[name].input[0]
+    if name == inner.input[1].name:
+        return True
+    tensors = {t.name: t for t in inner.initializer}
+    maker = makers.get(name)
+    if maker is not None and maker.op_type == "Constant" and maker.attribute[0].name == "value":
+        tensors[name] = maker.attribute[0].t
+    if name in tensors:
+        return bool(onnx.numpy_helper.to_array(tensors[name]).all())
+    return b.known_true(name)
+
+
+def _check(b: PromisedBody, rounds: int) -> None:
+    if rounds > _MOST_ROUNDS or rounds < 1:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} ({b.node.op_type}) runs {rounds} rounds; 1 to {_MOST_ROUNDS} are "
+            "supported.",
+            hint="Rounds are written out: feed long sequences in pieces, with the state as input and output.",
+        )
+
+
+class _Rounds:
+    """The body of a loop, written as often as it runs."""
+
+    def __init__(self, b: PromisedBody, graph: onnx.GraphProto):
+        self.b, self.graph = b, graph
+        self.constants = {t.name: b.keep_constant(t) for t in graph.initializer}
+
+    def write(self, number: int, inputs: Sequence[str]) -> list[str]:
+        """Write one round; returns its results."""
+        b, prefix = self.b, f"{self.b.node.name}/{number}"
+        alias = dict(self.constants)
+        alias |= {value.name: name for value, name in zip(self.graph.input, inputs, strict=True)}
+        for index, source in enumerate(self.graph.node):
+            node = onnx.NodeProto.FromString(source.SerializeToString())
+            rename_inputs(node, alias)
+            node.name = f"{prefix}/{source.name or f'{source.op_type}_{index}'}"
+            for n, name in enumerate(source.output):
+                if name:
+                    alias[name] = node.output[n] = f"{prefix}/{name}"
+            b.nodes.append(node)
+        return [alias.get(value.name, value.name) for value in self.graph.output]
+
+
+def _stacked(b: PromisedBody, parts: Sequence[str], axis: int) -> str:
+    """Join tensors along a new axis."""
+    rows = [b.op("Unsqueeze", part, b.ints([axis])) for part in parts]
+    while len(rows) > 1:
+        groups = [rows[n : n + _FAN] for n in range(0, len(rows), _FAN)]
+        rows = [group[0] if len(group) == 1 else b.op("Concat", *group, axis=axis) for group in groups]
+    return rows[0]

@@ -1,0 +1,236 @@
+"""ONNX's RNN, GRU and LSTM as plain nodes, one step after another.
+
+What the gates take from the input is one product for all time steps; a step then multiplies the state
+only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
+taken apart and put together by trees of ``Split`` and ``Concat``, so that all steps are the same kernels and
+none has hundreds of operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.bodies.cells import CELLS, Activation, Cell, Step, activations
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+
+_FAN = 16
+"""Largest number of parts of one Split or Concat."""
+_MOST_STEPS = 4096
+"""Largest number of time steps, since each is written out."""
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def recurrent(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Write out a recurrent node; None while the shape of its input or weights is unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError, ModelError : an option without expansion, or weights that do not fit.
+    """
+    shapes = {}
+    for index in range(3):
+        shape = pool.shape(node.input[index], types)
+        if shape is None:
+            return None
+        shapes[index] = shape
+    return _Layer(node, opset, shapes, types, pool).write()
+
+
+class _Layer(Body):
+    """Nodes of a recurrent layer of T time steps, B sequences, D directions, H values of state."""
+
+    def __init__(
+        self,
+        node: onnx.NodeProto,
+        opset: int,
+        shapes: Mapping[int, tuple[int, ...]],
+        types: Types,
+        pool: ConstantPool,
+    ):
+        super().__init__(node, opset)
+        self.cell, self.pool = CELLS[node.op_type], pool
+        self.dtype = pool.dtype(node.input[0], types)
+        self.batch_first = bool(self.attributes.get("layout", 0))
+        (first, second, self.features), w, r = (shapes[index] for index in range(3))
+        self.steps, self.batch = (second, first) if self.batch_first else (first, second)
+        self.hidden = r[-1]
+        direction = as_text(self.attributes.get("direction", "forward"))
+        self.reversed = _DIRECTIONS.get(direction, ())
+        rows = self.cell.gates * self.hidden
+        if w != (len(self.reversed), rows, self.features) or r != (len(self.reversed), rows, self.hidden):
+            raise ModelError(
+                f"Node {node.name!r} ({node.op_type}, direction {direction!r}) has weights of shapes "
+                f"{list(w)} and {list(r)}, which do not fit its input of {self.features} features.",
+                hint="The model is damaged: export it again.",
+            )
+        if not 0 < self.steps <= _MOST_STEPS:
+            raise UnsupportedOperatorError(
+                f"Node {node.name!r} ({node.op_type}) runs over {self.steps} time steps; "
+                f"1 to {_MOST_STEPS} are supported.",
+                hint="Steps are unrolled: feed long sequences in pieces, with the state as input and output.",
+            )
+        self._constants: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
+
+    def const(self, value: object, dtype: str = "float32") -> str:
+        """A Constant, the same for equal values."""
+        array = np.array(value, dtype)
+        key = (dtype, array.tobytes(), array.shape)
+        if key not in self._constants:
+            self._constants[key] = super().const(array, dtype)
+        return self._constants[key]
+
+    def reshape(self, x: str, *shape: int) -> str:
+        return self.op("Reshape", x, self.const(shape, "int64"))
+
+    # ---- the whole ---------------------------------------------------------------------------
+
+    def write(self) -> list[onnx.NodeProto]:
+        """Write the whole layer; returns its nodes."""
+        x = self.input(0)
+        if self.batch_first:
+            x = self.op("Transpose", x, perm=[1, 0, 2])
+        x = self.reshape(x, self.steps * self.batch, self.features)
+        results = [self._direction(x, d, reverse) for d, reverse in enumerate(self.reversed)]
+        sequences = [states for states, _, _ in results]
+        if self.wants(0):
+            whole = [self._join(states) for states in sequences]
+            whole = [self.reshape(y, self.steps, 1, self.batch, self.hidden) for y in whole]
+            y = whole[0] if len(whole) == 1 else self.op("Concat", *whole, axis=1)
+            self.end(0, self.op("Transpose", y, perm=[2, 0, 1, 3]) if self.batch_first else y)
+        for index in (1, 2):
+            if self.wants(index):
+                last = [self.reshape(state[index], 1, self.batch, self.hidden) for state in results]
+                y = last[0] if len(last) == 1 else self.op("Concat", *last, axis=0)
+                self.end(index, self.op("Transpose", y, perm=[1, 0, 2]) if self.batch_first else y)
+        return self.nodes
+
+    def _direction(self, x: str, d: int, reverse: bool) -> tuple[list[str], str, str]:
+        """Write one direction; returns its states by time, and the last ones (h, c)."""
+        cell, inputs = self._cell(x, d)
+        clip = self.attributes.get("clip")
+        step = Step(
+            self, self.dtype, self.hidden, self._activations(d), None if clip is None else float(clip)
+        )
+        h, c = self._initial(5, d), self._initial(6, d)
+        masks = self._masks()
+        states = [""] * self.steps
+        for t in reversed(range(self.steps)) if reverse else range(self.steps):
+            new_h, new_c = cell.step(step, [part[t] for part in inputs], h, c)
+            states[t] = new_h
+            if masks[t]:
+                states[t] = self.op("Where", masks[t], new_h, self._zeros())
+                new_h = self.op("Where", masks[t], new_h, h or self._zeros())
+                new_c = new_c and self.op("Where", masks[t], new_c, c or self._zeros())
+            h, c = new_h, new_c
+        assert h is not None
+        return states, h, c or ""
+
+    def _activations(self, d: int) -> list[Activation]:
+        """Activations of direction d."""
+        names = list(self.attributes.get("activations", self.cell.activations * len(self.reversed)))
+        count = len(self.cell.activations)
+        if len(names) != count * len(self.reversed):
+            raise ModelError(
+                f"Node {self.node.name!r} ({self.node.op_type}) names {len(names)} activations; "
+                f"it takes {count * len(self.reversed)}."
+            )
+        return list(activations(self, names, self.dtype))[d * count : (d + 1) * count]
+
+    # ---- weights and inputs ------------------------------------------------------------------
+
+    def _cell(self, x: str, d: int) -> tuple[Cell, list[list[str]]]:
+        """The cell with its weights, and the input's share of its gates: by part, then by time."""
+        linear = bool(self.attributes.get("linear_before_reset", 0))
+        rows = self.cell.gates * self.hidden
+        w, r = (self.op("Transpose", self._of(index, d), perm=[1, 0]) for index in (1, 2))
+        products = self.op("MatMul", x, w)
+        extra = None
+        one_bias_inside = self.node.op_type == "GRU" and linear
+        if self.input(3):
+            bias = self.reshape(self._of(3, d), 1, 2 * rows)
+            ours, theirs = self.cut(bias, 1, 0, rows), self.cut(bias, 1, rows, 2 * rows)
+            if one_bias_inside:  # the last gate's is multiplied by another gate: it stays with the state
+                inside = np.zeros((1, rows))
+                inside[:, 2 * self.hidden :] = 1
+                extra = self.op("Mul", theirs, self.const(inside, self.dtype))
+                theirs = self.op("Mul", theirs, self.const(1 - inside, self.dtype))
+            products = self.op("Add", products, self.op("Add", ours, theirs))
+        elif one_bias_inside:
+            extra = self.const(np.zeros((1, rows)), self.dtype)
+        parts = self.cell.parts(linear)
+        inputs, recurrent = [], []
+        for first, count in parts:
+            begin, end = first * self.hidden, (first + count) * self.hidden
+            whole = len(parts) == 1
+            recurrent.append(r if whole else self.cut(r, 1, begin, end))
+            inputs.append(self._pieces(products if whole else self.cut(products, 1, begin, end), self.steps))
+        peephole = None
+        if self.input(7):
+            weights = self.reshape(self._of(7, d), 1, 3 * self.hidden)
+            cuts = (self.cut(weights, 1, g * self.hidden, (g + 1) * self.hidden) for g in range(3))
+            peephole = (next(cuts), next(cuts), next(cuts))
+        coupled = bool(self.attributes.get("input_forget", 0))
+        return self.cell(recurrent, extra, peephole, coupled), inputs
+
+    def _of(self, index: int, d: int) -> str:
+        """Part of direction d of an input, without the axis of directions."""
+        x = self.input(index)
+        if len(self.reversed) > 1:
+            x = self.cut(x, 0, d, d + 1)
+        return self.op("Squeeze", x, self.const([0], "int64"))
+
+    def _initial(self, index: int, d: int) -> str | None:
+        """State before the first step; None for zeros."""
+        name = self.input(index)
+        if not name or (name in self.pool and not self.pool.array(name).any()):
+            return None
+        if self.batch_first:
+            name = self.op("Transpose", name, perm=[1, 0, 2])
+        if len(self.reversed) > 1:
+            name = self.cut(name, 0, d, d + 1)
+        return self.reshape(name, self.batch, self.hidden)
+
+    def _zeros(self) -> str:
+        """A zero that is broadcast to any state."""
+        return self.const(np.zeros((1, 1)), self.dtype)
+
+    def _masks(self) -> list[str]:
+        """Masks of the sequences that still run, as bool [B, 1] by time; "" where all do."""
+        lengths = self.input(4)
+        if not lengths:
+            return [""] * self.steps
+        times = np.arange(self.steps, dtype="int32").repeat(self.batch)
+        if lengths in self.pool:
+            running = times.reshape(self.steps, self.batch) < self.pool.array(lengths)
+            return ["" if row.all() else self.const(row[:, None], "bool") for row in running]
+        lengths = self.op("Tile", lengths, self.const([self.steps], "int64"))
+        runs = self.op("Less", self.const(times, "int32"), lengths)
+        return self._pieces(self.reshape(runs, self.steps * self.batch, 1), self.steps)
+
+    # ---- trees -------------------------------------------------------------------------------
+
+    def _pieces(self, x: str, count: int) -> list[str]:
+        """Divide ``x`` in ``count`` equal parts along the first axis."""
+        if count == 1:
+            return [x]
+        size = 1
+        while size * _FAN < count:
+            size *= _FAN
+        sizes = [min(size, count - begin) for begin in range(0, count, size)]
+        rows = [n * self.batch for n in sizes]
+        outputs = self.split(x, 0, rows)
+        return [piece for part, n in zip(outputs, sizes, strict=True) for piece in self._pieces(part, n)]
+
+    def _join(self, parts: list[str]) -> str:
+        """Concatenate along the first axis."""
+        while len(parts) > 1:
+            groups = [parts[n : n + _FAN] for n in range(0, len(parts), _FAN)]
+            parts = [group[0] if len(group) == 1 else self.op("Concat", *group, axis=0) for group in groups]
+        return parts[0]

@@ -1,0 +1,181 @@
+"""ONNX's Resize as gathers and products with constant matrices, one per axis that changes.
+
+TVM's converter takes the ratio from the two extents (not from ``scales``), only the last axes, and neither
+``antialias``, ``axes``, ``keep_aspect_ratio_policy`` nor a cropped region.  It keeps the plain forms, for
+which targets have kernels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+
+_MOST_WEIGHTS = 1 << 24
+"""Largest matrix of an axis, in elements."""
+_PLAIN = ("half_pixel", "align_corners", "asymmetric")
+"""Coordinate transformations that TVM has in ONNX's sense."""
+
+
+def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Write out a Resize; None for plain forms, and while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : a form for which implementations of ONNX disagree.
+    """
+    b = Body(node, opset)
+    shape = pool.shape(node.input[0], types)
+    if shape is None or any(name and name not in pool for name in map(b.input, (1, 2, 3))):
+        return None
+    mode, coordinates, nearest, policy = (
+        as_text(b.attributes.get(name, default))
+        for name, default in (
+            ("mode", "nearest"),
+            ("coordinate_transformation_mode", "half_pixel"),
+            ("nearest_mode", "round_prefer_floor"),
+            ("keep_aspect_ratio_policy", "stretch"),
+        )
+    )
+    axes = [int(a) % len(shape) for a in b.attributes.get("axes", range(len(shape)))]
+    given = {i: pool.array(b.input(i)) for i in (1, 2, 3) if b.input(i) and pool.array(b.input(i)).size}
+    scales, extents = _sizes(shape, axes, given, policy)
+    ratios = {a: e / shape[a] for a, e in zip(axes, extents, strict=True)}
+    exact = all(math.isclose(s, ratios[a], rel_tol=1e-6) for a, s in zip(axes, scales, strict=True))
+    changed = [(a, s, e) for a, s, e in zip(axes, scales, extents, strict=True) if e != shape[a] or s != 1.0]
+    shrinks = any(s < 1 for _, s, _ in changed)
+    exclude = bool(b.attributes.get("exclude_outside", 0))
+    crops = coordinates == "tf_crop_and_resize"
+    smooth = bool(b.attributes.get("antialias", 0)) and shrinks and mode != "nearest"
+    if coordinates == "align_corners" and not exact:
+        raise _refusal(
+            node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"
+        )
+    integers = all(float(s).is_integer() for _, s, _ in changed)
+    usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+    plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
+    spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
+    same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
+    if plain and spatial and exact and same and "axes" not in b.attributes:
+        return None
+    if crops:  # the region matters also where the extent stays
+        changed = list(zip(axes, scales, extents, strict=True))
+    region = [float(v) for v in given.get(1, [])]
+    if crops and len(region) != 2 * len(axes):
+        raise _refusal(node, "tf_crop_and_resize without a region of interest")
+    x, outside = node.input[0], np.zeros((), bool)
+    for axis, scale, extent in changed:
+        place = axes.index(axis)
+        crop = (region[place], region[place + len(axes)]) if crops else (0.0, 1.0)
+        at = _coordinates(shape[axis], extent, scale, coordinates, crop, node)
+        beyond = (at < 0) | (at > shape[axis] - 1) if crops else np.zeros(extent, bool)
+        outside = outside | beyond.reshape([-1 if n == axis else 1 for n in range(len(shape))])
+        if mode == "nearest":
+            x = b.op("Gather", x, b.const(_nearest(at, nearest, shape[axis]), "int64"), axis=axis)
+            continue
+        if extent * shape[axis] > _MOST_WEIGHTS:
+            raise _refusal(node, f"an axis of {shape[axis]} elements")
+        cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
+        narrow = min(1.0, scale) if smooth else 1.0
+        weights = _weights(at, shape[axis], cubic, exclude, narrow)
+        weights = b.const(weights, pool.dtype(node.input[0], types))
+        order = [n for n in range(len(shape)) if n != axis]
+        back = [int(n) for n in np.argsort([*order, axis])]
+        x = b.op("MatMul", b.op("Transpose", x, perm=[*order, axis]), weights)
+        x = b.op("Transpose", x, perm=back)
+    if outside.any():
+        filling = b.const(b.attributes.get("extrapolation_value", 0.0), pool.dtype(node.input[0], types))
+        x = b.op("Where", b.const(outside, "bool"), filling, x)
+    b.end(0, x)
+    return b.nodes
+
+
+def _refusal(node: onnx.NodeProto, what: str) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"Node {node.name!r} (Resize) has {what}, which is not supported.",
+        hint="Export another form of Resize: sizes instead of scales, half_pixel.",
+    )
+
+
+def _sizes(
+    shape: tuple[int, ...], axes: list[int], given: dict[int, np.ndarray], policy: str
+) -> tuple[list[float], list[int]]:
+    """Scales and extents of ``axes``, from the scales (input 2) or the sizes (input 3)."""
+    if 2 in given:
+        scales = [float(np.float32(s)) for s in given[2]]
+        return scales, [
+            math.floor(np.float32(shape[a]) * np.float32(s)) for a, s in zip(axes, scales, strict=True)
+        ]
+    sizes = [int(n) for n in given[3]]
+    scales = [n / shape[a] for a, n in zip(axes, sizes, strict=True)]
+    if policy == "stretch":
+        return scales, sizes
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    return [scale] * len(axes), [math.floor(scale * shape[a] + 0.5) for a in axes]
+
+
+def _coordinates(
+    length: int, extent: int, scale: float, mode: str, crop: tuple[float, float], node: onnx.NodeProto
+) -> np.ndarray:
+    """Place in the operand of every element of an axis of the result; float32, as ONNX Runtime computes."""
+    x, ratio, half = np.arange(extent, dtype=np.float32), np.float32(scale), np.float32(0.5)
+    if mode == "asymmetric":
+        return x / ratio
+    if mode == "align_corners":
+        return x * np.float32(length - 1) / np.float32(max(extent - 1, 1))
+    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and extent > 1):
+        return (x + half) / ratio - half
+    if mode == "pytorch_half_pixel":
+        return np.zeros(extent, np.float32)
+    if mode == "tf_half_pixel_for_nn":
+        return (x + half) / ratio
+    if mode == "half_pixel_symmetric":
+        offset = np.float32(length / 2 * (1 - extent / (scale * length)))
+        return offset + (x + half) / ratio - half
+    if mode == "tf_crop_and_resize":
+        start, end = (np.float32(c) for c in crop)
+        if extent > 1:
+            return start * np.float32(length - 1) + x * (end - start) * np.float32(length - 1) / np.float32(
+                extent - 1
+            )
+        return np.full(extent, half * (start + end) * np.float32(length - 1), np.float32)
+    raise _refusal(node, f"coordinate_transformation_mode={mode}")
+
+
+def _nearest(at: np.ndarray, rounding: str, length: int) -> np.ndarray:
+    """Index of the nearest element of the operand."""
+    half = np.float32(0.5)
+    rounded = {
+        "round_prefer_floor": np.ceil(at - half),
+        "round_prefer_ceil": np.floor(at + half),
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+    }[rounding]
+    return np.clip(rounded, 0, length - 1).astype(np.int64)
+
+
+def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool, narrow: float) -> np.ndarray:
+    """Matrix [operand, result] of an axis; ``cubic`` is the coefficient of cubic interpolation.
+
+    Elements take part as far as their distance, by ``narrow`` (below 1 against aliasing), is within reach;
+    what lies outside counts for the element at the edge.
+    """
+    reach = 1 if cubic is None else 2
+    # No more elements take part than there are: those beyond the edges fold onto them.
+    margin = 0 if exclude else math.ceil(reach / narrow) + 1
+    places = np.arange(-margin, length + margin)
+    distance = np.abs(places[:, None] - at.astype(np.float64)) * narrow
+    if cubic is None:
+        factors = np.maximum(0, 1 - distance)
+    else:
+        a, x = cubic, distance
+        near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        factors = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    weights = np.zeros((length, len(at)))
+    np.add.at(weights, np.clip(places, 0, length - 1), factors)
+    return weights / weights.sum(0, keepdims=True) if exclude or narrow < 1 else weights

@@ -1,0 +1,114 @@
+"""NonMaxSuppression of a promised number of boxes: as many rounds of the best box left and what it hides."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+
+_MOST_ROUNDS = 512
+
+
+def non_max(b: PromisedBody) -> bool:
+    """Write out a NonMaxSuppression, of boxes [B, N, 4] and scores [B, C, N].
+
+    Each round takes the best box of every class that is left, and hides those that overlap with it.  Classes
+    take no more than the whole result holds, so that many rounds are enough.
+    """
+    boxes, scores, wanted = b.shape(b.input(0)), b.shape(b.input(1)), b.promised()
+    if boxes is None or scores is None or wanted is None:
+        return False
+    (batch, classes, count), total = (int(n or 0) for n in scores), wanted[0]
+    most = b.value(2)
+    rounds = min(count, total, int(most.reshape(-1)[0]) if most is not None else count)
+    if not total or not rounds:
+        b.end(0, b.ints(np.zeros((total, 3))))
+        return True
+    if rounds > _MOST_ROUNDS:
+        raise UnsupportedOperatorError(
+            f"Node {b.node.name!r} (NonMaxSuppression) may take {rounds} boxes of a class; up to "
+            f"{_MOST_ROUNDS} are supported.",
+            hint="Set max_output_boxes_per_class to a smaller constant.",
+        )
+    dtype = b.dtype(b.input(0))
+    low, high, area = _corners(b, dtype)
+    lowest = b.const(np.finfo(dtype).min, dtype)
+    limit = b.op("Reshape", b.input(3), b.ints([])) if b.input(3) else b.const(0, dtype)
+    left = b.input(1)
+    if b.input(4):
+        threshold = b.op("Reshape", b.input(4), b.ints([]))
+        left = b.op("Where", b.op("Greater", left, threshold), left, lowest)
+    chosen, taken = [], []
+    for number in range(rounds):
+        best = b.op("ArgMax", left, axis=2, keepdims=1)  # [B, C, 1]; the first of equals
+        value = b.op("GatherElements", left, best, axis=2)
+        found = b.op("Greater", value, lowest)
+        if most is None and b.input(2):
+            allowed = b.op("Greater", b.op("Reshape", b.whole(b.input(2)), b.ints([])), b.ints(number))
+            found = b.op("And", found, allowed)
+        elif not b.input(2):
+            found = b.op("And", found, b.const(False, "bool"))  # none, when no number is given
+        chosen.append(best)
+        taken.append(found)
+        if number + 1 == rounds:
+            break
+        mine = [_of(b, corner, best, batch, classes) for corner in (*low, *high, area)]
+        shared = b.const(1, dtype)
+        for axis in (0, 1):
+            start = b.op("Max", low[axis], mine[axis])
+            end = b.op("Min", high[axis], mine[2 + axis])
+            shared = b.op("Mul", shared, b.op("Max", b.op("Sub", end, start), b.const(0, dtype)))
+        union = b.op("Sub", b.op("Add", area, mine[4]), shared)
+        # Without a division: an empty union overlaps with nothing.
+        hidden = b.op("Greater", shared, b.op("Mul", limit, union))
+        places = b.ints(np.arange(count))
+        gone = b.op("Or", hidden, b.op("Equal", places, best))
+        left = b.op("Where", gone, lowest, left)
+    b.end(0, _rows(b, chosen, taken, batch, classes, total))
+    return True
+
+
+def _corners(b: PromisedBody, dtype: str) -> tuple[list[str], list[str], str]:
+    """Lower and upper ends of boxes along both axes, and their areas, each [B, 1, N]."""
+    parts = [b.op("Unsqueeze", b.op("Gather", b.input(0), b.ints(n), axis=2), b.ints([1])) for n in range(4)]
+    if b.attributes.get("center_point_box", 0):
+        half = b.const(0.5, dtype)
+        reach = [b.op("Mul", part, half) for part in parts[2:]]
+        low = [b.op("Sub", parts[n], reach[n]) for n in range(2)]
+        high = [b.op("Add", parts[n], reach[n]) for n in range(2)]
+    else:
+        low = [b.op("Min", parts[n], parts[n + 2]) for n in range(2)]
+        high = [b.op("Max", parts[n], parts[n + 2]) for n in range(2)]
+    area = b.op("Mul", b.op("Sub", high[0], low[0]), b.op("Sub", high[1], low[1]))
+    return low, high, area
+
+
+def _of(b: PromisedBody, x: str, best: str, batch: int, classes: int) -> str:
+    """Values of a box of each class: ``x`` [B, 1, N] at ``best`` [B, C, 1]."""
+    places = b.op("Reshape", best, b.ints([batch, 1, classes]))
+    return b.op("Reshape", b.op("GatherElements", x, places, axis=2), b.ints([batch, classes, 1]))
+
+
+def _rows(b: PromisedBody, chosen: list[str], taken: list[str], batch: int, classes: int, total: int) -> str:
+    """Rows (sequence, class, box) of what was taken, by sequence, class and round."""
+    rounds = len(chosen)
+    flags, boxes = (
+        b.op("Reshape", parts[0] if rounds == 1 else b.op("Concat", *parts, axis=2), b.ints([-1]))
+        for parts in (taken, chosen)
+    )
+    number = b.op("Cast", flags, to=TensorProto.INT64)
+    length = batch * classes * rounds
+    key = b.op("Mul", number, b.ints(np.arange(length, 0, -1)))
+    b.op("TopK", key, b.ints([total]), axis=0)
+    places = f"{b.nodes[-1].output[0]}_places"
+    b.nodes[-1].output.append(places)
+    found = b.reduce("ReduceSum", number, [0], 0, axes_as_input=13)
+    places = b.guard(
+        places, b.op("Equal", found, b.ints(total)), what="the boxes that are taken", dtype="int64"
+    )
+    grid = np.indices((batch, classes, rounds))[:2].reshape(2, -1)
+    columns = [*(b.ints(column) for column in grid), boxes]
+    table = b.op("Concat", *(b.op("Unsqueeze", c, b.ints([1])) for c in columns), axis=1)
+    return b.op("Gather", table, places, axis=0)

@@ -1,0 +1,160 @@
+"""ONNX's DFT and STFT as products with a constant matrix, Col2Im and ReverseSequence by plain operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.graph.body import Body
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+
+_MOST_FACTORS = 1 << 24
+"""Largest matrix of a DFT, in elements."""
+
+
+def dft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Write out a DFT; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : a form without expansion, or a signal that is too long for a product.
+    """
+    b = Body(node, opset)
+    shape = pool.shape(node.input[0], types)
+    given = [b.input(n) for n in (1, 2)]
+    if shape is None or any(name and name not in pool for name in given):
+        return None
+    length, axis = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
+    if axis is None:
+        axis = -2 if opset >= 20 else int(b.attributes.get("axis", 1))
+    axis %= len(shape)
+    inverse, onesided = (bool(b.attributes.get(name, 0)) for name in ("inverse", "onesided"))
+    back, parts = onesided and inverse, shape[-1]
+    length = length or (2 * (shape[axis] - 1) if back else shape[axis])
+    used, wanted = min(length, shape[axis]), length // 2 + 1 if onesided else length
+    if back:  # from half of the frequencies to real values
+        used, wanted = min(length // 2 + 1, shape[axis]), length
+    if axis == len(shape) - 1 or parts not in (1, 2) or length < 1:
+        raise UnsupportedOperatorError(f"Node {node.name!r} (DFT) has a form that is not supported.")
+    if used * wanted * parts * 2 > _MOST_FACTORS:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (DFT) transforms {length} values, which is too many for a product."
+        )
+    x = node.input[0]
+    if used < shape[axis]:
+        x = b.cut(x, axis, 0, used)
+    order = [n for n in range(len(shape)) if n != axis]
+    order.insert(-1, axis)  # before the real and imaginary parts
+    x = b.op("Transpose", x, perm=order)
+    outer = [shape[n] for n in order[:-2]]
+    x = b.op("Reshape", x, b.const([*outer, used * parts], "int64"))
+    factors, kept = _factors(used, length, wanted, inverse)[:, :parts], 2
+    if back:  # frequencies but the first, and the middle one, stand for two
+        twice = 1 + ((np.arange(used) > 0) & (2 * np.arange(used) != length))
+        factors, kept = factors[..., :1] * twice[:, None, None, None], 1
+    factors = factors.reshape(used * parts, wanted * kept)
+    y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
+    y = b.op("Reshape", y, b.const([*outer, wanted, kept], "int64"))
+    b.end(0, b.op("Transpose", y, perm=[int(n) for n in np.argsort(order)]))
+    return b.nodes
+
+
+def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Write out the DFT of overlapping frames; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : frames that are too long for a product.
+    """
+    b = Body(node, opset)
+    shape, window = pool.shape(node.input[0], types), b.input(2)
+    window_shape = pool.shape(window, types) if window else None
+    given = [b.input(n) for n in (1, 3)]
+    if shape is None or any(name and name not in pool for name in given) or (window and window_shape is None):
+        return None
+    step, length = (int(pool.array(name).reshape(-1)[0]) if name else None for name in given)
+    length = length or (window_shape[0] if window_shape else shape[1])
+    batch, parts = shape[0], shape[2] if len(shape) > 2 else 1
+    onesided = bool(b.attributes.get("onesided", 1)) and parts == 1
+    count, wanted = (shape[1] - length) // step + 1, length // 2 + 1 if onesided else length
+    if length * wanted * parts * 2 > _MOST_FACTORS:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (STFT) transforms {length} values at a time, too many for a product."
+        )
+    places = np.arange(count)[:, None] * step + np.arange(length)
+    x = b.op("Reshape", node.input[0], b.const([batch, shape[1], parts], "int64"))
+    x = b.op("Gather", x, b.const(places, "int64"), axis=1)
+    if window:
+        x = b.op("Mul", x, b.op("Reshape", window, b.const([length, 1], "int64")))
+    x = b.op("Reshape", x, b.const([batch, count, length * parts], "int64"))
+    factors = _factors(length, length, wanted, False)[:, :parts].reshape(length * parts, wanted * 2)
+    y = b.op("MatMul", x, b.const(factors, pool.dtype(node.input[0], types)))
+    b.end(0, b.op("Reshape", y, b.const([batch, count, wanted, 2], "int64")))
+    return b.nodes
+
+
+def reverse_sequence(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Write out the reversal of every sequence's beginning as a lookup; None while shapes are unknown."""
+    shape = pool.shape(node.input[0], types)
+    if shape is None:
+        return None
+    b = Body(node, opset)
+    time, batch = (int(b.attributes.get(name, at)) for name, at in (("time_axis", 0), ("batch_axis", 1)))
+    along_time, along_batch = ([-1 if n == axis else 1 for n in range(len(shape))] for axis in (time, batch))
+    place = b.const(np.arange(shape[time]).reshape(along_time), "int64")
+    lengths = b.op("Cast", node.input[1], to=onnx.TensorProto.INT64)
+    lengths = b.op("Reshape", lengths, b.const(along_batch, "int64"))
+    mirrored = b.op("Sub", b.op("Sub", lengths, b.const(1, "int64")), place)
+    at = b.op("Where", b.op("Less", place, lengths), mirrored, place)
+    at = b.op("Expand", at, b.const(shape, "int64"))
+    b.end(0, b.op("GatherElements", node.input[0], at, axis=time))
+    return b.nodes
+
+
+def _factors(used: int, length: int, wanted: int, inverse: bool) -> np.ndarray:
+    """Factors of a DFT: [value, its real or imaginary part, frequency, the result's such part]."""
+    angle = np.outer(np.arange(used), np.arange(wanted)) % length * (2 * np.pi / length)
+    real, imaginary = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
+    both = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
+    return both / length if inverse else both
+
+
+def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> list[onnx.NodeProto] | None:
+    """Write out a Col2Im of images; None while its sizes are unknown.
+
+    Raises
+    ------
+    UnsupportedOperatorError : other than two spatial axes.
+    """
+    shape = pool.shape(node.input[0], types)
+    if shape is None or any(name not in pool for name in node.input[1:3]):
+        return None
+    image, block = ([int(n) for n in pool.array(name)] for name in node.input[1:3])
+    if len(image) != 2:
+        raise UnsupportedOperatorError(
+            f"Node {node.name!r} (Col2Im) has {len(image)} spatial axes; 2 are supported."
+        )
+    b = Body(node, opset)
+    strides, dilations = (list(b.attributes.get(name, [1, 1])) for name in ("strides", "dilations"))
+    pads = list(b.attributes.get("pads", [0] * 4))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, block, strict=True)]
+    counts = [(image[n] + pads[n] + pads[n + 2] - reach[n]) // strides[n] + 1 for n in range(2)]
+    batch, taps = shape[0], block[0] * block[1]
+    channels = shape[1] // taps
+    apart = strides == block == reach and not any(pads)
+    if apart and all(image[n] == counts[n] * block[n] for n in range(2)):
+        x = b.op("Reshape", node.input[0], b.const([batch, channels, *block, *counts], "int64"))
+        x = b.op("Transpose", x, perm=[0, 1, 4, 2, 5, 3])
+        b.end(0, b.op("Reshape", x, b.const([batch, channels, *image], "int64")))
+        return b.nodes
+    x = b.op("Reshape", node.input[0], b.const([batch, shape[1], *counts], "int64"))
+    dtype = pool.dtype(node.input[0], types)
+    ones = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, 1, 1, 1))
+    rest = [image[n] + pads[n] + pads[n + 2] - reach[n] - (counts[n] - 1) * strides[n] for n in range(2)]
+    window = {"strides": strides, "dilations": dilations, "pads": pads, "kernel_shape": block}
+    y = b.op("ConvTranspose", x, b.const(ones, dtype), group=channels, **window, output_padding=rest)
+    b.end(0, y)
+    return b.nodes

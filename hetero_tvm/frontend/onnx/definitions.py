@@ -1,0 +1,180 @@
+"""Operators and functions replaced by what defines them: ONNX's inliner, on models without their weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import onnx
+from onnx import defs, helper, inliner
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.onnx.check import has_body, opset_of
+from hetero_tvm.frontend.onnx.graph.constants import ConstantPool
+
+#: TVM has converters for these, but for another signature or only for a part of the operator.
+_ALWAYS_INLINE = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding"})
+#: Operators with a definition that ``promise.py`` writes out by itself.
+_NEVER_INLINE = frozenset({"CenterCropPad"})
+#: Domain of the definitions that are made for single nodes.
+_BODIES = "hetero_tvm.bodies"
+
+_Inliner = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+
+def with_constants(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """Make a light copy that ONNX's own tools can read (see :meth:`ConstantPool.attach`)."""
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    pool.attach(light.graph)
+    return light
+
+
+def without_constants(light: onnx.ModelProto, inputs: Sequence[str], pool: ConstantPool) -> onnx.ModelProto:
+    """Undo :func:`with_constants` on what a tool returned; new constants go to the pool."""
+    for tensor in light.graph.initializer:
+        pool.add_tensor(tensor)
+    own = [value for value in light.graph.input if value.name in inputs]
+    model = onnx.ModelProto()
+    model.CopyFrom(light)
+    del model.graph.initializer[:]
+    del model.graph.value_info[:]
+    del model.graph.input[:]
+    model.graph.input.extend(own)
+    return model
+
+
+def inline_functions(model: onnx.ModelProto, pool: ConstantPool) -> onnx.ModelProto:
+    """Expand the model's own functions; the checker has refused recursion before."""
+    inputs = [value.name for value in model.graph.input]
+    try:
+        return _traced(model, pool, inputs, inliner.inline_local_functions)
+    except Exception as error:
+        raise ModelError(f"The model's functions cannot be expanded: {first_lines(error)}") from error
+
+
+def inline_bodies(
+    model: onnx.ModelProto, inferred: onnx.ModelProto, pool: ConstantPool, supported: Collection[str]
+) -> onnx.ModelProto | None:
+    """Replace operators without a converter by their definition in ONNX; None when there are none."""
+    opset = opset_of(model)
+    wanted = {
+        (n.domain, n.op_type) for n in model.graph.node if _wants_body(n, supported) and has_body(n, opset)
+    }
+    if not wanted:
+        return None
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    for node in typed.graph.node:
+        if (node.domain, node.op_type) in wanted:
+            write_defaults(node, opset)
+            while node.input and not node.input[-1]:  # the inliner wants a type even for "left out"
+                del node.input[-1]
+    typed.graph.value_info.extend(inferred.graph.value_info)
+
+    _call_definitions(typed, inferred, wanted, opset)
+
+    def inline(light: onnx.ModelProto) -> onnx.ModelProto:
+        if light.functions:
+            light = inliner.inline_local_functions(light)
+        # The inliner needs a type for each name, also of initializers.
+        known = {v.name for v in (*light.graph.value_info, *light.graph.input)}
+        for tensor in light.graph.initializer:
+            if tensor.name not in known:
+                light.graph.value_info.append(
+                    helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                )
+        return inliner.inline_selected_functions(light, sorted(wanted), False, True)
+
+    try:
+        result = _traced(typed, pool, [value.name for value in model.graph.input], inline)
+        del result.functions[:]
+        result.opset_import.remove(helper.make_opsetid(_BODIES, 1)) if typed.functions else None
+    except Exception as error:
+        listed = ", ".join(op for _, op in sorted(wanted))
+        raise ModelError(f"The definitions of {listed} cannot be expanded: {first_lines(error)}") from error
+    if len(result.graph.node) == len(model.graph.node):
+        return None  # nothing was expanded: the final check reports the operators
+    return result
+
+
+def _call_definitions(
+    typed: onnx.ModelProto, inferred: onnx.ModelProto, wanted: Collection[tuple[str, str]], opset: int
+) -> None:
+    """Make nodes that leave out an operand call a function of their own.
+
+    ONNX's inliner asks for the type of every operand of a node whose definition depends on it, also of one
+    that is not there.
+    """
+    graph = inferred.graph
+    types = {v.name: v.type for v in (*graph.value_info, *graph.input, *graph.output)}
+    types |= {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for t in graph.initializer}
+    for index, node in enumerate(typed.graph.node):
+        if (node.domain, node.op_type) not in wanted or all(node.input):
+            continue
+        schema = defs.get_schema(node.op_type, opset, "")
+        if not schema.has_context_dependent_function:
+            continue
+        given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+        body = onnx.FunctionProto.FromString(
+            schema.get_context_dependent_function_with_opset_version(opset, node.SerializeToString(), given)
+        )
+        body.domain, body.name = _BODIES, f"{node.op_type}_{index}"
+        node.domain, node.op_type = body.domain, body.name
+        del node.attribute[:]
+        typed.functions.append(body)
+    if typed.functions:
+        typed.opset_import.append(helper.make_opsetid(_BODIES, 1))
+
+
+def write_defaults(node: onnx.NodeProto, opset: int) -> None:
+    """Write out the attributes that a node leaves at their defaults: the inliner does not know them."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in defs.get_schema(node.op_type, opset, "").attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+
+
+def _wants_body(node: onnx.NodeProto, supported: Collection[str]) -> bool:
+    """Whether a node is to be replaced by its operator's definition in ONNX."""
+    if node.op_type == "LayerNormalization":
+        return sum(bool(name) for name in node.output) > 1  # TVM's has one output
+    if node.op_type in _NEVER_INLINE:
+        return False
+    return node.op_type not in supported or node.op_type in _ALWAYS_INLINE
+
+
+def _traced(
+    model: onnx.ModelProto, pool: ConstantPool, inputs: Sequence[str], inline: _Inliner
+) -> onnx.ModelProto:
+    """Run an inliner; nodes that it makes are called by the node that they replace, then their own name."""
+    names = [node.name for node in model.graph.node]
+    light = with_constants(model, pool)
+    marks = {f"\x01{index}": index for index in range(len(names))}
+    for mark, node in zip(marks, light.graph.node, strict=True):
+        node.name = mark
+    result = without_constants(inline(light), inputs, pool)
+    # Nodes keep their order, so a run of new nodes belongs to the next call until its results are made.
+    pending = [set(filter(None, node.output)) for node in model.graph.node]
+    owner, taken = 0, Counter(names)
+    for node in result.graph.node:
+        if node.name in marks:
+            owner = marks[node.name] + 1
+            node.name = names[marks[node.name]]
+            continue
+        own = node.name or node.op_type
+        if owner < len(names):
+            own = f"{names[owner]}/{own}"
+        taken[own] += 1  # the body of a definition may hold an operator several times
+        node.name = own if taken[own] == 1 else f"{own}_{taken[own] - 1}"
+        if owner >= len(names):
+            continue
+        pending[owner] -= set(node.output)
+        owner += not pending[owner]
+    return result
+
+
+def first_lines(error: Exception, most: int = 3) -> str:
+    """The start of an error's text, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:most])[:600] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Nodes that replace others, and constants kept apart from their graph: what all steps of import share."""

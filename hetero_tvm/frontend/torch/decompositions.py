@@ -1,0 +1,44 @@
+"""PyTorch operators in terms of others, where its exporter has no translation or a wrong one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hetero_tvm.frontend.torch.load import quiet, require
+from hetero_tvm.frontend.torch.operators import attention, bags, convolution, indexing, pooling, signals
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Functions of tensors that compute the same, by operator."""
+    torch = require("torch")
+    table: dict[Any, Callable[..., Any]] = {}
+    for part in (attention, bags, convolution, indexing, pooling, signals):
+        table |= part.decompositions(torch)
+    return table
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """The program without the operators that are decomposed here; itself where it has none."""
+    torch = require("torch")
+    table = decompositions()
+    bases = {_base(operator) for operator in table}
+    if not any(
+        isinstance(node.target, torch._ops.OpOverload) and _base(node.target) in bases
+        for module in program.graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    ):
+        return program
+    with quiet(), torch.no_grad():
+        return program.run_decompositions(dict(table))
+
+
+def _base(operator: Any) -> str:
+    """Name of an operator without its overload, the same for its form in place."""
+    return operator._schema.name.rstrip("_")

@@ -1,0 +1,1 @@
+"""Decompositions of PyTorch operators, one family a file; ``decompositions.py`` collects them."""

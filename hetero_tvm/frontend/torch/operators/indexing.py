@@ -1,0 +1,94 @@
+"""Assignment through masks, and sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """``x[mask] = values``, ``masked_scatter``, and sorted forms of sorting."""
+    aten = torch.ops.aten
+
+    def in_order(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+        """``x`` with the elements of ``source``, one after another, where ``mask`` (of its shape) is true."""
+        flat = mask.reshape(-1)
+        taken = (flat.to(torch.int64).cumsum(0) - 1).clamp(min=0, max=max(source.numel() - 1, 0))
+        values = source.reshape(-1).to(x.dtype).index_select(0, taken)
+        return torch.where(flat, values, x.reshape(-1)).reshape(x.shape)
+
+    def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+        shape = torch.broadcast_shapes(x.shape, mask.shape)
+        if source.numel() == 0:
+            return x.expand(shape).clone()
+        return in_order(x.expand(shape), mask.expand(shape), source)
+
+    def index_put(
+        x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+    ) -> Any:
+        masks = [index for index in indices if index is not None]
+        if len(masks) != 1 or masks[0].dtype not in (torch.bool, torch.uint8):
+            return NotImplemented
+        before = list(indices).index(masks[0]) if len(indices) == 1 else _first(indices)
+        mask = masks[0].to(torch.bool)
+        rest = x.dim() - before - mask.dim()
+        wide = mask.reshape(*[1] * before, *mask.shape, *[1] * rest)
+        inner = values.dim() - rest - before
+        # One value for all selected elements, or one row for all selected rows.
+        if values.numel() == 1 or inner <= 0 or (inner == 1 and values.shape[before] == 1):
+            shape = list(values.shape)
+            if inner == 1:
+                shape = shape[:before] + [1] * mask.dim() + shape[before + 1 :]
+            if values.numel() == 1:
+                shape = []
+            new = values.reshape(shape)
+            return torch.where(wide, x + new if accumulate else new, x)
+        if before or accumulate:
+            return NotImplemented
+        shape = [values.shape[0], *x.shape[mask.dim() :]]
+        return in_order(x, wide.expand(x.shape), values.expand(shape))
+
+    def _first(indices: Sequence[Tensor | None]) -> int:
+        return next(i for i, index in enumerate(indices) if index is not None)
+
+    def sort_stable(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+        if x.dim() == 0:
+            return x.clone(), torch.zeros((), dtype=torch.int64)
+        return aten.topk(x, x.shape[dim], dim, descending, True)
+
+    def kth(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+        """The ``k``-th least element, counted from 1."""
+        if x.dim() == 0:
+            return x.clone(), torch.zeros((), dtype=torch.int64)
+        values, places = aten.topk(x, k, dim, False, True)
+        found = (part.narrow(dim, k - 1, 1) for part in (values, places))
+        return tuple(part if keepdim else part.squeeze(dim) for part in found)
+
+    def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if x.dim() == 0:
+            return kth(x, 1)
+        values, places = kth(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+        if x.dtype.is_floating_point:
+            lost = x.isnan().any(dim, keepdim)
+            values = torch.where(lost, float("nan"), values)
+            places = torch.where(lost, x.isnan().to(torch.int64).argmax(dim, keepdim), places)
+        return values, places
+
+    def median_of_all(x: Tensor) -> Tensor:
+        return median(x.reshape(-1), 0)[0]
+
+    return {
+        aten.kthvalue.default: kth,
+        aten.median.dim: median,
+        aten.median.default: median_of_all,
+        aten.masked_scatter.default: masked_scatter,
+        aten.index_put.default: index_put,
+        aten.sort.stable: sort_stable,
+        aten.argsort.stable: lambda x, *, stable, dim=-1, descending=False: sort_stable(
+            x, dim=dim, descending=descending
+        )[1],
+    }

@@ -1,0 +1,106 @@
+"""Pooling with the places of its maxima, and normalization with its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """Max pooling that gives indices, its gradient, and batch normalization in training."""
+    aten = torch.ops.aten
+
+    def pair(values: Sequence[int]) -> tuple[int, int]:
+        return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+
+    def max_pool2d_with_indices(
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> Any:
+        if x.dim() != 4 or not x.dtype.is_floating_point:
+            return NotImplemented
+        kernel, pads, gaps = pair(kernel_size), pair(padding), pair(dilation)
+        steps = pair(stride) if len(stride) else kernel
+        sizes = x.shape[2:]
+        out = []
+        for axis in range(2):
+            room = sizes[axis] + 2 * pads[axis] - gaps[axis] * (kernel[axis] - 1) - 1
+            count = (room + (steps[axis] - 1 if ceil_mode else 0)) // steps[axis] + 1
+            if ceil_mode and (count - 1) * steps[axis] >= sizes[axis] + pads[axis]:
+                count -= 1  # no window begins beyond the image
+            out.append(count)
+        ends = [(o - 1) * s + g * (k - 1) + 1 for o, s, g, k in zip(out, steps, gaps, kernel, strict=True)]
+        right = [max(0, ends[axis] - sizes[axis] - pads[axis]) for axis in range(2)]
+        wide = aten.constant_pad_nd(x, [pads[1], right[1], pads[0], right[0]], float("-inf"))
+        rows = torch.arange(out[0], device=x.device).reshape(-1, 1) * steps[0] - pads[0]
+        columns = torch.arange(out[1], device=x.device).reshape(1, -1) * steps[1] - pads[1]
+        values, places = [], []
+        for i in range(kernel[0]):
+            for j in range(kernel[1]):
+                tops, lefts = i * gaps[0], j * gaps[1]
+                rest = wide[:, :, tops : tops + (out[0] - 1) * steps[0] + 1 : steps[0]]
+                values.append(rest[:, :, :, lefts : lefts + (out[1] - 1) * steps[1] + 1 : steps[1]])
+                places.append((rows + tops) * sizes[1] + columns + lefts)
+        stacked = torch.stack(values)
+        chosen = stacked.argmax(0, keepdim=True)  # the first, as PyTorch takes it
+        best = torch.stack(places).reshape(len(places), 1, 1, *out).expand(stacked.shape)
+        return stacked.amax(0), best.gather(0, chosen).squeeze(0)
+
+    def max_pool2d_with_indices_backward(
+        grad: Tensor,
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        ceil_mode: bool,
+        indices: Tensor,
+    ) -> Tensor:
+        flat = torch.zeros(*x.shape[:-2], x.shape[-2] * x.shape[-1], dtype=grad.dtype, device=grad.device)
+        found = flat.scatter_add(-1, indices.flatten(-2), grad.flatten(-2))
+        return found.reshape(x.shape)
+
+    def batch_norm(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor,
+        running_var: Tensor,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> tuple[Tensor, ...]:
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        axes = [0, *range(2, x.dim())]
+        if not training:
+            mean, inverse = running_mean, torch.rsqrt(running_var + eps)
+            new_mean, new_var, saved = running_mean.clone(), running_var.clone(), x.new_zeros(0)
+        else:
+            mean = x.mean(axes)
+            variance = (x - mean.reshape(shape)).square().mean(axes)
+            inverse = torch.rsqrt(variance + eps)
+            count = x.numel() // x.shape[1]
+            unbiased = variance * (count / max(count - 1, 1))
+            new_mean = momentum * mean + (1 - momentum) * running_mean
+            new_var = momentum * unbiased + (1 - momentum) * running_var
+        result = (x - mean.reshape(shape)) * inverse.reshape(shape)
+        if weight is not None:
+            result = result * weight.reshape(shape)
+        if bias is not None:
+            result = result + bias.reshape(shape)
+        ends = (mean, inverse) if training else (saved, saved)
+        return result, *ends, new_mean, new_var
+
+    return {
+        aten.max_pool2d_with_indices.default: max_pool2d_with_indices,
+        aten.max_pool2d_with_indices_backward.default: max_pool2d_with_indices_backward,
+        aten._native_batch_norm_legit_functional.default: batch_norm,
+    }

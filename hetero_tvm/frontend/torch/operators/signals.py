@@ -1,0 +1,62 @@
+"""Fourier transforms as products with matrices of cosines and sines, and distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """Distances between rows, and inverse transforms to real values."""
+    aten = torch.ops.aten
+
+    def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: int | None = None) -> Any:
+        apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
+        if p == 2.0:
+            return apart.square().sum(-1).sqrt()
+        if p == 1.0:
+            return apart.sum(-1)
+        if p == float("inf"):
+            return apart.amax(-1)
+        if p == 0.0:
+            return (apart != 0).to(x.dtype).sum(-1)
+        return apart.pow(p).sum(-1).pow(1.0 / p)
+
+    def inverse_real(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> Tensor:
+        """Real values of a spectrum of which half is given along the last of ``dim``."""
+        axis, size = dim[-1], int(last_dim_size)
+        if len(dim) > 1:
+            x = aten._fft_c2c(x, list(dim[:-1]), normalization, False)
+        parts = torch.view_as_real(x)
+        count = size // 2 + 1
+        real, imaginary = (parts.select(-1, i).movedim(axis, -1)[..., :count] for i in (0, 1))
+        if real.shape[-1] < count:
+            missing = [0, count - real.shape[-1]]
+            real, imaginary = (aten.constant_pad_nd(part, missing) for part in (real, imaginary))
+        waves = np.arange(count)
+        angles = 2 * np.pi * np.outer(waves, np.arange(size)) / size
+        twice = np.where((waves == 0) | (2 * waves == size), 1.0, 2.0)[:, None]
+        factor = twice / {0: 1.0, 1: math.sqrt(size), 2: float(size)}[normalization]
+        cosines = torch.tensor(np.cos(angles) * factor, dtype=real.dtype)
+        sines = torch.tensor(np.sin(angles) * factor, dtype=real.dtype)
+        return (real @ cosines - imaginary @ sines).movedim(-1, axis)
+
+    def irfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+        if not x.dtype.is_complex:
+            return NotImplemented
+        size = 2 * (x.shape[dim] - 1) if n is None else n
+        return inverse_real(x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), size)
+
+    return {
+        aten.cdist.default: distances,
+        aten._cdist_forward.default: distances,
+        aten._fft_c2r.default: inverse_real,
+        aten.fft_irfft.default: irfft,
+    }

@@ -1,0 +1,65 @@
+"""The backend for ``torch.compile``: what Dynamo calls with each graph."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hetero_tvm.torch.functional import trained
+from hetero_tvm.torch.inference import inference
+from hetero_tvm.torch.options import FROZEN, Options
+from hetero_tvm.torch.specializing import Compiled, Specialized
+
+NAME = "hetero_tvm"
+
+
+def hetero_tvm(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo: ``torch.compile(model, backend="hetero_tvm")``.
+
+    Parameters
+    ----------
+    gm : operators of PyTorch; parameters are arguments of the graph.
+    example_inputs : arguments of the first call.
+    options : see :class:`hetero_tvm.torch.options.Options`.
+    mode : PyTorch's word for effort; all mean the same here.
+
+    Raises
+    ------
+    UsageError : an option is wrong (all are listed).
+    HeteroTVMError : with ``options={"refused": "raise"}``, the reasons why a graph cannot be compiled.
+    """
+    chosen = Options.of(options)
+    gradients = torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    )
+
+    def make(
+        graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: dict[int, torch.Tensor]
+    ) -> Compiled:
+        if gradients:
+            return trained(graph, arguments, chosen)
+        return inference(graph, arguments, frozen, chosen)
+
+    freeze = not gradients and chosen.parameters == FROZEN
+    compiled = Specialized(gm, example_inputs, make, freeze, chosen.shapes)
+    compiled.prepare(example_inputs)
+    return compiled.__call__
+
+
+def register() -> None:
+    """Tell Dynamo the backend's name, where the package is not installed with its entry point."""
+    installed = importlib.metadata.entry_points(group="torch_dynamo_backends")
+    if NAME not in installed.names:
+        from torch._dynamo import list_backends, register_backend  # slow to import
+
+        if NAME not in list_backends(exclude_tags=()):
+            register_backend(hetero_tvm, name=NAME)

@@ -1,0 +1,73 @@
+"""Calls of a library with PyTorch's tensors, in and out without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.torch.examine import Source
+
+
+class TensorCall:
+    """A library as the function that a graph is: all arguments in, all outputs out.
+
+    Parameters
+    ----------
+    library : what computes the results.
+    inputs : number of the argument that each input of the library is.
+    outputs : where each output comes from.
+    own : results of the library that depend on no input, by number; they are its own memory, and copied.
+
+    Tensors are lent to the library where they are dense and aligned, and copied where not.  Results are
+    memory of their own: never that of an argument, of the library, or of another result.
+    """
+
+    def __init__(
+        self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]
+    ):
+        self.library = library
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._own = frozenset(own)
+        self._mask = library.manifest.target.alignment - 1
+        self._call = library.call_tensors
+        results = [place for kind, place in outputs if kind == "result"]
+        self._plain = len(results) == len(outputs) and results == list(range(len(results)))
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Outputs of the graph for ``arguments``."""
+        mask = self._mask
+        tensors = []
+        for index in self._inputs:
+            tensor = arguments[index]
+            if tensor.requires_grad:
+                tensor = tensor.detach()
+            if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+                tensor = tensor.resolve_conj().resolve_neg().contiguous()
+            if tensor.data_ptr() & mask:
+                tensor = tensor.clone(memory_format=torch.contiguous_format)
+            tensors.append(tensor)
+        results = self._call(tensors)
+        self._separate(results, tensors)
+        if self._plain:
+            return results
+        return [
+            results[place] if kind == "result" else arguments[place] if kind == "argument" else place
+            for kind, place in self._outputs
+        ]
+
+    def _separate(self, results: list[Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Copy results that lie in memory of somebody else."""
+        spans = [(start := tensor.data_ptr(), start + tensor.nbytes) for tensor in tensors]
+        seen = set()
+        for place, result in enumerate(results):
+            if not isinstance(result, torch.Tensor):  # of a library without inputs
+                result = results[place] = torch.from_dlpack(result)
+            address = result.data_ptr()
+            shared = place in self._own or address in seen
+            if shared or any(start <= address < stop for start, stop in spans):
+                results[place] = result.clone()
+            seen.add(address)

@@ -1,0 +1,110 @@
+"""Graphs of fixed shapes made functions of tensors: export, cache, and the verbs of the API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
+
+from hetero_tvm import api
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.opening import load
+from hetero_tvm.torch.cache import GraphCache
+from hetero_tvm.torch.call import TensorCall
+from hetero_tvm.torch.examine import Findings, output_arguments, returning
+from hetero_tvm.torch.options import Options
+from hetero_tvm.torch.program import exported, key_of
+
+
+class PassedThrough:
+    """A graph that computes no tensor: it gives arguments and numbers back."""
+
+    library: Library | None = None
+
+    def __init__(self, outputs: Sequence[tuple[str, Any]]):
+        self._outputs = tuple(outputs)
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Outputs of the graph for ``arguments``."""
+        return [arguments[place] if kind == "argument" else place for kind, place in self._outputs]
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    bound: Mapping[int, Any],
+    findings: Findings,
+    options: Options,
+) -> TensorCall | PassedThrough:
+    """Compile a pure graph, or find it in the cache.
+
+    Parameters
+    ----------
+    arguments : tensors like those that it will be called with (their values do not count), and numbers.
+    bound : arguments whose values become part of the library, by number.
+    findings : what :func:`hetero_tvm.torch.examine.examine` says of it.
+
+    Raises
+    ------
+    HeteroTVMError : it cannot be compiled; lists the reasons.
+    """
+    if not findings.results:
+        return PassedThrough(findings.outputs)
+    started = time.perf_counter()
+    bound = {**{i: a for i, a in enumerate(arguments) if not isinstance(a, torch.Tensor)}, **bound}
+    plain = returning(gm, findings.results)
+    with unset_fake_temporarily(), torch._guards.tracing(None):
+        program = exported(plain, arguments, bound)
+        library, was_there = compiled(program, options)
+    free = [index for index in range(len(arguments)) if index not in bound]
+    names = dict(zip(program.graph_signature.user_inputs, free, strict=True))
+    inputs = [names[spec.name] for spec in library.signature.inputs]
+    options.tell(
+        event="cached" if was_there else "compiled",
+        library=str(library.path),
+        nodes=len(gm.graph.nodes),
+        inputs=len(inputs),
+        bound=len(bound),
+        seconds=time.perf_counter() - started,
+    )
+    return TensorCall(library, inputs, findings.outputs, _constants(plain, free))
+
+
+def compiled(program: ExportedProgram, options: Options) -> tuple[Library, bool]:
+    """The library of a program, and whether it was in the cache.
+
+    Raises
+    ------
+    HeteroTVMError : it cannot be compiled; lists the reasons.
+    """
+
+    def make(path: Path) -> None:
+        build(program, options).export(path)
+
+    with torch.inference_mode(False), torch.no_grad():
+        return GraphCache(options.folder, options.bound).get(key_of(program, options), make, load)
+
+
+def build(program: ExportedProgram, options: Options) -> api.BuiltModel:
+    """Compile a program, and check it where the options say so."""
+    model = api.import_model(program)
+    optimized = api.optimize_model(model, options.target, precision=options.precision)
+    built = api.build_model(optimized, logs=options.logs)
+    if options.check and built.unrunnable is None:
+        built.check()
+    return built
+
+
+def _constants(gm: torch.fx.GraphModule, free: Sequence[int]) -> list[int]:
+    """Numbers of the outputs that depend on no free argument."""
+    nodes = gm.graph.find_nodes(op="placeholder")
+    reached = {nodes[index] for index in free}
+    for node in gm.graph.nodes:
+        if any(source in reached for source in node.all_input_nodes):
+            reached.add(node)
+    return [i for i, node in enumerate(output_arguments(gm.graph)) if node not in reached]

@@ -1,0 +1,157 @@
+"""Effects of a graph on its arguments, found by running it on tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from hetero_tvm.errors import ModelError
+
+Source = tuple[Literal["argument", "value", "result"], Any]
+"""Origin of an output: the number of an argument, a Python value, the number of a computed tensor."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Outputs of a graph, and whether it is a pure function.
+
+    Parameters
+    ----------
+    outputs : source of each output, in order.
+    results : indices of the outputs that are computed, each tensor once.
+    changed : numbers of the arguments that are changed in place.
+    shares_memory : whether an output is a view of an argument or of another output.
+    """
+
+    outputs: tuple[Source, ...]
+    results: tuple[int, ...]
+    changed: tuple[int, ...]
+    shares_memory: bool
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether new tensors may stand for all results."""
+        return not self.changed and not self.shares_memory
+
+
+def first_line(error: BaseException) -> str:
+    """Kind of an error of PyTorch's tracing, and the beginning of what it says."""
+    line = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {line[:300]}"
+
+
+def output_arguments(graph: torch.fx.Graph) -> list[Any]:
+    """Outputs of a graph, flat: nodes and Python values."""
+    node = next(iter(graph.find_nodes(op="output")))
+    return list(torch.utils._pytree.tree_leaves(node.args[0], is_leaf=lambda value: value is None))
+
+
+def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
+    """Run a graph on fake tensors like ``arguments``.
+
+    Parameters
+    ----------
+    arguments : tensors and numbers, in the order of the graph's placeholders; none is symbolic.
+
+    Raises
+    ------
+    ModelError : sizes inside depend on values.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    fakes = [fake(mode, a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    before = [value._version if isinstance(value, torch.Tensor) else 0 for value in fakes]
+    try:
+        with mode, torch.no_grad():
+            returned = torch.fx.Interpreter(gm).run(*fakes, enable_io_processing=False)
+    except Exception as error:
+        raise ModelError(f"Sizes in the graph depend on values. {first_line(error)}") from error
+    leaves = list(torch.utils._pytree.tree_leaves(returned, is_leaf=lambda value: value is None))
+    changed = tuple(
+        i for i, value in enumerate(fakes) if isinstance(value, torch.Tensor) and value._version != before[i]
+    )
+    places = {id(value): i for i, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
+    taken = {_memory(value) for value in fakes if isinstance(value, torch.Tensor)}
+    outputs: list[Source] = []
+    results: dict[int, int] = {}
+    computed: list[int] = []
+    shares = False
+    for index, value in enumerate(leaves):
+        if not isinstance(value, torch.Tensor):
+            outputs.append(("value", _plain(value)))
+        elif id(value) in places:
+            outputs.append(("argument", places[id(value)]))
+        else:
+            if id(value) not in results:
+                results[id(value)] = len(computed)
+                computed.append(index)
+                shares |= _memory(value) in taken
+                taken.add(_memory(value))
+            outputs.append(("result", results[id(value)]))
+    return Findings(tuple(outputs), tuple(computed), changed, shares)
+
+
+def fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without data, of the same sizes, strides and type."""
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise ModelError(f"An output is a number that depends on values: {value}.")
+    return value
+
+
+def scalar_placeholders(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Numbers of the arguments that are tensors only to be read as Python numbers (``.item()``)."""
+    return tuple(
+        i
+        for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+        if node.users and all(_is_read(user) for user in node.users)
+    )
+
+
+def _is_read(node: torch.fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target == "item"
+    return node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+
+
+def with_values(gm: torch.fx.GraphModule, values: dict[int, Any]) -> torch.fx.GraphModule:
+    """A copy of the graph in which arguments, which stay arguments, have fixed values where they are read."""
+    copy = torch.fx.GraphModule(gm, _copied(gm.graph))
+    nodes = copy.graph.find_nodes(op="placeholder")
+    for index, value in values.items():
+        for user in list(nodes[index].users):
+            if _is_read(user):
+                user.replace_all_uses_with(value)
+                copy.graph.erase_node(user)
+    copy.recompile()
+    return copy
+
+
+def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphModule:
+    """A copy of the graph that returns a tuple of the outputs with these numbers."""
+    copy = torch.fx.GraphModule(gm, _copied(gm.graph))
+    outputs = output_arguments(copy.graph)
+    node = next(iter(copy.graph.find_nodes(op="output")))
+    node.args = (tuple(outputs[index] for index in kept),)
+    copy.graph.eliminate_dead_code()
+    copy.recompile()
+    return copy
+
+
+def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+    fresh = torch.fx.Graph()
+    value = fresh.graph_copy(graph, {})
+    fresh.output(value)
+    return fresh

@@ -1,0 +1,203 @@
+"""Graphs through AOTAutograd: without mutation, with gradients where they are wanted, then compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
+from hetero_tvm.torch.compiling import compile_graph
+from hetero_tvm.torch.examine import examine, with_values
+from hetero_tvm.torch.options import Options
+from hetero_tvm.torch.partitioning import compile_parts
+from hetero_tvm.torch.refusing import refused
+from hetero_tvm.torch.specializing import Compiled
+
+
+def functionalized(
+    gm: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Mapping[int, torch.Tensor], options: Options
+) -> Compiled:
+    """Compile a graph that needs no gradients and changes its arguments, or returns views of them.
+
+    AOTAutograd makes it a pure one and applies the changes to the arguments afterwards.
+
+    Parameters
+    ----------
+    arguments : tensors like those that it will get.
+    frozen : arguments whose values become part of the library.
+
+    Raises
+    ------
+    HeteroTVMError : with ``refused="raise"``, the reasons why it cannot be compiled.
+    """
+    own = with_values(gm, {})
+    numbers = sorted(frozen)
+    for index in numbers:
+        own.register_buffer(f"_frozen_{index}", frozen[index].detach())
+    _bind(own, numbers)
+
+    def compile_(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        nodes = traced.graph.find_nodes(op="placeholder")
+        # The module's tensors come first, unless two arguments of the graph share memory.
+        bound = (
+            {i: frozen[index].detach() for i, index in enumerate(numbers)}
+            if len(nodes) == len(inputs)
+            else {}
+        )
+        return _boxed(_compiled(traced, inputs, bound, options))
+
+    free = [value for index, value in enumerate(arguments) if index not in frozen]
+    call = _aot(own, free, options, fw_compiler=compile_, bw_compiler=compile_, inference_compiler=compile_)
+    if not numbers:
+        return lambda given: call(*given)
+    keep = [index for index in range(len(arguments)) if index not in frozen]
+    return lambda given: call(*(given[index] for index in keep))
+
+
+def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options) -> Compiled:
+    """Compile a graph whose results need gradients: a forward and a backward library.
+
+    Parameters
+    ----------
+    arguments : tensors like those that it will get; parameters are read at every call.
+
+    Raises
+    ------
+    HeteroTVMError : with ``refused="raise"``, the reasons why a part cannot be compiled.
+    """
+
+    def forward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _boxed(_compiled(traced, inputs, {}, options))
+
+    def backward(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made: list[Compiled] = []
+
+        def run(given: Sequence[Any]) -> Sequence[Any]:
+            if not made:  # at the first backward call: many graphs with gradients never see one
+                made.append(_compiled(traced, inputs, {}, options))
+            return made[0](given)
+
+        return _boxed(run)
+
+    call = _aot(
+        gm,
+        list(arguments),
+        options,
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=forward,
+        partition_fn=functools.partial(_partition, options),
+    )
+    return lambda given: call(*given)
+
+
+def _aot(gm: torch.fx.GraphModule, arguments: list[Any], options: Options, **compilers: Any) -> Compiled:
+    try:
+        return aot_module_simplified(gm, arguments, **compilers)
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # AOTAutograd raises many kinds
+        reason = ModelError(f"AOTAutograd cannot trace the graph. {type(error).__name__}: {last_line(error)}")
+        eager = refused(gm, reason, options)
+        return lambda *given: eager(given)
+
+
+def _compiled(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], bound: Mapping[int, Any], options: Options
+) -> Compiled:
+    """A graph that AOTAutograd has made, compiled as a whole, or what can be of it."""
+    with unset_fake_temporarily(), torch._guards.tracing(None):
+        _reshape(gm)
+        arguments = [_like(value) for value in inputs]
+        try:
+            findings = examine(gm, arguments)
+            return compile_graph(gm, arguments, bound, findings, options)
+        except HeteroTVMError as error:
+            return compile_parts(gm, arguments, bound, error, options)
+
+
+def _reshape(gm: torch.fx.GraphModule) -> None:
+    """Let views not depend on strides: libraries take and give dense tensors."""
+    views = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+    for node in gm.graph.nodes:
+        if node.target in views:
+            node.target = torch.ops.aten.reshape.default
+    gm.recompile()
+
+
+def _like(value: Any) -> Any:
+    """A tensor of the same sizes and type, without data."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return value
+
+
+def _boxed(call: Compiled) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function for AOTAutograd: takes a list and empties it, so that nothing lives longer than it must."""
+
+    def run(arguments: list[Any]) -> Sequence[Any]:
+        given = list(arguments)
+        arguments.clear()
+        return call(given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _bind(gm: torch.fx.GraphModule, numbers: Sequence[int]) -> None:
+    """Let a graph read arguments from buffers of its own, ``_frozen_N``."""
+    nodes = gm.graph.find_nodes(op="placeholder")
+    first = next(iter(node for node in gm.graph.nodes if node.op != "placeholder"))
+    for index in numbers:
+        with gm.graph.inserting_before(first):
+            nodes[index].replace_all_uses_with(gm.graph.get_attr(f"_frozen_{index}"))
+        gm.graph.erase_node(nodes[index])
+    gm.recompile()
+
+
+# ---- what is kept from forward to backward ----------------------------------------------------
+
+
+def _partition(
+    options: Options, joint: torch.fx.GraphModule, inputs: Any, **given: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Divide a joint graph; tells how many bytes are kept with and without computing values again."""
+    count = given["num_fwd_outputs"]
+    plain = default_partition(_again(joint), inputs, **given)
+    kept = _kept_bytes(plain[0], count)
+    if not options.recompute:
+        options.tell(event="partition", kept_bytes=kept, kept_bytes_without_recomputation=kept)
+        return plain
+    with contextlib.suppress(Exception):  # its graph of capacities does not know every operator
+        cut = min_cut_rematerialization_partition(joint, inputs, **given)
+        fewer = _kept_bytes(cut[0], count)
+        if fewer < kept:
+            options.tell(event="partition", kept_bytes=fewer, kept_bytes_without_recomputation=kept)
+            return cut
+    options.tell(event="partition", kept_bytes=kept, kept_bytes_without_recomputation=kept)
+    return plain
+
+
+def _again(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy: partitioners change what they are given."""
+    copy = torch.fx.GraphModule(joint, torch.fx.Graph())
+    copy.graph = torch.fx.Graph()
+    copy.graph.output(copy.graph.graph_copy(joint.graph, {}))
+    copy.graph._codegen = joint.graph._codegen
+    copy.recompile()
+    return copy
+
+
+def _kept_bytes(forward: torch.fx.GraphModule, outputs: int) -> int:
+    """Bytes of what a forward graph computes for its backward one; arguments are there anyway."""
+    node = next(iter(forward.graph.find_nodes(op="output")))
+    kept = {n for n in node.args[0][outputs:] if isinstance(n, torch.fx.Node) and n.op != "placeholder"}
+    values = [n.meta.get("val") for n in kept - set(node.args[0][:outputs])]
+    return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))

@@ -1,0 +1,193 @@
+"""A model as one library, without Dynamo: export it, compile it, call it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
+
+from hetero_tvm.errors import InputError, ModelError, UsageError, expect
+from hetero_tvm.frontend.torch.load import quiet
+from hetero_tvm.frontend.torch.state import State, with_state
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.opening import load
+from hetero_tvm.torch.call import TensorCall
+from hetero_tvm.torch.compiling import build, compiled
+from hetero_tvm.torch.examine import first_line
+from hetero_tvm.torch.options import Options
+
+
+class CompiledModule:
+    """A library that takes and gives what its model does.
+
+    The weights are those that the model had when it was compiled; buffers that the model changes begin with
+    the values that they had, and are kept here from call to call.  Call it with arguments of the structure,
+    shapes and dtypes of the example.
+
+    Parameters
+    ----------
+    library : the compiled program.
+    program : what it was compiled from.
+    structure : of the model's arguments and of its result.
+    states : what the program changes.
+    buffers : values of the buffers among these, by the program's name of them.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        program: ExportedProgram,
+        structure: tuple[TreeSpec, TreeSpec],
+        states: Sequence[State] = (),
+        buffers: Mapping[str, torch.Tensor] | None = None,
+    ):
+        self.library = library
+        """The library; :attr:`path` is its file, which runs without PyTorch."""
+        self._in, self._out = structure
+        kinds = torch.export.graph_signature
+        values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+        given = [
+            spec.arg
+            for spec in program.graph_signature.input_specs
+            if spec.kind is kinds.InputKind.USER_INPUT
+        ]
+        self._expected = [
+            values[arg.name] if isinstance(arg, kinds.TensorArgument) else arg.value for arg in given
+        ]
+        self._names = [arg.name for arg in given]
+        outputs = [
+            spec.arg
+            for spec in program.graph_signature.output_specs
+            if spec.kind is kinds.OutputKind.USER_OUTPUT
+        ]
+        self.state = {s.input: (buffers or {})[s.buffer].clone() for s in states if s.buffer is not None}
+        """Buffers that the model changes, by the name of the library's input for them."""
+        self._states = tuple(states)
+        self._free = len(given) - len(self.state)
+        count = iter(range(len(outputs)))
+        sources = [
+            ("result", next(count)) if isinstance(arg, kinds.TensorArgument) else ("value", arg.value)
+            for arg in outputs
+        ]
+        # A result that depends on no input is memory of the library: copying all is cheap beside being wrong.
+        own = range(len(outputs)) if not library.signature.inputs else ()
+        inputs = [self._names.index(spec.name) for spec in library.signature.inputs]
+        self._call = TensorCall(library, inputs, sources, own)
+
+    @property
+    def path(self) -> Path:
+        """The file of the library."""
+        return self.library.path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Results of the model.
+
+        Raises
+        ------
+        InputError : arguments that the model was not compiled for; lists all.
+        """
+        try:
+            flat, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+        except Exception as error:
+            raise InputError(f"the arguments cannot be read: {error}") from error
+        if structure != self._in:
+            raise InputError(
+                f"the arguments are {structure}, the model was compiled for {self._in}",
+                hint="call it with arguments of the example's structure",
+            )
+        problems = [
+            problem
+            for name, want, have in zip(self._names, self._expected, flat, strict=False)
+            if (problem := _difference(name, want, have))
+        ]
+        if problems:
+            raise InputError(
+                "the model was not compiled for these arguments",
+                problems=problems,
+                hint="compile it with such an example, or use torch.compile(model, backend='hetero_tvm')",
+            )
+        results = self._call([*flat, *(self.state[name] for name in self._names[self._free :])])
+        count = len(results) - len(self._states)
+        for state, result in zip(self._states, results[count:], strict=True):
+            if state.buffer is not None:
+                self.state[state.input] = result
+            else:
+                with torch.no_grad():
+                    flat[self._names.index(state.input)].copy_(result)
+        return torch.utils._pytree.tree_unflatten(results[:count], self._out)
+
+
+def compile(  # noqa: A001
+    model: torch.nn.Module | ExportedProgram,
+    example: Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> CompiledModule:
+    """Compile a model for inference to one library, with fixed shapes and without Dynamo.
+
+    Parameters
+    ----------
+    model : a module, whose mode (``eval()``) stays as it is, or what ``torch.export`` makes.
+    example : its arguments in order; a single tensor stands for one.
+    kwargs : its arguments by name.
+    path : ``.so`` or folder to write; by default the library stays in the cache of compiled graphs.
+    options : see :class:`hetero_tvm.torch.options.Options`.
+
+    Raises
+    ------
+    UsageError : an option or ``example`` is wrong.
+    ModelError : the model cannot be exported, or uses unsupported operators (all are listed).
+    """
+    chosen = Options.of(options)
+    expect(
+        model,
+        (torch.nn.Module, ExportedProgram),
+        "hetero_tvm.torch.compile takes a torch.nn.Module or an exported program",
+    )
+    if isinstance(example, torch.Tensor):
+        example = (example,)
+    program = model if isinstance(model, ExportedProgram) else _exported(model, example, kwargs)
+    structure = program.call_spec.in_spec, program.call_spec.out_spec
+    program, states = with_state(program)
+    if path is None:
+        library, _ = compiled(program, chosen)
+    else:
+        library = load(build(program, chosen).export(path))
+    buffers = {**program.constants, **program.state_dict}
+    return CompiledModule(library, program, structure, states, buffers)
+
+
+def _exported(
+    model: torch.nn.Module, example: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    if not isinstance(example, list | tuple):
+        raise UsageError(f"example is a tuple of the model's arguments, not {type(example).__name__}")
+    try:
+        with torch.no_grad(), quiet():
+            return torch.export.export(model, tuple(example), dict(kwargs or {}), strict=False)
+    except Exception as error:  # tracing raises whatever the model causes
+        raise ModelError(
+            f"PyTorch cannot export the model. {first_line(error)}",
+            hint="torch.compile(model, backend='hetero_tvm') compiles what can be traced of a model",
+        ) from error
+
+
+def _difference(name: str, want: Any, have: Any) -> str | None:
+    """Reason why an argument is not what was compiled for; None where it is."""
+    if not isinstance(want, torch.Tensor):
+        same = type(want) is type(have) and want == have
+        return None if same else f"{name} is {have!r}, it was compiled for {want!r}"
+    if not isinstance(have, torch.Tensor):
+        return f"{name} is no tensor but {type(have).__name__}"
+    if have.device.type != "cpu" or have.layout is not torch.strided:
+        return f"{name} is a {have.layout} tensor on {have.device}, it must be a dense one on the CPU"
+    if have.dtype != want.dtype or tuple(have.shape) != tuple(want.shape):
+        return f"{name} is {have.dtype}{list(have.shape)}, expected {want.dtype}{list(want.shape)}"
+    return None

@@ -1,0 +1,80 @@
+"""Running products, determinants, blocked quantisers, caches and dropout: equal to ONNX's own evaluator."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, text_model
+
+
+def test_products_and_determinants():
+    model = text_model(
+        """g (float[2,3,3] x, float[2,5] y) => (float[2] d, float[2,5] p, float[2,5] q) {
+          d = Det (x)
+          axis = Constant <value = int64 {-1}> ()
+          first = Constant <value = int64 {0}> ()
+          p = CumProd (y, axis)
+          q = CumProd <exclusive = 1, reverse = 1> (y, first)
+        }""",
+        opset=26,
+        ir=10,
+    )
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((2, 3, 3), np.float32), random.standard_normal((2, 5), np.float32)
+    against_reference(model, {"x": x, "y": y}, atol=1e-5)
+
+
+def test_larger_determinants_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="matrices of 5 rows"):
+        import_onnx(text_model("g (float[5,5] x) => (float y) { y = Det (x) }"))
+
+
+def test_a_scale_per_block():
+    model = text_model(
+        """g (float[3,4] x, float[3,2] s, uint8[3,2] z) => (uint8[3,4] q, float[3,4] y) {
+          q = QuantizeLinear <axis = 1, block_size = 2> (x, s, z)
+          y = DequantizeLinear <axis = 1, block_size = 2> (q, s, z)
+        }""",
+        opset=21,
+        ir=10,
+    )
+    random = np.random.default_rng(0)
+    inputs = {
+        "x": random.standard_normal((3, 4), np.float32) * 40,
+        "s": random.random((3, 2), np.float32) + 0.1,
+    }
+    against_reference(model, {**inputs, "z": random.integers(0, 255, (3, 2), np.uint8)})
+
+
+@pytest.mark.parametrize("mode, start", [("linear", [1, 0]), ("circular", [3, 2])])
+def test_rows_of_a_cache(mode, start):
+    model = text_model(
+        f"""g (float[2,1,4,5] cache, float[2,1,2,5] rows, int64[2] at) => (float[2,1,4,5] y) {{
+          y = TensorScatter <mode = "{mode}"> (cache, rows, at)
+        }}""",
+        opset=24,
+        ir=10,
+    )
+    random = np.random.default_rng(0)
+    cache, rows = random.random((2, 1, 4, 5), np.float32), random.random((2, 1, 2, 5), np.float32)
+    expected = cache.copy()
+    for sequence, first in enumerate(start):
+        expected[sequence, :, [(first + n) % 4 for n in range(2)]] = rows[sequence].transpose(1, 0, 2)
+    inputs = {"cache": cache, "rows": rows, "at": np.array(start)}
+    (got,) = run_onnxruntime(import_onnx(model).onnx_model, inputs)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_dropout_outside_of_training():
+    model = text_model(
+        """g (float[3] x, float r) => (float[3] y, bool[3] m) { y, m = Dropout (x, r) }""",
+    )
+    x = np.array([1, 2, 3], np.float32)
+    against_reference(model, {"x": x, "r": np.float32(0.5)})
+    training = helper.make_node("Dropout", ["x", "r", "t"], ["y", "m"], "drop")
+    model.graph.node[0].CopyFrom(training)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "t"))
+    with pytest.raises(UnsupportedOperatorError, match="training_mode=1"):
+        import_onnx(model)

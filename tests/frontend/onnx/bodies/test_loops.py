@@ -1,0 +1,67 @@
+"""Scan and Loop written out: equal to ONNX's own evaluator."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import against_reference, operators, text_model
+
+SCAN = """g (float[3] state, float[2,4,3] x, float[4,3] w) => (float[3] last, float[2,3,4] sums) {
+  last, sums = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
+    scan_output_axes = [2], scan_output_directions = [1],
+    body = round (float[3] s, float[2,3] row, float[3] f) => (float[3] next, float[2,3] out) {
+      scaled = Mul (row, f)
+      total = ReduceSum <keepdims = 0> (scaled, axis)
+      next = Add (s, total)
+      out = Add (scaled, s)
+    }> (state, x, w)
+}"""
+
+
+def test_scan_over_axes_in_both_directions():
+    model = text_model(SCAN.replace("{\n  last", "{\n  axis = Constant <value = int64[1] {0}> ()\n  last", 1))
+    random = np.random.default_rng(0)
+    shapes = {"state": (3,), "x": (2, 4, 3), "w": (4, 3)}
+    inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    assert "Scan" not in operators(against_reference(model, inputs, judge="onnxruntime"))
+
+
+LOOP = """g ({trip}bool go, float[2] x) => (float[2] y, float[4,2] all) {{
+  {constant}y, all = Loop <body = round (int64 i, bool going, float[2] a)
+   => (bool on, float[2] b, float[2] row) {{
+    on = Identity (going)
+    step = Cast <to = 1> (i)
+    b = Add (a, step)
+    row = Mul (a, x)
+  }}> (n, go, x)
+}}"""
+
+
+def test_loop_of_constant_or_declared_rounds():
+    x = np.array([1, 2], np.float32)
+    constant = LOOP.format(trip="", constant="n = Constant <value = int64 {4}> ()\n  ")
+    against_reference(text_model(constant), {"go": np.array(True), "x": x})
+    declared = LOOP.format(trip="int64 n, ", constant="")
+    against_reference(text_model(declared), {"n": np.int64(4), "go": np.array(True), "x": x})
+
+
+def test_loop_that_stops_early_keeps_its_state():
+    model = text_model(
+        """g (float limit, float x) => (float y) {
+          n = Constant <value = int64 {6}> ()
+          go = Constant <value = bool {1}> ()
+          y = Loop <body = round (int64 i, bool going, float a) => (bool on, float b) {
+            b = Add (a, a)
+            on = Less (b, limit)
+          }> (n, go, x)
+        }"""
+    )
+    for limit in (3, 20, 1000):
+        against_reference(model, {"limit": np.float32(limit), "x": np.float32(1)})
+
+
+def test_too_many_rounds_are_refused():
+    model = text_model(LOOP.format(trip="", constant="n = Constant <value = int64 {5000}> ()\n  "))
+    with pytest.raises(UnsupportedOperatorError, match="runs 5000 rounds"):
+        import_onnx(model)

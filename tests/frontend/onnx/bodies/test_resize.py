@@ -1,0 +1,119 @@
+"""Resize in all its forms, against the cases of ONNX's own suite and ONNX Runtime."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import (
+    add_weight,
+    against_original,
+    against_reference,
+    operators,
+    run_tvm,
+    text_model,
+)
+
+
+def _model(extents, values, opset=19, scales=True, **attributes) -> onnx.ModelProto:
+    out = [None] * len(extents)
+    inputs = ["x", "", "v", ""] if scales else ["x", "", "", "v"]
+    node = helper.make_node("Resize", inputs, ["y"], name="/resize", **attributes)
+    ends = [helper.make_tensor_value_info(n, 1, e) for n, e in (("x", extents), ("y", out))]
+    weights = [numpy_helper.from_array(np.array(values, np.float32 if scales else np.int64), "v")]
+    graph = helper.make_graph([node], "resize", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [[1, 1, 0.6, 0.6], [1, 1, 1.3, 2.7], [1, 1, 2, 3]])
+def test_the_ratio_is_that_of_scales(mode, scales):
+    from onnx.reference import ReferenceEvaluator
+
+    source = _model([1, 2, 7, 9], scales, mode=mode)
+    if mode != "cubic":
+        against_original(source)
+        return
+    x = np.random.default_rng(0).standard_normal((1, 2, 7, 9), np.float32)
+    (expected,) = ReferenceEvaluator(source).run(None, {"x": x})
+    np.testing.assert_allclose(run_tvm(import_onnx(source), {"x": x})[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+def test_nearest_is_a_gather(rounding, coordinates):
+    model = _model(
+        [1, 1, 6, 5],
+        [1, 1, 4, 13],
+        scales=False,
+        mode="nearest",
+        nearest_mode=rounding,
+        coordinate_transformation_mode=coordinates,
+    )
+    assert operators(against_original(model)) == {"Gather": 2}
+
+
+PLAIN = [
+    {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"},
+    {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+]
+
+
+@pytest.mark.parametrize("attributes", PLAIN)
+def test_plain_forms_stay_for_the_kernels_of_targets(attributes):
+    assert operators(against_original(_model([1, 2, 4, 4], [1, 1, 2, 2], **attributes))) == {"Resize": 1}
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_axes_and_kept_ratios(policy):
+    source = _model([1, 2, 4, 6], [7, 7], scales=False, axes=[2, 3], keep_aspect_ratio_policy=policy)
+    against_original(source)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_places_outside_may_count_for_nothing(mode):
+    against_original(_model([1, 1, 4, 4], [1, 1, 2, 1.5], mode=mode, exclude_outside=int(mode == "cubic")))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude", [0, 1])
+def test_antialiasing_widens_what_takes_part(mode, exclude):
+    source = _model([1, 1, 7, 9], [1, 1, 0.6, 0.3], mode=mode, antialias=1, exclude_outside=exclude)
+    x = np.random.default_rng(0).standard_normal((1, 1, 7, 9), np.float32)
+    # Sums of up to 14 x 18 products of order one.
+    against_reference(source, {"x": x}, judge="onnxruntime", atol=1e-5)
+
+
+def test_aligned_corners_of_broken_sizes_are_refused():
+    corners = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    source = _model([1, 1, 4, 4], [1, 1, 0.8, 0.8], **corners)
+    with pytest.raises(UnsupportedOperatorError, match="coordinate_transformation_mode=align_corners"):
+        import_onnx(source)
+
+
+@pytest.mark.parametrize("operator, opset", [("Resize", 10), ("Upsample", 9)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resizing_before_opset_11_stretches_from_the_corner(operator, opset, mode):
+    source = text_model(
+        f'g (float[1,1,3,4] x) => (float[A,B,C,D] y) {{ y = {operator}<mode="{mode}">(x, s) }}', opset=opset
+    )
+    against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
+
+
+def test_upsample_with_scales_as_an_attribute():
+    source = text_model(
+        "g (float[1,1,3,4] x) => (float[A,B,C,D] y) { y = "
+        'Upsample<mode="linear", scales=[1.0,1.0,2.0,2.0]>(x) }',
+        opset=7,
+    )
+    model, x = import_onnx(source), np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    (y,) = run_tvm(model, {"x": x})
+    np.testing.assert_allclose(y[0, 0, 0], [0, 0.5, 1, 1.5, 2, 2.5, 3, 3])
+    np.testing.assert_allclose(y[0, 0, :, 0], [0, 2, 4, 6, 8, 8])
+
+
+def test_a_resize_that_changes_nothing_is_written_out_too():
+    against_original(_model([2, 3, 4, 5], [1.0, 1.0], axes=[2, 3], mode="linear"))
+    against_original(_model([3, 4], [1.0, 1.0], mode="linear"))

@@ -1,0 +1,109 @@
+"""Constants apart from the graph: types, sizes, damage, and what subgraphs read."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.frontend.onnx.graph.constants import (
+    VALUE_BYTES,
+    ConstantPool,
+    names_used,
+    node_inputs,
+    subgraphs,
+    tensor_problem,
+    to_array,
+)
+from tests.frontend.onnx.helpers import text_model
+
+
+def test_arrays_and_tensors_replace_each_other():
+    pool = ConstantPool()
+    pool.add_array("a", np.arange(6).reshape(2, 3))
+    pool.add_tensor(numpy_helper.from_array(np.ones(4, np.float16), "a"))
+    assert list(pool) == ["a"] and pool.type_of("a") == (TensorProto.FLOAT16, (4,))
+    assert pool.array("a").dtype == np.float16 and pool.nbytes("a") == 8
+    pool.add_array("a", np.zeros((), np.int32))
+    assert pool.type_of("a") == (TensorProto.INT32, ()) and "b" not in pool
+    assert numpy_helper.to_array(pool.tensor("a")).shape == ()
+
+
+def test_shapes_and_dtypes_of_constants_and_of_typed_tensors():
+    pool = ConstantPool()
+    pool.add_array("c", np.zeros((2, 0), np.int8))
+    types = {"x": (TensorProto.FLOAT, (3, 4)), "open": (1, (3, None)), "any": (1, None)}
+    assert pool.shape("c", types) == (2, 0) and pool.dtype("c", types) == "int8"
+    assert pool.shape("x", types) == (3, 4) and pool.dtype("x", types) == "float32"
+    assert all(pool.shape(name, types) is None for name in ("open", "any", "unknown"))
+
+
+def test_large_constants_are_attached_as_inputs():
+    pool = ConstantPool()
+    pool.add_array("small", np.zeros(VALUE_BYTES // 4, np.float32))
+    pool.add_array("large", np.zeros(VALUE_BYTES // 4 + 1, np.float32))
+    pool.add_array("unused", np.zeros(1))
+    graph = text_model("g (float[1] x) => (float[1] y) { a = Add(x, small) y = Add(a, large) }").graph
+    pool.attach(graph)
+    assert [t.name for t in graph.initializer] == ["small"]
+    assert [v.name for v in graph.input] == ["x", "large"]
+
+
+def test_subgraphs_read_from_outside():
+    graph = text_model(
+        "g (bool c, float[1] x) => (float[1] y) { z = Exp(x) y = If(c) "
+        "<then_branch = a () => (float[1] p) { q = Sin(z) p = Add(q, w) }, "
+        "else_branch = b () => (float[1] p) { p = Neg(x) }> }"
+    ).graph
+    conditional = graph.node[1]
+    assert [g.name for a in conditional.attribute for g in subgraphs(a)] == ["a", "b"]
+    assert node_inputs(conditional) == {"c", "z", "w", "x"}
+    assert names_used(graph) == {"c", "z", "w", "x", "y"}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.int64).reshape(2, 3),
+        np.array(1.5, np.float32),
+        np.zeros((0, 4), np.float16),
+        np.array([True, False]),
+        np.array([1, -2], ml_dtypes.bfloat16),
+        np.array([1 + 2j], np.complex64),
+        np.array(["a", "bc"], object),
+        np.array([1, 2, 3], ml_dtypes.int4),
+    ],
+    ids=lambda a: a.dtype.name,
+)
+def test_every_type_is_read(array):
+    tensor = numpy_helper.from_array(array, "t")
+    assert tensor_problem(tensor) is None
+    assert to_array(tensor).tolist() == array.tolist()
+
+
+def damaged(**changes):
+    tensor = helper.make_tensor("t", TensorProto.FLOAT, [2], np.zeros(2, np.float32).tobytes(), raw=True)
+    for name, value in changes.items():
+        if name == "dims":
+            del tensor.dims[:]
+            tensor.dims.extend(value)
+        else:
+            setattr(tensor, name, value)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "tensor, words",
+    [
+        (damaged(dims=[3]), "shape \\[3\\] needs 12 bytes, it has 8"),
+        (damaged(dims=[1 << 40, 1 << 40]), "it has 8"),
+        (damaged(dims=[-2]), "has the shape \\[-2\\]"),
+        (damaged(data_type=999), "data type 999 is unknown"),
+        (damaged(data_type=0), "data type 0 is unknown"),
+        (damaged(data_location=TensorProto.EXTERNAL), "external file"),
+        (TensorProto(name="t", data_type=1, dims=[2], float_data=[1.0]), "needs 2 values, it has 1"),
+    ],
+)
+def test_damage_is_named(tensor, words):
+    with pytest.raises(ModelError, match=f"Tensor 't' is damaged: .*{words}"):
+        to_array(tensor)

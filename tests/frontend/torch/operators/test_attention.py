@@ -1,0 +1,37 @@
+"""Attention with its sums, and its gradient, against PyTorch's own kernels."""
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}  # float32: their softmax goes block by block
+HIDDEN = torch.zeros(5, 5).masked_fill(torch.eye(5, dtype=torch.bool), float("-inf"))
+MASKS = {"none": None, "added": torch.linspace(-2, 2, 50).reshape(2, 1, 5, 5), "hidden": HIDDEN}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_both_directions(causal, mask):
+    if causal and mask != "none":
+        pytest.skip("PyTorch takes one of them")
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 8) for _ in range(3))
+    forward = ATEN._scaled_dot_product_flash_attention_for_cpu
+    settings = {"attn_mask": MASKS[mask]}
+    want, sums = forward(query, key, value, 0.0, causal, **settings)
+    found = decompositions()[forward.default](query, key, value, 0.0, causal, **settings)
+    torch.testing.assert_close(found[0], want, **TOLERANCE)
+    torch.testing.assert_close(found[1], sums, **TOLERANCE)
+    backward = ATEN._scaled_dot_product_flash_attention_for_cpu_backward
+    arguments = torch.randn_like(want), query, key, value, want, sums, 0.0, causal
+    found = decompositions()[backward.default](*arguments, **settings)
+    for have, expected in zip(found, backward(*arguments, **settings), strict=True):
+        torch.testing.assert_close(have, expected, **TOLERANCE)
+
+
+def test_dropout_is_left_to_pytorch():
+    query = torch.randn(1, 1, 2, 4)
+    forward = decompositions()[ATEN._scaled_dot_product_flash_attention_for_cpu.default]
+    assert forward(query, query, query, 0.5) is NotImplemented

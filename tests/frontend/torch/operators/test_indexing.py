@@ -1,0 +1,60 @@
+"""Assignment through masks, sorting and order statistics against PyTorch's own."""
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+torch.manual_seed(0)
+X = torch.randn(4, 5, 6)
+ROWS, ALL, MIDDLE = torch.rand(4, 5) > 0.5, torch.rand(4, 5, 6) > 0.5, torch.rand(5) > 0.5
+SOME = int(ROWS.sum())
+ASSIGNMENTS = {
+    "a number": ([ROWS], torch.tensor(2.0)),
+    "a row": ([ROWS], torch.randn(6)),
+    "a row of one": ([ROWS], torch.randn(1, 6)),
+    "rows": ([ROWS], torch.randn(SOME, 6)),
+    "a column": ([ROWS], torch.randn(SOME, 1)),
+    "elements": ([ALL], torch.randn(int(ALL.sum()))),
+    "one element": ([ALL], torch.randn(1)),
+    "an inner axis": ([None, MIDDLE], torch.tensor(1.0)),
+    "an inner axis, a row": ([None, MIDDLE], torch.randn(6)),
+    "an inner axis, a block": ([None, MIDDLE], torch.randn(4, 1, 6)),
+    "nothing": ([torch.zeros(4, 5, dtype=torch.bool)], torch.tensor(3.0)),
+}
+
+
+@pytest.mark.parametrize("case", ASSIGNMENTS)
+def test_assignment_through_a_mask(case):
+    indices, values = ASSIGNMENTS[case]
+    found = decompositions()[ATEN.index_put.default](X, indices, values)
+    assert torch.equal(found, ATEN.index_put(X, indices, values))
+
+
+def test_assignment_at_places_is_left_to_pytorch():
+    assert decompositions()[ATEN.index_put.default](X, [torch.tensor([1])], X[:1]) is NotImplemented
+
+
+def test_masked_scatter_takes_what_it_needs():
+    source = torch.arange(200.0)
+    found = decompositions()[ATEN.masked_scatter.default](X, ALL, source)
+    assert torch.equal(found, X.masked_scatter(ALL, source))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorts_keep_the_order_of_equals_in_a_library(descending):
+    """The topk of a library takes the first of equals first; PyTorch's own promises no order."""
+    x = torch.randint(0, 3, (4, 9)).float()
+    found = decompositions()[ATEN.sort.stable](x, stable=True, dim=0, descending=descending)
+    assert torch.equal(found[0], torch.sort(x, dim=0, descending=descending, stable=True).values)
+
+
+def test_medians_and_nan():
+    x = torch.randn(5, 8)
+    x[2, 3] = float("nan")
+    found, want = decompositions()[ATEN.median.dim](x, 1), x.median(1)
+    torch.testing.assert_close(found[0], want.values, equal_nan=True)
+    assert torch.equal(found[1], want.indices)
+    assert decompositions()[ATEN.median.default](x).isnan()
+    assert torch.equal(decompositions()[ATEN.kthvalue.default](X, 2, 1)[0], X.kthvalue(2, 1).values)

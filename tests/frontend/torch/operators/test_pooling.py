@@ -1,0 +1,35 @@
+"""Max pooling with indices, its gradient, and batch normalization against PyTorch's own."""
+
+import itertools
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+CASES = list(itertools.product((2, 3), (1, 2), (0, 1), (1, 2), (False, True)))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding", "dilation", "ceil"), CASES)
+def test_max_pooling_takes_the_first_of_equals(kernel, stride, padding, dilation, ceil):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 9, 10).relu()  # many zeros: ties
+    settings = [kernel], [stride], [padding], [dilation], ceil
+    values, places = decompositions()[ATEN.max_pool2d_with_indices.default](x, *settings)
+    want, at = ATEN.max_pool2d_with_indices(x, *settings)
+    assert torch.equal(values, want) and torch.equal(places, at)
+    grad = torch.randn_like(want)
+    found = decompositions()[ATEN.max_pool2d_with_indices_backward.default](grad, x, *settings, at)
+    expected = ATEN.max_pool2d_with_indices_backward(grad, x, *settings, at)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_normalization_gives_its_statistics(training):
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 3, 2, dtype=torch.float64)
+    settings = (*(torch.rand(5, dtype=torch.float64) for _ in range(4)), training, 0.1, 1e-5)
+    found = decompositions()[ATEN._native_batch_norm_legit_functional.default](x, *settings)
+    for have, want in zip(found, ATEN._native_batch_norm_legit_functional(x, *settings), strict=True):
+        torch.testing.assert_close(have, want)

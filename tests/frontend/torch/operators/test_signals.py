@@ -1,0 +1,29 @@
+"""Inverse real Fourier transforms and distances against PyTorch's own."""
+
+import pytest
+import torch
+
+from hetero_tvm.frontend.torch.decompositions import decompositions
+
+ATEN = torch.ops.aten
+
+
+@pytest.mark.parametrize("size", [None, 16, 15, 8, 21])
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+def test_inverse_transforms_of_even_odd_cut_and_padded_sizes(size, norm):
+    torch.manual_seed(0)
+    x = torch.randn(3, 9, 2, dtype=torch.complex128)
+    found = decompositions()[ATEN.fft_irfft.default](x, size, 1, norm)
+    torch.testing.assert_close(found, torch.fft.irfft(x, size, 1, norm))
+
+
+def test_several_axes():
+    x = torch.randn(3, 4, 5, dtype=torch.complex128)
+    found = decompositions()[ATEN._fft_c2r.default](x, [1, 2], 2, 8)
+    torch.testing.assert_close(found, torch.fft.irfftn(x, (4, 8), (1, 2)))
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
+def test_distances(p):
+    x, y = torch.randn(2, 5, 6), torch.randn(2, 3, 6)
+    torch.testing.assert_close(decompositions()[ATEN.cdist.default](x, y, p), torch.cdist(x, y, p))

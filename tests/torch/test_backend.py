@@ -1,0 +1,155 @@
+"""The backend of ``torch.compile``: numbers on fresh inputs, parameters that change, sizes that are open."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.host.native import CACHE_VARIABLE
+from hetero_tvm.torch.backend import NAME, hetero_tvm, register
+from hetero_tvm.torch.refusing import FallbackWarning
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}  # float32 sums of some dozen terms in another order
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("graphs")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(function, cache, events=None, **options):
+    options = {"cache": cache, "check": False, "on_event": (events or []).append, **options}
+    if events is not None:
+        options["on_event"] = events.append
+    dynamic = options.pop("dynamic", None)
+    return torch.compile(function, backend=hetero_tvm, options=options, dynamic=dynamic)
+
+
+def perceptron():
+    layers = torch.nn.Linear(8, 12), torch.nn.GELU(), torch.nn.LayerNorm(12), torch.nn.Linear(12, 3)
+    return torch.nn.Sequential(*layers)
+
+
+def events_of(events):
+    return [event["event"] for event in events]
+
+
+def test_parameters_are_packed_until_they_change_and_never_stale(cache):
+    model, events = perceptron().eval(), []
+    net = compiled(model, cache, events)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(5, 8)
+            torch.testing.assert_close(net(x), model(x), **TOLERANCE)
+            optimizer.step()
+    assert events_of(events) == ["compiled", "compiled"]
+    assert [event["inputs"] for event in events] == [1, 7] and events[0]["bound"] == 6
+    with torch.no_grad():  # another process would find the same
+        torch._dynamo.reset()
+        again = []
+        x = torch.randn(5, 8)
+        options = {"parameters": "inputs"}
+        torch.testing.assert_close(compiled(model, cache, again, **options)(x), model(x), **TOLERANCE)
+    assert events_of(again) == ["cached"]
+
+
+def test_views_and_changes_of_arguments_are_those_of_pytorch(cache):
+    def function(x, state):
+        state.add_(x.sum(0))
+        return x.view(-1), torch.tanh(x) * state, state, 3
+
+    x, state = torch.randn(3, 4), torch.ones(4)
+    mine = state.clone()
+    expected, found = function(x, state), compiled(function, cache)(x, mine)
+    for want, have in zip(expected[:3], found[:3], strict=True):
+        torch.testing.assert_close(have, want, **TOLERANCE)
+    torch.testing.assert_close(mine, state, **TOLERANCE)
+    assert found[0].data_ptr() == x.data_ptr() and found[2] is mine and found[3] == 3
+
+
+def test_training_follows_eager_step_by_step(cache):
+    events = []
+    model = perceptron()
+    twin = copy.deepcopy(model)
+    net = compiled(model, cache, events)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, twin)]
+    for _ in range(2):
+        x, target = torch.randn(5, 8), torch.randint(0, 3, (5,))
+        for run, optimizer in zip((net, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(run(x), target).backward()
+        for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert events_of(events) == ["partition", "compiled", "compiled"]
+    assert events[0]["kept_bytes"] < events[0]["kept_bytes_without_recomputation"]
+
+
+@pytest.mark.exhaustive
+def test_open_sizes_are_compiled_set_by_set(cache):
+    model, events = perceptron().eval(), []
+    net = compiled(model, cache, events, dynamic=True)
+    with torch.no_grad():
+        for size in (5, 7, 5, 1, 7):
+            x = torch.randn(size, 8)
+            torch.testing.assert_close(net(x), model(x), **TOLERANCE)
+    assert events_of(events) == ["compiled"] * 3
+
+
+@pytest.mark.exhaustive
+def test_operators_without_translation_run_in_pytorch_between_compiled_parts(cache):
+    def function(x, y):
+        x = torch.tanh(x @ y) + x.sum()
+        return torch.special.i0(x) @ y.relu() + torch.sigmoid(x)
+
+    events = []
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    with pytest.warns(FallbackWarning, match="special_i0|i0"):
+        found = compiled(function, cache, events)(x, y)
+    torch.testing.assert_close(found, function(x, y), **TOLERANCE)
+    assert events_of(events).count("compiled") == 2
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="i0") as caught:
+        compiled(function, cache, refused="raise")(x, y)
+    causes = [caught.value, caught.value.__cause__, getattr(caught.value, "inner_exception", None)]
+    assert any(isinstance(cause, UnsupportedOperatorError) for cause in causes)
+
+
+@pytest.mark.exhaustive
+def test_random_numbers_stay_random(cache):
+    dropout = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        net = compiled(dropout.train(), cache)
+        x = torch.randn(4, 64)
+        first, second = net(x), net(x)
+    assert not torch.equal(first, second)
+    assert torch.isfinite(first).all()
+
+
+def test_misaligned_strided_and_read_only_arguments(cache):
+    def function(x):
+        return torch.tanh(x) * 2
+
+    net = compiled(function, cache)
+    memory = torch.randn(100)
+    for x in (memory[1:13].view(3, 4), memory[:48].view(4, 3, 4)[:, 1].t()[:3, :4], memory[:4].expand(3, 4)):
+        torch.testing.assert_close(net(x), function(x), **TOLERANCE)
+
+
+def test_the_backend_has_its_name():
+    register()
+    assert NAME in torch._dynamo.list_backends(exclude_tags=())
+    assert CACHE_VARIABLE == "HETERO_TVM_CACHE"

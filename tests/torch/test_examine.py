@@ -1,0 +1,63 @@
+"""Effects of graphs on their arguments."""
+
+import pytest
+import torch
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.torch.examine import examine, output_arguments, returning, scalar_placeholders, with_values
+
+
+def traced(function):
+    return torch.fx.symbolic_trace(function)
+
+
+X, Y = torch.ones(2, 3), torch.ones(2, 3)
+
+
+def test_a_pure_graph():
+    found = examine(traced(lambda x, y: (x + y, x * 2)), [X, Y])
+    assert found.is_pure and found.outputs == (("result", 0), ("result", 1))
+
+
+def test_arguments_numbers_and_one_tensor_twice():
+    def outputs(x, y):
+        s = x + y
+        return s, x, 3, None, s
+
+    found = examine(traced(outputs), [X, Y])
+    expected = (("result", 0), ("argument", 0), ("value", 3), ("value", None), ("result", 0))
+    assert found.outputs == expected and found.results == (0,) and found.is_pure
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, y: (x.view(-1), y + 1), lambda x, y: ((z := x + y), z.view(6))],
+    ids=["input", "output"],
+)
+def test_views_share_memory(function):
+    assert examine(traced(function), [X, Y]).shares_memory
+
+
+def test_changes_in_place_are_found_by_argument():
+    found = examine(traced(lambda x, y: (y.add_(1), x + 1)), [X, Y])
+    assert found.changed == (1,) and not found.is_pure
+
+
+def test_sizes_that_depend_on_values_are_refused():
+    with pytest.raises(ModelError, match="depend on values"):
+        examine(traced(lambda x, y: x[x > 0].tolist()), [X, Y])
+
+
+def test_numbers_that_arrive_as_tensors_are_fixed():
+    gm = traced(lambda x, eps: x + eps.item())
+    assert scalar_placeholders(gm) == (1,)
+    fixed = with_values(gm, {1: 0.5})
+    assert torch.equal(fixed(X, None), X + 0.5)
+    assert torch.equal(gm(X, torch.tensor(2.0)), X + 2)  # the graph itself stays as it is
+
+
+def test_a_graph_that_returns_less_computes_less():
+    gm = traced(lambda x, y: (x + y, torch.exp(x)))
+    fewer = returning(gm, [0])
+    assert len(output_arguments(fewer.graph)) == 1 and "exp" not in fewer.code
+    assert "exp" in gm.code

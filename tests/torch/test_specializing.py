@@ -1,0 +1,56 @@
+"""Variants of a graph of open sizes, counted with a compiler that only remembers."""
+
+import torch
+
+from hetero_tvm.torch.specializing import Specialized
+
+
+def graph(open_sizes):
+    """``x * n + b`` with a size as an argument, as Dynamo passes it."""
+    traced = torch.fx.Graph()
+    n = traced.placeholder("n") if open_sizes else None
+    x, b = traced.placeholder("x"), traced.placeholder("b")
+    b.meta["tensor_dict"] = {"_dynamo_static_input_type": "guarded"}
+    if not open_sizes:
+        x.meta["example_value"] = torch.empty(2)
+    b.meta["example_value"] = torch.empty(1)
+    product = traced.call_function(torch.mul, (x, n if open_sizes else 2))
+    traced.output((traced.call_function(torch.add, (product, b)),))
+    return torch.fx.GraphModule(torch.nn.Module(), traced)
+
+
+def specialized(gm, arguments, most=16):
+    made = []
+
+    def make(variant, given, frozen):
+        made.append(([getattr(g, "shape", g) for g in given], set(frozen)))
+        return lambda call: variant(*call)
+
+    return Specialized(gm, arguments, make, True, most), made
+
+
+def test_each_set_of_shapes_is_compiled_once_and_the_oldest_makes_room():
+    b = torch.ones(1)
+    call, made = specialized(graph(True), (2, torch.ones(2), b), most=2)
+    for size in (2, 3, 2, 4, 2, 3):
+        assert torch.equal(call(size, torch.ones(size), b)[0], torch.full((size,), size + 1.0))
+    assert [given[0] for given, _ in made] == [2, 3, 4, 3]
+
+
+def test_a_graph_of_fixed_sizes_has_one_variant():
+    b = torch.ones(1)
+    call, made = specialized(graph(False), (torch.ones(2), b))
+    for _ in range(3):
+        assert torch.equal(call(torch.ones(2), b)[0], torch.full((2,), 3.0))
+    assert len(made) == 1 and made[0][1] == {1}
+
+
+def test_parameters_are_frozen_until_one_changes():
+    b = torch.ones(1)
+    call, made = specialized(graph(False), (torch.ones(2), b))
+    call(torch.ones(2), b)
+    b.add_(1)
+    assert torch.equal(call(torch.ones(2), b)[0], torch.full((2,), 4.0))
+    b.add_(1)
+    assert torch.equal(call(torch.ones(2), b)[0], torch.full((2,), 5.0))
+    assert [frozen for _, frozen in made] == [{1}, set()]
