@@ -13,7 +13,7 @@ from hetero_tvm.ops.embedding_norm import EmbeddingNorm, Lookup
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
-from hetero_tvm.ops.integers.quantized import QuantMatmul
+from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -74,7 +74,22 @@ def _integers() -> dict[str, list[FusedOp]]:
             DynamicGatedMatmul((128,), 2048, 768, "silu"),
         ],
         "cpu.quant_matmul": [QuantMatmul("uint8", "uint8", 128, False, *size) for size in sizes],
+        "cpu.quant_conv2d": [
+            _bytes(64, 56, 64, 3),
+            _bytes(256, 14, 1024, 1),
+            _bytes(128, 56, 128, 3, step=2),
+            _bytes(144, 56, 144, 3, groups=144),
+        ],
     }
+
+
+def _bytes(
+    channels: int, size: int, filters: int, kernel: int, step: int = 1, groups: int = 1
+) -> QuantConv2d:
+    """A convolution of quantised images as it comes after a bounded activation."""
+    same, image = (kernel // 2,) * 4, (1, channels, size, size, filters)
+    geometry = ((kernel, kernel), (step, step), same, (1, 1), -128, groups)
+    return QuantConv2d("uint8", "uint8", 0, True, *image, *geometry)
 
 
 def _heads(heads: int, m: int, n: int, k: int, turned: bool) -> BatchMatmul:

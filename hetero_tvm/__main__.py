@@ -10,6 +10,7 @@ COMMANDS = {
     "tune": "search schedules for a model, check it, export one .so",
     "build": "the same without searching",
     "quantize": "build with 8-bit products, and measure what that costs in accuracy",
+    "generate": "continue texts with a language model that was built",
     "bench": "how fast a model or library is, alone or beside other runtimes",
     "profile": "where the time of a library goes: kernels, source nodes, roofline, trace",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",

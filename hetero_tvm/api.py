@@ -13,6 +13,7 @@ from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import UsageError, expect
 from hetero_tvm.frontend.functions.importer import import_function
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.language.build import build_language_model
 from hetero_tvm.records.choose import Choice, choose, default_choice
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.reference import sample_inputs
@@ -26,6 +27,7 @@ __all__ = [
     "BuiltModel",
     "OptimizedModel",
     "TunedModel",
+    "build_language_model",
     "build_model",
     "import_model",
     "optimize_model",

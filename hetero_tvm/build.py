@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.errors import UsageError
 
 _EXAMPLES = {
     "zoo:gpt2-small --out out/gpt2": "a model of the zoo, with the records there are",
@@ -28,13 +29,33 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
+    language = parser.add_argument_group(
+        "language models (MODEL is a folder of transformers, or a GGUF file)"
+    )
+    language.add_argument(
+        "--group", type=cli_common.positive, metavar="N", help="weights that share a scale: 32, 64 or 128"
+    )
+    language.add_argument("--zero-points", action="store_true", help="a zero of its own for every group")
+    language.add_argument(
+        "--cache", metavar="NAME", help="keys and values: f32 or f16 (default: f32 for f32 weights)"
+    )
+    language.add_argument(
+        "--context", type=cli_common.positive, metavar="N", help="tokens of a text (default: the model's)"
+    )
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
     from hetero_tvm.compile.report_page import report_html, write_report
+    from hetero_tvm.language.build import is_checkpoint
 
+    if is_checkpoint(options.model):
+        return _run_language(options)
+    given = [name for name in ("group", "zero_points", "cache", "context") if getattr(options, name)]
+    if given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"{names}: for language models, and {options.model} is none")
     optimized = cli_common.load_optimized(options)
     placement = optimized.target.placement(optimized.module, optimized.tasks)
     if placement is not None:
@@ -52,6 +73,30 @@ def _run(options: argparse.Namespace) -> int:
     cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         cli_common.print_json({"model": options.model, **exported})
+    return 0
+
+
+def _run_language(options: argparse.Namespace) -> int:
+    from hetero_tvm import api
+
+    given = [name for name in ("batch", "sequence", "inputs", "shape") if getattr(options, name)]
+    if given:
+        names = ", ".join("--" + name for name in given)
+        raise UsageError(f"{names}: a language model takes texts of any length and number")
+    cli_common.check_out(options.out)
+    path = api.build_language_model(
+        options.model,
+        options.out,
+        options.target,
+        precision=options.precision or "f32",
+        group=options.group,
+        zero_points=options.zero_points,
+        cache=options.cache,
+        context=options.context,
+    )
+    cli_common.say(options, f"wrote {path}")
+    if options.json:
+        cli_common.print_json({"model": options.model, "library": str(path)})
     return 0
 
 

@@ -78,6 +78,10 @@ class InputError(HeteroTVMError):
     """A loaded library was called with wrong names, shapes or dtypes."""
 
 
+class CapacityError(HeteroTVMError):
+    """A text does not fit into a language model's context, or its keys and values into the cache."""
+
+
 def last_line(error: BaseException) -> str:
     """Last line that an error of another library says, which is where TVM's name the cause; else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

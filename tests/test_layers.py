@@ -13,7 +13,7 @@ from tests.import_graph import PACKAGE, ROOT, circles, folders, imports, modules
 FLOORS = (
     ("errors", "version"),
     ("host",),
-    ("memory", "zoo", "pages", "runtime"),
+    ("memory", "zoo", "pages", "runtime", "generation"),
     ("codegen",),
     ("ops", "frontend", "reference"),
     ("machines",),
@@ -22,6 +22,7 @@ FLOORS = (
     ("relax_passes",),
     ("targets",),
     ("compile",),
+    ("language",),
     ("api",),
     ("torch",),
     ("benchmarking",),

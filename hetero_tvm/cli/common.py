@@ -29,7 +29,7 @@ from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
     from hetero_tvm.api import BuiltModel, OptimizedModel
-    from hetero_tvm.frontend.signature import ImportedModel
+    from hetero_tvm.frontend.signature import ImportedModel, Span
     from hetero_tvm.targets.base import Target
 
 DEFAULT_MODEL = "zoo:minilm-l6"
@@ -37,8 +37,8 @@ DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
 
 
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """``NAME=1x128`` or ``NAME=[1,128]`` -> (NAME, (1, 128)); an argparse type."""
+def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
+    """``NAME=1x128`` or ``NAME=[1,128]`` -> (NAME, (1, 128)), a range as a Span; an argparse type."""
     from hetero_tvm.frontend.signature import parse_shape_option
 
     # As PyTorch and OpenVINO print shapes: NAME=[1,128].
@@ -131,7 +131,8 @@ def model_parser(
         action="append",
         default=[],
         metavar="NAME=1x128",
-        help="fix the shape of an input (also NAME=[1,128]); may be repeated",
+        help="shape of an input (also NAME=[1,128]); may be repeated; 1x8..256 is a range of lengths for one "
+        "library (? leaves the range open)",
     )
     result.add_argument(
         "--batch", type=positive, metavar="N", help="batch size, where the model leaves it open"
@@ -201,7 +202,10 @@ def load_model(
             sequence=options.sequence,
             trust=options.trust,
         )
-    if getattr(options, "inputs", None) is not None:  # refused before anything takes long
+    if model.open is not None:
+        say(options, f"one library for {', '.join(map(str, model.open.symbols))}")
+    given = getattr(options, "inputs", None) is not None
+    if given and model.open is None:  # refused before anything takes long
         checked_inputs(model.signature, read_inputs(options.inputs))
     return model, target
 

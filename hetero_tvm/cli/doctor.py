@@ -22,7 +22,13 @@ from hetero_tvm.runtime.tvm_runtime import PINS
 
 OK, OPTIONAL, WARNING, MISSING = "ok", "optional", "warning", "missing"
 
+_IS_X86 = platform.machine() == "x86_64"
 EXTRAS = {
+    "search": (
+        ("xgboost-cpu" if _IS_X86 else "xgboost",),
+        "a search that learns more from each trial",
+    ),
+    "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),
@@ -34,7 +40,7 @@ EXTRAS = {
 
 _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
-_NEEDED = ("numpy", "onnx", "scipy", "xgboost", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
+_NEEDED = ("numpy", "onnx", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def plan_lines(
     from hetero_tvm.api import record_store
     from hetero_tvm.records.choose import DEFAULT, choose
 
-    signature, tasks = optimized.model.signature, optimized.tasks
+    signature, tasks = optimized.signature, optimized.tasks
     described = optimized.target.describe()
     device = [described.get("device"), *described.get("archs", ()), described.get("cpu")]
     threads = described["threads"]

@@ -13,34 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.codegen import thread_pool
+from hetero_tvm.compile.dynamic.ranges import range_check
+from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
-from hetero_tvm.compile.linking import failure, link, machine
+from hetero_tvm.compile.length_check import differences, judged_model
+from hetero_tvm.compile.lift import lift_model
+from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_html
-from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
 from hetero_tvm.compile.weights import Weights, set_apart
-from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, expect, last_line
-from hetero_tvm.host import mapped, native
-from hetero_tvm.host.files import sync
-from hetero_tvm.host.scratch import scratch_folder, temporary_folder
+from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
+from hetero_tvm.host import mapped
 from hetero_tvm.host.tvm import Executable, IRModule, relax, tvm, tvm_ffi
 from hetero_tvm.memory.model_plan import MemoryPlan
 from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
-from hetero_tvm.runtime import checksum
-from hetero_tvm.runtime.manifest import (
-    Manifest,
-    TargetInfo,
-    current_versions,
-    embed_source,
-    refuse_flagged,
-    sidecar_path,
-    write_sidecar,
-)
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 
 
@@ -95,8 +86,8 @@ class BuiltModel:
         Raises :class:`LibraryError` for an index outside of its tensor and the like.
         """
         device = self.optimized.target.running()[0][0]
-        inputs = checked_inputs(self.optimized.model.signature, inputs)
-        specs = self.optimized.model.signature.inputs
+        inputs = checked_inputs(self.optimized.signature, inputs)
+        specs = self.optimized.signature.inputs
         arguments = [tvm.runtime.tensor(inputs[spec.name], device) for spec in specs]
         try:
             result = self._main(*arguments)
@@ -122,7 +113,7 @@ class BuiltModel:
         AccuracyError : beyond the tolerance; names the kernel where the numbers leave the reference.
         InputError : ``inputs`` do not fit the model; lists all that is wrong.
         """
-        model = self.optimized.model
+        given, model = inputs, judged_model(self.optimized, inputs)
         if inputs is None:
             inputs = sample_inputs(model, seed)
         else:
@@ -133,7 +124,9 @@ class BuiltModel:
         self.accuracy = compare(
             self.run(inputs), reference, floor=target.relative_tolerance, least_cosine=target.least_cosine
         )
-        if not self.accuracy.ok:
+        if self.optimized.lengths is not None:
+            self._check_lengths(seed, given is None)
+        elif not self.accuracy.ok:
             fault = first_fault(self.optimized, self.choices, inputs)
             raise AccuracyError(
                 f"{model.name}: the compiled model's numbers are beyond the tolerance",
@@ -143,18 +136,18 @@ class BuiltModel:
             )
         return self.accuracy
 
-    def _link(self, path: Path, source: Path) -> None:
-        """Write the library with its constants; ``source`` is the C++ source of the manifest."""
-        pool, options = thread_pool.link_parts()
-        sources, options = [source, pool], ["-O2", *options]
-        if self.weights is not None:
-            self.weights.take_back()  # stand-ins that a check has filled would be written as they are
-            sources.append(native.source_path("runtime/cpp/constants.cc"))
-            options += SEGMENT_FLAGS
-        link(self.executable, path, sources, options)
-        if self.weights is not None:
-            size, pieces = self.weights.segment()
-            append_segment(path, size, pieces)
+    def _check_lengths(self, seed: int, sampled: bool) -> None:
+        """Raise what is wrong at any of the sizes that are compared; with given inputs only at theirs."""
+        assert self.accuracy is not None
+        problems = [] if self.accuracy.ok else str(self.accuracy).splitlines()
+        if sampled:
+            problems += differences(self.optimized, self.run, seed)
+        if problems:
+            raise AccuracyError(
+                f"{self.optimized.model.name}: the compiled model's numbers are beyond the tolerance",
+                problems=problems,
+                hint="nothing was exported; build with fixed shapes, which names the kernel at fault",
+            )
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -184,7 +177,7 @@ class BuiltModel:
         optimized = self.optimized
         return Manifest(
             name=optimized.model.name,
-            signature=optimized.model.signature,
+            signature=optimized.signature,
             target=TargetInfo.from_json(optimized.target.describe()),
             device=dict(self.facts),
             versions=current_versions(),
@@ -205,34 +198,7 @@ class BuiltModel:
         ------
         BuildError : the linker failed, or the folder cannot be written.
         """
-        expect(path, (str, os.PathLike), "export takes the path of a folder, or of a file that ends in .so")
-        path = Path(path)
-        if path.suffix != ".so":
-            path = path / "model.so"
-        manifest = self.manifest()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                scratch_folder(path.parent, ".export-") as folder,
-                # Not in the user's folder: the assembler has no way to write a quote in a name.
-                temporary_folder("hetero_tvm-export-") as scratch,
-            ):
-                source = scratch / "manifest.cc"
-                source.write_text(embed_source(manifest))
-                fresh = folder / path.name
-                self._link(fresh, source)
-                checksum.seal(fresh)
-                sync(fresh)
-                sidecar = write_sidecar(fresh, manifest)
-                # Never the sidecar of another library beside this one, whenever the process is killed.
-                sidecar_path(path).unlink(missing_ok=True)
-                os.replace(fresh, path)
-                os.replace(sidecar, sidecar_path(path))
-        except HeteroTVMError:
-            raise
-        except Exception as error:
-            raise failure(path, error) from error
-        return path
+        return export_library(path, self.executable, self.weights, self.manifest())
 
 
 def build(
@@ -298,6 +264,10 @@ def _lowered(
 ) -> tuple[IRModule, MemoryPlan]:
     """Lowered module of one variant, with scheduled kernels, and its memory plan."""
     target = optimized.target
+    if optimized.lengths is not None:
+        module = target.finalize(lift_model(optimized, choices))
+        passes = [range_check(optimized.signature), *target.device_passes]
+        return lower(module, optimized.sources, target.in_place, passes)
     suffix = target.entry.removeprefix("main") if several else ""
     module = apply_choices(optimized.module, optimized.tasks, choices, target, suffix)
     return lower(module, optimized.sources, target.in_place, target.device_passes)

@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import BuildError, HeteroTVMError, UsageError, did_you_mean, expect, last_line
-from hetero_tvm.frontend import ImportedModel, source_names
+from hetero_tvm.errors import (
+    BuildError,
+    HeteroTVMError,
+    ModelError,
+    UsageError,
+    did_you_mean,
+    expect,
+    last_line,
+)
+from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
+from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.store import RecordFolders, RecordStore
@@ -21,6 +30,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.relax_passes.rewriting.sources import initial
 from hetero_tvm.relax_passes.storage.precision import convert
 from hetero_tvm.schedules.sampled import SampledSpace
+from hetero_tvm.schedules.symbolic import Unfit, lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.precisions import canonical_precision
@@ -39,6 +49,7 @@ class OptimizedModel:
     sources : source node names by variable of ``main``.
     tasks : the distinct kernels.
     report : fusions that fired and near misses, with reasons.
+    lengths : the same model at other sizes, where its lengths stay open; this one has the largest.
     spaces : the user's own design spaces.
     """
 
@@ -48,12 +59,18 @@ class OptimizedModel:
     sources: Mapping[str, tuple[str, ...]]
     tasks: tuple[Task, ...]
     report: Report
+    lengths: Lengths | None = None
     spaces: tuple[SampledSpace, ...] = ()
 
     def __repr__(self) -> str:
         fused = sum(self.report.fusions.values())
         words = f"{len(self.tasks)} kernels, {fused} fusions, {len(self.report.misses)} misses"
         return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of what is compiled."""
+        return self.model.signature if self.lengths is None else self.lengths.signature
 
     @property
     def machine(self) -> Machine:
@@ -83,10 +100,27 @@ class OptimizedModel:
         )
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """An optimized model at other sizes (see :mod:`hetero_tvm.schedules.symbolic`).
+
+    Attributes
+    ----------
+    symbols : open dimensions and their ranges.
+    sizes : of the symbols, for the model itself and for each of ``others``.
+    signature : inputs and outputs, with symbols and expressions of them for open dimensions.
+    """
+
+    symbols: tuple[Symbol, ...]
+    sizes: tuple[Mapping[str, int], ...]
+    others: tuple[OptimizedModel, ...]
+    signature: Signature
+
+
 def import_model(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     trust: bool = False,
@@ -97,7 +131,8 @@ def import_model(
 
     Parameters
     ----------
-    shapes : dimensions by input name; needed where the file leaves them symbolic.
+    shapes : dimensions by input name; needed where the file leaves them symbolic.  A :class:`Span` is a
+        dimension that stays open: one library serves all sizes in it.
     batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
         PyTorch programs.
     trust : whether a ``.pt2`` file may run code while it is read: only for files that you made yourself.
@@ -168,7 +203,54 @@ def optimize_model(
             f"there are no fusions called {', '.join(unknown)}",
             hint=" ".join([*guesses, f"known: {', '.join(sorted(known))}"]),
         )
-    observe = {} if dump_ir is None else {"observe": _Dump(Path(dump_ir))}
+    if model.open is not None and not target.run_time_sizes:
+        raise UsageError(
+            f"--target {target.kind} has kernels for fixed shapes only",
+            hint="give one size for each dimension; ranges are for --target cpu",
+        )
+    optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
+    if model.open is None:
+        return optimized
+    others = tuple(_optimized(other, target, disabled, None, spaces) for other in model.open.others)
+    signatures = [one.model.signature for one in (optimized, *others)]
+    signature = symbolic_signature(signatures, model.open.sizes, model.open.symbols)
+    return replace(optimized, lengths=Lengths(model.open.symbols, model.open.sizes, others, signature))
+
+
+def symbolic_signature(
+    signatures: Sequence[Signature], sizes: Sequence[Mapping[str, int]], symbols: Sequence[Symbol]
+) -> Signature:
+    """One signature for the same model at several sizes.
+
+    Raises
+    ------
+    ModelError : a dimension is no polynomial of the symbols.
+    """
+
+    def spec(several: Sequence[TensorSpec]) -> TensorSpec:
+        first = several[0]
+        try:
+            return replace(first, shape=lifted([one.shape for one in several], sizes, str))
+        except Unfit as error:
+            raise ModelError(
+                f"a dimension of {first.name} is no expression of the open dimensions: {error}",
+                hint="build the model for fixed shapes, one library each",
+            ) from error
+
+    inputs = tuple(map(spec, zip(*(one.inputs for one in signatures), strict=True)))
+    outputs = tuple(map(spec, zip(*(one.outputs for one in signatures), strict=True)))
+    return Signature(inputs, outputs, tuple(symbols))
+
+
+def _optimized(
+    model: ImportedModel,
+    target: Target,
+    disabled: frozenset[str],
+    dump_ir: Path | None,
+    spaces: tuple[SampledSpace, ...],
+) -> OptimizedModel:
+    """Fuse a model with fixed shapes."""
+    observe = {} if dump_ir is None else {"observe": _Dump(dump_ir)}
     try:
         with target.scope():
             sources = initial(model.module, source_names)
@@ -184,7 +266,7 @@ def optimize_model(
             hint="HETERO_TVM_DEBUG=1 tells the whole story; --dump-ir DIR writes the graph after each pass, "
             "and --disable FUSION leaves one out",
         ) from error
-    return OptimizedModel(model, target, module, sources, tasks, report, spaces)
+    return OptimizedModel(model, target, module, sources, tasks, report, spaces=spaces)
 
 
 class _Dump:

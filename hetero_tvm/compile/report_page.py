@@ -70,7 +70,7 @@ def report_html(
         section("Numbers", *_accuracy(built)),
         section("Machine", _machine(facts, search)),
     ]
-    inputs = ", ".join(map(str, optimized.model.signature.inputs))
+    inputs = ", ".join(map(str, optimized.signature.inputs))
     data = {
         "model": optimized.model.name,
         "target": described,

@@ -12,13 +12,15 @@ from onnx import ModelProto
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError, UsageError, expect
 from hetero_tvm.frontend.kernels.importer import import_description
-from hetero_tvm.frontend.onnx.importer import import_onnx
+from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
-from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec, parse_shape_option
+from hetero_tvm.frontend.ranges import import_open
+from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
 
 __all__ = [
     "ImportedModel",
     "Signature",
+    "Span",
     "TensorSpec",
     "import_model",
     "import_onnx",
@@ -30,7 +32,7 @@ __all__ = [
 def import_model(
     source: Any,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     seed: int = 0,
@@ -43,7 +45,8 @@ def import_model(
 
     Parameters
     ----------
-    shapes : dimensions by input name, for inputs that the model leaves symbolic.
+    shapes : dimensions by input name, for inputs that the model leaves symbolic; a :class:`Span` for a
+        dimension that stays open.
     batch, sequence : sizes by role: options of a zoo model, or values of symbols with such names.
     trust : whether a ``.pt2`` file may run code while it is read.
     seed : seed of a zoo model's weights.
@@ -57,10 +60,13 @@ def import_model(
     expect(shapes, (Mapping, type(None)), "shapes are sizes by name of an input, as in {'x': (1, 128)}")
     for name, sizes in (shapes or {}).items():
         fits = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
-        if not fits or not all(isinstance(size, Integral) for size in sizes):
+        if not fits or not all(isinstance(size, Integral | Span) for size in sizes):
             raise UsageError(
                 f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
+                hint="a dimension with a range of sizes is hetero_tvm.Span(8, 256)",
             )
+    if any(isinstance(size, Span) for sizes in (shapes or {}).values() for size in sizes):
+        return _import_open(source, shapes or {}, batch, sequence, seed, trust)
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
     if isinstance(source, ModelProto):
@@ -91,6 +97,35 @@ def import_model(
         f"A model is zoo:NAME, a path, an onnx.ModelProto or a torch.export.ExportedProgram, not {kind}.",
         hint=hint,
     )
+
+
+def _import_open(
+    source: Any,
+    shapes: Mapping[str, Sequence[int | Span]],
+    batch: int | None,
+    sequence: int | None,
+    seed: int,
+    trust: bool,
+) -> ImportedModel:
+    """Import a model with ranges of lengths; a file is read once."""
+    options: dict[str, Any] = {"batch": batch, "sequence": sequence}
+    if isinstance(source, str) and source.startswith("zoo:"):
+        zoo_name = source.removeprefix("zoo:")
+        names = [("batch", "sequence") if len(dims) == 2 else ("batch",) for dims in shapes.values()]
+        declared = {name: dims for name, dims in zip(shapes, names, strict=True)}
+        return import_open(
+            shapes, declared, lambda fixed: _import_zoo(zoo_name, fixed, batch, sequence, seed)
+        )
+    suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
+    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    if suffix in (".pt2", ".pt", ".pth") or kind == "torch.export.exported_program.ExportedProgram":
+        from hetero_tvm.frontend.torch.importer import open_torch
+
+        declared, load = open_torch(source, trust=trust, **options)
+        return import_open(shapes, declared, load)
+    source = getattr(source, "model_proto", source)  # torch.onnx.ONNXProgram
+    declared, load = open_onnx(source, **options)
+    return import_open(shapes, declared, load)
 
 
 def _import_torch(source: Any, **options: Any) -> ImportedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,9 +12,18 @@ import onnx
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host.tvm import IRModule
-from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
 
-__all__ = ["ImportedModel", "Original", "Signature", "TensorSpec", "parse_shape_option"]
+__all__ = [
+    "ImportedModel",
+    "OpenShapes",
+    "Original",
+    "Signature",
+    "Span",
+    "Symbol",
+    "TensorSpec",
+    "parse_shape_option",
+]
 
 
 class Original(Protocol):
@@ -53,6 +62,8 @@ class ImportedModel:
     """Type of the weights in the source; in ``module`` they are float32."""
     source: StoredModel | None = None
     """The ONNX model as it came, at its own opset."""
+    open: OpenShapes | None = None
+    """The same model at other sizes, where its lengths stay open."""
 
     def __repr__(self) -> str:
         return (
@@ -65,21 +76,65 @@ class ImportedModel:
         return self.clean.whole()
 
 
-def parse_shape_option(text: str) -> tuple[str, tuple[int, ...]]:
+@dataclass(frozen=True)
+class Span:
+    """The sizes that a dimension may have: ``low`` to ``high``, None where the model or we decide."""
+
+    low: int = 1
+    high: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.low}..{'?' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True)
+class OpenShapes:
+    """A model whose lengths stay open, imported at several sizes.
+
+    Attributes
+    ----------
+    symbols : the open dimensions and their ranges.
+    sizes : of the symbols, one per import, in the order of :mod:`hetero_tvm.schedules.symbolic`.
+    others : the imports after the first one, which holds this.
+    at : imports the model at other sizes.
+    """
+
+    symbols: tuple[Symbol, ...]
+    sizes: tuple[Mapping[str, int], ...]
+    others: tuple[ImportedModel, ...]
+    at: Callable[[Mapping[str, int]], ImportedModel]
+
+
+def parse_shape_option(text: str) -> tuple[str, tuple[int | Span, ...]]:
     """Read one ``--shape`` value, ``NAME=1x128``, as (name, dimensions).
+
+    A dimension ``1..512`` may have any of these sizes when the model is called; ``?`` leaves its range open.
 
     Raises
     ------
     UsageError : the text has another form, or a dimension is not a whole number of at least 1.
     """
     name, equals, sizes = text.rpartition("=")
-    hint = "Write NAME=AxBxC, for example --shape input_ids=1x128."
+    hint = "Write NAME=AxBxC, for example --shape input_ids=1x128, or 1x8..256 for a range of lengths."
     if not equals or not name.strip() or not sizes.strip():
         raise UsageError(f"--shape {text!r} is not of the form NAME=1x128.", hint=hint)
     parts = [part.strip() for part in sizes.lower().split("x")]
-    # isdecimal alone would also let other scripts' digits through
-    bad = [part for part in parts if not (part.isascii() and part.isdecimal() and int(part) > 0)]
+    dims = [_dimension(part) for part in parts]
+    bad = [part for part, dim in zip(parts, dims, strict=True) if dim is None]
     if bad:
         listed = ", ".join(repr(part) for part in bad)
         raise UsageError(f"--shape {text!r}: {listed} is not a whole number of at least 1.", hint=hint)
-    return name.strip(), tuple(int(part) for part in parts)
+    return name.strip(), tuple(dim for dim in dims if dim is not None)
+
+
+def _dimension(text: str) -> int | Span | None:
+    """A size, or a range of sizes; None for anything else."""
+    if text == "?":
+        return Span()
+    low, dots, high = text.partition("..")
+    # isdecimal alone would also let other scripts' digits through
+    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in (low, high) if part or dots):
+        return None
+    if not dots:
+        return int(low) if low else None
+    return None if int(low) > int(high) else int(low) if int(low) == int(high) else Span(int(low), int(high))

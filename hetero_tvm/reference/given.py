@@ -59,11 +59,20 @@ def checked_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> di
         except ValueError as error:  # rows of different lengths
             problems.append(f"{spec.name}: no array: {error}")
             continue
-        if array.shape != tuple(spec.shape) or array.dtype != numpy_dtype(spec.dtype):
+        if not _fits(array.shape, spec.shape) or array.dtype != numpy_dtype(spec.dtype):
             wanted = f"{spec.dtype} {'x'.join(map(str, spec.shape)) or 'scalar'}"
             problems.append(
                 f"{spec.name}: {array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}, not {wanted}"
             )
+    if not problems:
+        problems = signature.misfits({name: np.shape(arrays[name]) for name in names})
     if problems:
         raise InputError("these inputs do not fit the model", problems=problems)
     return {name: np.asarray(arrays[name]) for name in names}
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
+    """Whether an array of ``shape`` fits, whatever the symbols are."""
+    return len(shape) == len(wanted) and all(
+        isinstance(want, str) or want == size for want, size in zip(wanted, shape, strict=True)
+    )

@@ -58,6 +58,7 @@ class Library:
         alignment = manifest.target.alignment
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
+        self._symbolic = bool(manifest.signature.symbols)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
     def _start(self) -> None:
@@ -119,7 +120,7 @@ class Library:
         observer = Observer(self._machine, self._runtime.ffi, self.loaded_path)
         try:
             peak, bandwidth = measure_peak(self.threads), measure_bandwidth(self.threads)
-        except HeteroTVMError:  # no C++ compiler here: no roofs
+        except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
             peak = bandwidth = None
         return profile_calls(observer, self.manifest, call, self.threads, seconds, peak, bandwidth)
 
@@ -191,6 +192,9 @@ class Library:
             arrays.append(array)
             if problem:
                 problems.append(problem)
+        if not problems and self._symbolic:
+            shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
+            problems = self.signature.misfits(shapes)
         if problems:
             raise self._input_error(problems)
         return arrays
@@ -213,9 +217,9 @@ class Library:
 
     def _input_error(self, problems: list[str]) -> InputError:
         inputs = ", ".join(map(str, self.signature.inputs))
-        return InputError(
-            f"wrong inputs for {self.manifest.name}", problems=problems, hint=f"call it with ({inputs})"
-        )
+        symbols = ", ".join(map(str, self.signature.symbols))
+        hint = f"call it with ({inputs}){f' for {symbols}' if symbols else ''}"
+        return InputError(f"wrong inputs for {self.manifest.name}", problems=problems, hint=hint)
 
     def _results(self, result: Any, inputs: Sequence[Any]) -> np.ndarray | tuple[np.ndarray, ...]:
         dtypes = self._output_dtypes

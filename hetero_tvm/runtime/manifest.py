@@ -25,7 +25,7 @@ from hetero_tvm.errors import BuildError, LibraryError
 from hetero_tvm.host.files import replaced
 from hetero_tvm.runtime import checksum, elf
 from hetero_tvm.runtime.cpuid import FEATURES
-from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
 
 VERSION = 1
 SECTION = ".hetero_tvm"
@@ -71,6 +71,8 @@ class Manifest:
     created: str = ""
     checks: tuple[str, ...] = ()
     """Texts for the numbers behind the results of a library for a device."""
+    language: dict[str, Any] = field(default_factory=dict)
+    """Facts of a language model (``generation/facts.py``); empty for other models."""
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""
@@ -80,6 +82,7 @@ class Manifest:
             "signature": {
                 "inputs": [spec.to_json() for spec in self.signature.inputs],
                 "outputs": [spec.to_json() for spec in self.signature.outputs],
+                "symbols": [symbol.to_json() for symbol in self.signature.symbols],
             },
             "target": {
                 **dataclasses.asdict(self.target),
@@ -93,6 +96,7 @@ class Manifest:
             "device": self.device,
             "created": self.created,
             "checks": list(self.checks),
+            **({"language": self.language} if self.language else {}),
         }
 
     @classmethod
@@ -113,7 +117,8 @@ class Manifest:
             return cls(
                 name=data["name"],
                 signature=Signature(
-                    *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs"))
+                    *(tuple(map(TensorSpec.from_json, ends[side])) for side in ("inputs", "outputs")),
+                    tuple(map(Symbol.from_json, ends.get("symbols", ()))),
                 ),
                 target=TargetInfo.from_json(data["target"]),
                 versions=dict(data["versions"]),
@@ -123,6 +128,7 @@ class Manifest:
                 device=dict(data.get("device") or {}),
                 created=data.get("created", ""),
                 checks=tuple(data.get("checks", ())),
+                language=dict(data.get("language") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LibraryError(f"the manifest is damaged ({error!r})", hint=_REBUILD) from error
@@ -174,6 +180,9 @@ def current_versions() -> dict[str, str]:
             versions[key] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
+    bundled = Path(__file__).parent / "lib" / "VERSION"
+    if "tvm" not in versions and bundled.is_file():  # a wheel of the runtime alone
+        versions["tvm"] = bundled.read_text().strip()
     return versions
 
 

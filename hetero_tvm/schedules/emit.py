@@ -52,7 +52,9 @@ class FunctionBuilder:
         """The finished PrimFunc (after the ``with`` block)."""
         return self._builder.get()
 
-    def argument(self, name: str, shape: Sequence[int], dtype: str = FLOAT, scope: str = "global") -> Buffer:
+    def argument(
+        self, name: str, shape: Sequence[Index], dtype: str = FLOAT, scope: str = "global"
+    ) -> Buffer:
         """Declare the next parameter, a compact row-major buffer."""
         return T.arg(name, T.buffer(tuple(shape), dtype, scope=scope))
 
@@ -81,21 +83,23 @@ class Kernel(FunctionBuilder):
         """A buffer for the enclosing scope: on the stack while small (see ``codegen.pipeline``)."""
         return T.alloc_buffer(tuple(shape), dtype, scope="local")
 
-    def view(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
+    def view(self, buffer: Buffer, shape: Sequence[Index]) -> Buffer:
         """``buffer`` under another shape (both compact): the same memory."""
-        if tuple(int(extent) for extent in buffer.shape) == tuple(shape):
+        known = all(isinstance(e, int) or isinstance(e, tirx.IntImm) for e in (*buffer.shape, *shape))
+        if known and [int(extent) for extent in buffer.shape] == [int(extent) for extent in shape]:
             return buffer
         return T.decl_buffer(tuple(shape), buffer.dtype, data=buffer.data)
 
     # loops -------------------------------------------------------------------------------------
     @contextmanager
-    def parallel(self, extent: int, flops: int | None = None) -> Iterator[Expr]:
+    def parallel(self, extent: Index, flops: int | None = None) -> Iterator[Expr]:
         """Iterations shared among the threads in contiguous, equal pieces.
 
         A loop of one iteration, or of fewer ``flops`` than waking the other threads costs, stays on
-        the calling thread.
+        the calling thread; how many a run-time extent has is not known here.
         """
-        worth = extent > 1 and (flops is None or flops >= LAUNCH_FLOPS)
+        several = not isinstance(extent, int) or extent > 1
+        worth = several and (flops is None or flops >= LAUNCH_FLOPS)
         with T.parallel(0, extent) if worth else T.serial(0, extent) as i:
             yield i
 

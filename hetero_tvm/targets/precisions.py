@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetero_tvm.errors import UsageError, unknown_name
 
-PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8")
+PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8", "int4")
 """Precisions that some target has."""
 
 _ALIASES = {

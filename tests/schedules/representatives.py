@@ -25,7 +25,8 @@ def others():
     """(space, operator, machine) for the spaces of GPUs and NPUs that take operators of a contract."""
     found = []
     # The NPU's estimate of integers is not that of its default.
-    pool = [op for name, ops in cases(CPU).items() if name != "cpu.quant_matmul" for op in ops[:2]]
+    integers = ("cpu.quant_matmul", "cpu.quant_conv2d")
+    pool = [op for name, ops in cases(CPU).items() if name not in integers for op in ops[:2]]
     for name in TARGETS:
         target = parse_target(name)
         dtypes = dict.fromkeys([target.graph_dtype, "float32", "float16"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
+from hetero_tvm.frontend.onnx.shapes import declared_dimensions
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
 from hetero_tvm.frontend.stored import StoredModel, detached
@@ -82,6 +83,28 @@ def import_onnx(
         source=stored,
         weight_bytes=sum(_tensor_bytes(t) for t in cleaned.proto.graph.initializer),
     )
+
+
+def open_onnx(
+    source: str | Path | onnx.ModelProto, *, batch: int | None = None, sequence: int | None = None
+) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
+    """Read a model once, to import it at several sizes.
+
+    Returns
+    -------
+    The dimensions of its inputs as the file declares them, and what imports it with given shapes.
+    """
+    if isinstance(source, onnx.ModelProto):
+        check_size(source, current_limits())
+        _refuse_external(source)
+        stored, name = detached(source), source.graph.name or "model"
+    else:
+        stored, name = load_stored(Path(source)), Path(source).stem
+
+    def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
+        return import_onnx(stored, shapes=shapes, batch=batch, sequence=sequence, name=name)
+
+    return declared_dimensions(stored.proto.graph.input), load
 
 
 def _refuse_external(model: onnx.ModelProto) -> None:

@@ -1,8 +1,7 @@
 """ONNX operators on 8-bit tensors that TVM's importer has no converter for.
 
 They become what quantising exporters write: the operator on floats between quantisers, or on int32.
-Targets with 8-bit units recognise these forms (``relax_passes/fusions/quantized.py``); others run them as
-they are.
+Targets with 8-bit units recognise these forms (``relax_passes/fusions/integers/``), others run them plainly.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def fix_input_shapes(
         that are left without a value (all of them, with the options to add).
     ModelError : an input is not a tensor.
     """
-    declared = {value.name: _declared(value) for value in inputs}
+    declared = declared_dimensions(inputs)
     symbols = _symbols_by_role(declared, batch=batch, sequence=sequence)
     problems = _unknown_names(declared, shapes)
     for name, dims in declared.items():
@@ -62,6 +62,14 @@ def fix_input_shapes(
             fixed[name] = tuple(symbols.get(d, d) if isinstance(d, str) else d for d in dims)
     _refuse_open(declared, fixed)
     return fixed
+
+
+def declared_dimensions(inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, _Dims | None]:
+    """Dimensions that a model states for its inputs: numbers, symbols, None; None for an unknown rank.
+
+    Raises :class:`ModelError` for an input that is no tensor.
+    """
+    return {value.name: _declared(value) for value in inputs}
 
 
 def _declared(value: onnx.ValueInfoProto) -> _Dims | None:

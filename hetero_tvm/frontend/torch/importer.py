@@ -9,14 +9,14 @@ model keeps the program, which judges its numbers (see :mod:`hetero_tvm.frontend
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ShapeError, UsageError
 from hetero_tvm.frontend.onnx.importer import import_onnx
-from hetero_tvm.frontend.onnx.shapes import fix_input_shapes
+from hetero_tvm.frontend.onnx.shapes import declared_dimensions, fix_input_shapes
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.torch.load import load_program, require
 from hetero_tvm.frontend.torch.run import TorchProgram
@@ -55,6 +55,24 @@ def import_torch(
     UnsupportedOperatorError : operators without translation (all are listed).
     ShapeError : shapes are missing, contradictory, or outside what the program was exported for.
     """
+    _, load = open_torch(source, batch=batch, sequence=sequence, name=name, trust=trust)
+    return load(shapes or {})
+
+
+def open_torch(
+    source: str | Path | ExportedProgram,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    name: str | None = None,
+    trust: bool = False,
+) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
+    """Read a program once, to import it at several sizes; arguments and errors as :func:`import_torch`.
+
+    Returns
+    -------
+    The dimensions of its inputs, and what imports it with given shapes.
+    """
     if isinstance(source, str | Path):
         program = load_program(Path(source), trust)
         name = name or Path(source).stem
@@ -67,12 +85,16 @@ def import_torch(
         )
     program, _ = with_state(program)
     model = to_onnx(program)
-    sizes = fix_input_shapes(model.proto.graph.input, shapes or {}, batch=batch, sequence=sequence)
-    _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
-    if depends_on_sizes(program):
-        model = to_onnx(with_sizes(program, sizes))
-    imported = import_onnx(model, shapes=sizes, name=name or "torch_program")
-    return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
+    inputs = model.proto.graph.input
+
+    def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
+        sizes = fix_input_shapes(inputs, shapes, batch=batch, sequence=sequence)
+        _refuse_outside(_open_inputs(torch, program), program.range_constraints, sizes)
+        fixed = to_onnx(with_sizes(program, sizes)) if depends_on_sizes(program) else model
+        imported = import_onnx(fixed, shapes=sizes, name=name or "torch_program")
+        return dataclasses.replace(imported, original=TorchProgram(program, list(sizes)))
+
+    return declared_dimensions(inputs), load
 
 
 def _open_inputs(torch: ModuleType, program: ExportedProgram) -> dict[str, list[Any]]:

@@ -41,10 +41,19 @@ class _Quantized(FusedOp):
     y_zero: int = 0
     relu: bool = False
 
+    bounds = ()  # a field of its subclasses: here it would stand before theirs
+
     @property
     def columns(self) -> int:
         """Length of the bias and scale: one value per column or filter."""
         raise NotImplementedError
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Least and largest value of a Y of 8 bits."""
+        whole = np.iinfo(self.out)
+        low, high = self.bounds or (whole.min, whole.max)
+        return int(low), int(high)
 
     @property
     def scaled(self) -> bool:
@@ -68,8 +77,7 @@ class _Quantized(FusedOp):
             y = np.maximum(y, np.float32(0))
         if self.out == "float32":
             return y
-        limits = np.iinfo(self.out)
-        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, limits.min, limits.max).astype(self.out)
+        return np.clip(np.rint(y).astype(np.float64) + self.y_zero, *self.limits).astype(self.out)
 
     def _element(self, total: Expr, bias: Expr, scale: Expr | None) -> Expr:
         """Tensor expression that turns one int32 sum into an element of the result."""
@@ -83,10 +91,10 @@ class _Quantized(FusedOp):
             y = tirx.max(y, tirx.const(0.0, "float32"))
         if self.out == "float32":
             return y
-        limits = np.iinfo(self.out)
+        low, high = self.limits
         y = tirx.nearbyint(y) + tirx.const(float(self.y_zero), "float32")
-        y = tirx.min(y, tirx.const(float(limits.max), "float32"))
-        return tirx.max(y, tirx.const(float(limits.min), "float32")).astype(self.out)
+        y = tirx.min(y, tirx.const(float(high), "float32"))
+        return tirx.max(y, tirx.const(float(low), "float32")).astype(self.out)
 
 
 @dataclass(frozen=True)
@@ -99,18 +107,20 @@ class QuantMatmul(_Quantized):
     n, k : columns of the result; reduction length.
     pairs_safe : whether no two weights that meet in one word of a CPU's multiplier saturate 16 bits (see
         ``schedules/cpu/integers/dots.py``).
+    bounds : least and largest value of a Y of 8 bits, in its own type; empty for those of the type.
 
     Operands: X [*lead, k], W [k, n] int8, bias [n] int32, and scale [n] float32 unless ``out`` is int32; all
     but X constant.
     """
 
     kind: ClassVar[str] = "quant_matmul"
-    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe",)
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("pairs_safe", "bounds")
 
     lead: tuple[int, ...] = ()
     n: int = 1
     k: int = 1
     pairs_safe: bool = False
+    bounds: tuple[int, ...] = ()
 
     @property
     def m(self) -> int:
@@ -174,12 +184,23 @@ class QuantConv2d(_Quantized):
     Parameters
     ----------
     fill : value outside of X, counted as this module counts (X's zero point, for uint8 less 128).
+    pairs_safe, bounds : as in :class:`QuantMatmul`; :meth:`word_order` says which weights meet in a word.
+    residual : type of an image R that is added; empty for none.  ``out`` is of 8 bits then, and Q, the result
+        so far, is rounded again: ``Y = final((Q - y_zero) * join[0] + (R - join[1]) * join[2] + join[3])``.
+    final, final_bounds : type of such a sum, and its bounds, as ``bounds``.
 
     Operands: X, W [filters, channels / groups, *kernel] int8, bias [filters] int32, and scale [filters]
-    float32 unless ``out`` is int32; all but X constant.
+    float32 unless ``out`` is int32, all but X constant; with a residual join [4] float32 (constant) and R.
     """
 
     kind: ClassVar[str] = "quant_conv2d"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = (
+        "pairs_safe",
+        "bounds",
+        "residual",
+        "final",
+        "final_bounds",
+    )
 
     batch: int = 1
     channels: int = 1
@@ -192,6 +213,26 @@ class QuantConv2d(_Quantized):
     dilation: tuple[int, int] = (1, 1)
     fill: int = 0
     groups: int = 1
+    pairs_safe: bool = False
+    bounds: tuple[int, ...] = ()
+    residual: str = ""
+    final: str = ""
+    final_bounds: tuple[int, ...] = ()
+
+    @property
+    def final_limits(self) -> tuple[int, int]:
+        """Least and largest value of a sum."""
+        whole = np.iinfo(self.final)
+        low, high = self.final_bounds or (whole.min, whole.max)
+        return int(low), int(high)
+
+    @staticmethod
+    def word_order(w: np.ndarray) -> np.ndarray:
+        """Weights [..., K, filters] of [filters, channels of a group, *kernel]: neighbours along K meet in a
+        word.  They are channels of one tap; where a group has one channel, rows of the window."""
+        if w.shape[1] == 1:
+            return w[:, 0].transpose(2, 1, 0)
+        return w.transpose(2, 3, 1, 0)
 
     @property
     def plain(self) -> Conv2d:
@@ -211,11 +252,14 @@ class QuantConv2d(_Quantized):
         image = (self.batch, self.channels, self.height, self.width)
         weights = (self.filters, self.channels // self.groups, *self.kernel)
         x, w = Operand("X", image, self.x_dtype), Operand("W", weights, "int8", constant=True)
-        return (x, w, *self._vectors())
+        if not self.residual:
+            return (x, w, *self._vectors())
+        join = Operand("join", (4,), constant=True)
+        return (x, w, *self._vectors(), join, Operand("R", self.plain.out_image, self.residual))
 
     @property
     def output(self) -> Operand:
-        return Operand("Y", self.plain.out_image, self.out)
+        return Operand("Y", self.plain.out_image, self.final or self.out)
 
     @property
     def flops(self) -> int:
@@ -223,10 +267,11 @@ class QuantConv2d(_Quantized):
 
     @property
     def label(self) -> str:
-        return f"quant_{self.plain.label}{self._suffix()}"
+        return f"quant_{self.plain.label}{self._suffix()}" + "_residual" * bool(self.residual)
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *vectors = arrays
+        vectors, rest = vectors[: 1 + self.scaled], vectors[1 + self.scaled :]
         top, left, bottom, right = self.padding
         pads = ((0, 0), (0, 0), (top, bottom), (left, right))
         x = np.pad(x.astype(np.int64) - OFFSET[self.x_dtype], pads, constant_values=self.fill)
@@ -241,7 +286,12 @@ class QuantConv2d(_Quantized):
                 columns = slice(j * dw, j * dw + (plain.out_width - 1) * sw + 1, sw)
                 taps = np.einsum("ngchw,goc->ngohw", x[..., rows, columns], w[..., i, j])
                 total += taps.reshape(total.shape)
-        return self._finished(total, vectors, (-1, 1, 1))
+        y = self._finished(total, vectors, (-1, 1, 1))
+        if not self.residual:
+            return y
+        join, r = rest[0].astype(np.float32), rest[1].astype(np.float32)
+        sums = (y.astype(np.float32) - np.float32(self.y_zero)) * join[0] + (r - join[1]) * join[2]
+        return np.clip(np.rint(sums) + join[3], *self.final_limits).astype(self.final)
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te, tirx
@@ -252,7 +302,13 @@ class QuantConv2d(_Quantized):
         offset, fill = tirx.const(OFFSET[self.x_dtype], "int32"), tirx.const(self.fill, "int8")
         per, filters = self.channels // self.groups, self.filters // self.groups
 
-        def compute(x, w, bias, scale=None):
+        def added(y, join, r):
+            low, high = (tirx.const(float(end), "float32") for end in self.final_limits)
+            total = (y.astype("float32") - tirx.const(float(self.y_zero), "float32")) * join[0]
+            total = total + (r.astype("float32") - join[1]) * join[2]
+            return tirx.max(tirx.min(tirx.nearbyint(total) + join[3], high), low).astype(self.final)
+
+        def compute(x, w, bias, scale=None, join=None, r=None):
             c, i, j = (te.reduce_axis((0, e)) for e in (per, *self.kernel))
 
             def number(*at):
@@ -276,12 +332,15 @@ class QuantConv2d(_Quantized):
                 ),
                 name="product",
             )
-            return te.compute(
+            done = te.compute(
                 self.plain.out_image,
                 lambda n, o, y, z: self._element(
                     total[n, o, y, z], bias[o], scale if scale is None else scale[o]
                 ),
                 name="Y",
             )
+            if r is None:
+                return done
+            return te.compute(self.plain.out_image, lambda *at: added(done(*at), join, r(*at)), name="sum")
 
         return prim_func(self, compute)

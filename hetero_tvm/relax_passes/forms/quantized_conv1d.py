@@ -1,4 +1,4 @@
-"""Convolutions of rows of 8-bit numbers as those of images with one row, for ``fusions/quantized.py``."""
+"""Convolutions of rows of 8-bit numbers as those of images with one row, for ``fusions/integers/``."""
 
 from __future__ import annotations
 

@@ -192,10 +192,7 @@ class _Views:
         else:
             return [binding]
         var = binding.var
-        if not all(isinstance(extent, tvm.tirx.IntImm) for extent in var.ty.shape):
-            *before, last = _view(base, offset, var)
-            return [*before, relax.VarBinding(var, last.value)]
-        key = (base, offset, tuple(int(extent) for extent in var.ty.shape), str(var.ty.dtype))
+        key = (base, offset, tuple(map(str, var.ty.shape)), str(var.ty.dtype))
         if key not in self._views:
             made = _view(base, offset, var)
             self.first += made

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hetero_tvm.host.tvm import Buffer, Expr
+from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
 
 _EXPOSED_LATENCY = 1.12
 """Latency of a chain of FMAs, as a multiple of one FMA's, in products whose tile is small."""
@@ -117,6 +117,37 @@ def accumulate(
                 step(ko * unroll + ki)
     for rest in range(full * unroll, depth):
         step(rest)
+
+
+def accumulate_run_time(
+    k: Kernel,
+    acc: Buffer,
+    tile: RegisterTile,
+    lanes: int,
+    depth: Index,
+    unroll: int,
+    a_at: Callable[[Expr, Index], Expr],
+    b_at: Callable[[Index, Expr], Expr],
+) -> None:
+    """Emit the reduction of :func:`accumulate` over a run-time ``depth``: unrolled steps, then the rest."""
+
+    def each(body: Callable[[Expr, Expr], None]) -> None:
+        with k.unroll(tile.rows) as r, k.unroll(tile.vectors) as v:
+            body(r, k.ramp(v * lanes, lanes))
+
+    def step(at: Index) -> None:
+        def fma(r: Expr, column: Expr) -> None:
+            product = k.splat(a_at(r, at), lanes) * b_at(at, column)
+            k.store(acc, k.load(acc, [r, column]) + product, [r, column])
+
+        each(fma)
+
+    each(lambda r, column: k.store(acc, k.splat(0.0, lanes), [r, column]))
+    full = k.let(tirx.truncdiv(as_index(depth), int32(unroll)))
+    with k.serial(full) as ko, k.unroll(unroll) as ki:
+        step(ko * unroll + ki)
+    with k.serial(depth - full * unroll) as rest:
+        step(full * unroll + rest)
 
 
 def accumulate_streams(

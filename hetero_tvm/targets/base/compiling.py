@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from hetero_tvm.host.tvm import Executable, IRModule, PrimFunc, TVMTarget
-from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.schedules.task import Task
 
 
@@ -28,6 +31,19 @@ class Compiled:
     device_code: Mapping[str, bytes] = field(default_factory=dict)
 
 
+class StepKernels(Protocol):
+    """Kernels of a decoder's step, by contract (``ops/decoding/``)."""
+
+    def emit(self, op: Any) -> PrimFunc:
+        """The kernel of a contract."""
+
+    def pack(self, op: Any, weight: Any) -> list[np.ndarray]:
+        """The arrays that stand for a weight among the arguments of a product's kernel."""
+
+    def pack_bias(self, op: Any, bias: np.ndarray) -> np.ndarray:
+        """The array that stands for a bias."""
+
+
 class CompilingTarget(ABC):
     """Part of a target that turns scheduled kernels into machine code."""
 
@@ -43,6 +59,11 @@ class CompilingTarget(ABC):
         """The ``tvm.target.Target`` for code generation."""
 
     @property
+    def step_kernels(self) -> StepKernels | None:
+        """Kernels for language models; None where this target has none."""
+        return None
+
+    @property
     def variants(self) -> tuple[Any, ...]:
         """Targets, one per device that a library is to serve; each gets kernels and an entry of its own."""
         return (self,)
@@ -51,6 +72,21 @@ class CompilingTarget(ABC):
     def device_passes(self) -> Sequence[Callable[..., IRModule]]:
         """Relax passes that lowering runs after memory planning."""
         return ()
+
+    run_time_sizes: bool = False
+    """Whether kernels can have extents that are known when they run."""
+
+    def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
+        """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
+        return None
+
+    def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
+        """The point without what a kernel for all sizes decides when it runs."""
+        return point
+
+    def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
+        """A schedule for a kernel whose extents are known when it runs; ``work`` iterations at most."""
+        return function
 
     @abstractmethod
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:

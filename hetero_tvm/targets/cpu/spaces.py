@@ -11,6 +11,7 @@ from hetero_tvm.schedules.cpu.images.interleave import InterleaveSpace
 from hetero_tvm.schedules.cpu.images.pool2d import Pool2dSpace, RelayoutSpace
 from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
@@ -31,6 +32,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     DynamicMatmulSpace(),
     DynamicGatedMatmulSpace(),
     QuantMatmulSpace(),
+    QuantConv2dSpace(),
     AttentionSpace(),
     NormalizeSpace(),
     NormalizeAxisSpace(),

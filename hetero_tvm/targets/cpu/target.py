@@ -28,20 +28,25 @@ from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
 from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
-from hetero_tvm.relax_passes.fusions.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
+from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
-from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
-from hetero_tvm.schedules.base import DesignSpace
+from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
+from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from hetero_tvm.schedules.symbolic import Witnesses
 from hetero_tvm.search.measure.device_client import DeviceDoor
 from hetero_tvm.targets.base import Compiled, Target
 from hetero_tvm.targets.cpu.prefetch_ahead import prefetch_ahead
@@ -264,7 +269,9 @@ class CpuTarget(Target):
             lower = (QuantizeDynamically(claims, wants_pairs_safe(self.machine), self.kept),)
         safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
         return (
-            FuseQuantized(claims, safe),  # before constants are folded: its weights are integers
+            SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
+            FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
+            FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             *_forms(claims, self.machine),
             *fusions(claims),
             *lower,  # after the epilogues, which it takes along
@@ -281,8 +288,23 @@ class CpuTarget(Target):
     def spaces(self) -> Sequence[DesignSpace]:
         return CPU_SPACES
 
+    @property
+    def step_kernels(self) -> DecoderKernels:
+        return DecoderKernels(self.machine)
+
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
         return generic.schedule(function, self.machine)
+
+    run_time_sizes = True
+
+    def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
+        return kernels.emit(witnesses, space, point, self.machine)
+
+    def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
+        return kernels.kept_decisions(space, point)
+
+    def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
+        return kernels.schedule(function, work, self.machine)
 
     def finalize(self, module: IRModule) -> IRModule:
         return prefetch_ahead(module)

@@ -17,8 +17,8 @@ from hetero_tvm.relax_passes.forms.quantized_conv1d import QuantConv1dAsConv2d
 from hetero_tvm.relax_passes.forms.rules import FORMS
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
-from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
 from hetero_tvm.relax_passes.pipeline import FUSIONS
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.runtime.library import Library

@@ -30,6 +30,9 @@ class AttentionKernel:
     unroll : steps of a reduction in one loop body.
     """
 
+    sum_up = staticmethod(register_tile.accumulate)
+    """Reduction over the keys."""
+
     def __init__(self, op: Attention, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
         self.op, self.tile, self.pieces, self.unroll, self.lanes = op, tile, pieces, unroll, lanes
         self.values = value_tile(op, tile, lanes)
@@ -37,6 +40,7 @@ class AttentionKernel:
         self.key_panels = -(-op.kv_len // self.key_columns)
         self.value_panels = -(-op.values // self.value_columns)
         self.group = op.heads // op.kv_heads
+        self.fetches = pieces == 1 and op.q_len == op.kv_len
         self.k = Kernel()
 
     def emit(self) -> PrimFunc:
@@ -103,7 +107,7 @@ class AttentionKernel:
                 (self.key, self.key_at, kv_head, op.head_dim),
                 (self.value, self.value_at, kv_head, op.values),
             )
-            if self.pieces == 1 and op.q_len == op.kv_len
+            if self.fetches
         ]
 
     def _fetch_ahead(self, first_row: Expr, height: int) -> None:
@@ -153,9 +157,7 @@ class AttentionKernel:
 
         def put(r: Expr, column: Index, width: int, value: Expr) -> None:
             at = panel * columns + column
-            value = value * k.splat(op.scale / (op.softcap or 1.0), width)
-            if op.softcap:
-                value = vector_math.tanh(value) * k.splat(op.softcap, width)
+            value = self._scaled(value, width)
             if self.mask is not None:
                 value = value + self._mask_at(first_row + r, at, width)
             if op.causal:
@@ -182,6 +184,12 @@ class AttentionKernel:
             k.branch(panel < self.key_panels - 1, lambda: write(columns), lambda: write(last))
         else:
             write(columns)
+
+    def _scaled(self, value: Expr, width: int) -> Expr:
+        """Scores of ``width`` keys from their products."""
+        op, k = self.op, self.k
+        value = value * k.splat(op.scale / (op.softcap or 1.0), width)
+        return vector_math.tanh(value) * k.splat(op.softcap, width) if op.softcap else value
 
     def _mask_at(self, query_row: Expr, column: Expr, width: int) -> Expr:
         """``width`` values of the mask from one query row and key on."""
@@ -231,7 +239,7 @@ class AttentionKernel:
         """Emit one panel of the result: probabilities of ``depth`` keys from ``start`` times their values."""
         op, k, lanes, columns = self.op, self.k, self.lanes, self.value_columns
         acc = k.scratch((height, columns))
-        register_tile.accumulate(
+        self.sum_up(
             k,
             acc,
             RegisterTile(height, self.values.vectors),

@@ -166,18 +166,24 @@ class MatmulKernel:
             vector_loop(k, op.n, self.lanes, put, unroll=4)
 
     # one register tile -----------------------------------------------------------------------------
-    def _row_tile(self, first_row: Index, height: int, slab: Expr, tile_index: Index, tiles: int) -> None:
-        """Emit ``height`` rows of one panel; tile ``tile_index`` of ``tiles`` fetches its share ahead."""
-        k, op, depth, width = self.k, self.op, self.depth, self.tile.columns(self.lanes)
+    def _streams(self, rows: RegisterTile, tile_index: Index | None) -> bool:
+        """Whether a tile of all rows there are goes through two places of its panel at once."""
+        alone = self.op.m == rows.rows and self.blocks == 1
+        return alone and not self.decisions.prefetch and rows.streams(self.machine)
+
+    def _row_tile(
+        self, first_row: Index, height: int, slab: Expr, tile_index: Index | None, tiles: int
+    ) -> None:
+        """Emit ``height`` rows of one panel; tile ``tile_index`` of ``tiles`` (None: it does not) fetches its
+        share of the next panel ahead."""
+        k, depth, width = self.k, self.depth, self.tile.columns(self.lanes)
         unroll = self.decisions.unroll
         panel, first_k = slab, int32(0)
         if self.cuts > 1:
             panel = tirx.floormod(slab, self.panels)
             first_k = tirx.floordiv(slab, self.panels) * depth
         rows = RegisterTile(height, self.tile.vectors)
-        streams = (
-            op.m == height and self.blocks == 1 and not self.decisions.prefetch and rows.streams(self.machine)
-        )
+        streams = self._streams(rows, tile_index)
         acc = k.scratch((2 * height if streams else height, width))
         steps = max(1, depth // unroll)
         lines = -(-depth * width // LINE_FLOATS)
@@ -198,7 +204,8 @@ class MatmulKernel:
         if streams:
             register_tile.accumulate_streams(k, acc, rows, self.lanes, depth, unroll, a_at, b_at)
         else:
-            ahead = prefetch if self.decisions.prefetch and self.slabs > 1 else None
+            fetches = self.decisions.prefetch and self.slabs > 1 and tile_index is not None
+            ahead = prefetch if fetches else None
             register_tile.accumulate(k, acc, rows, self.lanes, depth, unroll, a_at, b_at, ahead)
 
         def put(r: Expr, c: Index, width: int, value: Expr) -> None:
@@ -213,7 +220,7 @@ class MatmulKernel:
         def write(count: int) -> None:
             register_tile.store(k, acc, height, count, self.lanes, put)
 
-        last_columns = op.n - (self.panels - 1) * self.columns
+        last_columns = self.op.n - (self.panels - 1) * self.columns
         if last_columns == self.columns:
             write(self.columns)
         elif self.panels == 1:

@@ -22,7 +22,7 @@ class Rows:
     buffer: Buffer
     base: Expr
     stride: int
-    count: int
+    count: Index
     length: int
 
 
@@ -31,28 +31,16 @@ def columns_from_rows(k: Kernel, packed: Buffer, source: Rows, columns: int, lan
 
     The kernel must import ``codegen.transpose``.
     """
-    dim = source.length
-    blocks = dim // lanes
-
-    def one_by_one(panel: Index, j: Expr, first: int) -> None:
-        with k.serial(dim - first) as d:
-            at = source.base + (panel * columns + j) * source.stride + (first + d)
-            k.store(packed, k.load(source.buffer, [at]), [panel, first + d, j])
+    assert isinstance(source.count, int)
 
     def panel_of(panel: Index, count: int) -> None:
+        blocks = source.length // lanes
         whole = count // lanes if blocks else 0
         for block in range(whole):
-            with k.serial(blocks) as d:
-                target = k.address(packed, [panel, d * lanes, block * lanes])
-                start = source.base + (panel * columns + block * lanes) * source.stride + d * lanes
-                address = k.address(source.buffer, [start])
-                k.call(transpose.name_of(lanes), target, int32(columns), address, int32(source.stride))
-        if whole and dim % lanes:
-            with k.serial(whole * lanes) as j:
-                one_by_one(panel, j, blocks * lanes)
+            block_from_rows(k, packed, source, panel, block, columns, lanes)
         if count > whole * lanes:
             with k.serial(count - whole * lanes) as j:
-                one_by_one(panel, whole * lanes + j, 0)
+                column_from_row(k, packed, source, panel, whole * lanes + j, columns)
 
     full, rest = divmod(source.count, columns)
     if full:
@@ -60,8 +48,32 @@ def columns_from_rows(k: Kernel, packed: Buffer, source: Rows, columns: int, lan
             panel_of(panel, columns)
     if rest:
         panel_of(int32(full), rest)
-        with k.serial(dim) as d:
+        with k.serial(source.length) as d:
             clear(k, packed, [full, d], rest, columns, lanes)
+
+
+def block_from_rows(
+    k: Kernel, packed: Buffer, source: Rows, panel: Index, block: int, columns: int, lanes: int
+) -> None:
+    """Transpose ``lanes`` rows to the columns of one block of a panel."""
+    blocks = source.length // lanes
+    with k.serial(blocks) as d:
+        target = k.address(packed, [panel, d * lanes, block * lanes])
+        start = source.base + (panel * columns + block * lanes) * source.stride + d * lanes
+        address = k.address(source.buffer, [start])
+        k.call(transpose.name_of(lanes), target, int32(columns), address, int32(source.stride))
+    if source.length % lanes:
+        with k.serial(lanes) as j:
+            column_from_row(k, packed, source, panel, block * lanes + j, columns, blocks * lanes)
+
+
+def column_from_row(
+    k: Kernel, packed: Buffer, source: Rows, panel: Index, j: Expr, columns: int, first: int = 0
+) -> None:
+    """Copy one row, from element ``first`` on, to column ``j`` of a panel."""
+    with k.serial(source.length - first) as d:
+        at = source.base + (panel * columns + j) * source.stride + (first + d)
+        k.store(packed, k.load(source.buffer, [at]), [panel, first + d, j])
 
 
 def rows_as_they_are(k: Kernel, packed: Buffer, source: Rows, columns: int, lanes: int) -> None:

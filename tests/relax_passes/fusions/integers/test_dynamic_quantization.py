@@ -5,8 +5,8 @@ import pytest
 
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicMatmul, quantized_rows, quantized_weights
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.relax_passes.fusions.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.gated_matmul import FuseGatedMatmul
+from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.matmul import FuseMatmul
 from hetero_tvm.relax_passes.fusions.silu import FuseSilu
 from tests.relax_passes.graphs import calls, constant, contracts, evaluate, fuse, module, op, weights

@@ -2,9 +2,11 @@
 
 Two spellings are read.  Between quantisers (ONNX's QDQ form)::
 
-    quantize(relu(matmul(dequantize(x), dequantize(W)) + b))        every step behind the product optional
+    quantize(relu(matmul(dequantize(x), dequantize(W)) + b))
 
-and in integers (MatMulInteger, ConvInteger), where the zero point of x may be known at run time only::
+where every step behind the product is optional, and bounds may stand for relu where a target takes them.
+
+And in integers (MatMulInteger, ConvInteger), where the zero point of x may be known at run time only::
 
     matmul(astype(x) - zero, astype(W) - zero)
 
@@ -15,6 +17,7 @@ of ours any more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,15 +57,19 @@ class FuseQuantized(Rule):
     ----------
     claims : whether the target has a kernel for an operator; where it has none, the graph stays as it is.
     pairs_safe : whether weights [k, n] may meet in pairs without saturating 16 bits, where that matters.
+    bounds : whether the target bounds results by other values than those of their type.
     """
 
     name = "quantized"
     anchors = ("relax.matmul", "relax.nn.conv2d")
 
     def __init__(
-        self, claims: Claims = lambda op: True, pairs_safe: Callable[[np.ndarray], bool] = lambda w: False
+        self,
+        claims: Claims = lambda op: True,
+        pairs_safe: Callable[[np.ndarray], bool] = lambda w: False,
+        bounds: bool = False,
     ):
-        self._claims, self._pairs_safe = claims, pairs_safe
+        self._claims, self._pairs_safe, self._bounds = claims, pairs_safe, bounds
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
@@ -76,7 +83,7 @@ class FuseQuantized(Rule):
     # --- the two spellings -----------------------------------------------------------------------
 
     def _between_quantizers(self, graph: Graph, var: Var, call: Call, x: Expr) -> _Found:
-        source, x_scale, x_zero = x.args[0], _scalar(graph, x.args[1]), _scalar(graph, x.args[2])
+        source, x_scale, x_zero = x.args[0], scalar_value(graph, x.args[1]), scalar_value(graph, x.args[2])
         _need(x_scale is not None and x_zero is not None, "the scale of the input is no constant scalar")
         w, w_scale = _weights(graph, call.args[1])
         w, w_scale = self._columns_last(call, w, w_scale)
@@ -91,20 +98,34 @@ class FuseQuantized(Rule):
         if relu:
             absorbs.append(top)
             top = user
-        out, y_zero = "float32", 0
-        user = graph.only_user(top)
+        out, y_zero, bounds = "float32", 0, ()
+        user, low, high = graph.only_user(top), -math.inf, math.inf
+        if self._bounds and user is not None and graph.op_name(user) != "relax.quantize":
+            last, low, high, between = bounded(graph, top)
+            after = graph.only_user(last)
+            end = None if after is None else graph.call(after, "relax.quantize")
+            if end is not None and all(scalar_value(graph, arg) is not None for arg in end.args[1:]):
+                absorbs += [top, *between]
+                top, user = last, after
         if user is not None and graph.op_name(user) == "relax.quantize":
             quantize = graph.value(user)
-            y_scale, y_zero_point = _scalar(graph, quantize.args[1]), _scalar(graph, quantize.args[2])
+            y_scale, y_zero_point = (
+                scalar_value(graph, quantize.args[1]),
+                scalar_value(graph, quantize.args[2]),
+            )
             if y_scale is not None and y_zero_point is not None and dtype_of(user) in OFFSET:
                 step = step / y_scale
                 out, y_zero = dtype_of(user), int(y_zero_point)
+                bounds = whole_bounds(low, high, y_scale, y_zero, out)
                 absorbs.append(top)
                 top = user
         whole = np.rint(bias / (w_scale * x_scale))
         _need(np.abs(whole).max(initial=0) < 2**31, "the bias does not fit the accumulators")
         offset = int(x_zero) - OFFSET[dtype_of(source)]
-        op = self._operator(graph, call, source, w, parts, out=out, y_zero=y_zero, relu=relu, fill=offset)
+        more = {"bounds": bounds} if bounds else {}
+        op = self._operator(
+            graph, call, source, w, parts, out=out, y_zero=y_zero, relu=relu, fill=offset, **more
+        )
         totals = (whole - offset * _column_sums(w)).astype(np.int64).astype(np.int32)
         scale = np.asarray(step, np.float32)
         return _Found(source, op, w, totals, scale, top, absorbs=absorbs, parts=parts)
@@ -164,6 +185,7 @@ class FuseQuantized(Rule):
             dilation=tuple(int(d) for d in attrs.dilation),
             fill=fill,
             groups=int(attrs.groups),
+            pairs_safe=self._pairs_safe(QuantConv2d.word_order(w)),
             **more,
         )
         _need(self._claims(op), "the target has no kernel for it")
@@ -199,6 +221,37 @@ class FuseQuantized(Rule):
         moved = relax.op.multiply(zero, relax.const(sums))
         moved = graph.insert_before(top, moved, f"{top.name}#moved", [top])
         graph.replace(top, relax.op.subtract(product, moved))
+
+
+def bounded(graph: Graph, var: Var) -> tuple[Var, float, float, list[Var]]:
+    """The last of the bounds behind ``var``, the least and largest value that they leave, and the bindings
+    from ``var`` on before it."""
+    low, high, passed = -math.inf, math.inf, []
+    while (user := graph.only_user(var)) is not None:
+        name, call = graph.op_name(user), graph.value(user)
+        if name == "relax.nn.relu":
+            low, high = max(low, 0.0), max(high, 0.0)
+        elif name in ("relax.maximum", "relax.minimum"):
+            ends = [scalar_value(graph, arg) for arg in call.args]
+            end = next((value for value in ends if value is not None), None)
+            if end is None or shape_of(user) != shape_of(var):
+                break
+            pick = max if name == "relax.maximum" else min
+            low, high = pick(low, end), pick(high, end)
+        else:
+            break
+        passed.append(var)
+        var = user
+    return var, low, high, passed
+
+
+def whole_bounds(low: float, high: float, scale: float, zero: float, dtype: str) -> tuple[int, ...]:
+    """Bounds of a float as those of its 8 bits; empty where they are no narrower than the type."""
+    limits = np.iinfo(dtype)
+    with np.errstate(over="ignore"):
+        steps = [np.rint(np.float32(end) / np.float32(scale)) + zero for end in (low, high)]
+    bounds = [int(np.clip(step, limits.min, limits.max)) for step in steps]
+    return () if bounds == [limits.min, limits.max] else tuple(bounds)
 
 
 # --- reading constants ---------------------------------------------------------------------------
@@ -247,7 +300,8 @@ def _source(graph: Graph, expr: Expr, name: str) -> Call | None:
     return graph.call(expr, name)
 
 
-def _scalar(graph: Graph, expr: Expr) -> float | None:
+def scalar_value(graph: Graph, expr: Expr) -> float | None:
+    """The value of a constant with one element; None for anything else."""
     array = _value(graph, expr)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.ops.integers.quantized import QuantMatmul
-from hetero_tvm.relax_passes.fusions.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, kernel
@@ -73,6 +73,31 @@ CASES = {
         [integers("uint8", 5, 8), integers("uint8", 1)],
     ),
 }
+
+
+BOUNDED = {
+    "both ends": lambda y: op.minimum(op.maximum(y, constant(-3.0)), constant(4000.0)),
+    "one end, above the type's": lambda y: op.minimum(y, constant(9e9)),
+    "relu and a bound": lambda y: op.minimum(op.nn.relu(y), constant(9000.0)),
+}
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(b, id=name, marks=() if "ends" in name else pytest.mark.exhaustive)
+        for name, b in BOUNDED.items()
+    ],
+)
+def test_bounds_are_those_of_the_bytes(bound):
+    arrays = [integers("int8", 5, 8)]
+
+    def build(x):
+        return to_bytes(bound(product(x)))
+
+    after, report = rewritten(build, arrays, [FuseQuantized(bounds=True)])
+    assert report.fusions == {"quantized": 1} and "minimum" not in str(after["main"])
+    np.testing.assert_array_equal(result(after, arrays), result(module_of(build, *arrays), arrays))
 
 
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())

@@ -1,0 +1,143 @@
+"""Speed of language models: decoding as a share of the time to read the weights; prompts by the second.
+
+A Llama of 300 M parameters (hidden 1024, 16 layers, 16 query and 4 key heads) with random weights, unless a
+checkpoint is given.  Read bandwidth is measured in turn with the decoding, in the same window: the share is
+``bytes of weights / bandwidth / time per token``.
+
+    python benchmarks/decode.py                       # all precisions
+    python benchmarks/decode.py --precisions int4 --model CHECKPOINT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hetero_tvm.generation.model import LanguageModel, load_language_model
+from hetero_tvm.host.peaks import measure_bandwidth
+from hetero_tvm.host.scratch import temporary_folder
+
+LLAMA_300M = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+}
+
+
+def write_checkpoint(folder: Path, config: dict, seed: int = 0) -> None:
+    """A Llama with random weights, float16, in the format of safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(seed)
+    width, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    kv = width // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {"model.embed_tokens": (vocab, width), "model.norm": (width,), "lm_head": (vocab, width)}
+    for layer in range(config["num_hidden_layers"]):
+        base = f"model.layers.{layer}."
+        shapes |= {base + f"self_attn.{n}_proj": (width if n in "qo" else kv, width) for n in "qkvo"}
+        shapes |= {base + f"mlp.{n}_proj": (inner, width) for n in ("gate", "up")}
+        shapes |= {base + "mlp.down_proj": (width, inner)}
+        shapes |= {base + n: (width,) for n in ("input_layernorm", "post_attention_layernorm")}
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape))
+        header[name + ".weight"] = {"dtype": "F16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for shape in shapes.values():
+            values = np.ones(shape, np.float16)
+            if len(shape) == 2:
+                values = random.standard_normal(shape, np.float32).astype(np.float16)
+                values *= np.float16(shape[1] ** -0.5)
+            file.write(values.tobytes())
+
+
+def decoding(
+    model: LanguageModel, tokens: int, rounds: int, context: int
+) -> tuple[float, float, list[float]]:
+    """Median seconds per token, GB/s of reads, and the share of each round."""
+    random = np.random.default_rng(0)
+    shares, times, rates = [], [], []
+    with model.session() as session:
+        session.append(random.integers(0, model.facts.vocab, context).tolist())
+        for _ in range(rounds):
+            rate = measure_bandwidth(model.library.threads)
+            taken = []
+            for token in random.integers(0, model.facts.vocab, tokens).tolist():
+                start = time.perf_counter()
+                session.append(token)
+                taken.append(time.perf_counter() - start)
+            rate = max(rate, measure_bandwidth(model.library.threads))
+            session.rewind(context)
+            seconds = statistics.median(taken)
+            times.append(seconds)
+            rates.append(rate)
+            shares.append(model.facts.read / (rate * 1e9) / seconds)
+    return statistics.median(times), statistics.median(rates), shares
+
+
+def prompt_speed(model: LanguageModel, length: int, rounds: int) -> float:
+    """Tokens per second of the best of some prompts."""
+    best = float("inf")
+    tokens = np.random.default_rng(1).integers(0, model.facts.vocab, length).tolist()
+    for _ in range(rounds):
+        with model.session() as session:
+            start = time.perf_counter()
+            session.append(tokens)
+            best = min(best, time.perf_counter() - start)
+    return length / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="a checkpoint; default: 300 M random weights")
+    parser.add_argument("--precisions", default="f32,f16,int8,int4")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens per round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--context", type=int, default=16, help="tokens before the decoded ones")
+    parser.add_argument("--prompts", default="128,512")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--built", type=Path, help="folder where libraries are kept; built where missing")
+    options = parser.parse_args()
+    with temporary_folder("hetero_tvm-decode-") as scratch:
+        for precision in options.precisions.split(","):
+            folder = (options.built or Path(scratch)) / precision
+            if not (folder / "model.so").exists():
+                from hetero_tvm import build_language_model
+
+                checkpoint = options.model
+                if checkpoint is None:
+                    checkpoint = Path(scratch) / "llama-300m"
+                    if not checkpoint.exists():
+                        write_checkpoint(checkpoint, LLAMA_300M)
+                build_language_model(checkpoint, folder, precision=precision)
+            model = load_language_model(folder, threads=options.threads)
+            seconds, rate, shares = decoding(model, options.tokens, options.rounds, options.context)
+            line = f"{precision:5} {model.facts.read / 1e6:7.1f} MB  {1e3 * seconds:7.2f} ms/token"
+            line += f"  {rate:5.1f} GB/s read  share {statistics.median(shares):.2f}"
+            line += f" ({min(shares):.2f} .. {max(shares):.2f})"
+            for length in filter(None, options.prompts.split(",")):
+                line += f"  prompt {length}: {prompt_speed(model, int(length), 2):.0f} tokens/s"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

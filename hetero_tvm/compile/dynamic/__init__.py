@@ -1,0 +1,1 @@
+"""Models whose lengths are known at run time: one library for all of them."""

@@ -1,0 +1,93 @@
+"""A kernel for all sizes of one call, from the call at several sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hetero_tvm.compile.dynamic.tensor_ir import lift_function
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.relax_passes.rewriting.fused import contract_of, is_check
+from hetero_tvm.schedules.base import DesignSpace, Packer, Point
+from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
+from hetero_tvm.targets.base import Target
+
+_LEAST = 13
+_SHARES = (1.0, 0.83, 0.64)
+_CONFIRMING = (7, 31, 67)
+"""Sizes of all symbols at which a lifted kernel must have the loops that its space emits."""
+
+
+def run_time_kernel(
+    functions: Sequence[PrimFunc],
+    sizes: Sequence[Sizes],
+    bounded: frozenset[int],
+    space: DesignSpace | None,
+    point: Point | None,
+    target: Target,
+) -> tuple[PrimFunc, Mapping[int, Packer]]:
+    """The kernel, and how its constant operands are packed.
+
+    In order: a kernel that is written for sizes known at run time; the kernel that the space emits, lifted;
+    the operator as its contract states it, lifted and scheduled plainly.
+
+    Parameters
+    ----------
+    functions : unscheduled, at the ``sizes``.
+    bounded : numbers of operands that are constants of the largest size.
+    space, point : of the call at the largest sizes; None without a space.
+
+    Raises
+    ------
+    Unfit : none of the three is possible; the reason of the last.
+    """
+    shapes = {n: tuple(map(int, functions[0].params[n].shape)) for n in bounded}
+    if is_check(functions[0]):
+        return lift_function(functions, sizes, shapes), {}
+    ops = tuple(contract_of(function) for function in functions)
+    if space is not None and point is not None and all(type(op) is type(ops[0]) for op in ops):
+        witnesses = Witnesses(ops, tuple(sizes), bounded)
+        point = target.kept_decisions(space, point)
+        kernel = target.run_time_kernel(witnesses, space, point)
+        if kernel is None:
+            try:
+                kernel = _lifted_emission(witnesses, space, point, target)
+            except Unfit:
+                kernel = None
+        if kernel is not None:
+            return kernel, space.pack(ops[0], point, target.machine)
+    work = max(math.prod(map(int, p.shape)) for p in functions[0].params)
+    return target.schedule_run_time(lift_function(functions, sizes, shapes), work), {}
+
+
+def _lifted_emission(witnesses: Witnesses, space: DesignSpace, point: Point, target: Target) -> PrimFunc:
+    """Kernel of the space at sizes where nothing is a special case, lifted and confirmed at small ones."""
+    names = list(witnesses.sizes[0])
+    tops = {name: max(size, _LEAST) for name, size in witnesses.sizes[0].items()}
+    three = {name: [_prime_from(math.ceil(share * top)) for share in _SHARES] for name, top in tops.items()}
+    # Every symbol's own primes: a product of two tells both.
+    for n, name in enumerate(names):
+        for _ in range(n):
+            three[name] = [_prime_from(size + 1) for size in three[name]]
+    top = {name: sizes[0] for name, sizes in three.items()}
+    sizes = [top, *({**top, name: three[name][1]} for name in names), {n: three[n][2] for n in names}]
+
+    def emitted(at: Sizes) -> PrimFunc:
+        op: FusedOp = witnesses.at(at)
+        if reason := space.refuses(op, target.machine):
+            raise Unfit(reason)
+        return space.emit(op, point, target.machine)
+
+    functions = [emitted(at) for at in sizes]
+    shapes = {n: witnesses.largest.inputs[n].shape for n in witnesses.bounded}
+    for small in _CONFIRMING:
+        at = dict.fromkeys(names, small)
+        lift_function([*functions[:-1], emitted(at)], [*sizes[:-1], at], shapes)
+    return lift_function(functions, sizes, shapes)
+
+
+def _prime_from(least: int) -> int:
+    return next(
+        n for n in range(max(2, least), 4 * least + 4) if all(n % d for d in range(2, math.isqrt(n) + 1))
+    )

@@ -1,0 +1,135 @@
+"""Lifting of TensorIR: one function for all sizes from the same function at several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, structural_equal, tirx, tvm_ffi
+from hetero_tvm.schedules.symbolic import Extent, Sizes, Unfit, fit
+
+
+def lift_function(
+    functions: Sequence[PrimFunc], sizes: Sequence[Sizes], bounded: Mapping[int, Sequence[int]] | None = None
+) -> PrimFunc:
+    """A PrimFunc that is each of ``functions`` at the size it belongs to.
+
+    Parameters
+    ----------
+    functions : the same kernel at the sizes of :mod:`hetero_tvm.schedules.symbolic`.
+    bounded : shapes of parameters, by number, that are constants of the largest size.
+
+    Raises
+    ------
+    Unfit : the functions differ in more than numbers, or no parameter tells a symbol that is needed.
+    """
+    functions = [without_contract(function) for function in functions]
+    numbers = [_numbers(function) for function in functions]
+    skeletons = [_mapped(function, lambda number: tirx.IntImm(number.ty.dtype, 0)) for function in functions]
+    if any(not structural_equal(skeletons[0], skeleton) for skeleton in skeletons[1:]):
+        raise Unfit("the loops depend on the sizes")
+    variables = {name: tirx.Var(name, "int64") for name in sizes[0]}
+    narrow = {name: tirx.Cast("int32", variable) for name, variable in variables.items()}
+    fitted = iter([fit([value for value, _ in each], sizes) for each in zip(*numbers, strict=True)])
+
+    def replaced(number: tirx.IntImm) -> Expr:
+        found, dtype = next(fitted), str(number.ty.dtype)
+        if isinstance(found, int):
+            return number
+        if dtype not in ("int32", "int64"):
+            raise Unfit(f"a number of type {dtype} depends on the sizes")
+        return found.expression(variables if dtype == "int64" else narrow, dtype)
+
+    return _with_shapes(_mapped(functions[0], replaced), functions, sizes, variables, bounded or {})
+
+
+def without_contract(function: PrimFunc) -> PrimFunc:
+    """The function without attributes that tell sizes."""
+    for name in ("hetero.op", "global_symbol", "estimated_flops"):
+        if function.attrs and name in function.attrs:
+            function = function.without_attr(name)
+    return function
+
+
+def _numbers(function: PrimFunc) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+
+    def note(number: tirx.IntImm) -> tirx.IntImm:
+        found.append((int(number.value), str(number.ty.dtype)))
+        return number
+
+    _mapped(function, note)
+    return found
+
+
+def _mapped(function: PrimFunc, change: Any) -> PrimFunc:
+    # After its children, of which a number has none: what replaces it is not looked at again.
+    return tvm_ffi.structural_map(function, (tirx.IntImm, change), order="post")
+
+
+def _with_shapes(
+    function: PrimFunc,
+    functions: Sequence[PrimFunc],
+    sizes: Sequence[Sizes],
+    variables: Mapping[str, Expr],
+    bounded: Mapping[int, Sequence[int]],
+) -> PrimFunc:
+    """The function with parameters of int64 extents, from which a call binds the variables."""
+    shapes = [[[int(e) for e in p.shape] for p in each.params] for each in functions]
+    told: set[str] = set()
+    fresh: list[list[Any]] = []
+    for n in range(len(function.params)):
+        extents = []
+        for axis, values in enumerate(zip(*(each[n] for each in shapes), strict=True)):
+            found = bounded[n][axis] if n in bounded else fit(values, sizes)
+            if isinstance(found, Extent):
+                told |= {found.symbol} if found.symbol else set()
+                extents.append(found.expression(variables, "int64"))
+            else:
+                extents.append(tirx.const(found, "int64"))
+        fresh.append(extents)
+    used = {name for name, variable in variables.items() if _uses(function, variable)}
+    used |= {
+        name
+        for name, variable in variables.items()
+        for extents in fresh
+        for extent in extents
+        if variable in tirx.analysis.undefined_vars(extent)
+    }
+    if missing := used - told:
+        raise Unfit(f"no operand has the extent {', '.join(sorted(missing))} alone")
+    done: list[tuple[Buffer, Buffer]] = []
+
+    def reshaped(buffer: Buffer) -> Buffer:
+        for old, new in done:
+            if old.same_as(buffer):
+                return new
+        new = buffer
+        for parameter, extents in zip(function.params, fresh, strict=True):
+            if parameter.same_as(buffer):
+                new = tirx.decl_buffer(
+                    extents,
+                    str(buffer.dtype),
+                    buffer.name,
+                    data=buffer.data,
+                    strides=buffer.strides,
+                    elem_offset=buffer.elem_offset,
+                    data_alignment=buffer.data_alignment,
+                    offset_factor=buffer.offset_factor,
+                )
+        done.append((buffer, new))
+        return new
+
+    return tvm_ffi.structural_map(function, (tirx.Buffer, reshaped), order="pre")
+
+
+def _uses(function: PrimFunc, variable: Expr) -> bool:
+    found = False
+
+    def note(seen: Any) -> Any:
+        nonlocal found
+        found = found or seen.same_as(variable)
+        return seen
+
+    tvm_ffi.structural_map(function.body, (tirx.Var, note))
+    return found

@@ -1,0 +1,94 @@
+"""Comparison of a model with open lengths: sizes, inputs for them, and what gives the right numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.frontend import ImportedModel
+from hetero_tvm.reference import Reference, compare, run_reference, sample_inputs
+from hetero_tvm.reference.running import run_as_given
+from hetero_tvm.runtime.signature import Signature, Symbol
+from hetero_tvm.schedules.symbolic import Sizes
+
+_BOTH_ROUND = 8.0
+"""Tolerance between two float32 results, in that of one and an exact result."""
+
+
+def judged_model(optimized: OptimizedModel, inputs: Mapping[str, np.ndarray] | None) -> ImportedModel:
+    """The model with fixed sizes that gives the float64 reference: those of ``inputs``, or ones in range."""
+    model, lengths = optimized.model, optimized.lengths
+    if lengths is None or model.open is None:
+        return model
+    if inputs is not None:
+        return model.open.at(sizes_of(lengths.signature, inputs))
+    known = list(zip([model, *model.open.others], lengths.sizes, strict=True))
+    for candidate, sizes in reversed(known):
+        if all(s.low <= sizes[s.name] <= s.high for s in lengths.symbols):
+            return candidate
+    return model.open.at({s.name: s.high for s in lengths.symbols})
+
+
+def sizes_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Size of each symbol in these inputs."""
+    return {
+        name: size
+        for spec in signature.inputs
+        for name, size in zip(spec.shape, np.shape(inputs[spec.name]), strict=True)
+        if isinstance(name, str) and name in {symbol.name for symbol in signature.symbols}
+    }
+
+
+def other_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
+    """Sizes at which the model is compared with the user's own file: both ends, and an odd one between."""
+    found: list[dict[str, int]] = []
+    for sizes in (
+        {s.name: s.low for s in symbols},
+        {s.name: (s.low + s.high) // 2 | 1 if s.high - s.low > 2 else s.low for s in symbols},
+        {s.name: s.high for s in symbols},
+    ):
+        if sizes not in found:
+            found.append(sizes)
+    return found
+
+
+def differences(
+    optimized: OptimizedModel, run: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]], seed: int
+) -> list[str]:
+    """Sizes at which the numbers are not those of the model as it came, with what differs."""
+    lengths, model, target = optimized.lengths, optimized.model, optimized.target
+    assert lengths is not None and model.open is not None
+    problems = []
+    for sizes in other_sizes(lengths.symbols):
+        inputs = inputs_at(model, lengths.signature, sizes, seed)
+        theirs = run_as_given(model, inputs)
+        if theirs is None:
+            theirs = run_reference(model.open.at(sizes), inputs).float32
+        wide = tuple(y.astype(np.float64) if y.dtype.kind == "f" else y for y in theirs)
+        found = compare(
+            run(inputs),
+            Reference(tuple(theirs), wide, "the model as it came"),
+            floor=_BOTH_ROUND * target.relative_tolerance,
+            least_cosine=target.least_cosine,
+        )
+        if not found.ok:
+            at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            problems += [f"at {at}: {line}" for line in str(found).splitlines()]
+    return problems
+
+
+def inputs_at(
+    model: ImportedModel, signature: Signature, sizes: Sizes, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Realistic inputs of other sizes."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.clean.proto)
+    shapes = {spec.name: spec.shape for spec in signature.inputs}
+    for value in proto.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            if isinstance(size, str):
+                dim.dim_value = sizes[size]
+    return sample_inputs(proto, seed)

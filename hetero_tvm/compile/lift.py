@@ -1,0 +1,247 @@
+"""Lifting of an optimized model: one graph for all sizes from the same graph at several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.compile.dynamic.kernels import run_time_kernel
+from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.errors import BuildError
+from hetero_tvm.host.constants import constant
+from hetero_tvm.host.tvm import Expr, GlobalVar, IRModule, Var, relax, te, tirx, tvm
+from hetero_tvm.records.choose import Choice
+from hetero_tvm.relax_passes.rewriting.fused import is_call_tir
+from hetero_tvm.relax_passes.rewriting.graph import array_of, is_constant
+from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
+from hetero_tvm.schedules.base import Packer
+from hetero_tvm.schedules.symbolic import Extent, Unfit, fit
+from hetero_tvm.schedules.task import Task, symbol, task_key
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    variable: GlobalVar
+    packers: Mapping[int, Packer]
+
+
+def lift_model(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> IRModule:
+    """The module for all sizes, with scheduled kernels, ready to be lowered.
+
+    Raises
+    ------
+    BuildError : the model is another one at other sizes; names the node where that shows first.
+    """
+    return _Lifting(optimized, choices).run()
+
+
+class _Lifting:
+    def __init__(self, optimized: OptimizedModel, choices: Mapping[str, Choice]):
+        assert optimized.lengths is not None
+        self._optimized, self._choices = optimized, choices
+        self._lengths = optimized.lengths
+        self._sizes = self._lengths.sizes
+        self._modules = [optimized.module, *(other.module for other in self._lengths.others)]
+        self._tasks = {task.key: task for task in optimized.tasks}
+        self._symbols = {s.name: tirx.Var(s.name, "int64") for s in self._lengths.symbols}
+        self._builder = relax.BlockBuilder()
+        self._kernels: dict[Any, _Kernel] = {}
+        self._vars: list[dict[Var, int]] = [{} for _ in self._modules]
+        self._made: list[Expr] = []
+        self._copies: dict[Any, tuple[Any, Expr]] = {}
+
+    def run(self) -> IRModule:
+        mains = [module["main"] for module in self._modules]
+        everything = [[b for block in main.body.blocks for b in block.bindings] for main in mains]
+        if len({len(bindings) for bindings in everything}) > 1:
+            self._fail("the graph", f"it has {len(everything[0])} or {len(everything[1])} steps")
+        parameters = []
+        for several in zip(*(main.params for main in mains), strict=True):
+            parameters.append(relax.Var(several[0].name, self._type([p.ty for p in several])))
+            self._take(several, parameters[-1])
+        bounds = {s.name: s.high for s in self._lengths.symbols}
+        attributes = {UPPER_BOUND: bounds}
+        builder = self._builder
+        with builder.function("main", parameters, attrs=attributes):
+            with builder.dataflow():
+                for several in zip(*everything, strict=True):
+                    self._binding(several)
+                result = builder.emit_output(self._expr([main.body.body for main in mains]))
+            builder.emit_func_output(result)
+        return builder.get()
+
+    # bindings ------------------------------------------------------------------------------------
+    def _binding(self, several: Sequence[relax.Binding]) -> None:
+        name = several[0].var.name
+        try:
+            value = self._value([b.value for b in several], several[0].var, [b.var.ty for b in several])
+            made = self._builder.emit(value, name)
+        except Unfit as error:
+            nodes = self._optimized.sources.get(name, (name,))
+            self._fail(", ".join(nodes), str(error))
+        self._take([b.var for b in several], made)
+
+    def _take(self, several: Sequence[Var], made: Expr) -> None:
+        for known, var in zip(self._vars, several, strict=True):
+            known[var] = len(self._made)
+        self._made.append(made)
+
+    def _value(self, values: Sequence[Expr], var: Var, types: Sequence[Any]) -> Expr:
+        first = values[0]
+        if is_call_tir(first):
+            return self._call_tir(values, types)
+        if isinstance(first, tvm.ir.Call):
+            if len({str(value.op) for value in values}) > 1 or len({len(v.args) for v in values}) > 1:
+                raise Unfit("another operator at other sizes")
+            args = [self._expr(args) for args in zip(*(value.args for value in values), strict=True)]
+            ty_args = [self._type(each) for each in zip(*(value.ty_args for value in values), strict=True)]
+            return relax.Call(first.op, args, first.attrs, ty_args)
+        return self._expr(values)
+
+    def _call_tir(self, values: Sequence[Expr], types: Sequence[Any]) -> Expr:
+        if any(not is_call_tir(value) for value in values):
+            raise Unfit("another operator at other sizes")
+        fields = [list(value.args[1].fields) for value in values]
+        if len({len(each) for each in fields}) > 1:
+            raise Unfit("other operands at other sizes")
+        operands = list(zip(*fields, strict=True))
+        args = [self._expr(each) for each in operands]
+        bounded = frozenset(n for n, each in enumerate(operands) if self._bounded(each, args[n]))
+        kernel = self._kernel([value.args[0] for value in values], bounded)
+        for index, pack in kernel.packers.items():
+            array = array_of(args[index])
+            if array is None:
+                raise Unfit(f"operand {index} is declared constant, and is not")
+            args[index] = constant(np.ascontiguousarray(pack(array)))
+        out = self._type(types)
+        return relax.call_tir(
+            kernel.variable, args, out_ty=list(out.fields) if isinstance(out, relax.TupleType) else out
+        )
+
+    def _kernel(self, variables: Sequence[GlobalVar], bounded: frozenset[int]) -> _Kernel:
+        key = (*variables, bounded)
+        if key not in self._kernels:
+            functions = [module[v] for module, v in zip(self._modules, variables, strict=True)]
+            task: Task | None = self._tasks.get(task_key(functions[0]))
+            space = None if task is None else task.space
+            choice = None if task is None else self._choices.get(task.key)
+            point = None
+            if task is not None and space is not None:
+                point = choice.point if choice is not None else None
+                point = point or space.default(task.op, self._optimized.machine)
+            kernel, packers = run_time_kernel(
+                functions, self._sizes, bounded, space, point, self._optimized.target
+            )
+            if kernel.attrs and "global_symbol" in kernel.attrs:
+                kernel = kernel.without_attr("global_symbol")
+            name = symbol(variables[0].name_hint if task is None else task.name)
+            variable = self._builder.add_func(self._optimized.target.stamp(kernel), name)
+            self._kernels[key] = _Kernel(variable, packers)
+        return self._kernels[key]
+
+    # expressions -----------------------------------------------------------------------------------
+    def _expr(self, several: Sequence[Any]) -> Any:
+        first = several[0]
+        if isinstance(first, relax.Var):
+            places = {known.get(var) for known, var in zip(self._vars, several, strict=True)}
+            if len(places) != 1 or None in places:
+                raise Unfit("it reads something else at other sizes")
+            return self._made[places.pop()]
+        if is_constant(first):
+            if not all(is_constant(value) for value in several):
+                raise Unfit("an operand is a constant at some sizes only")
+            return self._constant(several)
+        if isinstance(first, relax.Tuple):
+            return relax.Tuple([self._expr(each) for each in zip(*(v.fields for v in several), strict=True)])
+        if isinstance(first, relax.TupleGetItem):
+            return relax.TupleGetItem(self._expr([v.tuple_value for v in several]), first.index)
+        if isinstance(first, relax.ShapeExpr):
+            return relax.ShapeExpr(self._extents([v.values for v in several]))
+        if any(not tvm.ir.structural_equal(first, other) for other in several[1:]):
+            raise Unfit("a number differs at other sizes")
+        return first
+
+    def _constant(self, several: Sequence[Any]) -> Any:
+        """The constant of the largest sizes, where a kernel for others can read as much as it needs from the
+        front; else what is needed of it, copied at each call."""
+        first, *others = (array_of(value) for value in several)
+        for other in others:
+            if other.ndim != first.ndim or other.dtype != first.dtype:
+                raise Unfit("a constant has another form at other sizes")
+            front = first[tuple(slice(0, extent) for extent in other.shape)]
+            if front.shape != other.shape or front.tobytes() != other.tobytes():
+                raise Unfit("a constant has other values at other sizes")
+        differing = [axis for axis in range(first.ndim) if len({a.shape[axis] for a in (first, *others)}) > 1]
+        if (
+            not differing
+            or all(extent == 1 for extent in first.shape[: differing[0]])
+            and len(differing) == 1
+        ):
+            return several[0]
+        key = (id(several[0].value), *(tuple(map(int, value.ty.shape)) for value in several))
+        if key not in self._copies:
+            out = self._type([value.ty for value in several])
+            self._copies[key] = several[0].value, self._copy(first, differing, out)
+        return self._copies[key][1]
+
+    def _copy(self, array: np.ndarray, differing: Sequence[int], out: Any) -> Expr:
+        """The front of ``array``, of which an axis with equal slices is stored once."""
+        for axis in differing:
+            one = np.take(array, [0], axis)
+            if np.array_equal(np.broadcast_to(one, array.shape), array):
+                array = one
+        shape = [tirx.Var(e.name, "int64") if isinstance(e, tirx.Var) else e for e in out.shape.values]
+        symbols = {e.name: e for e in shape if isinstance(e, tirx.Var)}
+        if any(not isinstance(e, tirx.IntImm | tirx.Var) for e in shape):
+            raise Unfit("a constant has an extent that is an expression of the sizes")
+        source = te.placeholder(array.shape, str(array.dtype), name="source")
+        shape = [symbols.get(e.name, e) if isinstance(e, tirx.Var) else e for e in shape]
+
+        def element(*index: Expr) -> Expr:
+            at = [0 if source.shape[n] == 1 else i for n, i in enumerate(index)]
+            return source(*at)
+
+        function = te.create_prim_func([source, te.compute(shape, element, name="front")])
+        function = function.without_attr("global_symbol")
+        kernel = self._optimized.target.schedule_run_time(function, int(np.prod(array.shape)))
+        variable = self._builder.add_func(self._optimized.target.stamp(kernel), "front")
+        array = np.ascontiguousarray(array)
+        return self._builder.emit(relax.call_tir(variable, [constant(array, str(array.dtype))], out_ty=out))
+
+    def _bounded(self, several: Sequence[Any], made: Any) -> bool:
+        """Whether it is a constant of which the sizes tell how much is read."""
+        return is_constant(made) and len({tuple(map(int, v.ty.shape)) for v in several}) > 1
+
+    def _extents(self, several: Sequence[Any]) -> list[Expr]:
+        found = []
+        for values in zip(*several, strict=True):
+            extent = fit([int(value) for value in values], self._sizes)
+            if isinstance(extent, Extent):
+                found.append(extent.expression(self._symbols, "int64"))
+            else:
+                found.append(tirx.const(extent, "int64"))
+        return found
+
+    def _type(self, several: Sequence[Any]) -> Any:
+        first = several[0]
+        if isinstance(first, relax.TupleType):
+            return relax.TupleType(
+                [self._type(each) for each in zip(*(t.fields for t in several), strict=True)]
+            )
+        if isinstance(first, relax.TensorType):
+            if len({(str(t.dtype), t.ndim) for t in several}) > 1:
+                raise Unfit("another type at other sizes")
+            return relax.TensorType(self._extents([t.shape.values for t in several]), first.dtype)
+        if isinstance(first, relax.ShapeType):
+            return relax.ShapeType(self._extents([t.values for t in several]))
+        return first
+
+    def _fail(self, where: str, why: str) -> None:
+        ranges = ", ".join(map(str, self._lengths.symbols))
+        raise BuildError(
+            f"{self._optimized.model.name} cannot be one library for {ranges}: at {where}, {why}",
+            hint="give fixed sizes, or a range for fewer dimensions",
+        )

@@ -1,0 +1,132 @@
+"""Import of a model whose lengths stay open: the same model at several sizes.
+
+One size says nothing about others; several, chosen well, say it all (:mod:`hetero_tvm.schedules.symbolic`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hetero_tvm.errors import ModelError, ShapeError
+from hetero_tvm.frontend.signature import ImportedModel, OpenShapes, Span, Symbol
+
+Dimensions = Sequence["int | str | None"]
+"""Dimensions of an input in the model file: sizes, names of open ones, None for open ones without a name."""
+Given = Mapping[str, Sequence["int | Span"]]
+Import = Callable[[dict[str, tuple[int, ...]]], ImportedModel]
+
+_DEFAULT_HIGH = {0: 8}
+"""Largest size of a dimension that is left open, by axis: a batch; a sequence otherwise."""
+_DEFAULT_LENGTH = 512
+_LEAST = 5
+"""Least of the largest sizes that tell: below, too many numbers of a model are the same by accident."""
+
+
+def import_open(given: Given, declared: Mapping[str, Dimensions | None], load: Import) -> ImportedModel:
+    """Import a model at the sizes that tell what it is at all sizes in the ranges.
+
+    Parameters
+    ----------
+    given : dimensions by input name; at least one is a :class:`Span`.
+    declared : the inputs as the model file declares them; None for an input of unknown rank.
+    load : imports the model with fixed shapes.
+
+    Raises
+    ------
+    ShapeError : a range for a dimension that is fixed, or two ranges for one name; all are listed.
+    ModelError : as ``load`` does.
+    """
+    names, symbols = _symbols(given, declared)
+
+    def at(sizes: Mapping[str, int]) -> ImportedModel:
+        shapes = {}
+        for name, dims in given.items():
+            shapes[name] = tuple(
+                sizes[names[name, axis]] if isinstance(dim, Span) else dim for axis, dim in enumerate(dims)
+            )
+        return load(shapes)
+
+    sizes = telling_sizes(symbols)
+    first, *others = (at(one) for one in sizes)
+    for other in others:
+        ends = zip(
+            (*first.signature.inputs, *first.signature.outputs),
+            (*other.signature.inputs, *other.signature.outputs),
+            strict=True,
+        )
+        if any((a.name, a.dtype, len(a.shape)) != (b.name, b.dtype, len(b.shape)) for a, b in ends):
+            raise ModelError(
+                f"{first.name}: its inputs and outputs depend on the sizes",
+                hint="build it for fixed shapes, one library each",
+            )
+    return dataclasses.replace(first, open=OpenShapes(symbols, sizes, tuple(others), at))
+
+
+def _symbols(
+    given: Given, declared: Mapping[str, Dimensions | None]
+) -> tuple[dict[tuple[str, int], str], tuple[Symbol, ...]]:
+    """Name of each open dimension, and the symbols in the order in which they come."""
+    names: dict[tuple[str, int], str] = {}
+    ranges: dict[str, list[tuple[str, Span]]] = {}
+    axes: dict[str, int] = {}
+    problems = []
+    for name, dims in given.items():
+        known = declared.get(name)
+        for axis, dim in enumerate(dims):
+            there = known[axis] if known is not None and axis < len(known) else None
+            if isinstance(dim, Span) and isinstance(there, int) and there > 0:
+                problems.append(f"{name}: dimension {axis} is fixed to {there} in the model")
+            if isinstance(dim, Span):
+                symbol = there if isinstance(there, str) and there else f"{name}_{axis}"
+                symbol = re.sub(r"\W", "_", symbol)
+                names[name, axis] = symbol
+                ranges.setdefault(symbol, []).append((f"{name}, dimension {axis}", dim))
+                axes.setdefault(symbol, axis)
+    symbols = []
+    for symbol, spans in ranges.items():
+        low = max(span.low for _, span in spans)
+        highs = {span.high for _, span in spans if span.high is not None}
+        lows = {span.low for _, span in spans if span.high is not None}
+        if len(highs) > 1 or len(lows) > 1:
+            listed = ", ".join(f"{span} ({where})" for where, span in spans)
+            problems.append(f"{symbol} has several ranges: {listed}")
+        high = min(highs, default=max(low, _DEFAULT_HIGH.get(axes[symbol], _DEFAULT_LENGTH)))
+        symbols.append(Symbol(symbol, low, high))
+    if problems:
+        raise ShapeError(
+            "The given ranges do not fit the model.",
+            problems=problems,
+            hint="Export the model with dynamic_shapes or dynamic_axes where lengths vary.",
+        )
+    return names, tuple(symbols)
+
+
+def telling_sizes(symbols: Sequence[Symbol]) -> tuple[dict[str, int], ...]:
+    """Sizes to import at: the largest, another one for each symbol, and others of all to confirm.
+
+    They lie in the upper part of the range, where no part of a model is a special case, and are primes where
+    there are some: no other number of a model is likely to be one of them, or a multiple.
+    """
+    chosen = {symbol.name: _three(symbol) for symbol in symbols}
+    top = {name: sizes[0] for name, sizes in chosen.items()}
+    changed = [{**top, name: sizes[1]} for name, sizes in chosen.items()]
+    return (top, *changed, {name: sizes[2] for name, sizes in chosen.items()})
+
+
+def _three(symbol: Symbol) -> tuple[int, int, int]:
+    top = max(symbol.high, _LEAST)
+    inside = [n for n in range(max(2, symbol.low), top) if top % n]
+    if len(inside) < 2:
+        inside = [n for n in range(2, top)]
+    primes = _primes(inside)
+    inside = primes if len(primes) > 1 else inside
+    second = min(inside, key=lambda n: abs(n - 0.83 * top))
+    third = min((n for n in inside if n != second), key=lambda n: abs(n - 0.64 * top))
+    return top, second, third
+
+
+def _primes(numbers: Iterable[int]) -> list[int]:
+    return [n for n in numbers if n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))]

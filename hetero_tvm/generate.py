@@ -1,0 +1,141 @@
+"""``python -m hetero_tvm.generate DIR``: continue texts with a language model that was built."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import add_output_options, command_parser
+from hetero_tvm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hetero_tvm.generation.batch import Request
+    from hetero_tvm.generation.text import Tokenizer
+
+
+_EXAMPLES = {
+    "out --prompt 'The capital of France is'": "continue a text, the likeliest token each time",
+    "out --prompt-ids 5,6,7 --max-new-tokens 16 --temperature 0.8 --seed 1": "tokens, drawn at random",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = "Continue texts with what `python -m hetero_tvm.build CHECKPOINT --out DIR` wrote."
+    parser = command_parser("generate", text, _EXAMPLES)
+    parser.add_argument("model", metavar="DIR", help="folder of the library, or its .so")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
+    parser.add_argument(
+        "--prompt-ids",
+        action="append",
+        default=[],
+        type=_ids,
+        metavar="5,6,7",
+        help="a prompt as tokens; may be repeated",
+    )
+    parser.add_argument("--max-new-tokens", type=cli_common.positive, default=128, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, the likeliest token")
+    parser.add_argument("--top-k", type=cli_common.count, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--min-p", type=float, default=0.0)
+    parser.add_argument("--repetition-penalty", type=float, default=1.0)
+    parser.add_argument("--seed", type=cli_common.count, help="of the random numbers")
+    parser.add_argument("--stop-ids", type=_ids, metavar="1,2", help="default: those of the checkpoint")
+    parser.add_argument("--ignore-stop", action="store_true", help="generate all --max-new-tokens")
+    parser.add_argument("--threads", type=cli_common.positive)
+    parser.add_argument(
+        "--cache-tokens", type=cli_common.positive, metavar="N", help="tokens that all texts hold together"
+    )
+    add_output_options(parser)
+    return parser
+
+
+def _ids(text: str) -> list[int]:
+    """``5,6,7`` -> [5, 6, 7]; an argparse type."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of tokens such as 5,6,7") from None
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hetero_tvm.generation.batch import Batch, Request
+    from hetero_tvm.generation.model import load_language_model
+    from hetero_tvm.generation.sampling import Sampling
+    from hetero_tvm.generation.text import FILE, Tokenizer, Words
+
+    if not options.prompt and not options.prompt_ids:
+        raise UsageError("there is no prompt", hint="give --prompt TEXT or --prompt-ids 5,6,7")
+    sampling = Sampling(
+        options.repetition_penalty,
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.seed,
+    )
+    model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
+    tokenizer = None
+    if options.prompt or (model.library.path.parent / FILE).is_file():
+        tokenizer = Tokenizer(model.library.path.parent)
+    prompts = [*options.prompt_ids, *(tokenizer.encode(text) for text in options.prompt if tokenizer)]
+    stop = () if options.ignore_stop else options.stop_ids or model.facts.stop
+    words = Words(tokenizer) if tokenizer and len(prompts) == 1 and not options.json else None
+
+    def show(token: int) -> None:
+        if words is not None:
+            print(words.add(token), end="", flush=True)
+
+    batch = Batch(model)
+    requests = [
+        batch.submit(Request(prompt, options.max_new_tokens, sampling, frozenset(stop), show))
+        for prompt in prompts
+    ]
+    batch.run()
+    if options.json:
+        cli_common.print_json(_document(requests, tokenizer))
+    else:
+        if words is not None:
+            print(words.finish())
+        else:
+            for request in requests:
+                print(tokenizer.decode(request.tokens) if tokenizer else ",".join(map(str, request.tokens)))
+        _say_speed(options, requests)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    return 0
+
+
+def _document(requests: Sequence[Request], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """One text as it is, several as lists; times are those of the longest."""
+    rows = [
+        {"tokens": r.tokens, "reason": r.reason, "prompt_tokens": len(r.prompt)}
+        | ({"text": tokenizer.decode(r.tokens)} if tokenizer else {})
+        for r in requests
+    ]
+    merged = rows[0] if len(rows) == 1 else {name: [row[name] for row in rows] for name in rows[0]}
+    times = {name: max(getattr(r, name) for r in requests) for name in ("prefill_s", "decode_s")}
+    return {**merged, **times}
+
+
+def _say_speed(options: argparse.Namespace, requests: Sequence[Request]) -> None:
+    if options.quiet:
+        return
+    read = sum(len(r.prompt) for r in requests)
+    made = sum(len(r.tokens) for r in requests)
+    prefill, decode = (max(getattr(r, name) for r in requests) for name in ("prefill_s", "decode_s"))
+    text = f"prompt: {read} tokens in {prefill:.3f} s; {made} new tokens"
+    if decode and made > len(requests):
+        text += f", {(made - len(requests)) / decode:.1f} per second"
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

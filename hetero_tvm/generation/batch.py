@@ -1,0 +1,189 @@
+"""Continuous batching: texts come and go between steps, and every step reads the weights once for all of
+them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hetero_tvm.errors import CapacityError, HeteroTVMError, InputError, UsageError
+from hetero_tvm.generation.model import LanguageModel
+from hetero_tvm.generation.sampling import GREEDY, Sampling
+from hetero_tvm.generation.session import Session
+
+
+@dataclass(eq=False)
+class Request:
+    """A text to be continued, and what came of it.
+
+    Parameters
+    ----------
+    prompt : tokens of the text so far.
+    max_new_tokens : tokens to generate at most.
+    sampling : way to choose them.
+    stop : tokens that end the text; the last token is one of them then.
+    on_token : called with every token as it comes.  When it raises, this text ends with that error.
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    sampling: Sampling = GREEDY
+    stop: Collection[int] = ()
+    on_token: Callable[[int], None] | None = None
+    tokens: list[int] = field(default_factory=list)
+    """Tokens that were generated."""
+    reason: str | None = None
+    """Reason for the end: ``length``, ``stop``, ``cancelled`` or ``error``; None while it goes on."""
+    error: Exception | None = None
+    prefill_s: float = 0.0
+    """Seconds from the first step with this text to its first token."""
+    decode_s: float = 0.0
+    """Seconds from the first token to the last."""
+    _session: Session | None = None
+    _started: float = 0.0
+    _done: int = 0
+    _pages: int = 0
+    _random: np.random.Generator | None = None
+
+    def cancel(self) -> None:
+        """End the text before the next step."""
+        if self.reason is None:
+            self.reason = "cancelled"
+
+
+class Batch:
+    """Texts that are generated together.
+
+    A text is let in when the cache has room for its prompt and all that it may generate, so no text fails in
+    the middle of another's; until then it waits.  Prompts go through in pieces beside the texts that are
+    being generated, so a long prompt does not stop them.
+
+    Parameters
+    ----------
+    most : texts that are generated at once.
+    piece : tokens of prompts in one step.
+    """
+
+    def __init__(self, model: LanguageModel, most: int = 32, piece: int = 256):
+        if most < 1 or piece < 1:
+            raise UsageError(f"a batch of {most} texts with {piece} tokens of prompts per step")
+        self.model = model
+        self._most, self._piece = min(most, model.facts.rows), min(piece, model.facts.rows)
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._active)
+
+    def submit(self, request: Request) -> Request:
+        """Add a text.
+
+        Raises
+        ------
+        InputError : a token that is not in the vocabulary.
+        CapacityError : it can never fit into the context.
+        """
+        problems = self.model.token_problems(request.prompt)
+        if request.max_new_tokens < 1:
+            problems.append(f"{request.max_new_tokens} new tokens are asked for")
+        if problems:
+            raise InputError("the prompt cannot be continued", problems=problems)
+        total = self._total(request)
+        if total > self.model.context:
+            raise CapacityError(
+                f"{len(request.prompt)} tokens and {request.max_new_tokens} new ones do not fit: "
+                f"the context is {self.model.context}",
+                hint="shorten the prompt, or ask for fewer new tokens",
+            )
+        request._pages = -(-total // self.model.facts.page)
+        self._waiting.append(request)
+        return request
+
+    def run(self) -> None:
+        """Generate until all texts have ended."""
+        while len(self):
+            self.step()
+
+    def step(self) -> None:
+        """One step of the model for all texts that are in."""
+        self._leave()
+        self._enter()
+        work: list[tuple[Request, Sequence[int]]] = []
+        left = self._piece
+        for request in self._active:
+            if request._done == len(request.prompt):
+                work.append((request, request.tokens[-1:]))
+            elif left:
+                part = request.prompt[request._done : request._done + left]
+                left -= len(part)
+                work.append((request, part))
+        if not work:
+            return
+        try:
+            logits = self.model.step([(request._session, tokens) for request, tokens in work])
+        except HeteroTVMError as error:
+            # Sessions of others took the room: the text that needs most of it ends, the rest goes on.
+            largest = max((request for request, _ in work), key=lambda r: len(r.prompt) + len(r.tokens))
+            self._end(largest, "error", error)
+            return
+        for (request, tokens), row in zip(work, logits, strict=True):
+            if request._done < len(request.prompt):
+                request._done += len(tokens)
+                if request._done < len(request.prompt):
+                    continue
+                request.prefill_s = time.perf_counter() - request._started
+            self._take(request, row)
+
+    def _take(self, request: Request, logits: np.ndarray) -> None:
+        """The next token of a text."""
+        text = [*request.prompt, *request.tokens] if request.sampling.repetition_penalty != 1 else ()
+        token = request.sampling.choose(logits, text, request._random)
+        request.tokens.append(token)
+        request.decode_s = time.perf_counter() - request._started - request.prefill_s
+        if request.on_token is not None:
+            try:
+                request.on_token(token)
+            except Exception as error:
+                self._end(request, "error", error)
+                return
+        if token in request.stop:
+            self._end(request, "stop")
+        elif len(request.tokens) == request.max_new_tokens:
+            self._end(request, "length")
+
+    def _enter(self) -> None:
+        """Let texts in, first come, first served."""
+        promised = sum(request._pages - len(request._session.pages) for request in self._active)
+        while self._waiting and len(self._active) < self._most:
+            request = self._waiting[0]
+            if self._active and request._pages > self.model.pool.free - promised:
+                return
+            self._waiting.popleft()
+            promised += request._pages
+            request._session = self.model.session()
+            request._random = np.random.default_rng(request.sampling.seed)
+            request._started = time.perf_counter()
+            self._active.append(request)
+
+    def _leave(self) -> None:
+        """Take out texts that were cancelled."""
+        for request in [*self._active, *self._waiting]:
+            if request.reason is not None:
+                self._end(request, request.reason)
+
+    def _end(self, request: Request, reason: str, error: Exception | None = None) -> None:
+        request.reason, request.error = reason, error
+        if request in self._waiting:
+            self._waiting.remove(request)
+        if request in self._active:
+            self._active.remove(request)
+        if request._session is not None:
+            request._session.close()
+
+    @staticmethod
+    def _total(request: Request) -> int:
+        return len(request.prompt) + request.max_new_tokens - 1  # the last token is never read

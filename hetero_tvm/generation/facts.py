@@ -1,0 +1,89 @@
+"""Facts of a language model, in the manifest of its library: what its step takes, and what a text may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import LibraryError
+
+VERSION = 1
+_KEYS = 16
+
+
+@dataclass(frozen=True)
+class LanguageFacts:
+    """Facts that the run time needs of a model.
+
+    Parameters
+    ----------
+    architecture, precision : names, for people.
+    vocab : number of tokens.
+    context : largest number of tokens of a sequence.
+    rows : largest number of new tokens of one step.
+    layers, kv_heads, dim, page, cache : shape and type of the pools of keys and values.
+    ropes : angles per position and channel, and the factor of their cosines and sines.
+    rotated : channels that are rotated.
+    stop : tokens that end a text.
+    read : bytes of weights that a step of one token reads.
+    """
+
+    architecture: str
+    precision: str
+    vocab: int
+    context: int
+    rows: int
+    layers: int
+    kv_heads: int
+    dim: int
+    page: int
+    cache: str
+    ropes: tuple[tuple[tuple[float, ...], float], ...]
+    rotated: int
+    stop: tuple[int, ...]
+    read: int
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; :meth:`from_json` reads them back."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], name: str) -> LanguageFacts:
+        """Facts of the library ``name``; :class:`LibraryError` when it is no language model."""
+        if not data:
+            raise LibraryError(
+                f"{name} is no language model",
+                hint="build one: python -m hetero_tvm.build CHECKPOINT_FOLDER --out DIR",
+            )
+        if data.get("version") != VERSION:
+            raise LibraryError(f"{name} was built by another hetero_tvm", hint="build the model again")
+        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        values["ropes"] = tuple((tuple(inverse), float(factor)) for inverse, factor in values["ropes"])
+        values["stop"] = tuple(values["stop"])
+        return cls(**values)
+
+    @property
+    def page_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the keys and of the values of one page."""
+        lead = (self.layers, self.kv_heads)
+        return (*lead, self.page // _KEYS, self.dim, _KEYS), (*lead, self.page, self.dim)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in both pools."""
+        return sum(math.prod(shape) for shape in self.page_shapes) * np.dtype(self.cache).itemsize
+
+    def rope_table(self, positions: int) -> np.ndarray:
+        """Cosines and sines, float32 [positions, tables, rotated]: half of the channels each."""
+        table = np.zeros((positions, max(len(self.ropes), 1), max(self.rotated, 1)), np.float32)
+        half = self.rotated // 2
+        for number, (inverse, factor) in enumerate(self.ropes):
+            angles = np.arange(positions, dtype=np.float32)[:, None] * np.asarray(inverse, np.float32)
+            table[:, number, :half] = np.cos(angles) * np.float32(factor)
+            table[:, number, half : 2 * half] = np.sin(angles) * np.float32(factor)
+        return table

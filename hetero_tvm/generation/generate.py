@@ -1,0 +1,101 @@
+"""Generation of texts: the whole of them, or token by token as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from hetero_tvm.errors import InputError
+from hetero_tvm.generation.batch import Batch, Request
+from hetero_tvm.generation.model import LanguageModel
+from hetero_tvm.generation.sampling import GREEDY, Sampling
+
+Prompt = Sequence[int]
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Prompt] | np.ndarray,
+    *,
+    mask: np.ndarray | None = None,
+    max_new_tokens: int = 128,
+    sampling: Sampling = GREEDY,
+    stop: Collection[int] | None = None,
+    most: int = 32,
+) -> list[Request]:
+    """Continue texts, all together.
+
+    Parameters
+    ----------
+    prompts : tokens of each text, of any lengths; or an array [texts, tokens] with padding on either side.
+    mask : [texts, tokens], 0 where an array of prompts is padding.
+    max_new_tokens : tokens to generate for each at most.
+    stop : tokens that end a text; default the model's own.
+    most : texts that are generated at once; others wait.
+
+    Returns
+    -------
+    A :class:`Request` per text: ``tokens`` (a stop token is the last one), ``reason``, and ``error`` for a
+    text that could not go on when the others could.
+
+    Raises
+    ------
+    InputError : a token that is not in the vocabulary, no tokens, or a mask of another shape.
+    CapacityError : a text that can never fit into the context.
+    """
+    stop = frozenset(model.facts.stop if stop is None else stop)
+    batch = Batch(model, most)
+    requests = [
+        batch.submit(Request(prompt, max_new_tokens, _own_seed(sampling, number), stop))
+        for number, prompt in enumerate(_without_padding(prompts, mask))
+    ]
+    batch.run()
+    return requests
+
+
+def stream(
+    model: LanguageModel,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int = 128,
+    sampling: Sampling = GREEDY,
+    stop: Collection[int] | None = None,
+) -> Iterator[int]:
+    """Continue one text; yields each token as soon as it is there.
+
+    Parameters and errors are those of :func:`generate`.  Whoever stops asking ends the text.
+    """
+    stop = frozenset(model.facts.stop if stop is None else stop)
+    batch = Batch(model)
+    request = batch.submit(Request(prompt, max_new_tokens, sampling, stop))
+    given = 0
+    try:
+        while given < len(request.tokens) or request.reason is None:
+            if given == len(request.tokens):
+                batch.step()
+                if request.error is not None:
+                    raise request.error
+                continue
+            given += 1
+            yield request.tokens[given - 1]
+    finally:
+        request.cancel()
+        batch.run()
+
+
+def _own_seed(sampling: Sampling, number: int) -> Sampling:
+    """Texts of one call draw different numbers."""
+    if sampling.seed is None or not number:
+        return sampling
+    values = {**sampling.__dict__, "seed": sampling.seed + number}
+    return Sampling(**values)
+
+
+def _without_padding(prompts: Sequence[Prompt] | np.ndarray, mask: np.ndarray | None) -> list[list[int]]:
+    if mask is None:
+        return [list(prompt.tolist() if isinstance(prompt, np.ndarray) else prompt) for prompt in prompts]
+    ids, keep = np.asarray(prompts), np.asarray(mask).astype(bool)
+    if ids.ndim != 2 or ids.shape != keep.shape:
+        raise InputError(f"the prompts are {list(ids.shape)} and their mask is {list(keep.shape)}")
+    return [row[kept].tolist() for row, kept in zip(ids, keep, strict=True)]

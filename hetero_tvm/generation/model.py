@@ -1,0 +1,196 @@
+"""A language model: its library, its cache, and the step that runs new tokens of any sessions together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hetero_tvm.errors import InputError, UsageError, shortened
+from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.generation.pages import PagePool
+from hetero_tvm.generation.session import Session
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.opening import load
+
+_DEFAULT_CONTEXTS = 4
+_DEFAULT_LONGEST = 4096
+_SHARE_OF_MEMORY = 4
+
+
+class LanguageModel:
+    """A loaded language model.
+
+    >>> model = hetero_tvm.load_language_model("out")
+    >>> with model.session() as session:
+    ...     logits = session.append([5, 6, 7])
+
+    Parameters
+    ----------
+    library : the library, loaded.
+    cache_tokens : tokens that all sessions may hold together; default four times the context, at most 4 x
+        4096 and a quarter of the machine's memory.  Memory is taken when it is first used.
+    """
+
+    def __init__(self, library: Library, cache_tokens: int | None = None):
+        self.library = library
+        self.facts = LanguageFacts.from_json(library.manifest.language, library.path.name)
+        page = self.facts.page
+        if cache_tokens is None:
+            pages = _DEFAULT_CONTEXTS * -(-min(self.facts.context, _DEFAULT_LONGEST) // page)
+            pages = max(1, min(pages, _memory() // _SHARE_OF_MEMORY // self.facts.page_bytes))
+        else:
+            if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int) or cache_tokens < 1:
+                raise UsageError(f"cache_tokens is {cache_tokens!r}, expected a positive whole number")
+            pages = -(-cache_tokens // page)
+        try:
+            self.pool = PagePool(self.facts, pages)
+        except MemoryError:
+            size = pages * self.facts.page_bytes
+            raise UsageError(
+                f"there is no memory for a cache of {pages * page} tokens ({size:,} bytes)",
+                hint="load the model with fewer cache_tokens",
+            ) from None
+        self.context = min(self.facts.context, pages * page)
+        """Largest number of tokens of a session."""
+        self._rope = self.facts.rope_table(self.context if self.facts.rotated else 1)
+
+    def __repr__(self) -> str:
+        f = self.facts
+        return f"<LanguageModel {f.architecture} {f.precision}, context {self.context}>"
+
+    def session(self) -> Session:
+        """A new, empty text."""
+        return Session(self)
+
+    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+        """Add new tokens to sessions, all together; gives the logits of what follows each, [sessions, vocab].
+
+        Each weight is read once for all sessions.  Prompts longer than the step's rows go in pieces.
+
+        Raises
+        ------
+        InputError : tokens that are not in the vocabulary, or sessions without new tokens; lists all.
+        CapacityError : a text is longer than the context, or the cache is full; nothing has changed.
+        """
+        self._check(work)
+        before = [len(session) for session, _ in work]
+        done = 0
+        try:
+            for session, tokens in work:
+                done += 1
+                session.make_room(len(tokens))
+            return self._run(work, before)
+        except BaseException:
+            # Rooms that were made, and tokens of a call that did not end, are taken back.
+            for (session, _), length in zip(work[:done], before, strict=False):
+                del session.tokens[length:]
+                session.rewind(length)
+            raise
+
+    def _check(self, work: Sequence[tuple[Session, Sequence[int]]]) -> None:
+        problems = []
+        if not work:
+            raise InputError("no session was given")
+        if len({id(session) for session, _ in work}) != len(work):
+            problems.append("a session is given twice")
+        if len(work) > self.facts.rows:
+            problems.append(f"{len(work)} sessions; a step takes {self.facts.rows}")
+        for number, (session, tokens) in enumerate(work):
+            session.check_open()
+            if session.model is not self:
+                problems.append(f"session {number} belongs to another model")
+            problems += [f"session {number}: {text}" for text in self.token_problems(tokens)]
+        if problems:
+            raise InputError(
+                "wrong tokens for the model", problems=shortened(problems), hint="see model.facts.vocab"
+            )
+
+    def token_problems(self, tokens: Sequence[int]) -> list[str]:
+        """Problems of new tokens; empty when there are none."""
+        if not len(tokens):
+            return ["there are no tokens"]
+        vocab = self.facts.vocab
+        return [
+            f"token {token!r} at {place} is not a whole number from 0 to {vocab - 1}"
+            for place, token in enumerate(tokens)
+            if isinstance(token, (bool, np.bool_))
+            or not isinstance(token, (int, np.integer))
+            or not 0 <= token < vocab
+        ]
+
+    def _run(self, work: Sequence[tuple[Session, Sequence[int]]], before: Sequence[int]) -> np.ndarray:
+        logits = np.empty((len(work), self.facts.vocab), np.float32)
+        rows: list[tuple[int, int, int]] = []  # number of the session, position, token
+        for number, (_, tokens) in enumerate(work):
+            rows += [(number, before[number] + at, int(token)) for at, token in enumerate(tokens)]
+        for start in range(0, len(rows), self.facts.rows):
+            piece = rows[start : start + self.facts.rows]
+            ends = [
+                at
+                for at, (number, position, _) in enumerate(piece)
+                if position + 1 == before[number] + len(work[number][1])
+            ]
+            made = self._call(work, piece, ends)
+            for result, at in zip(made, ends, strict=False):
+                logits[piece[at][0]] = result
+        for session, tokens in work:
+            session.tokens += map(int, tokens)
+        return logits
+
+    def _call(
+        self,
+        work: Sequence[tuple[Session, Sequence[int]]],
+        rows: Sequence[tuple[int, int, int]],
+        ends: Sequence[int],
+    ) -> np.ndarray:
+        """One call of the library."""
+        numbers = sorted({number for number, _, _ in rows})
+        slots = {number: slot for slot, number in enumerate(numbers)}
+        pages = [work[number][0].pages for number in numbers]
+        tables = np.zeros((len(pages), max(map(len, pages))), np.int32)
+        for slot, own in enumerate(pages):
+            tables[slot, : len(own)] = own
+        sequences, positions, ids = np.array(
+            [(slots[number], position, token) for number, position, token in rows], np.int32
+        ).T.copy()
+        # A few sizes only, so that the virtual machine keeps a few buffers for results.
+        picked = np.full(
+            1 << max(len(ends) - 1, 0).bit_length(), ends[0] if ends else len(rows) - 1, np.int32
+        )
+        picked[: len(ends)] = ends
+        return self.library(
+            ids, positions, sequences, tables, picked, self._rope, self.pool.keys, self.pool.values
+        )
+
+
+def load_language_model(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    pin: bool | Iterable[int] | None = None,
+    cache_tokens: int | None = None,
+) -> LanguageModel:
+    """Load what ``python -m hetero_tvm.build CHECKPOINT --out DIR`` wrote; needs no compiler.
+
+    Parameters
+    ----------
+    path : the folder, or the ``.so`` in it.
+    threads, pin : as of :func:`hetero_tvm.load`.
+    cache_tokens : see :class:`LanguageModel`.
+
+    Raises
+    ------
+    LibraryError : it cannot be loaded here, or is no language model.
+    UsageError : an argument is wrong.
+    """
+    return LanguageModel(load(path, threads=threads, pin=pin), cache_tokens)
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    with contextlib.suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 8 << 30

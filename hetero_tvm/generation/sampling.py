@@ -1,0 +1,102 @@
+"""Choice of the next token: greedy, or drawn from a distribution that temperature and cuts have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Way to choose tokens; the steps are applied in the order of the parameters.
+
+    Parameters
+    ----------
+    repetition_penalty : logits of tokens that the text has are divided by it, or multiplied where negative.
+    temperature : logits are divided by it; 0 takes the largest (greedy).
+    top_k : only the k likeliest tokens remain; 0 for all.
+    top_p : only the likeliest tokens that have this probability together remain.
+    min_p : only tokens remain that are at least this much as likely as the likeliest.
+    seed : of the random numbers; None for new ones with every text.
+    """
+
+    repetition_penalty: float = 1.0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 0 < self.repetition_penalty < float("inf"):
+            problems.append(f"repetition_penalty is {self.repetition_penalty}, expected more than 0")
+        if not 0 <= self.temperature < float("inf"):
+            problems.append(f"temperature is {self.temperature}, expected 0 or more")
+        if self.top_k < 0:
+            problems.append(f"top_k is {self.top_k}, expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            problems.append(f"top_p is {self.top_p}, expected more than 0 and at most 1")
+        if not 0 <= self.min_p <= 1:
+            problems.append(f"min_p is {self.min_p}, expected 0 to 1")
+        if problems:
+            raise UsageError("options that no sampling can have", problems=problems)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken always."""
+        return self.temperature == 0
+
+    def adjusted(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
+        """Logits [vocab] after the repetition penalty; ``text`` is all tokens so far."""
+        if self.repetition_penalty == 1 or not len(text):
+            return logits
+        logits = logits.copy()
+        seen = np.unique(np.asarray(text, np.int64))
+        values = logits[seen]
+        penalty = np.float32(self.repetition_penalty)
+        logits[seen] = np.where(values < 0, values * penalty, values / penalty)
+        return logits
+
+    def distribution(self, logits: np.ndarray, text: Sequence[int] = ()) -> np.ndarray:
+        """Probability of each token, float64 [vocab]; all on one token when greedy."""
+        logits = self.adjusted(logits, text)
+        if self.greedy:
+            probabilities = np.zeros(len(logits))
+            probabilities[int(np.argmax(logits))] = 1.0
+            return probabilities
+        scores = logits.astype(np.float64) / self.temperature
+        if self.top_k and self.top_k < len(scores):
+            scores[scores < np.partition(scores, -self.top_k)[-self.top_k]] = -np.inf
+        probabilities = _softmax(scores)
+        if self.top_p < 1:
+            order = np.argsort(-probabilities, kind="stable")
+            before = np.cumsum(probabilities[order]) - probabilities[order]
+            probabilities[order[before >= self.top_p]] = 0.0  # the likeliest always stays
+        if self.min_p:
+            probabilities[probabilities < self.min_p * probabilities.max()] = 0.0
+        return probabilities / probabilities.sum()
+
+    def choose(self, logits: np.ndarray, text: Sequence[int], random: np.random.Generator) -> int:
+        """The next token."""
+        if self.greedy:
+            return int(np.argmax(self.adjusted(logits, text)))
+        return drawn(self.distribution(logits, text), random)
+
+
+GREEDY = Sampling()
+
+
+def drawn(probabilities: np.ndarray, random: np.random.Generator) -> int:
+    """A token of a distribution."""
+    sums = np.cumsum(probabilities)
+    return int(min(np.searchsorted(sums, random.random() * sums[-1], side="right"), len(sums) - 1))
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    exponents = np.exp(scores - scores.max())
+    return exponents / exponents.sum()

@@ -1,0 +1,125 @@
+"""One text in progress: its tokens, and the pages that hold their keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hetero_tvm.errors import CapacityError, UsageError
+from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.generation.pages import PagePool
+
+
+class Stepper(Protocol):
+    """Model, as its sessions see it."""
+
+    facts: LanguageFacts
+    pool: PagePool
+    context: int
+
+    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+        """Add new tokens to sessions; gives the logits of what follows each."""
+
+
+class Session:
+    """Text in progress.  ``with model.session() as session:`` closes it at the end.
+
+    Sessions of one model share its weights and its cache; what they hold of the cache is given back when they
+    are closed, reset, rewound or collected.  A session is used by one thread at a time; several sessions may
+    be used from several threads.
+    """
+
+    def __init__(self, model: Stepper):
+        self.model = model
+        self.tokens: list[int] = []
+        """Tokens whose keys and values are in the cache."""
+        self.pages: list[int] = []
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closed"):
+            self.close()
+
+    def append(self, tokens: Sequence[int] | int) -> np.ndarray:
+        """Add tokens to the text; gives the logits of what follows, float32 [vocab].
+
+        Raises
+        ------
+        InputError : a token that is not in the vocabulary, or none at all.
+        CapacityError : the text is longer than the model's context, or the cache is full.  The session is as
+            it was before, and others go on.
+        """
+        return self.model.step([(self, [tokens] if isinstance(tokens, int) else tokens)])[0]
+
+    def fork(self) -> Session:
+        """A session with the same text; both share the pages that are full until one of them changes."""
+        self.check_open()
+        other = type(self)(self.model)
+        self.model.pool.share(self.pages)
+        other.pages, other.tokens = list(self.pages), list(self.tokens)
+        return other
+
+    def rewind(self, length: int) -> None:
+        """Forget what comes after the first ``length`` tokens.
+
+        Raises
+        ------
+        UsageError : the text is shorter.
+        """
+        self.check_open()
+        if not 0 <= length <= len(self.tokens):
+            raise UsageError(f"a text of {len(self.tokens)} tokens cannot be rewound to {length}")
+        keep = -(-length // self.model.facts.page)
+        self.model.pool.give_back(self.pages[keep:])
+        del self.pages[keep:], self.tokens[length:]
+
+    def reset(self) -> None:
+        """Begin a new text."""
+        self.rewind(0)
+
+    def close(self) -> None:
+        """Give everything back; a closed session takes no more tokens."""
+        if not self._closed:
+            self.rewind(0)
+            self._closed = True
+
+    def check_open(self) -> None:
+        """Refuse a closed session.  :class:`UsageError`."""
+        if self._closed:
+            raise UsageError("this session is closed", hint="open another: model.session()")
+
+    def make_room(self, count: int) -> None:
+        """Pages for ``count`` more tokens, which this session alone may write to.
+
+        Raises
+        ------
+        CapacityError : the text would be longer than the context, or the cache is full; nothing has changed.
+        """
+        facts, pool = self.model.facts, self.model.pool
+        length = len(self.tokens)
+        if length + count > self.model.context:
+            raise CapacityError(
+                f"a text of {length + count} tokens does not fit: the context is {self.model.context}",
+                hint="shorten the prompt, ask for fewer new tokens, or rewind the session",
+            )
+        needed = -(-(length + count) // facts.page) - len(self.pages)
+        fresh = pool.take(needed) if needed > 0 else []
+        if length % facts.page and count:
+            last = length // facts.page
+            try:
+                self.pages[last] = pool.own(self.pages[last])
+            except CapacityError:
+                pool.give_back(fresh)
+                raise
+        self.pages += fresh

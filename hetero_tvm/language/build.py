@@ -1,0 +1,163 @@
+"""Build: from a checkpoint to one library that generates text."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hetero_tvm.compile.exporting import export_library
+from hetero_tvm.compile.weights import set_apart
+from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, TargetError, UsageError, last_line
+from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.language.architectures import describe
+from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder
+from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.gguf import GgufFile
+from hetero_tvm.language.step import INPUTS, build_step
+from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.ops.decoding.contracts import KEYS, Heads
+from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions
+from hetero_tvm.runtime.quiet import quiet_fd2
+from hetero_tvm.runtime.signature import Signature, TensorSpec
+from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.registry import parse_target
+
+CACHES = {"f32": "float32", "f16": "float16"}
+_TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder of transformers or a GGUF file, and not a model of another kind."""
+    path = Path(path)
+    return (path / "config.json").is_file() or path.suffix == ".gguf"
+
+
+def build_language_model(
+    checkpoint: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    target: str | Target = "cpu",
+    *,
+    precision: str = "f32",
+    group: int | None = None,
+    zero_points: bool = False,
+    cache: str | None = None,
+    context: int | None = None,
+    rows: int = 512,
+    page: int = 64,
+) -> Path:
+    """Build the library of a language model.
+
+    Parameters
+    ----------
+    checkpoint : folder with ``config.json`` and safetensors, or a GGUF file.
+    out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
+    target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
+    precision : form of the weights in memory: ``f32``, ``f16``, ``int8``, ``int4``; arithmetic is float32.
+    group, zero_points : of integers, see :class:`hetero_tvm.ops.decoding.storage.Storage`.
+    cache : type of keys and values, ``f32`` or ``f16``; default f32 for f32 weights, else f16.
+    context : largest number of tokens of a text; default that of the model.
+    rows : new tokens that one step takes at most; longer prompts go in pieces.
+    page : tokens of a page of the cache, a multiple of 16.
+
+    Raises
+    ------
+    ModelError : the checkpoint is damaged, or no model that is known.
+    UsageError : an option is wrong.
+    TargetError : the target is unknown, or has no kernels for language models.
+    BuildError : code generation or linking failed.
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    storage = Storage.named(precision, group, zero_points)
+    source = _open(Path(checkpoint))
+    decoder, names = describe(source.config)
+    names = source.names(names)
+    _check(decoder, cache, context, rows, page)
+    kernels = target.step_kernels
+    if kernels is None:
+        raise TargetError(f"target {target.kind} has no kernels for language models", hint="use --target cpu")
+    cache = cache or ("f32" if precision == "f32" else "f16")
+    heads = Heads(decoder.heads, decoder.kv_heads, decoder.dim, len(decoder.layers), page, CACHES[cache])
+    weights = DecoderWeights(decoder, names, source, storage)
+    try:
+        step, read = build_step(weights, heads, kernels, rows)
+        lowered, memory = lower(step)
+        lowered, apart = set_apart(lowered)
+        with quiet_fd2():
+            compiled = target.compile(lowered)
+    except HeteroTVMError:
+        raise
+    except Exception as error:  # TVM raises many kinds
+        raise BuildError(
+            f"compiling the step of {Path(checkpoint).name} failed: {last_line(error)}",
+            hint="set HETERO_TVM_DEBUG=1 for the whole story",
+        ) from error
+    facts = LanguageFacts(
+        architecture=decoder.architecture,
+        precision=precision if not storage.bits else f"{precision} in groups of {storage.group}",
+        vocab=decoder.vocab,
+        context=min(decoder.context, context or decoder.context),
+        rows=rows,
+        layers=len(decoder.layers),
+        kv_heads=decoder.kv_heads,
+        dim=decoder.dim,
+        page=page,
+        cache=CACHES[cache],
+        ropes=tuple((rope.inverse, rope.factor) for rope in decoder.ropes),
+        rotated=decoder.rotated,
+        stop=decoder.stop,
+        read=read,
+    )
+    manifest = Manifest(
+        name=Path(checkpoint).resolve().name,
+        signature=_signature(facts),
+        target=TargetInfo.from_json(target.describe()),
+        versions=current_versions(),
+        memory=memory.to_json(),
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        language=facts.to_json(),
+    )
+    path = export_library(out, compiled.executable, apart or None, manifest)
+    _copy_texts(Path(checkpoint), path.parent)
+    return path
+
+
+def _open(path: Path) -> Checkpoint:
+    if not path.exists():
+        raise ModelError(f"{path} does not exist")
+    return GgufFile(path) if path.suffix == ".gguf" else SafetensorsFolder(path)
+
+
+def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:
+    problems = []
+    if cache is not None and cache not in CACHES:
+        problems.append(f"keys and values cannot be stored as {cache!r}: one of {', '.join(CACHES)}")
+    if context is not None and not 0 < context <= decoder.context:
+        problems.append(f"a context of {context} tokens; the model was made for {decoder.context}")
+    if not 0 < rows <= 1 << 16:
+        problems.append(f"{rows} rows per step")
+    if page < KEYS or page % KEYS:
+        problems.append(f"pages of {page} tokens; expected a multiple of {KEYS}")
+    if problems:
+        raise UsageError("options that this model cannot have", problems=problems)
+
+
+def _signature(facts: LanguageFacts) -> Signature:
+    keys, values = facts.page_shapes
+    rope = ("positions", max(len(facts.ropes), 1), max(facts.rotated, 1))
+    shapes: list[tuple[Any, ...]] = [("rows",)] * 3 + [("sequences", "pages"), ("results",), rope]
+    shapes += [("pool", *keys), ("pool", *values)]
+    dtypes = ["int32"] * 5 + ["float32"] + [facts.cache] * 2
+    inputs = tuple(TensorSpec(*spec) for spec in zip(INPUTS, shapes, dtypes, strict=True))
+    return Signature(inputs, (TensorSpec("logits", ("results", facts.vocab), "float32"),))
+
+
+def _copy_texts(source: Path, out: Path) -> None:
+    """The tokenizer beside the library, where the checkpoint has one."""
+    for name in _TEXT_FILES:
+        if (source / name).is_file() and (source / name).resolve() != (out / name).resolve():
+            shutil.copyfile(source / name, out / name)

@@ -1,0 +1,152 @@
+"""Checkpoints: a folder of transformers (``config.json`` and safetensors) as named arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.language.decoder import Names
+from hetero_tvm.ops.decoding.storage import Weight
+
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+}
+_HEADER_LIMIT = 100 << 20
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+class Checkpoint(Protocol):
+    """Weights by name, and the configuration that says what they are."""
+
+    config: Mapping[str, Any]
+
+    def names(self, names: Names) -> Names:
+        """The names of an architecture, as this checkpoint spells them."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor as float32."""
+
+    def matrix(self, name: str) -> Weight:
+        """A matrix [N, K]: float32 or float16, or integers with scales where the file has those."""
+
+
+class SafetensorsFolder:
+    """A folder that ``save_pretrained`` wrote: one file of tensors, or several with an index.
+
+    Raises
+    ------
+    ModelError : a file is missing, damaged, or leaves its folder.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.config: Mapping[str, Any] = _json(folder / "config.json")
+        generation = folder / "generation_config.json"
+        if generation.is_file() and (stop := _json(generation).get("eos_token_id")) is not None:
+            self.config = {**self.config, "eos_token_id": stop}
+        self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
+        for path in self._files():
+            self._tensors.update(read_safetensors(path))
+
+    def names(self, names: Names) -> Names:
+        """The names as they are."""
+        return names
+
+    def _files(self) -> list[Path]:
+        index = self.folder / _INDEX
+        if not index.is_file():
+            single = self.folder / _SINGLE
+            if single.is_file():
+                return [single]
+            raise ModelError(
+                f"{self.folder} has neither {_SINGLE} nor {_INDEX}",
+                hint="save the model with save_pretrained(folder, safe_serialization=True)",
+            )
+        names = _json(index).get("weight_map")
+        if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+            raise ModelError(f"{index} has no weight_map")
+        files = sorted(set(names.values()))
+        outside = [name for name in files if Path(name).name != name]
+        missing = [name for name in files if not (self.folder / name).is_file()]
+        if outside or missing:
+            problems = [f"{name}: not a file of this folder" for name in outside or missing]
+            raise ModelError(f"{index} names files that are not there", problems=shortened(problems))
+        return [self.folder / name for name in files]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor as float32; :class:`ModelError` when it is not there."""
+        return np.asarray(self.matrix(name), np.float32)
+
+    def matrix(self, name: str) -> np.ndarray:
+        """A tensor as float32, or float16 where it is stored so."""
+        if name not in self._tensors:
+            raise ModelError(f"{self.folder} has no tensor {name!r}")
+        data, kind, shape = self._tensors[name]
+        array = np.frombuffer(data, _DTYPES[kind]).reshape(shape)
+        return array if kind in ("F32", "F16") else array.astype(np.float32)
+
+
+def read_safetensors(path: Path) -> dict[str, tuple[memoryview, str, tuple[int, ...]]]:
+    """Tensors of a file by name: bytes (mapped), element type in the format's words, shape.
+
+    Raises
+    ------
+    ModelError : the file is damaged, or holds a type that no weight has.
+    """
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or not 2 <= size <= min(_HEADER_LIMIT, len(data) - 8):
+            raise ValueError("its header does not fit into the file")
+        header = json.loads(bytes(data[8 : 8 + size]))
+        found = {}
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            kind, shape, (start, end) = entry["dtype"], tuple(map(int, entry["shape"])), entry["data_offsets"]
+            if kind not in _DTYPES:
+                if kind in ("BOOL", "U8", "I8", "I16", "I32", "I64", "U16", "U32", "U64"):
+                    continue  # buffers such as masks
+                raise ValueError(f"{name} is of type {kind}")
+            nbytes = math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
+            if (
+                min(shape, default=0) < 0
+                or end - start != nbytes
+                or not 0 <= start <= end <= len(data) - 8 - size
+            ):
+                raise ValueError(f"{name} does not lie where the header says")
+            found[name] = (data[8 + size + start : 8 + size + end], kind, shape)
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path} is no safetensors file, or it is damaged: {error}") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} is no configuration: it holds no JSON object")
+    return content

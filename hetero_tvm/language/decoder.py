@@ -1,0 +1,105 @@
+"""A decoder described: what the supported architectures have in common, and what tells them apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A table of rotations: angles are ``position * inverse``, cosines and sines are times ``factor``."""
+
+    inverse: tuple[float, ...]
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Properties that may differ from layer to layer.
+
+    Parameters
+    ----------
+    window : keys that a token sees; 0 for all.
+    rope : number of the table of rotations.
+    """
+
+    window: int = 0
+    rope: int = 0
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder-only transformer.
+
+    Parameters
+    ----------
+    vocab, width, inner : tokens, channels of the stream, channels inside of the MLP.
+    heads, kv_heads, dim : query heads, key heads, channels of each.
+    context : largest number of tokens of a sequence.
+    eps, centered : of the norms; layer norms are centered, RMS norms are not.
+    norm_offset : added to the scales of the norms.
+    ropes, rotated : tables of rotations; channels of a head that are rotated.
+    learned, learned_offset : rows of a table of positions, 0 for none; what is added to a position.
+    activation, gated : of the MLP.
+    head_norms : queries and keys are normalised head by head.
+    post_norms : what attention and MLP give is normalised before it is added.
+    scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
+    embed_scale : of the embeddings.
+    stop : tokens that end a text.
+    """
+
+    architecture: str
+    vocab: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    dim: int
+    layers: tuple[Layer, ...]
+    context: int
+    eps: float
+    centered: bool = False
+    norm_offset: float = 0.0
+    ropes: tuple[Rope, ...] = ()
+    rotated: int = 0
+    learned: int = 0
+    learned_offset: int = 0
+    activation: str = "silu"
+    gated: bool = True
+    head_norms: bool = False
+    post_norms: bool = False
+    scale: float = 1.0
+    softcap: float = 0.0
+    logits_softcap: float = 0.0
+    embed_scale: float = 1.0
+    stop: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of a checkpoint's tensors; ``{}`` stands for the number of a layer, ``.weight`` and ``.bias``
+    follow.
+
+    Parameters
+    ----------
+    prefixes : what may stand before every name, in the order in which it is tried.
+    qkv, up : matrices that are stacked: queries, keys, values; gate and up.
+    transposed : matrices are [in, out].
+    """
+
+    prefixes: tuple[str, ...] = ("model.",)
+    embed: str = "embed_tokens"
+    positions: str = ""
+    layer: str = "layers.{}."
+    attention_norm: str = "input_layernorm"
+    attention_post_norm: str = ""
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    head_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
+    out: str = "self_attn.o_proj"
+    mlp_norm: str = "post_attention_layernorm"
+    mlp_post_norm: str = ""
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    norm: str = "norm"
+    heads: tuple[str, ...] = field(default=("lm_head",))
+    transposed: bool = False

@@ -1,0 +1,240 @@
+"""GGUF files as checkpoints: weights under transformers' names, 4 and 8 bits as they are stored.
+
+Q4_0 and Q8_0 become :class:`QuantizedWeight` without any rounding; other types that the package gguf knows
+become float32 and are stored as the precision of the build says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.language.decoder import Names
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight
+
+_BLOCK = 32
+_FLOATS = {"F32": np.float32, "F16": np.float16}
+_MODEL_TYPES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "gpt2": "gpt2",
+}
+_COMMON = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_GEMMA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GPT2 = {
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+_PREFIX = re.compile(r"^(?:model\.language_model|language_model\.model|model|transformer)\.")
+_LAYER = re.compile(r"^(?:layers|h)\.(\d+)\.(.+)$")
+
+
+class GgufFile:
+    """A GGUF file.
+
+    Raises
+    ------
+    ModelError : it is damaged, or of an architecture that is not among those known.
+    UsageError : the package gguf is not installed.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._gguf = _package()
+        try:
+            reader = self._gguf.GGUFReader(path)
+            self._fields = {name: field.contents() for name, field in reader.fields.items() if field.types}
+            self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        except Exception as error:  # the package raises what NumPy and its own checks raise
+            raise ModelError(f"{path} is no GGUF file, or it is damaged: {error}") from error
+        self._kind = self._fields.get("general.architecture")
+        if self._kind not in _MODEL_TYPES:
+            raise ModelError(
+                f"{path} holds a model of type {self._kind!r}", hint=f"known: {', '.join(_MODEL_TYPES)}"
+            )
+        self._words = _COMMON | (_GEMMA if self._kind.startswith("gemma") else {})
+        if self._kind == "gpt2":
+            self._words = _GPT2
+        try:
+            self.config: Mapping[str, Any] = self._configuration()
+        except (KeyError, TypeError, IndexError) as error:
+            raise ModelError(f"{path} does not say its {error}") from error
+
+    def names(self, names: Names) -> Names:
+        """Names as in a checkpoint of transformers; all matrices are [N, K] here."""
+        return Names(**{**names.__dict__, "transposed": False})
+
+    def __contains__(self, name: str) -> bool:
+        return self._stored_name(name) in self._tensors
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor as float32; :class:`ModelError` when it is not there."""
+        value = self.matrix(name)
+        value = value.dequantized() if isinstance(value, QuantizedWeight) else value
+        value = np.asarray(value, np.float32)
+        if self._kind.startswith("gemma") and value.ndim == 1:
+            value = value - 1  # the file has the sum with the offset of the norm
+        return value
+
+    def matrix(self, name: str) -> Weight:
+        """A matrix [N, K]: floats, or integers with scales as they are stored."""
+        stored = self._stored_name(name)
+        if stored not in self._tensors:
+            raise ModelError(f"{self.path} has no tensor {stored!r} ({name})")
+        tensor = self._tensors[stored]
+        shape = tuple(int(extent) for extent in reversed(tensor.shape))
+        kind = tensor.tensor_type.name
+        if kind in _FLOATS:
+            value: Weight = np.asarray(tensor.data).reshape(shape)
+        elif kind in ("Q4_0", "Q8_0") and len(shape) == 2:
+            value = _integers(np.asarray(tensor.data), kind, shape)
+        else:
+            try:
+                value = self._gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            except NotImplementedError as error:
+                raise ModelError(f"{stored} is of type {kind}, which cannot be read: {error}") from error
+        return self._turned_back(name, value)
+
+    def _turned_back(self, name: str, value: Weight) -> Weight:
+        """Queries and keys of Llama are stored with the halves of each head interleaved."""
+        role = name.rpartition(".")[0].rpartition(".")[2]
+        if self._kind != "llama" or role not in ("q_proj", "k_proj"):
+            return value
+        heads = self.config["num_attention_heads" if role == "q_proj" else "num_key_value_heads"]
+        rows = np.arange(value.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        if isinstance(value, QuantizedWeight):
+            return QuantizedWeight(value.storage, value.q[rows], value.scale[rows])
+        return value[rows]
+
+    def _stored_name(self, name: str) -> str:
+        """``model.layers.0.mlp.up_proj.weight`` -> ``blk.0.ffn_up.weight``."""
+        base, _, suffix = _PREFIX.sub("", name).rpartition(".")
+        if layer := _LAYER.match(base):
+            return f"blk.{layer[1]}.{self._words.get(layer[2], layer[2])}.{suffix}"
+        return f"{self._words.get(base, base)}.{suffix}"
+
+    # configuration -----------------------------------------------------------------------------
+    def _get(self, name: str, default: Any = None) -> Any:
+        return self._fields.get(f"{self._kind}.{name}", default)
+
+    def _need(self, name: str) -> Any:
+        return self._fields[f"{self._kind}.{name}"]
+
+    def _configuration(self) -> dict[str, Any]:
+        """The metadata as transformers would say it."""
+        heads, width = int(self._need("attention.head_count")), int(self._need("embedding_length"))
+        stop = self._fields.get("tokenizer.ggml.eos_token_id")
+        dim = int(self._get("attention.key_length") or width // heads)
+        rotated = int(self._get("rope.dimension_count") or dim)
+        vocab = int(self._tensors["token_embd.weight"].shape[1])
+        epsilon = self._get("attention.layer_norm_rms_epsilon") or self._get("attention.layer_norm_epsilon")
+        epsilon = float(str(np.float32(epsilon)))  # the number that was rounded to float32
+        common = {
+            "model_type": _MODEL_TYPES[self._kind],
+            "vocab_size": vocab,
+            "eos_token_id": None if stop is None else int(stop),
+        }
+        if self._kind == "gpt2":
+            return common | {
+                "n_embd": width,
+                "n_head": heads,
+                "n_layer": int(self._need("block_count")),
+                "n_inner": int(self._need("feed_forward_length")),
+                "n_positions": int(self._need("context_length")),
+                "layer_norm_epsilon": epsilon,
+                "activation_function": "gelu_new",
+            }
+        return common | {
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_key_value_heads": int(self._get("attention.head_count_kv") or heads),
+            "num_hidden_layers": int(self._need("block_count")),
+            "intermediate_size": int(self._need("feed_forward_length")),
+            "max_position_embeddings": int(self._need("context_length")),
+            "head_dim": dim,
+            "rms_norm_eps": epsilon,
+            "hidden_act": "silu",
+            "rope_theta": float(self._get("rope.freq_base") or 10000.0),
+            "partial_rotary_factor": rotated / dim,
+            "rope_scaling": self._scaling(),
+            "sliding_window": self._get("attention.sliding_window"),
+            "attn_logit_softcapping": self._get("attn_logit_softcapping"),
+            "final_logit_softcapping": self._get("final_logit_softcapping"),
+            "query_pre_attn_scalar": dim,
+        }
+
+    def _scaling(self) -> dict[str, Any] | None:
+        kind = self._get("rope.scaling.type")
+        if "rope_freqs.weight" in self._tensors:  # Llama 3: a factor per frequency
+            factors = np.asarray(self._tensors["rope_freqs.weight"].data, np.float32).reshape(-1).tolist()
+            return {"type": "longrope", "short_factor": factors, "attention_factor": 1.0}
+        if kind in (None, "none"):
+            return None
+        options = {"type": str(kind), "factor": self._get("rope.scaling.factor")}
+        options["original_max_position_embeddings"] = self._get("rope.scaling.original_context_length")
+        if "rope_factors_long.weight" in self._tensors:
+            for length in ("long", "short"):
+                factors = np.asarray(self._tensors[f"rope_factors_{length}.weight"].data, np.float32)
+                options[f"{length}_factor"] = factors.reshape(-1).tolist()
+            options["attention_factor"] = self._get("rope.scaling.attn_factor")
+            options["type"] = "longrope"
+        return options
+
+
+def _integers(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> QuantizedWeight:
+    """Blocks of 32 with a float16 scale -> integers and scales."""
+    blocks = np.ascontiguousarray(data).view(np.uint8).reshape(shape[0], shape[1] // _BLOCK, -1)
+    scale = np.ascontiguousarray(blocks[:, :, :2]).view(np.float16)[:, :, 0]
+    values = blocks[:, :, 2:]
+    if kind == "Q8_0":
+        q = (values.view(np.int8).astype(np.int16) + 128).astype(np.uint8)
+        return QuantizedWeight(Storage("int8", _BLOCK), q.reshape(shape), scale)
+    q = np.concatenate([values & 15, values >> 4], 2)
+    return QuantizedWeight(Storage("int4", _BLOCK), q.reshape(shape), scale)
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise UsageError(
+            "reading a GGUF file needs the package gguf", hint="pip install 'hetero-tvm[generate]'"
+        ) from None
+    return gguf

@@ -1,0 +1,98 @@
+"""Weights of a checkpoint in the shapes that the step wants: stacked, the right way round, in their stored
+form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.checkpoint import Checkpoint
+from hetero_tvm.language.decoder import Decoder, Names
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, Weight, joined, stored
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """Weights of a decoder by role; read from the checkpoint when they are asked for."""
+
+    decoder: Decoder
+    names: Names
+    checkpoint: Checkpoint
+    storage: Storage
+
+    def find(self, name: str, suffix: str = ".weight") -> str | None:
+        """Full name of a tensor; None when there is none."""
+        full = (prefix + name + suffix for prefix in self.names.prefixes)
+        return next((one for one in full if one in self.checkpoint), None)
+
+    def need(self, name: str, suffix: str = ".weight") -> str:
+        """Full name of a tensor; :class:`ModelError` when there is none."""
+        found = self.find(name, suffix)
+        if found is None:
+            raise ModelError(
+                f"the checkpoint has no tensor {self.names.prefixes[0]}{name}{suffix}",
+                hint="is config.json that of these weights?",
+            )
+        return found
+
+    def matrix(self, names: list[str], n: int, k: int) -> Weight:
+        """Matrices below one another in the stored form, [n, k] together."""
+        parts = []
+        for name in names:
+            weight = self.checkpoint.matrix(self.need(name))
+            if self.names.transposed:
+                weight = np.ascontiguousarray(weight.T)
+            if len(weight.shape) != 2 or weight.shape[1] != k:
+                raise ModelError(f"{self.need(name)} is {list(weight.shape)}, expected [.., {k}]")
+            parts.append(weight)
+        forms = {part.storage if isinstance(part, QuantizedWeight) else None for part in parts}
+        if len(forms) > 1:  # parts of one product in one form
+            parts = [p.dequantized() if isinstance(p, QuantizedWeight) else p for p in parts]
+        whole = joined([stored(part, self.storage) for part in parts])
+        if whole.shape != (n, k):
+            raise ModelError(f"{', '.join(names)} are {list(whole.shape)} together, expected [{n}, {k}]")
+        return whole
+
+    def bias(self, names: list[str], n: int) -> np.ndarray | None:
+        """Biases of stacked matrices, float32 [n]; zeros where only some have one; None where none has."""
+        found = [self.find(name, ".bias") for name in names]
+        if not any(found):
+            return None
+        parts = []
+        for name, full in zip(names, found, strict=True):
+            rows = self.checkpoint.matrix(self.need(name)).shape[1 if self.names.transposed else 0]
+            parts.append(np.zeros(rows, np.float32) if full is None else self.checkpoint.array(full))
+        whole = np.concatenate(parts)
+        if whole.shape != (n,):
+            raise ModelError(f"the biases of {', '.join(names)} are {list(whole.shape)}, expected [{n}]")
+        return whole
+
+    def norm(self, name: str, n: int) -> list[np.ndarray]:
+        """Scale, and shift of a centered norm, each float32 [n]."""
+        arrays = [self.checkpoint.array(self.need(name)) + np.float32(self.decoder.norm_offset)]
+        if self.decoder.centered:
+            shift = self.find(name, ".bias")
+            arrays.append(np.zeros(n, np.float32) if shift is None else self.checkpoint.array(shift))
+        for array in arrays:
+            if array.shape != (n,):
+                raise ModelError(f"{name} is {list(array.shape)}, expected [{n}]")
+        return arrays
+
+    def table(self, name: str, rows: int, width: int) -> np.ndarray:
+        """A table of embeddings, float32 or float16 [rows, width]."""
+        weight = self.checkpoint.matrix(self.need(name))
+        if isinstance(weight, QuantizedWeight):
+            weight = weight.dequantized()
+        if weight.shape != (rows, width):
+            raise ModelError(f"{self.need(name)} is {list(weight.shape)}, expected [{rows}, {width}]")
+        return weight
+
+    def head(self) -> str | None:
+        """Full name of the matrix of logits; None where it is the embedding."""
+        for name in self.names.heads:
+            for prefix in ("", *self.names.prefixes):
+                if prefix + name + ".weight" in self.checkpoint:
+                    return prefix + name + ".weight"
+        return None

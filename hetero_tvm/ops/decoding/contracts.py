@@ -1,0 +1,173 @@
+"""Operators of a decoder's step over rows of any number; each has a NumPy reference.
+
+Rows are tokens: of one sequence (a prompt), of several (a batch), or both.  A row knows its sequence and its
+position; keys and values of all sequences lie in pages of a pool, which a table per sequence names.
+
+Pools: keys ``[pages, layers, kv_heads, page / 16, dim, 16]``, values ``[pages, layers, kv_heads, page,
+dim]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.ops.activations import ACTIVATIONS
+from hetero_tvm.ops.decoding.storage import Storage
+
+KEYS = 16
+"""Keys that lie beside each other in the pool."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``Y = f(X W^T + bias) + residual`` for X [rows, k] and a stored W [n, k].
+
+    Parameters
+    ----------
+    activation : name in :data:`hetero_tvm.ops.activations.ACTIVATIONS`; None for none.
+    gated : W is two matrices of n rows each, gate and up: ``Y = f(X G^T) * (X U^T)``.
+    softcap : ``softcap * tanh(Y / softcap)`` comes last; 0 for none.
+    """
+
+    n: int
+    k: int
+    storage: Storage = Storage("f32")
+    bias: bool = False
+    activation: str | None = None
+    gated: bool = False
+    residual: bool = False
+    softcap: float = 0.0
+
+    def reference(
+        self,
+        x: np.ndarray,
+        w: np.ndarray,
+        bias: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The result in the dtype of ``x``; ``w`` as floats."""
+        y = x @ w.T
+        if bias is not None:
+            y = y + bias
+        act = ACTIVATIONS[self.activation] if self.activation else (lambda value: value)
+        y = act(y[:, : self.n]) * y[:, self.n :] if self.gated else act(y)
+        if self.softcap:
+            y = self.softcap * np.tanh(y / self.softcap)
+        return y if residual is None else y + residual
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of an attention, and the pool of their keys and values.
+
+    Parameters
+    ----------
+    heads, kv_heads, dim : query heads, key heads, channels of each.
+    layers, page : layers in the pool; keys in a page.
+    cache : type of keys and values: ``float32`` or ``float16``.
+    """
+
+    heads: int
+    kv_heads: int
+    dim: int
+    layers: int
+    page: int = 64
+    cache: str = "float32"
+
+    @property
+    def width(self) -> int:
+        """Channels of queries, keys and values of a row."""
+        return (self.heads + 2 * self.kv_heads) * self.dim
+
+    def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the pools of keys and of values."""
+        lead = (pages, self.layers, self.kv_heads)
+        return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.dim)
+
+
+@dataclass(frozen=True)
+class Append:
+    """Queries of new rows, rotated; their keys (rotated) and values go into the pool.
+
+    Parameters
+    ----------
+    rotated : channels of a head that are rotated (even; 0 for none), by the table ``rope`` of the step.
+    norm_eps : epsilon of an RMS norm of each query and key head, with scales of their own; None for none.
+    """
+
+    heads: Heads
+    rotated: int
+    rope: int = 0
+    norm_eps: float | None = None
+
+
+@dataclass(frozen=True)
+class CachedAttention:
+    """``softmax(cap(scale Q K^T)) V`` of each row over its sequence up to its own position.
+
+    Parameters
+    ----------
+    window : keys that a row sees, its own included; 0 for all.
+    softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
+    """
+
+    heads: Heads
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+    def reference(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
+        h = self.heads
+        group = h.heads // h.kv_heads
+        out = np.empty_like(q).reshape(len(q), h.heads, h.dim)
+        for row, position in enumerate(positions):
+            first = max(0, position + 1 - self.window) if self.window else 0
+            for head in range(h.heads):
+                keys = k[first : position + 1, head // group]
+                scores = keys @ q.reshape(len(q), h.heads, h.dim)[row, head] * self.scale
+                if self.softcap:
+                    scores = self.softcap * np.tanh(scores / self.softcap)
+                p = np.exp(scores - scores.max())
+                out[row, head] = p / p.sum() @ v[first : position + 1, head // group]
+        return out.reshape(q.shape)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Rows of an embedding table [vocab, width], times ``scale``, plus a learned position where there is one.
+
+    Parameters
+    ----------
+    storage : form of the table; ``packed``: the table is the packed weight of a :class:`Linear`.
+    positions : rows of the table of positions; 0 for none.  ``offset`` is added to positions.
+    """
+
+    vocab: int
+    width: int
+    storage: Storage = Storage("f32")
+    packed: bool = False
+    scale: float = 1.0
+    positions: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """Layer or RMS norm of rows [rows, n].
+
+    Parameters
+    ----------
+    centered, shifted : as of :class:`hetero_tvm.ops.normalization.Normalization`.
+    residual : the normalised row is added to another.
+    picked : only the rows that an index names are normalised.
+    """
+
+    n: int
+    eps: float
+    centered: bool = False
+    shifted: bool = False
+    residual: bool = False
+    picked: bool = False

@@ -1,0 +1,306 @@
+"""Attention of new rows over keys and values in pages.
+
+Structure::
+
+    threads share (row, key head):
+        scores = Q K^T   of all query heads of the key head at once: K is read once, 16 keys per step
+        softmax          in the row of scores, whole vectors; what is not visible is far below
+        O = P V          likewise
+
+The pool keeps 16 keys beside each other for each channel, as a register tile wants them, so nothing is packed
+per call.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Var, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
+from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, maximum, reduce_row
+from hetero_tvm.schedules.emit import Index, constant, int32
+
+_LOWEST = -3.0e38
+_UNROLL = 4
+
+
+class _Pool:
+    """Keys and values of one layer, as arguments of a kernel."""
+
+    def __init__(self, k: SymbolicKernel, heads: Heads):
+        self._k, self._heads = k, heads
+        pages = k.symbol("p")
+        keys, values = heads.pools(pages)
+        self.keys, self.values = k.argument("K", keys, heads.cache), k.argument("V", values, heads.cache)
+        self.layer: Expr = int32(0)
+
+    def stored(self, value: Expr) -> Expr:
+        """A float32 scalar in the type of the pool."""
+        return value if self._heads.cache == "float32" else tirx.Cast(self._heads.cache, value)
+
+    def key(self, page: Expr, head: Expr, panel: Index, channel: Index, key: Index, width: int) -> Expr:
+        """One channel of ``width`` neighbouring keys."""
+        at = [page, self.layer, head, panel, channel, self._k.ramp(key, width)]
+        return _widened(self._k.load(self.keys, at), self._heads, width)
+
+    def value(self, page: Expr, head: Expr, row: Index, channel: Index, width: int) -> Expr:
+        """Neighbouring channels of one value."""
+        at = [page, self.layer, head, row, self._k.ramp(channel, width)]
+        return _widened(self._k.load(self.values, at), self._heads, width)
+
+
+def _widened(value: Expr, heads: Heads, width: int) -> Expr:
+    if heads.cache == "float32":
+        return value
+    return tirx.Cast(f"float32x{width}" if width > 1 else "float32", value)
+
+
+def _places(k: SymbolicKernel, rows: Var) -> tuple[Buffer, Buffer, Buffer, Var]:
+    """Arguments that say where rows belong: positions, sequences, tables; and pages of a table."""
+    pages = k.symbol("w")
+    positions, sequences = (
+        k.argument("positions", (rows,), "int32"),
+        k.argument("sequences", (rows,), "int32"),
+    )
+    return positions, sequences, k.argument("tables", (k.symbol("s"), pages), "int32"), pages
+
+
+def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments QKV [rows, width], positions, sequences, tables, rope [positions, tables,
+    rotated], scales of query and key heads when there are norms, layer [1], K, V, Q [rows, heads * dim]."""
+    h = op.heads
+    half = op.rotated // 2
+    k = SymbolicKernel("append")
+    with k:
+        symbol = k.symbol("n")
+        qkv = k.argument("QKV", (symbol, h.width))
+        positions, sequences, tables, _ = _places(k, symbol)
+        rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(op.rotated, 1)))
+        scales = [k.argument(name, (h.dim,)) for name in ("q_scale", "k_scale")] if op.norm_eps else []
+        layer = k.argument("layer", (1,), "int32")
+        pool = _Pool(k, h)
+        out = k.argument("Q", (symbol, h.heads * h.dim))
+        rows = k.count(symbol)
+
+        def one_row(i: Expr) -> None:
+            pool.layer = k.let(k.load(layer, [0]))
+            position = k.let(k.load(positions, [i]))
+            row = k.let(k.load(sequences, [i]))
+            page = k.let(k.load(tables, [row, quotient(position, h.page)]))
+            slot = k.let(remainder(position, h.page))
+            head_values = k.scratch((h.dim,))
+
+            def normalized(base: Expr, which: int) -> None:
+                """Copy a head to scratch, scaled to unit mean square when the model wants that."""
+                width = math.gcd(h.dim, machine.lanes)
+                factor = None
+                if op.norm_eps:
+
+                    def square(c: Index, width: int) -> Expr:
+                        value = k.let(k.load(qkv, [i, k.ramp(base + c, width)]))
+                        return value * value
+
+                    total = reduce_row(k, h.dim, machine.lanes, square, add, 0.0)
+                    mean = total * constant(1.0 / h.dim)
+                    factor = k.let(constant(1.0) / tirx.sqrt(mean + constant(op.norm_eps)))
+                for c in range(0, h.dim, width):
+                    value = k.load(qkv, [i, k.ramp(base + c, width)])
+                    if factor is not None:
+                        value = value * k.splat(factor, width) * k.load(scales[which], [k.ramp(c, width)])
+                    k.store(head_values, value, [k.ramp(c, width)])
+
+            def rotated() -> None:
+                width = math.gcd(half, machine.lanes)
+                for c in range(0, half, width):
+                    low, high = [k.ramp(c, width)], [k.ramp(half + c, width)]
+                    a, b = k.let(k.load(head_values, low)), k.let(k.load(head_values, high))
+                    cos = k.let(k.load(rope, [position, op.rope, k.ramp(c, width)]))
+                    sin = k.let(k.load(rope, [position, op.rope, k.ramp(half + c, width)]))
+                    k.store(head_values, a * cos - b * sin, low)
+                    k.store(head_values, b * cos + a * sin, high)
+
+            with k.serial(h.heads) as head:
+                normalized(head * h.dim, 0)
+                rotated()
+                width = math.gcd(h.dim, machine.lanes)
+                with k.serial(h.dim // width) as c:
+                    value = k.load(head_values, [k.ramp(c * width, width)])
+                    k.store(out, value, [i, k.ramp(head * h.dim + c * width, width)])
+            with k.serial(h.kv_heads) as head:
+                normalized((h.heads + head) * h.dim, 1)
+                rotated()
+                panel, key = quotient(slot, KEYS), remainder(slot, KEYS)
+                with k.serial(h.dim) as d:
+                    value = pool.stored(k.load(head_values, [d]))
+                    k.store(pool.keys, value, [page, pool.layer, head, panel, d, key])
+                with k.serial(h.dim) as d:
+                    value = pool.stored(k.load(qkv, [i, (h.heads + h.kv_heads + head) * h.dim + d]))
+                    k.store(pool.values, value, [page, pool.layer, head, slot, d])
+
+        each_row(k, rows, machine, one_row)
+    return k.function
+
+
+def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, O as Q."""
+    h = op.heads
+    k = SymbolicKernel("attention")
+    with k:
+        symbol = k.symbol("n")
+        q = k.argument("Q", (symbol, h.heads * h.dim))
+        positions, sequences, tables, pages = _places(k, symbol)
+        layer = k.argument("layer", (1,), "int32")
+        pool = _Pool(k, h)
+        out = k.argument("O", (symbol, h.heads * h.dim))
+        rows = k.count(symbol)
+        longest = k.count(pages) * h.page
+        with k.shared_out(rows * h.kv_heads) as work:
+            i, head = k.let(quotient(work, h.kv_heads)), k.let(remainder(work, h.kv_heads))
+            pool.layer = k.let(k.load(layer, [0]))
+            sequence = k.let(k.load(sequences, [i]))
+            length = k.let(k.load(positions, [i]) + 1)
+            start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
+            row = _Row(k, op, machine, q, out, pool, tables, i, head, sequence, start, length)
+            group = h.heads // h.kv_heads
+            most = 6 if machine.registers < 32 else 12
+            pieces = -(-group // most)
+            for piece in range(pieces):
+                first = group * piece // pieces
+                row.emit(first, group * (piece + 1) // pieces - first, longest)
+    return k.function
+
+
+class _Row:
+    """Attention of one row: some query heads that share a key head."""
+
+    def __init__(
+        self,
+        k: SymbolicKernel,
+        op: CachedAttention,
+        machine: CpuModel,
+        q: Buffer,
+        out: Buffer,
+        pool: _Pool,
+        tables: Buffer,
+        row: Expr,
+        head: Expr,
+        sequence: Expr,
+        start: Expr,
+        length: Expr,
+    ):
+        self._k, self._op, self._machine = k, op, machine
+        self._q, self._out, self._pool, self._tables = q, out, pool, tables
+        self._row, self._head, self._sequence = row, head, sequence
+        self._start, self._length = start, length
+        self._first = k.let(quotient(start, KEYS))
+        self._panels = k.let(quotient(length + (KEYS - 1), KEYS) - self._first)
+        self._per_page = op.heads.page // KEYS
+
+    def emit(self, first: int, count: int, longest: Expr) -> None:
+        """Query heads ``first .. first + count`` of the key head."""
+        k = self._k
+        scores, factor = k.scratch((count, longest)), k.scratch((count,))
+        base = (self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first) * self._op.heads.dim
+        self._scores(scores, count, base)
+        self._softmax(scores, factor, count)
+        self._values(scores, factor, count, base)
+
+    def _page(self, panel: Expr) -> Expr:
+        """Page of a panel of 16 keys, counted from the first visible one."""
+        whole = self._first + panel
+        return self._k.let(self._k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
+
+    def _scores(self, scores: Buffer, count: int, base: Expr) -> None:
+        k, op, dim = self._k, self._op, self._op.heads.dim
+        lanes = min(self._machine.lanes, KEYS)
+        with k.serial(self._panels) as p:
+            page, inner = self._page(p), k.let(remainder(self._first + p, self._per_page))
+            acc = k.scratch((count, KEYS))
+            accumulate(
+                k,
+                acc,
+                RegisterTile(count, KEYS // lanes),
+                lanes,
+                dim,
+                _UNROLL,
+                lambda r, d: k.load(self._q, [self._row, base + r * dim + d]),
+                lambda d, at: self._pool.key(page, self._head, inner, d, at.base, lanes),
+            )
+            for r in range(count):
+                for c in range(0, KEYS, lanes):
+                    value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(op.scale, lanes)
+                    if op.softcap:
+                        capped = vector_math.tanh(value * k.splat(1.0 / op.softcap, lanes))
+                        value = capped * k.splat(op.softcap, lanes)
+                    key = k.ramp((self._first + p) * KEYS + c, lanes)
+                    visible = key < k.splat(self._length, lanes)
+                    if op.window:
+                        visible = tirx.And(visible, key >= k.splat(self._start, lanes))
+                    value = tirx.Select(visible, value, k.splat(_LOWEST, lanes))
+                    k.store(scores, value, [r, k.ramp(p * KEYS + c, lanes)])
+
+    def _softmax(self, scores: Buffer, factor: Buffer, count: int) -> None:
+        k = self._k
+        lanes = min(self._machine.lanes, KEYS)
+        with k.serial(count) as r:
+            peak = RowReduction(k, lanes, maximum, _LOWEST)
+            with k.serial(self._panels) as p:
+                for slot, c in enumerate(range(0, KEYS, lanes)):
+                    peak.take(k.load(scores, [r, k.ramp(p * KEYS + c, lanes)]), lanes, slot % 4)
+            top = k.let(peak.finish())
+            total = RowReduction(k, lanes, add, 0.0)
+            with k.serial(self._panels) as p:
+                for slot, c in enumerate(range(0, KEYS, lanes)):
+                    at = [r, k.ramp(p * KEYS + c, lanes)]
+                    value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(top, lanes)))
+                    k.store(scores, value, at)
+                    total.take(value, lanes, slot % 4)
+            k.store(factor, constant(1.0) / total.finish(), [r])
+
+    def _values(self, scores: Buffer, factor: Buffer, count: int, base: Expr) -> None:
+        """Weighted sums of values.  Only keys that are there are read: the rest of a page may be anything."""
+        k, dim = self._k, self._op.heads.dim
+        lanes = math.gcd(dim, self._machine.lanes)
+        most = 12 if self._machine.registers < 32 else 24
+        vectors = max(v for v in (1, 2, 4, 8) if dim // lanes % v == 0 and (v == 1 or count * v <= most))
+        width = vectors * lanes
+        whole = k.let(quotient(self._length, KEYS) - self._first)
+        with k.serial(dim // width) as part:
+            acc = k.scratch((count, width))
+            for r in range(count):
+                for v in range(vectors):
+                    k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
+
+            def panel(p: Expr, keys: Index) -> None:
+                page = self._page(p)
+                top = k.let(remainder(self._first + p, self._per_page) * KEYS)
+
+                def step(j: Expr) -> None:
+                    for v in range(vectors):
+                        channel = part * width + v * lanes
+                        value = k.let(self._pool.value(page, self._head, top + j, channel, lanes))
+                        for r in range(count):
+                            at = [r, k.ramp(v * lanes, lanes)]
+                            weight = k.splat(k.load(scores, [r, p * KEYS + j]), lanes)
+                            k.store(acc, k.load(acc, at) + weight * value, at)
+
+                if isinstance(keys, int):
+                    with k.serial(keys // _UNROLL) as outer, k.unroll(_UNROLL) as inner:
+                        step(outer * _UNROLL + inner)
+                else:
+                    with k.serial(keys) as j:
+                        step(j)
+
+            with k.serial(whole) as p:
+                panel(p, KEYS)
+            with k.when(whole < self._panels):
+                panel(whole, self._length - (self._first + whole) * KEYS)
+            for r in range(count):
+                scale = k.splat(k.load(factor, [r]), lanes)
+                for v in range(vectors):
+                    place = [self._row, k.ramp(base + r * dim + part * width + v * lanes, lanes)]
+                    k.store(self._out, k.load(acc, [r, k.ramp(v * lanes, lanes)]) * scale, place)

@@ -1,0 +1,45 @@
+"""Kernels of a decoder on a CPU, by contract; what a target hands to the builder of language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.storage import Weight
+from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_attention
+from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
+from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
+from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
+
+Contract = Linear | Append | CachedAttention | Embed | RowNorm
+
+_EMIT = {
+    Linear: emit_linear,
+    Append: emit_append,
+    CachedAttention: emit_attention,
+    Embed: emit_embed,
+    RowNorm: emit_norm,
+}
+
+
+@dataclass(frozen=True)
+class DecoderKernels:
+    """The kernels for one machine."""
+
+    machine: CpuModel
+
+    def emit(self, op: Contract) -> PrimFunc:
+        """The kernel of a contract; the functions that write it say what its arguments are."""
+        return _EMIT[type(op)](op, self.machine)
+
+    def pack(self, op: Linear, weight: Weight) -> list[np.ndarray]:
+        """The arrays that stand for a weight [n, k] among the arguments of ``op``'s kernel."""
+        return PanelLayout.of(op, self.machine).pack(weight)
+
+    def pack_bias(self, op: Linear, bias: np.ndarray) -> np.ndarray:
+        """The array that stands for a bias."""
+        return PanelLayout.of(op, self.machine).pack_bias(bias)

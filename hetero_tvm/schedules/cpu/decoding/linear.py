@@ -1,0 +1,229 @@
+"""Products with a stored weight for any number of rows.
+
+Structure::
+
+    one row:    threads share groups of panels; each weight is read once, in streams
+    some rows:  threads share panels; register tiles of rows times two vectors, the last of a fitting height
+    many rows:  threads share blocks of rows as well, once each has enough of them
+
+Every result is summed up along K in one accumulator in the same order whatever the number of rows, so that a
+row of float weights has the same bits alone and among others.  Integers become floats on the way into
+registers when there are few rows (:mod:`.words`), and panel by panel in L2 when there are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hetero_tvm.codegen import vector_math
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import Linear
+from hetero_tvm.schedules.cpu.activation_code import ActivationCode
+from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
+from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.words import WordProduct
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
+from hetero_tvm.schedules.emit import Index, int32, vector_pieces
+
+_UNROLL = 4
+_ROWS_SHARED = 96
+"""Rows from which threads share rows and not panels."""
+_BLOCK = 128
+"""Rows of a block: what stays in L2 beside a panel."""
+
+
+def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments X [rows, k], the arrays of :class:`PanelLayout`, bias, residual, Y [rows, n]."""
+    layout = PanelLayout.of(op, machine)
+    k = SymbolicKernel("linear")
+    with k:
+        symbol = k.symbol("m")
+        x = k.argument("X", (symbol, op.k))
+        weight = [k.argument(*array) for array in layout.arrays()]
+        bias = k.argument("bias", (layout.panels, layout.width)) if op.bias else None
+        residual = k.argument("R", (symbol, op.n)) if op.residual else None
+        y = k.argument("Y", (symbol, op.n))
+        activation = ActivationCode([op.activation] if op.activation else [], machine)
+        parts = _Parts(op, machine, layout, k, x, weight, bias, residual, y, activation)
+        rows = k.count(symbol)
+        with k.imported(*activation.imports):
+            if op.storage.bits:
+                product = IntegerWordProduct if has_integer_words(machine) else WordProduct
+                words = product(op, layout, k, x, weight, parts.finish)
+                words.emit(rows, lambda: _many(parts, rows))
+            else:
+                k.branch(tirx.EQ(rows, 1), lambda: _one(parts), lambda: _many(parts, rows))
+    return k.function
+
+
+@dataclass
+class _Parts:
+    """Buffers and helpers that the pieces of one kernel share."""
+
+    op: Linear
+    machine: CpuModel
+    layout: PanelLayout
+    k: SymbolicKernel
+    x: Buffer
+    weight: list[Buffer]
+    bias: Buffer | None
+    residual: Buffer | None
+    y: Buffer
+    activation: ActivationCode
+
+    @property
+    def lanes(self) -> int:
+        return self.layout.lanes
+
+    def floats(self, panel: Index, at: Expr, column: Expr) -> Expr:
+        """A vector of stored floats as float32."""
+        value = self.k.load(self.weight[0], [panel, at, column])
+        return value if self.op.storage.dtype == "float32" else tirx.Cast(f"float32x{self.lanes}", value)
+
+    def finish(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr]) -> None:
+        """Store the results of a panel for a row; ``value_at(column, width)`` are its sums."""
+        columns = self.layout.columns
+        whole, rest = divmod(self.op.n, columns)
+        k = self.k
+
+        def put(count: int) -> None:
+            self._put(row, panel, value_at, count)
+
+        def last() -> None:
+            if rest:
+                with k.when(tirx.EQ(panel, whole)):
+                    put(rest)
+
+        if whole == self.layout.panels:
+            put(columns)
+        elif rest:
+            k.branch(panel < whole, lambda: put(columns), last)
+        else:
+            with k.when(panel < whole):
+                put(columns)
+
+    def _put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
+        k, op, lanes = self.k, self.op, self.lanes
+
+        def sums(start: Index, width: int) -> Expr:
+            value = value_at(start, width)
+            return value if self.bias is None else value + k.load(self.bias, [panel, k.ramp(start, width)])
+
+        for start, width in vector_pieces(count, lanes):
+            value = sums(start, width)
+            if op.activation:
+                value = self.activation.apply(op.activation, value, width)
+            if op.gated:
+                value = value * sums(lanes + start, width)
+            if op.softcap:
+                scaled = vector_math.tanh(value * k.splat(1.0 / op.softcap, width))
+                value = scaled * k.splat(op.softcap, width)
+            at = [row, k.ramp(panel * self.layout.columns + start, width)]
+            if self.residual is not None:
+                value = value + k.load(self.residual, at)
+            k.store(self.y, value, at)
+
+
+def _one(p: _Parts) -> None:
+    """One row: each thread reads its share of the weight once."""
+    k, lanes, layout, depth = p.k, p.lanes, p.layout, p.op.k
+    every = [(i, v * lanes) for i in range(layout.together) for v in range(VECTORS)]
+    with k.shared_out(layout.panels // layout.together) as group:
+        acc = k.scratch((layout.together, layout.width))
+        for i, v in every:
+            k.store(acc, k.splat(0.0, lanes), [i, k.ramp(v, lanes)])
+
+        def step(at: Expr) -> None:
+            value = k.splat(k.load(p.x, [0, at]), lanes)
+            for i, v in every:
+                place = [i, k.ramp(v, lanes)]
+                product = value * p.floats(group * layout.together + i, at, k.ramp(v, lanes))
+                k.store(acc, k.load(acc, place) + product, place)
+
+        full = depth // _UNROLL
+        with k.serial(full) as ko, k.unroll(_UNROLL) as ki:
+            step(ko * _UNROLL + ki)
+        for rest in range(full * _UNROLL, depth):
+            step(int32(rest))
+        for i in range(layout.together):
+            p.finish(
+                int32(0),
+                group * layout.together + i,
+                lambda start, width, i=i: k.load(acc, [i, k.ramp(start, width)]),
+            )
+
+
+def _many(p: _Parts, rows: Expr) -> None:
+    """Register tiles over blocks of rows and panels."""
+    k, layout, threads = p.k, p.layout, p.machine.threads
+    height = 8 if p.machine.registers >= 32 else 6
+    panels = -(-p.op.n // layout.columns)
+    full = k.let(quotient(rows, height))
+    rest = k.let(rows - full * height)
+    tiles = k.let(full + tirx.Cast("int32", rest > 0))
+    block = _BLOCK * threads
+    wanted = quotient(rows + (block - 1), block) * threads
+    blocks = k.let(tirx.Select(rows >= _ROWS_SHARED, wanted, int32(1)))
+    with k.shared_out(blocks * panels) as piece:
+        number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
+        first = k.let(tirx.truncdiv(number * tiles, blocks))
+        end = k.let(tirx.min(tirx.truncdiv((number + 1) * tiles, blocks), full))
+        b_at = _panel_reader(p, panel)
+        with k.serial(end - first) as tile:
+            _tile(p, (first + tile) * height, height, panel, b_at, tile)
+
+        def tail(low: int, high: int) -> None:
+            if low == high:
+                _tile(p, full * height, low, panel, b_at, None)
+                return
+            middle = (low + high) // 2
+            k.branch(rest <= middle, lambda: tail(low, middle), lambda: tail(middle + 1, high))
+
+        with k.when(tirx.all(tirx.EQ(number, blocks - 1), rest > 0)):
+            tail(1, height - 1)
+
+
+def _panel_reader(p: _Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
+    """(k, columns) -> a vector of the panel as float32; integers are made floats once, in scratch."""
+    k, op = p.k, p.op
+    if not op.storage.bits:
+        return lambda at, column: p.floats(panel, at, column)
+    copy = k.scratch((p.layout.groups * op.storage.group, p.layout.width))
+    WordProduct(op, p.layout, k, p.x, p.weight, p.finish).dequantize(panel, copy)
+    return lambda at, column: k.load(copy, [at, column])
+
+
+def _tile(
+    p: _Parts,
+    first: Expr,
+    height: int,
+    panel: Expr,
+    b_at: Callable[[Index, Expr], Expr],
+    number: Expr | None,
+) -> None:
+    k, lanes, depth = p.k, p.lanes, p.op.k
+    acc = k.scratch((height, p.layout.width))
+
+    def ahead(step: Expr) -> None:
+        """One line of the next panel per step: how many tiles share the work is known at run time only."""
+        line = (number * (depth // _UNROLL) + step) * (64 // 4)
+        following = tirx.min(panel + 1, int32(p.layout.panels - 1))
+        width = p.layout.width
+        k.prefetch(p.weight[0], [following, quotient(line, width), remainder(line, width)])
+
+    accumulate(
+        k,
+        acc,
+        RegisterTile(height, VECTORS),
+        lanes,
+        depth,
+        _UNROLL,
+        lambda r, at: k.load(p.x, [first + r, at]),
+        b_at,
+        ahead if number is not None and p.op.storage.name == "f32" else None,
+    )
+    with k.unroll(height) as r:
+        p.finish(first + r, panel, lambda start, width: k.load(acc, [r, k.ramp(start, width)]))

@@ -1,0 +1,61 @@
+"""Kernels whose rows are counted at run time; index arithmetic stays in 32 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hetero_tvm.host.tvm import Expr, T, Var, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.emit import Index, Kernel, int32
+
+_ROWS_WORTH_A_LAUNCH = 8
+
+
+class SymbolicKernel(Kernel):
+    """Kernel with arguments whose first extent is a variable."""
+
+    @staticmethod
+    def symbol(name: str) -> Var:
+        """A variable for the extent of arguments, bound by the first that has it."""
+        return tirx.Var(name, "int64")
+
+    def count(self, symbol: Var) -> Expr:
+        """The value of a symbol as int32, read once."""
+        return self.let(tirx.Cast("int32", symbol))
+
+    @contextmanager
+    def shared_out(self, extent: Index) -> Iterator[Expr]:
+        """Iterations shared among the threads in contiguous pieces; the extent may come at run time."""
+        with T.parallel(0, extent) as i:
+            yield i
+
+
+def quotient(a: Expr, b: int) -> Expr:
+    """``a / b`` for numbers that are not negative: no fix-up of signs."""
+    return tirx.truncdiv(a, int32(b))
+
+
+def remainder(a: Expr, b: int) -> Expr:
+    """``a mod b`` for numbers that are not negative."""
+    return tirx.truncmod(a, int32(b))
+
+
+def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[Expr], None]) -> None:
+    """``body(row)`` over all rows: by all threads when there are some, by the caller when there are few."""
+
+    def alone() -> None:
+        with k.serial(rows) as i:
+            body(i)
+
+    def shared() -> None:
+        with k.shared_out(machine.threads) as chunk:
+            first = k.let(quotient(chunk * rows, machine.threads))
+            end = k.let(quotient((chunk + 1) * rows, machine.threads))
+            with k.serial(end - first) as i:
+                body(first + i)
+
+    if machine.threads == 1:
+        alone()
+    else:
+        k.branch(rows < _ROWS_WORTH_A_LAUNCH, alone, shared)

@@ -1,0 +1,207 @@
+"""The kernel of 8-bit convolutions in plain images; ``quant_conv2d.py`` tells its loop structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.integers.quantized import QuantConv2d
+from hetero_tvm.schedules.base import Point
+from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
+from hetero_tvm.schedules.cpu.integers.dots import dot_for
+from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
+from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
+from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
+from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
+
+_FEW_WORDS = 2
+"""Words of a tap up to which the taps of a row are written out."""
+
+
+@dataclass(frozen=True)
+class ImageDecisions:
+    """A point of the space.
+
+    Attributes
+    ----------
+    filters, rows, vectors : register tile: filters, output rows, vectors of output columns.
+    blocks : parallel pieces of the output rows (of a flat image: columns).
+    parts : parallel pieces of the filters of a group; each packs its pixels itself.
+    unroll : words in one loop body.
+    """
+
+    filters: int
+    rows: int
+    vectors: int
+    blocks: int
+    parts: int
+    unroll: int
+
+    @classmethod
+    def of(cls, point: Point) -> ImageDecisions:
+        """Decisions of a point."""
+        filters, rows, vectors = point["tile"]
+        blocks, parts = point["grid"]
+        return cls(filters, rows, vectors, blocks, parts, point["unroll"])
+
+
+class ImageKernel:
+    """Emits one convolution."""
+
+    def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
+        self.op, self.decisions, self.lanes = op, decisions, machine.lanes
+        self.dot = dot_for(machine, op.pairs_safe)
+        self.shape = ImageWords(op, self.dot)
+        shape = self.shape
+        self.columns = decisions.vectors * machine.lanes
+        extent = -(-shape.out_width // self.columns) if shape.flat else -(-shape.out_height // decisions.rows)
+        self.tiles, self.blocks = extent, min(decisions.blocks, extent)
+        self.filter_tiles = -(-shape.filters // decisions.filters)
+        self.parts = min(decisions.parts, self.filter_tiles)
+        self.k = Kernel()
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, bias, scale, the residual's operands, Y."""
+        op, k, shape = self.op, self.k, self.shape
+        planes = op.batch * op.groups
+        with k:
+            x = k.argument("X", op.inputs[0].shape, op.x_dtype)
+            self.w = k.argument("W", shape.weight_shape(self.decisions.filters), "int32")
+            extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
+            y = k.argument("Y", op.output.shape, op.output.dtype)
+            self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
+            self.y = k.view(y, (op.batch * op.filters, shape.out_height * shape.out_width))
+            self.bias, self.scale = extra[0], extra[1] if op.scaled else None
+            if op.residual:
+                self.join, r = extra[2:]
+                self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
+            with k.imported(*self.dot.imports):
+                with k.parallel(planes * self.blocks * self.parts, op.flops) as item:
+                    part = tirx.floormod(item, self.parts)
+                    block = tirx.floormod(tirx.floordiv(item, self.parts), self.blocks)
+                    self._item(tirx.floordiv(item, self.parts * self.blocks), block, part)
+        return k.function
+
+    def _item(self, plane: Expr, block: Expr, part: Expr) -> None:
+        """Emit one block of pixels of one image and group, for one part of the filters."""
+        k, shape, decisions = self.k, self.shape, self.decisions
+        group = tirx.floormod(plane, self.op.groups)
+        first, tiles = share(block, self.tiles, self.blocks)
+        most = -(-self.tiles // self.blocks)
+        rows = 1 if shape.flat else min(most * decisions.rows, shape.out_height)
+        columns = min(most * self.columns, shape.out_width) if shape.flat else shape.out_width
+        packer = ImagePacker(k, shape, self.x, rows, columns, self.lanes)
+        self.words, self.pitch = packer.target, packer.pitch
+        if shape.flat:
+            self.first = first * self.columns
+            count = shape.out_width
+            if self.blocks > 1:
+                count = tirx.min(tiles * self.columns, shape.out_width - self.first)
+            packer.pack(plane * shape.channels, int32(0), 1, self.first, count)
+        else:
+            self.first = first * decisions.rows
+            count = shape.out_height
+            if self.blocks > 1:
+                count = tirx.min(tiles * decisions.rows, shape.out_height - self.first)
+            packer.pack(plane * shape.channels, self.first, count, 0, shape.out_width)
+
+        def filters(start: Index, height: int) -> None:
+            tile = tirx.floordiv(start, decisions.filters)
+            if shape.flat:
+
+                def flat(x: Index, width: int) -> None:
+                    self._tile(plane, group, tile, start, height, int32(0), 1, x, width)
+
+                each_tile(k, first, tiles, shape.out_width, self.columns, flat)
+                return
+
+            def row(y: Index, count: int) -> None:
+                def column(x: Index, width: int) -> None:
+                    self._tile(plane, group, tile, start, height, y, count, x, width)
+
+                each_column_tile(k, shape.out_width, self.columns, column)
+
+            each_tile(k, first, tiles, shape.out_height, decisions.rows, row)
+
+        first_filter, filter_tiles = share(part, self.filter_tiles, self.parts)
+        each_tile(k, first_filter, filter_tiles, shape.filters, decisions.filters, filters)
+
+    def _tile(
+        self,
+        plane: Expr,
+        group: Expr,
+        tile: Expr,
+        first: Index,
+        height: int,
+        y: Index,
+        rows: int,
+        x: Index,
+        columns: int,
+    ) -> None:
+        """Emit ``height`` filters from ``first`` for output pixels [y, y + rows) x [x, x + columns)."""
+        k, shape, lanes = self.k, self.shape, self.lanes
+        vectors = -(-columns // lanes)
+        acc = k.scratch((height, rows * vectors * lanes), "int32")
+        zero = k.splat(int32(0), lanes)
+        with k.unroll(height) as f, k.unroll(rows * vectors) as v:
+            k.store(acc, zero, [f, k.ramp(v * lanes, lanes)])
+        self._accumulate(acc, group, tile, height, y, rows, x, vectors)
+        width = shape.out_width
+        join = [k.let(k.load(self.join, [int32(n)])) for n in range(4)] if self.op.residual else []
+        with k.unroll(height) as f:
+            start = k.load(self.w, [group, tile, int32(shape.steps), f])
+            one = group * shape.filters + first + f
+            start = k.let(start + k.load(self.bias, [one]))
+            scale = None if self.scale is None else k.let(k.load(self.scale, [one]))
+            for row in range(rows):
+                for at, many in vector_pieces(columns, lanes):
+                    total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
+                    total = total + k.splat(start, many)
+                    steps = None if scale is None else k.splat(scale, many)
+                    place = [plane * shape.filters + first + f, k.ramp((y + row) * width + x + at, many)]
+                    value = requantized(k, self.op, total, steps, many, whole=bool(self.op.residual))
+                    if self.op.residual:
+                        value = with_residual(k, self.op, value, k.load(self.residual, place), join, many)
+                    k.store(self.y, value, place)
+
+    def _accumulate(
+        self, acc: Buffer, group: Expr, tile: Expr, height: int, y: Index, rows: int, x: Index, vectors: int
+    ) -> None:
+        k, shape, lanes, unroll = self.k, self.shape, self.lanes, self.decisions.unroll
+        phases, pitch, kw = len(shape.phases), self.pitch, self.op.kernel[1]
+        column = x - self.first if shape.flat else x
+        row = 0 if shape.flat else (y - self.first) * shape.row_step
+
+        def step(word: Index, i: Index, place: Index, number: Index) -> None:
+            """Add one word of one tap, which lies ``place`` words behind the first tap's of its row."""
+            base = (row + i * self.op.dilation[0]) * (phases * pitch) + place + column
+            with k.unroll(height) as f, k.unroll(rows) as r, k.unroll(vectors) as v:
+                at = base + r * (shape.row_step * phases * pitch) + v * lanes
+                words = k.load(self.words, [word, k.ramp(at, lanes)])
+                weight = k.splat(k.load(self.w, [group, tile, number, f]), lanes)
+                target = [f, k.ramp((r * vectors + v) * lanes, lanes)]
+                k.store(acc, self.dot.add(k.load(acc, target), words, weight, lanes), target)
+
+        def words(i: Index, place: Index, tap: Index) -> None:
+            full, number = shape.words // unroll, tap * shape.words
+            if full > 1:
+                with k.serial(full) as outer, k.unroll(unroll) as inner:
+                    word = outer * unroll + inner
+                    step(word, i, place, number + word)
+            for word in range(full * unroll if full > 1 else 0, shape.words):
+                step(int32(word), i, place, number + word)
+
+        def columns(i: Index) -> None:
+            if self.op.strides[1] == 1 and shape.words > _FEW_WORDS and kw > 1:
+                with k.serial(kw) as j:
+                    words(i, j * self.op.dilation[1], i * kw + j)
+                return
+            for j, (phase, offset) in enumerate(shape.taps):
+                words(i, phase * pitch + offset, i * kw + j)
+
+        if shape.tap_rows == 1:
+            columns(int32(0))
+        else:
+            with k.serial(shape.tap_rows) as i:
+                columns(i)

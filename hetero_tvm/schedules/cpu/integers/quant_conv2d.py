@@ -1,0 +1,173 @@
+"""Convolution of 8-bit images, plain NCHW in and out: pixels are packed at run time, weights broadcast.
+
+Loop structure::
+
+    parallel over images, groups, blocks of rows (of pixels, where all are one row), parts of the filters:
+        pixels of the block as words of four channels, padding written out       (image_packing.py; in L2)
+        for each tile of filters:
+            for each tile of pixels of the block:
+                acc[filters][vectors of pixels] = 0                                         int32
+                for each tap, for each word of channels:
+                    acc[f][v] += dot(words of the pixels, splat(word of W[f]))              dots.py
+                bias, scale, bounds, rounding; stored in 8 bits
+
+A vector runs along the pixels of a row, so that images stay as every other operator has them: no layout is
+converted, and pooling, addition and concatenation work on whole vectors.  A pixel is packed once for all
+filters, which costs a few instructions for every 32 products of each.  Depthwise convolutions pack rows of
+the window instead of channels.  A tile's last vector may reach past the row: what it computes there is not
+stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hetero_tvm.host.tvm import PrimFunc
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
+from hetero_tvm.ops.integers.quantized import QuantConv2d
+from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.integers.dots import dot_for
+from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
+from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
+from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles, tile_fits
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+
+_BY_UNROLL = {1: 1.01, 2: 1.0, 4: 1.08}
+"""Time by words in a loop body: of four, LLVM starts more broadcasts at once than there are registers."""
+
+_MOST_FILTERS = 14
+_MOST_VECTORS = 4
+
+
+class QuantConv2dSpace(DesignSpace):
+    """Knobs: register tile (filters, rows, vectors), grid of blocks and parts, unrolling of the words."""
+
+    name = "cpu.quant_conv2d"
+    version = 1
+
+    def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
+        if not isinstance(op, QuantConv2d):
+            return "not a quantised convolution"
+        if min(*op.output.shape, op.channels, *op.kernel) < 1:
+            return "an extent is zero"
+        if op.plain.flops // (2 * math.prod(op.output.shape)) > MOST_K:
+            return "sums of so many products may not fit 32 bits"
+        return None
+
+    def knobs(self, op: QuantConv2d, machine: CpuModel) -> tuple[Knob, ...]:
+        return (
+            Knob("tile", tuple(self._tiles(op, machine))),
+            Knob("grid", tuple(_grids(op, machine))),
+            Knob("unroll", (2, 1, 4)),
+        )
+
+    def _tiles(self, op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int, int]]:
+        grids = _grids(op, machine)
+        fitting = set(_fitting(op, machine))
+        return sorted(fitting, key=lambda t: min(self.cycles(op, t, g, machine) for g in grids))[:24]
+
+    def default(self, op: QuantConv2d, machine: CpuModel) -> Point:
+        tile, grid = min(
+            ((tile, grid) for tile in self._tiles(op, machine) for grid in _grids(op, machine)),
+            key=lambda choice: self.cycles(op, *choice, machine),
+        )
+        return {"tile": tile, "grid": grid, "unroll": 2}
+
+    def cycles(
+        self, op: QuantConv2d, tile: tuple[int, int, int], grid: tuple[int, int], machine: CpuModel
+    ) -> float:
+        """Estimate of one call on the busiest thread."""
+        dot = dot_for(machine, op.pairs_safe)
+        shape, (filters, rows, vectors), lanes = ImageWords(op, dot), tile, machine.lanes
+        units = -(-shape.out_width // (vectors * lanes)) if shape.flat else -(-shape.out_height // rows)
+        blocks = min(grid[0], units)
+        parts = min(grid[1], -(-shape.filters // filters))
+
+        def tiles(height: int, count: int) -> float:
+            """Cycles of one register tile of ``height`` filters and ``count`` vectors."""
+            per_word = step_cycles(RegisterTile(height, count), dot, machine)
+            return shape.steps * per_word + 20 + 8 * shape.tap_rows + 5 * height * count
+
+        def row(height: int, many: int) -> float:
+            full, rest = divmod(-(-shape.out_width // lanes), vectors)
+            return full * tiles(height, many * vectors) + (tiles(height, many * rest) if rest else 0)
+
+        def image(height: int) -> float:
+            full, rest = divmod(shape.out_height, rows)
+            return full * row(height, rows) + (row(height, rest) if rest else 0)
+
+        full, rest = divmod(shape.filters, filters)
+        products = full * image(filters) + (image(rest) if rest else 0)
+        words = shape.words * shape.packed_rows(shape.out_height) * len(shape.phases)
+        packing = words * (6 + shape.pitch(shape.out_width, lanes) / lanes * (2 + 2 * dot.group)) * parts
+        halo = shape.packed_rows(1) - shape.row_step if shape.tap_rows > 1 else 0
+        packing *= 1 + (blocks - 1) * max(0, halo) / max(1, shape.in_height)
+        pieces = op.batch * op.groups * blocks * parts
+        share = -(-units // blocks) / units * -(-full // parts) / max(1, full) if full else 1.0
+        share = max(share / (op.batch * op.groups), 1 / pieces) * -(-pieces // machine.threads)
+        # Words beyond L2 are read again for every tile of filters, weights for every block of pixels.
+        block_bytes = (
+            4
+            * shape.words
+            * shape.plane(
+                -(-shape.out_height // blocks),
+                shape.pitch(shape.out_width if not shape.flat else -(-shape.out_width // blocks), lanes),
+            )
+        )
+        far = max(0.0, 1.0 - machine.l2 / 2 / block_bytes)
+        rereads = far * block_bytes * blocks * -(-shape.filters // filters) / 24
+        weights = 4 * shape.steps * shape.filters
+        rereads += weights * blocks / (10.0 if weights / parts > machine.l2 / 2 else 40.0)
+        images = op.batch * op.groups
+        total = (products + packing + rereads) * images * share + 60 * pieces / machine.threads
+        return total
+
+    def features(self, op: QuantConv2d, point: Point, machine: CpuModel) -> list[float]:
+        dot = dot_for(machine, op.pairs_safe)
+        shape, chosen = ImageWords(op, dot), ImageDecisions.of(point)
+        ideal = op.flops / 2 / dot.group * dot.cycles / machine.lanes / machine.fma_units / machine.threads
+        sizes = [math.log2(n) for n in (shape.channels, shape.filters, op.groups, op.batch)]
+        image = [math.log2(shape.out_height), math.log2(shape.out_width), float(shape.flat), dot.group]
+        window = [*op.kernel, *op.strides, shape.words]
+        tile = [chosen.filters, chosen.rows, chosen.vectors, chosen.filters * chosen.rows * chosen.vectors]
+        waste = [-shape.out_width % (chosen.vectors * machine.lanes) / shape.out_width]
+        waste += [-shape.filters % chosen.filters / shape.filters]
+        pieces = [chosen.blocks, chosen.parts, chosen.unroll]
+        estimate = self.cycles(op, point["tile"], point["grid"], machine)
+        return [*sizes, *image, *window, *tile, *waste, *pieces, ideal / estimate]
+
+    def estimate(self, op: QuantConv2d, point: Point, machine: CpuModel) -> float:
+        cycles = self.cycles(op, point["tile"], point["grid"], machine)
+        return cycles * _BY_UNROLL[point["unroll"]]
+
+    def pack(self, op: QuantConv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        shape = ImageWords(op, dot_for(machine, op.pairs_safe))
+        return {1: lambda w: shape.pack(w, ImageDecisions.of(point).filters)}
+
+    def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:
+        return ImageKernel(op, ImageDecisions.of(point), machine).emit()
+
+
+def _fitting(op: QuantConv2d, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
+    """Register tiles that fit; several rows only where one tile has whole rows."""
+    dot = dot_for(machine, op.pairs_safe)
+    shape = ImageWords(op, dot)
+    wide = -(-shape.out_width // machine.lanes)
+    for vectors in range(1, min(_MOST_VECTORS, wide) + 1):
+        for rows in (1, 2, 3, 4) if vectors == wide else (1,):
+            for filters in range(1, min(_MOST_FILTERS, shape.filters) + 1):
+                tile = RegisterTile(filters, rows * vectors)
+                if rows <= shape.out_height and tile_fits(tile, dot, machine):
+                    yield filters, rows, vectors
+
+
+def _grids(op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int]]:
+    """Pairs of blocks of pixels and parts of the filters."""
+    shape, threads = ImageWords(op, dot_for(machine, op.pairs_safe)), machine.threads
+    units = -(-shape.out_width // machine.lanes) if shape.flat else shape.out_height
+    blocks = [b for b in sorted({1, threads, 2 * threads, 4, 7, 8, 14, 28}) if b <= units]
+    parts = [p for p in sorted({1, threads, 2 * threads}) if p <= max(1, shape.filters // 4)]
+    return [(b, p) for b in blocks for p in parts if p == 1 or b * p <= 4 * threads]

@@ -1,0 +1,1 @@
+"""CPU kernels for extents that are known when they run."""

@@ -1,0 +1,242 @@
+"""Attention whose lengths are known at run time.
+
+The algorithm is that of ``attention/kernel.py``: packed keys and values of a head, scores of a tile of
+queries, softmax, values.  What the lengths decide there when the kernel is emitted, they decide at the call:
+
+- Scores are computed for whole panels.  Row by row the mask is added, and what the row does not see (keys
+  behind the last, or after the query of a causal mask) becomes -inf: the softmax goes through whole vectors.
+- Queries that fill no tile get a nest of their own, of every height below the tile's.
+- The sum over keys is unrolled, and what is left of it is a loop.
+
+Scratch has the size of the longest keys; what a call does not need of it is never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+from hetero_tvm.codegen import transpose, vector_math
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.cpu import register_tile
+from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
+from hetero_tvm.schedules.cpu.products import pack
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.rows.row_reduction import UNROLL, RowReduction, add, maximum
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows_in_steps, narrowed, shape_variables
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, constant, int32
+from hetero_tvm.schedules.symbolic import RunTimeOp, Witnesses
+
+
+class RunTimeAttentionKernel(AttentionKernel):
+    """Emits one attention for all lengths of its witnesses' range."""
+
+    sum_up = staticmethod(register_tile.accumulate_run_time)
+
+    def __init__(self, witnesses: Witnesses, tile: RegisterTile, pieces: int, unroll: int, lanes: int):
+        super().__init__(witnesses.largest, tile, pieces, unroll, lanes)
+        self.witnesses = witnesses
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: queries, keys, values (or one packed tensor), the mask if any, the result."""
+        k, largest = self.k, self.witnesses.largest
+        with k:
+            variables = shape_variables(list(self.witnesses.sizes[0]))
+            shapes = self.witnesses.shapes(variables)
+            operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
+            self.out = k.argument("O", shapes[-1])
+            mask = operands.pop() if largest.mask else None
+            small = narrowed(k, variables)
+            self.op = op = cast(Attention, RunTimeOp(self.witnesses, small))
+            self.mask = mask
+            if mask is not None:
+                self.mask = k.view(mask, (math.prod(op.mask, start=int32(1)),))
+                self.strides = self._mask_strides()
+            sizes = self.witnesses.value(lambda o: tuple(map(math.prod, o.shapes)), small)
+            flat = [k.view(buffer, (size,)) for buffer, size in zip(operands, sizes, strict=True)]
+            self.query_at, self.key_at, self.value_at = places = op.heads_at
+            self.query, self.key, self.value = (flat[place.operand] for place in places)
+            self.kv_len, self.q_len = _bound(k, op.kv_len), _bound(k, op.q_len)
+            self.past = _bound(k, self.witnesses.value(lambda o: o.kv_len - o.q_len, small))
+            self.panels = k.let(tirx.truncdiv(self.kv_len + (self.key_columns - 1), int32(self.key_columns)))
+            items = k.let(int32(self.pieces) * op.batch * op.heads)
+            with k.imported(transpose.ir(self.lanes)), k.parallel(items) as work:
+                self._work_item(work, items - 1)
+        return k.function
+
+    def _work_item(self, work: Expr, last_work: Expr) -> None:
+        op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows
+        piece = k.let(tirx.truncmod(work, int32(pieces))) if pieces > 1 else int32(0)
+        item = k.let(tirx.truncdiv(work, int32(pieces)))
+        self.head = k.let(tirx.truncmod(item, int32(op.heads)))
+        self.batch = k.let(tirx.truncdiv(item, int32(op.heads)))
+        kv_head = tirx.truncdiv(self.head, int32(self.group))
+        longest = self.key_panels * self.key_columns
+        self.packed_keys = k.scratch((self.key_panels, op.head_dim, self.key_columns))
+        self.packed_values = k.scratch((self.value_panels, longest, self.value_columns))
+        self.scores = k.scratch((rows, longest + self.lanes))  # no power of two apart
+        self.factors = k.scratch((rows,))
+        self.query_base, key_base, value_base = (
+            k.let(place.offset + self.batch * place.batch + head * place.head)
+            for place, head in ((self.query_at, self.head), (self.key_at, kv_head), (self.value_at, kv_head))
+        )
+        self._pack_keys(key_base)
+        values = pack.Rows(self.value, value_base, self.value_at.row, self.kv_len, op.values)
+        pack.rows_as_they_are(k, self.packed_values, values, self.value_columns, self.lanes)
+        self._find_next_head(work, last_work)
+
+        full = k.let(tirx.truncdiv(self.q_len, int32(rows)))
+        rest = k.let(self.q_len - full * rows)
+        first = k.let(tirx.truncdiv(piece * full, int32(pieces)))
+        count = tirx.truncdiv((piece + 1) * full, int32(pieces)) - first
+        with k.serial(count) as t:
+            self._query_tile((first + t) * rows, rows)
+        with k.when(tirx.EQ(piece, int32(pieces - 1)) if pieces > 1 else True):
+            last_rows_in_steps(k, full * rows, rest, rows, self._query_tile)
+
+    def _pack_keys(self, base: Expr) -> None:
+        """Keys transposed to [panel][d][column]; columns behind the last key are zero."""
+        k, lanes, columns, dim = self.k, self.lanes, self.key_columns, self.op.head_dim
+        full = k.let(tirx.truncdiv(self.kv_len, int32(columns)))
+        source = pack.Rows(self.key, base, self.key_at.row, self.kv_len, dim)
+        by_blocks = columns // lanes if dim >= lanes else 0
+
+        def column(panel: Expr, j: Expr) -> None:
+            pack.column_from_row(k, self.packed_keys, source, panel, j, columns)
+
+        with k.serial(full) as panel:
+            for block in range(by_blocks):
+                pack.block_from_rows(k, self.packed_keys, source, panel, block, columns, lanes)
+            with k.serial(columns - by_blocks * lanes) as j:
+                column(panel, by_blocks * lanes + j)
+        with k.when(full < self.panels):
+            rest = k.let(self.kv_len - full * columns)
+            with k.serial(dim) as d:
+                pack.clear(k, self.packed_keys, [full, d], 0, columns, lanes)
+            for block in range(by_blocks):
+                with k.when(rest >= (block + 1) * lanes):
+                    pack.block_from_rows(k, self.packed_keys, source, full, block, columns, lanes)
+            done = k.let(tirx.truncdiv(rest, int32(lanes)) * lanes) if by_blocks else int32(0)
+            with k.serial(rest - done) as j:
+                column(full, done + j)
+
+    def _query_tile(self, first_row: Expr, height: int) -> None:
+        """Emit scores, softmax and values of ``height`` query rows."""
+        op, k, columns = self.op, self.k, self.key_columns
+        self._fetch_ahead(first_row, height)
+        panels, skipped = self.panels, cast(Index, int32(0))
+        if op.causal:
+            seen = first_row + height + self.past
+            panels = k.let(tirx.truncdiv(seen + (columns - 1), int32(columns)))
+        if op.window:
+            oldest = first_row + (self.past - (op.window - 1))
+            skipped = k.let(tirx.truncdiv(tirx.max(oldest, int32(0)), int32(columns)))
+        with k.serial(panels - skipped) as panel:
+            self._score_panel(first_row, height, skipped + panel)
+        start = k.let(skipped * columns)
+        with k.serial(height) as r:
+            self._softmax_row(first_row + r, r, start, panels - skipped)
+        depth = tirx.min(panels * columns, self.kv_len) - start
+        with k.serial(self.value_panels) as panel:
+            self._value_panel(first_row, height, panel, start, depth)
+
+    def _score_panel(self, first_row: Expr, height: int, panel: Expr) -> None:
+        """Emit the scores of ``height`` queries and one whole panel of keys: scaled and capped."""
+        op, k, lanes, columns = self.op, self.k, self.lanes, self.key_columns
+        acc = k.scratch((height, columns))
+        register_tile.accumulate(
+            k,
+            acc,
+            RegisterTile(height, self.tile.vectors),
+            lanes,
+            op.head_dim,
+            self.unroll,
+            a_at=lambda r, d: k.load(self.query, [self.query_base + (first_row + r) * self.query_at.row + d]),
+            b_at=lambda d, at: k.load(self.packed_keys, [panel, d, at]),
+        )
+
+        def put(r: Expr, column: Index, width: int, value: Expr) -> None:
+            at = panel * columns + column
+            k.store(self.scores, self._scaled(value, width), [r, k.ramp(at, width)])
+
+        register_tile.store(k, acc, height, columns, lanes, put)
+
+    def _mask_strides(self) -> list[Index]:
+        """Distances in the mask of consecutive batches, heads and queries; 0 where it has one for all."""
+        k, largest, extents = self.k, self.witnesses.largest.mask, self.op.mask
+        strides: list[Index] = []
+        for axis in range(3):
+            below = math.prod(extents[axis + 1 :], start=int32(1))
+            strides.append(0 if largest[axis] == 1 else k.let(below))
+        return strides
+
+    def _mask_at(self, query_row: Expr, column: Expr, width: int) -> Expr:
+        k, extents, largest = self.k, self.op.mask, self.witnesses.largest
+        batch = self.batch
+        if largest.mask[0] not in (1, largest.batch):
+            batch = tirx.truncmod(batch, as_index(extents[0]))
+        at = int32(0)
+        for stride, x in zip(self.strides, (batch, self.head, query_row), strict=True):
+            at = at if isinstance(stride, int) else at + x * stride
+        if largest.mask[3] == 1:
+            return k.splat(k.load(self.mask, [at]), width)
+        return k.load(self.mask, [k.ramp(at + column, width)])
+
+    def _add_mask(self, query_row: Expr, r: Expr, start: Index, end: Expr) -> None:
+        """Add the mask to a row of scores, from key ``start`` to ``end``."""
+        k, lanes = self.k, self.lanes
+
+        def piece(at: Expr, width: int) -> None:
+            where = [r, k.ramp(at, width)]
+            k.store(self.scores, k.load(self.scores, where) + self._mask_at(query_row, at, width), where)
+
+        full = k.let(tirx.truncdiv(end - start, int32(lanes)))
+        with k.serial(full) as v:
+            piece(start + v * lanes, lanes)
+        with k.serial(end - start - full * lanes) as j:
+            piece(start + full * lanes + j, 1)
+
+    def _softmax_row(self, query_row: Expr, r: Expr, start: Index, panels: Index) -> None:
+        """exp(score - max) in place over ``panels`` of keys from ``start``; ``factors[r]`` = 1 / sum."""
+        k, lanes, scores = self.k, self.lanes, self.scores
+        behind = k.let(start + panels * self.key_columns)
+        end = k.let(query_row + (self.past + 1) if self.op.causal else self.kv_len)
+        if self.mask is not None:
+            self._add_mask(query_row, r, start, end)
+        with k.serial(behind - end) as j:
+            k.store(scores, constant(-math.inf), [r, end + j])
+        if self.op.window:
+            with k.serial(tirx.max(end - self.op.window - start, int32(0))) as j:
+                k.store(scores, constant(-math.inf), [r, start + j])
+
+        def each(body: Callable[[Expr, int], None]) -> None:
+            with k.serial(panels) as panel:
+                for v in range(self.tile.vectors):
+                    body(start + panel * self.key_columns + v * lanes, v % UNROLL)
+
+        def score(c: Expr) -> Expr:
+            return k.load(scores, [r, k.ramp(c, lanes)])
+
+        largest = RowReduction(k, lanes, maximum, -math.inf)
+        each(lambda c, slot: largest.take(score(c), lanes, slot))
+        peak = k.let(largest.finish())
+        blind = tirx.EQ(peak, constant(-math.inf))  # every key is hidden
+        finite_peak = k.let(tirx.Select(blind, constant(0.0), peak))
+        total = RowReduction(k, lanes, add, 0.0)
+
+        def exponent(c: Expr, slot: int) -> None:
+            value = k.let(vector_math.softmax_exp(score(c), k.splat(finite_peak, lanes)))
+            k.store(scores, value, [r, k.ramp(c, lanes)])
+            total.take(value, lanes, slot)
+
+        each(exponent)
+        of_blind = 0.0 if self.op.zero_masked else math.nan
+        factor = tirx.Select(blind, constant(of_blind), constant(1.0) / total.finish())
+        k.store(self.factors, factor, [r])
+
+
+def _bound(k: Kernel, value: Index) -> Index:
+    """The value, computed once."""
+    return value if isinstance(value, int) else k.let(value)

@@ -1,0 +1,90 @@
+"""Kernels of the CPU that are written for extents known at run time, and schedules for any other."""
+
+from __future__ import annotations
+
+from hetero_tvm.host.tvm import PrimFunc, Schedule, ScheduleError, tirx, tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
+from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
+from hetero_tvm.schedules.symbolic import Witnesses
+
+_PARALLEL_WORTH = 8192
+"""Loop iterations at the largest sizes from which on the other threads are woken."""
+
+
+def kept_decisions(space: DesignSpace, point: Point) -> Point:
+    """The point without what is decided at the call: weights are packed as it says."""
+    if space.name in ("cpu.matmul", "cpu.gated_matmul"):
+        return {**point, "row_blocks": 1, "k_blocks": 1, "prefetch": 1}
+    return point
+
+
+def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:
+    """The kernel for all sizes; None where the space has none that is written for it."""
+    op = witnesses.largest
+    if isinstance(op, Matmul) and space.name == "cpu.matmul":
+        return RunTimeMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+    if isinstance(op, GatedMatmul) and space.name == "cpu.gated_matmul":
+        return RunTimeGatedMatmulKernel(witnesses, MatmulDecisions.of(point), machine).emit()
+    if isinstance(op, Attention) and space.name == "cpu.attention":
+        tile = RegisterTile.of(point["tile"])
+        return RunTimeAttentionKernel(witnesses, tile, point["pieces"], point["unroll"], machine.lanes).emit()
+    return None
+
+
+def schedule(function: PrimFunc, work: int, machine: CpuModel) -> PrimFunc:
+    """Schedule any PrimFunc of blocks: producers inlined, rows in parallel, whole vectors innermost.
+
+    Parameters
+    ----------
+    work : iterations of all loops at the largest sizes.
+    """
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    try:
+        sch = Schedule(module)
+        root = sch.get_sblock("root")
+    except (ValueError, RuntimeError):  # hand-written loops: no blocks to schedule
+        return function
+    for block in list(sch.get_child_blocks(root)):
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            pass  # an output, a reduction, or used in a way that cannot be inlined
+    for block in sch.get_child_blocks(root):
+        try:
+            _schedule_block(sch, block, work, machine)
+        except ScheduleError:
+            continue  # the block keeps the steps that succeeded before
+    return sch.mod["main"].without_attr("global_symbol").with_attr("tirx.noalias", True)
+
+
+def _schedule_block(sch: Schedule, block, work: int, machine: CpuModel) -> None:
+    loops = sch.get_loops(block)
+    iterators = sch.get(block).iter_vars
+    if not loops or len(iterators) != len(loops):
+        return
+    spatial = [
+        loop for loop, i in zip(loops, iterators, strict=True) if int(i.iter_type) == tirx.IterVar.DataPar
+    ]
+    if loops[: len(spatial)] != spatial:
+        return
+    outer = spatial
+    if len(spatial) == len(loops):
+        extent = sch.get(loops[-1]).extent
+        if isinstance(extent, tirx.IntImm) and len(spatial) > 1:
+            width = max(d for d in range(1, 2 * machine.lanes + 1) if int(extent) % d == 0)
+            outer = spatial[:-1]
+            if width >= 4:
+                more, lanes = sch.split(loops[-1], [None, width])
+                sch.vectorize(lanes)
+                outer = [*outer, more]
+        else:
+            outer = spatial[:-1]
+    if outer and work >= _PARALLEL_WORTH:
+        sch.parallel(sch.fuse(*outer))

@@ -1,0 +1,99 @@
+"""Packed matrix products whose rows are counted at run time.
+
+Loop structure::
+
+    parallel over blocks of rows x panels of columns:                        (their number: a run-time value)
+        for each register tile of MR rows in the block:  as in products/matmul.py
+        in the last block: a nest of its own for the rows that are left, of every height below MR
+
+Few rows wait for their weights, so the threads share the panels out and each weight is read once; many rows
+wait for the arithmetic, and then each thread takes rows of its own, which stay in its L2.  Which of the two,
+and how many blocks, is computed from the rows at the call.
+"""
+
+from __future__ import annotations
+
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.matmul import RESIDUAL
+from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulKernel
+from hetero_tvm.schedules.cpu.products.matmul_kernel import MatmulDecisions, MatmulKernel
+from hetero_tvm.schedules.cpu.register_tile import RegisterTile
+from hetero_tvm.schedules.cpu.symbolic.tails import last_rows, narrowed, shape_variables
+from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.symbolic import Witnesses
+
+_MANY_ROWS = 96
+"""Rows from which on threads take rows instead of panels."""
+_BLOCK_ROWS = 128
+"""Rows of a block at most: with a panel of weights they share L2."""
+
+
+class _RunTimeRows(MatmulKernel):
+    """The rows of a product whose m is an expression."""
+
+    def __init__(self, witnesses: Witnesses, decisions: MatmulDecisions, machine: CpuModel):
+        super().__init__(witnesses.largest, decisions, machine)
+        self.witnesses = witnesses
+
+    def emit(self) -> PrimFunc:
+        """The PrimFunc: X, packed W, the epilogue's operands, Y."""
+        op, k, rows = self.op, self.k, self.tile.rows
+        with k:
+            variables = shape_variables(list(self.witnesses.sizes[0]))
+            shapes = self.witnesses.shapes(variables)
+            x = k.argument("X", shapes[0])
+            self.w = k.argument("W", (self.slabs, self.depth, self.tile.columns(self.lanes)))
+            extra = [k.argument(o.name, shapes[2 + n]) for n, o in enumerate(op.inputs[2:])]
+            y = k.argument("Y", shapes[-1])
+            m = k.let(self.witnesses.value(lambda op: op.m, narrowed(k, variables)))
+            self.x, self.y = k.view(x, (m, op.k)), k.view(y, (m, op.n))
+            self.bind_epilogue(
+                [
+                    k.view(b, (m, op.n)) if operand.name == RESIDUAL else b
+                    for b, operand in zip(extra, op.inputs[2:], strict=True)
+                ]
+            )
+            full = k.let(tirx.truncdiv(m, int32(rows)))
+            rest = k.let(m - full * rows)
+            tiles = k.let(full + tirx.Cast("int32", rest > 0))
+            blocks = k.let(self._block_count(m))
+            with (
+                k.imported(*self.activations.imports),
+                k.parallel(blocks * self.panels) as piece,
+            ):
+                block = k.let(tirx.truncdiv(piece, int32(self.panels)))
+                panel = k.let(piece - block * self.panels)
+                first = k.let(tirx.truncdiv(block * tiles, blocks))
+                end = k.let(tirx.min(tirx.truncdiv((block + 1) * tiles, blocks), full))
+                with k.serial(end - first) as t:
+                    self._row_tile((first + t) * rows, rows, panel, t, self.depth * _BLOCK_ROWS)
+                with k.when(tirx.EQ(block, blocks - 1)):
+                    last_rows(k, rest, rows, lambda height: self._last_tile(full * rows, height, panel))
+        return k.function
+
+    def _block_count(self, m: Expr) -> Expr:
+        threads = self.machine.threads
+        size = _BLOCK_ROWS * threads
+        many = tirx.truncdiv(m + (size - 1), int32(size)) * threads
+        return tirx.Select(m >= _MANY_ROWS, many, int32(1))
+
+    def bind_epilogue(self, extra: list[Buffer]) -> None:
+        self.extra = extra
+
+    def _last_tile(self, first_row: Index, height: int, panel: Expr) -> None:
+        self._row_tile(first_row, height, panel, None, 1)
+
+    def _streams(self, rows: RegisterTile, tile_index: Index | None) -> bool:
+        return tile_index is None and rows.streams(self.machine)
+
+
+class RunTimeMatmulKernel(_RunTimeRows):
+    """A plain product."""
+
+
+class RunTimeGatedMatmulKernel(_RunTimeRows, GatedMatmulKernel):
+    """A gated product."""
+
+    def bind_epilogue(self, extra: list[Buffer]) -> None:
+        GatedMatmulKernel.bind_epilogue(self, extra)

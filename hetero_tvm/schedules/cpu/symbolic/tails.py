@@ -1,0 +1,50 @@
+"""Rows cut into register tiles when their number is known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hetero_tvm.host.tvm import Expr, tirx
+from hetero_tvm.schedules.emit import Kernel, int32
+
+
+def narrowed(k: Kernel, variables: Mapping[str, Expr]) -> dict[str, Expr]:
+    """int32 values of int64 shape variables, each computed once."""
+    return {name: k.let(tirx.Cast("int32", variable)) for name, variable in variables.items()}
+
+
+def shape_variables(names: Sequence[str]) -> dict[str, Expr]:
+    """Variables for symbols, bound by the shapes of a kernel's arguments."""
+    return {name: tirx.Var(name, "int64") for name in names}
+
+
+def last_rows(k: Kernel, rest: Expr, rows: int, body: Callable[[int], None]) -> None:
+    """``body(height)`` for the rows that fill no tile of ``rows``: one nest for each height, none when 0."""
+
+    def between(low: int, high: int) -> None:
+        if low == high:
+            body(low)
+            return
+        middle = (low + high) // 2
+        k.branch(rest <= middle, lambda: between(low, middle), lambda: between(middle + 1, high))
+
+    if rows > 1:
+        with k.when(rest > int32(0)):
+            between(1, rows - 1)
+
+
+def last_rows_in_steps(
+    k: Kernel, first: Expr, rest: Expr, rows: int, body: Callable[[Expr, int], None]
+) -> None:
+    """``body(first_row, height)`` for the rows that fill no tile of ``rows``, in heights of powers of two.
+
+    Half the code of :func:`last_rows`, where that is long and the last rows are few of many.
+    """
+    height = 1 << max(0, (rows - 1).bit_length() - 1)
+    done: Expr = int32(0)
+    while height and rows > 1:
+        with k.when(rest - done >= height):
+            body(first + done, height)
+        taken = tirx.Select(rest - done >= height, int32(height), int32(0))
+        done = k.let(done + taken)
+        height //= 2

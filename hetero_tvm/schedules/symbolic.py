@@ -1,0 +1,213 @@
+"""Extents that are known when a model runs, found from what they are at a few sizes.
+
+A model is imported and optimized at several sizes of its symbols, the *witnesses*.  A number that differs
+between them is an expression of the symbols: :func:`fit` finds it from all witnesses but the last, which must
+confirm it.  So no pass has to know about symbols, and what cannot be said in them is told, not guessed.
+
+The sizes come in a fixed order: all symbols at their largest value; for each symbol in turn the same with
+another value of that one alone; last, other values of all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from hetero_tvm.host.tvm import Expr, tirx
+
+Sizes = Mapping[str, int]
+"""Value of each symbol."""
+_Terms = dict[tuple[str, ...], Fraction]
+
+
+class Unfit(Exception):
+    """Reason why something cannot be said in terms of the symbols."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A polynomial of symbols with whole coefficients.
+
+    Attributes
+    ----------
+    terms : (symbols that are multiplied, factor), in order.
+    """
+
+    terms: tuple[tuple[tuple[str, ...], int], ...]
+
+    def at(self, sizes: Sizes) -> int:
+        """Value for these sizes."""
+        return sum(factor * math.prod(sizes[name] for name in names) for names, factor in self.terms)
+
+    def expression(self, variables: Mapping[str, Expr], dtype: str) -> Expr:
+        """The polynomial of ``variables``, which are of ``dtype``."""
+        total: Expr | None = None
+        for names, factor in self.terms:
+            term: Expr | None = None
+            for name in names:
+                term = variables[name] if term is None else term * variables[name]
+            if term is None:
+                term = tirx.const(factor, dtype)
+            elif factor != 1:
+                term = term * tirx.const(factor, dtype)
+            total = term if total is None else total + term
+        return tirx.const(0, dtype) if total is None else total
+
+    @property
+    def symbol(self) -> str | None:
+        """The symbol that this is; None for any other polynomial."""
+        (names, factor), *more = self.terms
+        return names[0] if not more and factor == 1 and len(names) == 1 else None
+
+    def __str__(self) -> str:
+        def text(names: tuple[str, ...], factor: int) -> str:
+            return "*".join([*([str(factor)] if factor != 1 or not names else []), *names])
+
+        return " + ".join(text(*term) for term in self.terms).replace("+ -", "- ")
+
+
+def fit(values: Sequence[int], sizes: Sequence[Sizes]) -> int | Extent:
+    """The number, or the polynomial, that has these ``values`` at the ``sizes``.
+
+    Raises
+    ------
+    Unfit : no polynomial that is affine or a square in each symbol does.
+    """
+    if all(value == values[0] for value in values):
+        return int(values[0])
+    first, names = values[0], list(sizes[0])
+    forms = [
+        list(_forms(name, first, values[1 + n], sizes[0][name], sizes[1 + n][name]))
+        for n, name in enumerate(names)
+    ]
+    for chosen in itertools.product(*forms):
+        for terms in (_product(chosen, first), _sum(chosen, first)):
+            if terms is None or any(factor.denominator != 1 for factor in terms.values()):
+                continue
+            found = Extent(tuple((key, int(factor)) for key, factor in terms.items() if factor))
+            if found.terms and all(found.at(at) == value for at, value in zip(sizes, values, strict=True)):
+                return found
+    at = ", ".join(str(dict(one)) for one in sizes)
+    raise Unfit(f"a number is {', '.join(map(str, values))} at {at}: no polynomial")
+
+
+def _forms(name: str, first: int, other: int, size: int, changed: int) -> list[_Terms]:
+    """Polynomials that a number may be of one symbol, of which two values are known."""
+    if first == other:
+        return [{(): Fraction(first)}]
+    slope = Fraction(first - other, size - changed)
+    found: list[_Terms] = [{(name,): slope, (): first - slope * size}]
+    if first * changed**2 == other * size**2:
+        found.append({(name, name): Fraction(first, size**2)})
+    return found
+
+
+def _product(forms: Sequence[_Terms], first: int) -> _Terms | None:
+    """The product of what a number is of each symbol alone; each has the value ``first`` once."""
+    if not first:
+        return None
+    total: _Terms = {(): Fraction(first)}
+    for form in forms:
+        total = {
+            tuple(sorted(a + b)): sum(
+                (
+                    x * y / first
+                    for (c, x), (d, y) in itertools.product(total.items(), form.items())
+                    if sorted(c + d) == sorted(a + b)
+                ),
+                Fraction(0),
+            )
+            for a, b in itertools.product(total, form)
+        }
+    return total
+
+
+def _sum(forms: Sequence[_Terms], first: int) -> _Terms:
+    """The sum of what each symbol alone changes, and of the value ``first``."""
+    total: _Terms = {(): Fraction(first)}
+    for form in forms:
+        for key, factor in form.items():
+            total[key] = total.get(key, Fraction(0)) + factor
+        total[()] -= first
+    return total
+
+
+def lifted(values: Sequence[Any], sizes: Sequence[Sizes], make: Callable[[Extent], Any]) -> Any:
+    """The common value of ``values``, with ``make(extent)`` for numbers that differ; tuples item by item
+    and dataclasses field by field.
+
+    Raises
+    ------
+    Unfit : something other than whole numbers differs.
+    """
+    first = values[0]
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        if any(type(value) is not type(first) for value in values):
+            raise Unfit("another operator at other sizes")
+        names = [field.name for field in dataclasses.fields(first)]
+        parts = {name: lifted([getattr(v, name) for v in values], sizes, make) for name in names}
+        return dataclasses.replace(first, **parts)
+    if isinstance(first, tuple):
+        if len({len(value) for value in values}) != 1:
+            raise Unfit(f"{len(values[0])} or {len(values[1])} items, as the sizes are")
+        items = [lifted(items, sizes, make) for items in zip(*values, strict=True)]
+        return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
+    if isinstance(first, int) and not isinstance(first, bool):
+        found = fit(values, sizes)
+        return make(found) if isinstance(found, Extent) else found
+    if any(value != first and not (value != value and first != first) for value in values):
+        raise Unfit(f"{first!r} or {next(v for v in values if v != first)!r}, as the sizes are")
+    return first
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """Contracts of one call at several sizes.
+
+    Attributes
+    ----------
+    ops : the contract at each of the sizes.
+    sizes : in the order that the module's docstring tells.
+    bounded : numbers of the operands that are constants of the largest size, of which a kernel reads as
+        much as it needs from the front.
+    """
+
+    ops: tuple[Any, ...]
+    sizes: tuple[Sizes, ...]
+    bounded: frozenset[int] = frozenset()
+
+    @property
+    def largest(self) -> Any:
+        """The contract at the largest sizes."""
+        return self.ops[0]
+
+    def at(self, sizes: Sizes) -> Any:
+        """The contract at other sizes.  :class:`Unfit` when its fields are no polynomials."""
+        return lifted(self.ops, self.sizes, lambda extent: extent.at(sizes))
+
+    def shapes(self, variables: Mapping[str, Expr]) -> list[tuple[Any, ...]]:
+        """Shapes of operands and results, in order, as expressions of int64 ``variables``."""
+        each = [tuple(o.shape for o in (*op.inputs, *op.outputs)) for op in self.ops]
+        shapes = lifted(each, self.sizes, lambda extent: extent.expression(variables, "int64"))
+        return [each[0][n] if n in self.bounded else shape for n, shape in enumerate(shapes)]
+
+    def value(self, of: Callable[[Any], Any], variables: Mapping[str, Expr]) -> Any:
+        """``of(contract)`` as numbers and expressions of int32 ``variables``."""
+        return lifted(
+            [of(op) for op in self.ops], self.sizes, lambda extent: extent.expression(variables, "int32")
+        )
+
+
+class RunTimeOp:
+    """A contract whose attributes are expressions of int32 variables where they depend on the sizes."""
+
+    def __init__(self, witnesses: Witnesses, variables: Mapping[str, Expr]):
+        self._witnesses, self._variables = witnesses, variables
+
+    def __getattr__(self, name: str) -> Any:
+        return self._witnesses.value(lambda op: getattr(op, name), self._variables)

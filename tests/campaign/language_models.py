@@ -1,0 +1,145 @@
+"""``python -m tests.campaign.language_models``: tokens of every architecture beside those of transformers.
+
+Tiny models with random weights, greedy: a text of 64 new tokens, and three with padding.  10 s each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+NEW_TOKENS = 64
+PROMPTS = ([3, 17, 99, 4, 160, 23, 77], [5, 6], [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19])
+_ENDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+_COMMON = {
+    "vocab_size": 211,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 112,
+    "max_position_embeddings": 256,
+    **_ENDS,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
+_PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}
+_GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 20}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _COMMON),
+    "llama3": (
+        "LlamaConfig",
+        {
+            **_COMMON,
+            "rope_parameters": _LLAMA3,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "mistral": ("MistralConfig", {**_COMMON, "sliding_window": 24}),
+    "qwen2": (
+        "Qwen2Config",
+        {**_COMMON, "num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 112},
+    ),
+    "qwen3": ("Qwen3Config", {**_COMMON, "head_dim": 24}),
+    "phi3": (
+        "Phi3Config",
+        {
+            **_COMMON,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "rope_parameters": _PARTIAL,
+            "sliding_window": 20,
+        },
+    ),
+    "gemma2": ("Gemma2Config", {**_COMMON, **_GEMMA}),
+    "gemma3_text": ("Gemma3TextConfig", {**_COMMON, **_GEMMA, "num_hidden_layers": 7}),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": 211, "n_positions": 256, "n_embd": 60, "n_layer": 2, "n_head": 5, **_ENDS},
+    ),
+    "opt": (
+        "OPTConfig",
+        {
+            "vocab_size": 211,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "ffn_dim": 112,
+            "max_position_embeddings": 256,
+            "num_attention_heads": 4,
+            "word_embed_proj_dim": 64,
+            **_ENDS,
+        },
+    ),
+}
+
+
+def reference(kind: str, folder: Path) -> tuple[list[int], list[list[int]]]:
+    """Write a checkpoint; gives what transformers adds to the first prompt, and to all with padding."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    name, options = CASES[kind]
+    config = getattr(transformers, name)(**options)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        for tensor, values in model.named_parameters():
+            if values.dim() == 1:
+                values.add_(torch.randn(values.shape) * 0.1)
+                continue
+            positions = "wpe" in tensor or "embed_positions" in tensor
+            words = "embed" in tensor or "wte" in tensor
+            spread = 0.5 if positions else 0.08 if words else 2.5 / values.shape[-1] ** 0.5
+            values.copy_(torch.randn(values.shape) * spread)
+        model.save_pretrained(folder)
+        longest = max(map(len, PROMPTS))
+        pads = [longest - len(prompt) for prompt in PROMPTS]
+        ids = torch.tensor([[0] * pad + prompt for pad, prompt in zip(pads, PROMPTS, strict=True)])
+        mask = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in pads])
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
+        one = model.generate(torch.tensor([PROMPTS[0]]), **options)[0, len(PROMPTS[0]) :]
+        three = model.generate(ids, attention_mask=mask, **options)[:, longest:]
+    return one.tolist(), three.tolist()
+
+
+def compare(kind: str, folder: Path) -> list[str]:
+    """What differs between ours and transformers; empty when nothing does."""
+    from hetero_tvm import build_language_model, load_language_model
+    from hetero_tvm.generation.generate import generate
+
+    one, three = reference(kind, folder / kind)
+    model = load_language_model(build_language_model(folder / kind, folder / "out", page=16, rows=8))
+    made = generate(model, PROMPTS[:1], max_new_tokens=NEW_TOKENS)
+    found = [] if made[0].tokens == one else [f"{kind}: {made[0].tokens} instead of {one}"]
+    for request, want in zip(generate(model, PROMPTS, max_new_tokens=NEW_TOKENS), three, strict=True):
+        if request.tokens != want:
+            found.append(f"{kind}, with padding: {request.tokens} instead of {want}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=list(CASES), metavar="KIND", help=", ".join(CASES))
+    failed = 0
+    for kind in parser.parse_args().kinds:
+        with tempfile.TemporaryDirectory(prefix="hetero_tvm-language-") as folder:
+            found = compare(kind, Path(folder))
+        failed += bool(found)
+        print("\n".join(found) if found else f"{kind}: {4 * NEW_TOKENS} tokens are the same", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

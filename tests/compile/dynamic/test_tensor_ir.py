@@ -1,0 +1,41 @@
+"""TensorIR at several sizes becomes one function; what differs in more than numbers is told."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.compile.dynamic.tensor_ir import lift_function
+from hetero_tvm.host.tvm import te, tvm
+from hetero_tvm.schedules.symbolic import Unfit
+from hetero_tvm.targets.registry import parse_target
+
+SIZES = ({"s": 40}, {"s": 31}, {"s": 23})
+
+
+def shifted(s, shape=None):
+    """y[i, j] = x[i, j] + table[i]."""
+    x = te.placeholder(shape or (s, 4), "float32", name="x")
+    table = te.placeholder((s,), "float32", name="table")
+    y = te.compute(x.shape, lambda i, j: x[i, j] + table[i], name="y")
+    return te.create_prim_func([table, x, y])
+
+
+def test_one_function_serves_all_sizes_and_reads_the_front_of_a_constant():
+    lifted = lift_function([shifted(**sizes) for sizes in SIZES], SIZES, {0: (40,)})
+    run = compile_kernels(lifted, parse_target("cpu").tvm_target).jit()["main"]
+    table = np.arange(40, dtype="float32")
+    for size in (1, 7, 40):
+        x = np.random.default_rng(size).standard_normal((size, 4)).astype("float32")
+        y = tvm.runtime.tensor(np.zeros_like(x))
+        run(tvm.runtime.tensor(table), tvm.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x + table[:size, None])
+
+
+def test_other_loops_are_no_lifting():
+    with pytest.raises(Unfit, match="loops depend on the sizes"):
+        lift_function([shifted(40), shifted(31), te.create_prim_func([te.placeholder((23,))])], SIZES)
+
+
+def test_a_symbol_that_no_operand_tells_is_refused():
+    with pytest.raises(Unfit, match="no operand has the extent s alone"):
+        lift_function([shifted(2 * s["s"], (2 * s["s"], 4)) for s in SIZES], SIZES)

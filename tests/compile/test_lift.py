@@ -1,0 +1,86 @@
+"""One library for all lengths: the numbers of every size, refusals by name, and what cannot be lifted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import hetero_tvm
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.errors import BuildError, InputError
+from hetero_tvm.frontend import Span
+from hetero_tvm.reference import run_reference
+from tests.frontend.onnx.helpers import text_model
+
+
+@pytest.fixture(scope="module")
+def net(library):
+    return hetero_tvm.load(library)
+
+
+def test_every_size_gives_the_numbers_of_the_model_at_that_size(optimized, net):
+    for batch, length in ((1, 2), (3, 20), (2, 7), (1, 17), (3, 2)):
+        fixed = optimized.model.open.at(dict(zip(("batch", "sequence"), (batch, length), strict=True)))
+        generator = np.random.default_rng(length)
+        inputs = {}
+        for spec in fixed.signature.inputs:
+            high = 2 if "mask" in spec.name or "type" in spec.name else 100
+            inputs[spec.name] = generator.integers(0, high, spec.shape).astype(spec.dtype)
+            if "mask" in spec.name:
+                inputs[spec.name][:, 0] = 1
+        reference = run_reference(fixed, inputs)
+        results = net(**inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        for result, exact in zip(results, reference.float64, strict=True):
+            assert result.shape == exact.shape
+            np.testing.assert_allclose(result, exact, atol=2e-5 * np.abs(exact).max())
+
+
+def test_sizes_outside_and_symbols_that_differ_are_refused_by_name(net):
+    names = [spec.name for spec in net.signature.inputs]
+    assert [str(symbol) for symbol in net.signature.symbols] == ["batch = 1..3", "sequence = 2..20"]
+
+    def call(*shapes):
+        return net(**{name: np.ones(shape, "int64") for name, shape in zip(names, shapes, strict=False)})
+
+    with pytest.raises(InputError, match=r"dimension 1 \(sequence\) is 21, outside 2\.\.20"):
+        call(*[(1, 21)] * len(names))
+    with pytest.raises(InputError, match=r"dimension 0 \(batch\) is 0, outside 1\.\.3"):
+        call(*[(0, 8)] * len(names))
+    with pytest.raises(InputError, match="they must be equal"):
+        call((1, 8), *[(1, 9)] * (len(names) - 1))
+    with pytest.raises(InputError, match="expected int64"):
+        net(**{name: np.ones((1, 8), "float32") for name in names})
+
+
+def test_a_model_that_is_another_one_at_other_sizes_is_refused_with_its_node():
+    text = """
+    g (float[n, 4] x) => (float[m] y)
+    {
+        shape = Shape(x)
+        flat = ReduceProd<keepdims = 1>(shape)
+        zero = Constant<value_ints = [0]>()
+        one = Constant<value_ints = [1]>()
+        start = ReduceMin<keepdims = 0>(zero)
+        step = ReduceMin<keepdims = 0>(one)
+        end = ReduceMin<keepdims = 0>(flat)
+        places = Range(start, end, step)
+        numbers = Cast<to = 1>(places)
+        scaled = Div(numbers, numbers)
+        line = Reshape(x, flat)
+        back = Constant<value_ints = [-1]>()
+        cast = Cast<to = 1>(flat)
+        ratio = Div(numbers, cast)
+        y = Add(line, ratio)
+    }
+    """
+    optimized = optimize_model(import_model(text_model(text), shapes={"x": (Span(2, 9), 4)}))
+    with pytest.raises(BuildError, match=r"cannot be one library for n = 2\.\.9: at .*other values"):
+        build_model(optimized)
+
+
+def test_targets_without_such_kernels_refuse_ranges(optimized):
+    from hetero_tvm.errors import UsageError
+
+    with pytest.raises(UsageError, match="fixed shapes only"):
+        optimize_model(dataclasses.replace(optimized.model), target="npu")

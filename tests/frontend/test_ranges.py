@@ -1,0 +1,47 @@
+"""Ranges of lengths: which dimensions are one symbol, what contradicts, which sizes tell."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import ShapeError
+from hetero_tvm.frontend import Span, import_model
+from hetero_tvm.frontend.ranges import import_open, telling_sizes
+from hetero_tvm.frontend.signature import Symbol
+from tests.frontend.onnx.helpers import text_model
+
+MODEL = """
+sums (float[batch, width] x, float[batch, width] y, float[rows, 3] z) => (float[batch, width] total)
+{
+    total = Add(x, y)
+}
+"""
+
+
+def test_equal_names_are_one_symbol_and_other_inputs_follow():
+    model = import_model(text_model(MODEL), shapes={"x": (Span(1, 6), Span(2, 40)), "z": (4, 3)})
+    assert model.open is not None
+    assert [str(symbol) for symbol in model.open.symbols] == ["batch = 1..6", "width = 2..40"]
+    for imported, sizes in zip((model, *model.open.others), model.open.sizes, strict=True):
+        wanted = (sizes["batch"], sizes["width"])
+        assert [spec.shape for spec in imported.signature.inputs[:2]] == [wanted, wanted]
+    assert model.open.at({"batch": 2, "width": 9}).signature.outputs[0].shape == (2, 9)
+
+
+def test_contradictions_are_listed():
+    with pytest.raises(ShapeError) as caught:
+        import_open(
+            {"x": (Span(1, 6), Span(1, 4)), "y": (Span(1, 5), 3)},
+            {"x": ["batch", 4], "y": ["batch", None]},
+            lambda shapes: pytest.fail("nothing is imported"),
+        )
+    text = str(caught.value)
+    assert "dimension 1 is fixed to 4" in text and "batch has several ranges" in text
+
+
+@pytest.mark.parametrize("high", [1, 2, 3, 5, 8, 64, 256, 512, 4096])
+def test_the_sizes_that_tell_differ_and_begin_with_the_largest(high):
+    sizes = telling_sizes([Symbol("a", 1, high), Symbol("b", 1, 77)])
+    assert sizes[0]["a"] >= high and sizes[0]["b"] == 77
+    assert len({one["a"] for one in sizes}) == 3 and len({one["b"] for one in sizes}) == 3
+    assert sizes[1]["b"] == sizes[0]["b"] and sizes[2]["a"] == sizes[0]["a"]
+    assert all(np.gcd(one["a"], sizes[0]["a"]) != one["a"] for one in sizes[1:])

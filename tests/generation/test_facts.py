@@ -1,0 +1,43 @@
+import json
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.generation.facts import LanguageFacts
+
+FACTS = LanguageFacts(
+    architecture="llama",
+    precision="f32",
+    vocab=10,
+    context=64,
+    rows=8,
+    layers=3,
+    kv_heads=2,
+    dim=8,
+    page=32,
+    cache="float16",
+    ropes=(((1.0, 0.5), 2.0), ((0.25, 0.125), 1.0)),
+    rotated=4,
+    stop=(2,),
+    read=1000,
+)
+
+
+def test_json_there_and_back():
+    assert LanguageFacts.from_json(json.loads(json.dumps(FACTS.to_json())), "m") == FACTS
+    with pytest.raises(LibraryError, match="no language model"):
+        LanguageFacts.from_json({}, "m")
+    with pytest.raises(LibraryError, match="build the model again"):
+        LanguageFacts.from_json({**FACTS.to_json(), "version": 99}, "m")
+
+
+def test_pages_and_ropes():
+    assert FACTS.page_shapes == ((3, 2, 2, 8, 16), (3, 2, 32, 8))
+    assert FACTS.page_bytes == 2 * 3 * 2 * 32 * 8 * 2
+    table = FACTS.rope_table(5)
+    assert table.shape == (5, 2, 4)
+    np.testing.assert_allclose(
+        table[3, 0], 2 * np.array([np.cos(3), np.cos(1.5), np.sin(3), np.sin(1.5)]), rtol=1e-6
+    )
+    np.testing.assert_allclose(table[2, 1, :2], np.cos([0.5, 0.25]), rtol=1e-6)

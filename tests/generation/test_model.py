@@ -1,0 +1,127 @@
+"""A built model against NumPy; sessions, errors, memory."""
+
+import gc
+
+import numpy as np
+import psutil
+import pytest
+
+import hetero_tvm
+from hetero_tvm.errors import CapacityError, InputError, LibraryError, UsageError
+from tests import tiny_llama
+
+PROMPTS = ([5, 6, 7], list(range(20, 60)), [90])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hetero_tvm.load_language_model(tiny_llama.built(), cache_tokens=24 * tiny_llama.PAGE)
+
+
+def close(logits, tokens):
+    """Float32 sums against float64 ones, over two layers."""
+    np.testing.assert_allclose(logits, tiny_llama.logits(tokens)[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_logits_of_prompts_and_of_single_tokens(model):
+    """Also of prompts longer than the rows of a step (24), which go in pieces."""
+    for prompt in PROMPTS:
+        with model.session() as session:
+            close(session.append(prompt), prompt)
+            close(session.append(3), [*prompt, 3])
+            assert len(session) == len(prompt) + 1
+
+
+def test_sessions_together_have_the_bits_they_have_alone(model):
+    alone = []
+    for prompt in PROMPTS:
+        with model.session() as session:
+            alone.append((session.append(prompt), session.append([8])))
+    sessions = [model.session() for _ in PROMPTS]
+    first = model.step(list(zip(sessions, PROMPTS, strict=True)))
+    second = model.step([(session, [8]) for session in sessions])
+    np.testing.assert_array_equal(first, [a for a, _ in alone])
+    np.testing.assert_array_equal(second, [b for _, b in alone])
+
+
+def test_fork_rewind_and_reset(model):
+    free = model.pool.free
+    tokens = list(range(1, 22))
+    with model.session() as session:
+        session.append(tokens)
+        with session.fork() as other:
+            assert model.pool.free == free - 2  # both pages are shared
+            close(other.append([50]), [*tokens, 50])
+            close(session.append([60]), [*tokens, 60])  # the fork has not changed it
+            close(other.append([51]), [*tokens, 50, 51])
+            assert model.pool.free == free - 3
+        session.rewind(5)
+        assert (len(session), model.pool.free) == (5, free - 1)
+        close(session.append([70, 71]), [*tokens[:5], 70, 71])
+        session.reset()
+        close(session.append([9]), [9])
+        with pytest.raises(UsageError, match="cannot be rewound to 2"):
+            session.rewind(2)
+    assert model.pool.free == free
+    with pytest.raises(UsageError, match="closed"):
+        session.append([1])
+
+
+def test_rewinding_into_a_shared_page_leaves_the_other_as_it_is(model):
+    with model.session() as session:
+        session.append(list(range(1, 17)))
+        with session.fork() as other:
+            other.rewind(4)
+            close(other.append([40]), [1, 2, 3, 4, 40])
+            close(session.append([17]), list(range(1, 18)))
+
+
+def test_wrong_tokens_are_listed(model):
+    session = model.session()
+    with pytest.raises(InputError, match="token 97 at 1") as caught:
+        session.append([1, 97, -1, 2.5])
+    assert len(caught.value.problems) == 3
+    for bad in ([], [True]):
+        with pytest.raises(InputError):
+            session.append(bad)
+    with pytest.raises(InputError, match="twice"):
+        model.step([(session, [1]), (session, [2])])
+    assert len(session) == 0
+
+
+def test_a_text_beyond_the_context_and_a_full_cache():
+    model = hetero_tvm.load_language_model(tiny_llama.built(), cache_tokens=2 * tiny_llama.PAGE)
+    assert model.context == 32
+    with model.session() as one, model.session() as two:
+        one.append(list(range(17)))
+        with pytest.raises(CapacityError, match="the context is 32"):
+            two.append([1] * 33)
+        with pytest.raises(CapacityError, match="cache is full"):
+            two.append([1])
+        assert (len(two), len(two.pages)) == (0, 0)
+        close(one.append([5]), [*range(17), 5])  # the others go on
+        one.rewind(3)
+        close(two.append([1]), [1])
+        with pytest.raises(CapacityError):
+            model.step([(one, [4]), (two, [2] * 30)])
+        assert (len(one), len(two)) == (3, 1)
+        close(one.append([4]), [0, 1, 2, 4])
+
+
+def test_a_thousand_sessions_leave_nothing(model):
+    def some(count):
+        for number in range(count):
+            model.session().append([number % 97, 3])
+        gc.collect()
+        return psutil.Process().memory_info().rss
+
+    before, free = some(50), model.pool.free
+    assert some(1000) - before < 4 << 20
+    assert model.pool.free == free
+
+
+def test_what_is_no_language_model_is_refused(tmp_path):
+    with pytest.raises(LibraryError, match="does not exist"):
+        hetero_tvm.load_language_model(tmp_path / "none")
+    with pytest.raises(UsageError, match="cache_tokens"):
+        hetero_tvm.load_language_model(tiny_llama.built(), cache_tokens=0)

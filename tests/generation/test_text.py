@@ -1,0 +1,45 @@
+import pytest
+
+from hetero_tvm.errors import LibraryError
+from hetero_tvm.generation.text import Tokenizer, Words
+
+
+def write_tokenizer(tokenizers, folder, vocab=97):
+    """``w0 w1 ...`` with spaces between."""
+    words = {f"w{n}": n for n in range(vocab)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.save(str(folder / "tokenizer.json"))
+
+
+def test_there_and_back(tmp_path):
+    write_tokenizer(pytest.importorskip("tokenizers"), tmp_path)
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.encode("w3 w14") == [3, 14]
+    assert tokenizer.decode([3, 14]) == "w3 w14"
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes: letters take several of them."""
+
+    def decode(self, tokens):
+        return bytes(tokens).decode("utf-8", "replace")
+
+
+def test_words_come_when_they_are_whole():
+    words, text = Words(Bytes()), "aä\n€!"
+    pieces = [words.add(byte) for byte in text.encode()]
+    assert "".join(pieces) == text
+    assert pieces[1:3] == ["", "ä"]
+    words = Words(Bytes())
+    assert words.add("ä".encode()[0]) == ""
+    assert words.finish() == "\ufffd"
+
+
+def test_what_is_missing_or_damaged(tmp_path):
+    with pytest.raises(LibraryError, match="no tokenizer.json"):
+        Tokenizer(tmp_path)
+    pytest.importorskip("tokenizers")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(LibraryError, match="cannot read"):
+        Tokenizer(tmp_path)

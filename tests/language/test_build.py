@@ -1,0 +1,90 @@
+"""Building; most numbers are in ``tests/generation/``, all architectures in a campaign."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hetero_tvm
+from hetero_tvm.errors import ModelError, TargetError, UsageError
+from hetero_tvm.language.build import build_language_model, is_checkpoint
+from tests import tiny_llama
+
+
+def test_the_library_runs_without_the_compiler():
+    code = (
+        "import sys, hetero_tvm; m = hetero_tvm.load_language_model(sys.argv[1]); s = m.session();"
+        "print(int(s.append([5, 6, 7]).argmax()), 'tvm' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_llama.built())], capture_output=True, text=True, env=os.environ
+    )
+    assert done.stdout.split() == [str(tiny_llama.greedy([5, 6, 7], 1)[0]), "False", "False"], done.stderr
+
+
+def test_what_is_a_checkpoint(tmp_path):
+    assert not is_checkpoint(tmp_path)
+    assert is_checkpoint(tiny_llama.write(tmp_path))
+    assert is_checkpoint("model.gguf")
+    assert not is_checkpoint("zoo:bert")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"precision": "int3"}, UsageError, "int3"),
+        ({"cache": "int8", "rows": 0, "page": 20, "context": 999}, UsageError, "cannot have"),
+        ({"target": "npu:mobile"}, TargetError, "npu"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, options, error, match):
+    checkpoint = tiny_llama.write(tmp_path / "model")
+    with pytest.raises(error, match=match) as caught:
+        build_language_model(checkpoint, tmp_path / "out", **options)
+    if "rows" in options:
+        assert len(caught.value.problems) == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_and_misshapen_tensors_are_named(tmp_path):
+    tensors = tiny_llama.weights()
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name] = tensors[name][:, :-1]
+    with pytest.raises(ModelError, match="down_proj"):
+        build_language_model(tiny_llama.write(tmp_path / "a", tensors=tensors), tmp_path / "out")
+    del tensors[name]
+    with pytest.raises(ModelError, match=name):
+        build_language_model(tiny_llama.write(tmp_path / "b", tensors=tensors), tmp_path / "out")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("precision", "least"), [("f16", 0.99999), ("int8", 0.999), ("int4", 0.97)])
+def test_stored_forms_cost_little(precision, least):
+    """Cosine of the logits with those of the float32 weights; random weights lose more than trained ones."""
+    model = hetero_tvm.load_language_model(tiny_llama.built(precision))
+    tokens = [5, 6, 7, 80, 3, 19]
+    with model.session() as session:
+        got = session.append(tokens)
+        got = np.stack([got, session.append([4])])
+    want = tiny_llama.logits([*tokens, 4])[-2:]
+    cosine = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+    assert cosine.min() > least
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt2"])
+def test_tokens_are_those_of_transformers(kind, tmp_path):
+    """64 tokens, one text and three with padding; all are in ``tests/campaign/language_models.py``."""
+    from tests.campaign.language_models import compare
+
+    assert compare(kind, tmp_path) == []
+
+
+def test_manifest_tells_what_it_is():
+    manifest = json.loads((tiny_llama.built() / "model.manifest.json").read_text())
+    assert manifest["language"]["architecture"] == "llama"
+    assert manifest["language"]["stop"] == [96]
+    assert [spec["name"] for spec in manifest["signature"]["inputs"]][0] == "ids"

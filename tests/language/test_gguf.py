@@ -1,0 +1,113 @@
+"""GGUF files that the package gguf writes."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.architectures import describe
+from hetero_tvm.language.gguf import GgufFile
+from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage
+from tests.tiny_llama import CONFIG, weights
+
+gguf = pytest.importorskip("gguf")
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+} | {f"self_attn.{n}_proj": f"attn_{n}" for n in "qkv"}
+
+
+def interleaved(weight, heads):
+    """Rows of queries or keys as the converter of llama.cpp stores them."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf(path, tensors, kind="F32", config=CONFIG):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    kind = gguf.GGMLQuantizationType[kind]
+    for name, array in tensors.items():
+        base = name.removesuffix(".weight")
+        layer = base.removeprefix("model.layers.").partition(".") if "layers" in base else None
+        if base.endswith(("q_proj", "k_proj")):
+            role = "num_attention_heads" if base.endswith("q_proj") else "num_key_value_heads"
+            array = interleaved(array, config[role])
+        stored = f"blk.{layer[0]}.{NAMES[layer[2]]}" if layer else NAMES[base]
+        if array.ndim == 2 and array.shape[1] % 32 == 0 and kind.name != "F32":
+            writer.add_tensor(stored + ".weight", gguf.quants.quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(stored + ".weight", array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_names_configuration_and_order_of_the_heads(tmp_path):
+    tensors = weights()
+    file = GgufFile(write_gguf(tmp_path / "m.gguf", tensors))
+    decoder, names = describe(file.config)
+    assert decoder == describe(CONFIG)[0]
+    assert file.names(names) == names
+    for name, array in tensors.items():
+        assert name in file
+        np.testing.assert_array_equal(file.array(name), array)
+    assert "model.layers.0.self_attn.q_proj.bias" not in file
+    with pytest.raises(ModelError, match=r"blk\.9"):
+        file.array("model.layers.9.mlp.up_proj.weight")
+
+
+@pytest.mark.parametrize(("kind", "storage"), [("Q4_0", Storage("int4", 32)), ("Q8_0", Storage("int8", 32))])
+def test_integers_stay_as_they_are(tmp_path, kind, storage):
+    tensors = weights()
+    path = write_gguf(tmp_path / "m.gguf", tensors, kind)
+    file = GgufFile(path)
+    decoder, names = describe(file.config)
+    given = DecoderWeights(decoder, names, file, Storage("f32"))
+    for name in ("self_attn.q_proj", "mlp.up_proj"):
+        got = given.matrix([f"layers.1.{name}"], 32 if "q_proj" in name else 40, 32)
+        assert isinstance(got, QuantizedWeight) and got.storage == storage
+        array = tensors[f"model.layers.1.{name}.weight"]
+        quantization = gguf.GGMLQuantizationType[kind]
+        want = gguf.quants.dequantize(gguf.quants.quantize(array, quantization), quantization)
+        np.testing.assert_array_equal(got.dequantized(), want)
+
+
+def test_other_types_become_floats(tmp_path):
+    tensors = weights()
+    file = GgufFile(write_gguf(tmp_path / "m.gguf", tensors, "Q5_1"))
+    name = "model.layers.0.mlp.gate_proj.weight"
+    got = file.matrix(name)
+    assert got.dtype == np.float32
+    assert np.abs(got - tensors[name]).max() < 0.1
+
+
+def test_what_cannot_be_read_is_told(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + b"\0" * 40)
+    with pytest.raises(ModelError, match="no GGUF file"):
+        GgufFile(path)
+    writer = gguf.GGUFWriter(path, "mamba")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="mamba"):
+        GgufFile(path)

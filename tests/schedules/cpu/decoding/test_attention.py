@@ -1,0 +1,82 @@
+"""Attention over pages against NumPy in float64; keys and values go in by the kernel that appends."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Heads
+from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_attention
+
+MACHINE = CpuModel("x86-64-v3", threads=2)
+PAGES = 9
+LENGTHS = (37, 1, 16)
+"""Tokens of each sequence; a page has 16 or 32."""
+
+CASES = [
+    (Heads(6, 2, 24, layers=2, page=16), 16, 1e-6, 20, 5.0),
+    *(
+        pytest.param(*case, marks=pytest.mark.exhaustive)
+        for case in (
+            (Heads(4, 4, 16, layers=1, page=32, cache="float16"), 16, None, 0, 0.0),
+            (Heads(7, 1, 12, layers=1, page=16), 0, None, 0, 0.0),
+        )
+    ),
+]
+
+
+def compiled(function):
+    return compile_kernels(function, tvm.target.Target(MACHINE.codegen_target())).jit()["main"]
+
+
+def tensors(*arrays):
+    return [tvm.runtime.tensor(array) for array in arrays]
+
+
+@pytest.mark.parametrize(("heads", "rotated", "eps", "window", "softcap"), CASES)
+def test_numbers(heads, rotated, eps, window, softcap):
+    random = np.random.default_rng(0)
+    append = compiled(emit_append(Append(heads, rotated, 1, eps), MACHINE))
+    op = CachedAttention(heads, heads.dim**-0.5, window, softcap)
+    attention = compiled(emit_attention(op, MACHINE))
+    rows = sum(LENGTHS)
+    x = random.standard_normal((rows, heads.width)).astype(np.float32)
+    positions = np.concatenate([np.arange(n) for n in LENGTHS]).astype(np.int32)
+    sequences = np.repeat(np.arange(len(LENGTHS)), LENGTHS).astype(np.int32)
+    order = random.permutation(PAGES)
+    tables = np.zeros((len(LENGTHS), 3), np.int32)
+    for number, length in enumerate(LENGTHS):
+        count = -(-length // heads.page)
+        tables[number, :count], order = order[:count], order[count:]
+    rope = random.standard_normal((64, 2, max(rotated, 1))).astype(np.float32)
+    scales = [random.standard_normal(heads.dim).astype(np.float32) for _ in range(2)] if eps else []
+    layer = np.array([heads.layers - 1], np.int32)
+    # Pages hold what they held before: nothing of it may come through.
+    pools = tensors(*(np.full(shape, np.nan).astype(heads.cache) for shape in heads.pools(PAGES)))
+    places = tensors(positions, sequences, tables)
+    q, out = tensors(*(np.zeros((rows, heads.heads * heads.dim), np.float32) for _ in range(2)))
+    append(*tensors(x), *places, *tensors(rope, *scales, layer), *pools, q)
+    attention(q, *places, *tensors(layer), *pools, out)
+
+    wide = x.astype(np.float64).reshape(rows, -1, heads.dim)
+    queries, keys, values = np.split(wide, [heads.heads, heads.heads + heads.kv_heads], 1)
+    ready = []
+    for part, scale in zip((queries, keys), scales or (None, None), strict=True):
+        if scale is not None:
+            part = part / np.sqrt((part * part).mean(-1, keepdims=True) + eps) * scale
+        half = rotated // 2
+        a, b, rest = part[..., :half], part[..., half:rotated], part[..., rotated:]
+        cos, sin = (
+            rope[positions, 1, s][:, None].astype(np.float64) for s in (slice(half), slice(half, rotated))
+        )
+        ready.append(np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1) if rotated else part)
+    keys, values = (t.astype(np.float32).astype(heads.cache).astype(np.float64) for t in (ready[1], values))
+    flat = ready[0].reshape(rows, -1)
+    np.testing.assert_allclose(q.numpy(), flat, rtol=1e-5, atol=1e-5)
+    for number in range(len(LENGTHS)):
+        own = sequences == number
+        want = op.reference(flat[own], keys[own], values[own], positions[own])
+        # float16 keys are rounded from float32 ones, whose last bit may fall on either side.
+        tolerance = 2e-5 if heads.cache == "float32" else 2e-3
+        np.testing.assert_allclose(out.numpy()[own], want, rtol=tolerance, atol=tolerance)

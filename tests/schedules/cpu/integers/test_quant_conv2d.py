@@ -1,0 +1,136 @@
+"""Convolutions of 8-bit images: exact sums, every way out, every way to multiply, every choice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.schedules.cpu.integers import image_kernel
+from hetero_tvm.schedules.cpu.integers.dots import Dot, are_pairs_safe
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
+from tests.schedules.cpu.integers.test_dots import machine
+from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
+from tests.schedules.cpu.running import TARGET, covering
+
+SPACE = QuantConv2dSpace()
+
+
+def arrays_of(op, extreme=False):
+    """Operands over the whole range of their types; with ``extreme`` only its ends."""
+    rng = np.random.default_rng(0)
+
+    def whole(dtype, shape):
+        limits = np.iinfo(dtype)
+        values = rng.integers(limits.min, limits.max + 1, shape)
+        return (np.where(values > values.mean(), limits.max, limits.min) if extreme else values).astype(dtype)
+
+    w = whole("int8", op.inputs[1].shape)
+    if op.pairs_safe:
+        w = np.where(w > 0, 64, -64).astype("int8") if extreme else w // 2
+    arrays = [whole(op.x_dtype, op.inputs[0].shape), w, rng.integers(-1000, 1000, op.filters).astype("int32")]
+    arrays.append(rng.uniform(1e-4, 2e-3, op.filters).astype("float32"))
+    if op.residual:  # factors whose sums lie on no half
+        arrays += [np.float32([0.7001, 11, 0.4003, 5]), whole(op.residual, op.output.shape)]
+    return arrays[: len(op.inputs)]
+
+
+def check(cases, here, extreme=False):
+    """Every (operator, points): the kernel's integers are the reference's."""
+    functions = {}
+    for n, (op, points) in enumerate(cases):
+        for p, point in enumerate(points):
+            functions[f"f{n}_{p}"] = SPACE.emit(op, point, here).with_attr("global_symbol", f"f{n}_{p}")
+    library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
+    for n, (op, points) in enumerate(cases):
+        arrays = arrays_of(op, extreme)
+        assert not op.pairs_safe or are_pairs_safe(op.word_order(arrays[1]))
+        wanted = op.reference(*arrays)
+        for p, point in enumerate(points):
+            result = tvm.runtime.tensor(np.full(op.output.shape, 7).astype(op.output.dtype))
+            given = [SPACE.pack(op, point, here)[1](a) if i == 1 else a for i, a in enumerate(arrays)]
+            library[f"f{n}_{p}"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
+            if op.out == "float32":
+                np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6)
+            else:
+                np.testing.assert_array_equal(result.numpy(), wanted, err_msg=f"{op} at {point}")
+
+
+# fmt: off
+OPERATORS = [
+    QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
+    QuantConv2d("int8", "int32", 0, False, 1, 5, 8, 8, 5, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 7),
+    QuantConv2d("int8", "int8", 9, False, 2, 9, 5, 7, 6, pairs_safe=True, bounds=(-90, 33)),
+    QuantConv2d("uint8", "float32", 0, False, 1, 3, 13, 13, 4, (5, 5), (2, 2), (2, 2, 2, 2), (1, 1), -128),
+    QuantConv2d("uint8", "int8", 9, False, 1, 8, 7, 9, 4, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 4,
+                residual="int8", final="uint8", final_bounds=(5, 250)),
+    QuantConv2d("int8", "uint8", 3, True, 2, 3, 9, 21, 3, (3, 3), (2, 2), (1, 1, 0, 2), (1, 1), -20, 3),
+    QuantConv2d("int8", "int8", 3, False, 1, 2, 9, 9, 4, (5, 2), (1, 1), (6, 6, 6, 6), (2, 1), -20, 2),
+    QuantConv2d("uint8", "int8", 3, False, 1, 4, 9, 9, 3, (1, 1), (2, 3)),
+    QuantConv2d("uint8", "int32", 0, False, 1, 4, 9, 10, 3, (2, 2), (3, 3), pairs_safe=True),
+    QuantConv2d("uint8", "int32", 0, False, 1, 2, 4, 40, 3, (1, 3), (1, 2), (1, 0, 1, 0), (1, 3), 1),
+]
+# fmt: on
+"""Strides, dilations, groups, paddings and row ends of every kind; flat, depthwise and with a residual."""
+
+
+@pytest.mark.parametrize("here", WAYS)
+def test_every_way_computes_the_convolution(here):
+    assert all(SPACE.refuses(op, here) is None for op in OPERATORS)
+    check([(op, [SPACE.default(op, here)]) for op in OPERATORS], here)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("here", WAYS)
+def test_every_choice_computes_the_convolution(here):
+    seen = set()
+    check([(op, covering(SPACE, op, here, seen)) for op in OPERATORS], here)
+
+
+@pytest.mark.parametrize("here", WAYS)
+def test_nothing_saturates_at_the_extremes(here):
+    ops = [
+        QuantConv2d(x_dtype, "int32", 0, False, 1, channels, 4, 11, channels if channels == 2 else 5, (3, 3),
+                    (1, 1), (1, 1, 1, 1), (1, 1), fill, 2 if channels == 2 else 1, safe)
+        for x_dtype, fill in (("int8", -128), ("uint8", 127))
+        for channels in (2, 40)
+        for safe in (False, True)
+    ]  # fmt: skip
+    check([(op, [SPACE.default(op, here)]) for op in ops], here, extreme=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_words_of_four_where_no_instruction_takes_them(lanes, monkeypatch):
+    """VNNI's product written out, so that its packing is checked on machines without it."""
+    one = f"<{lanes} x i32>"
+    body = [f"define linkonce_odr {one} @hetero_tvm_dot4({one} %c, {one} %a, {one} %b) alwaysinline {{"]
+    total = "%c"
+    for n in range(4):
+        left = f"splat (i32 {24 - 8 * n})"
+        body += [
+            f"  %u{n} = shl {one} %a, {left}",
+            f"  %x{n} = lshr {one} %u{n}, splat (i32 24)",
+            f"  %v{n} = shl {one} %b, {left}",
+            f"  %w{n} = ashr {one} %v{n}, splat (i32 24)",
+            f"  %p{n} = mul {one} %x{n}, %w{n}",
+            f"  %s{n} = add {one} {total}, %p{n}",
+        ]
+        total = f"%s{n}"
+    source = "\n".join([*body, f"  ret {one} {total}", "}"]) + "\n"
+    dot = Dot("dot4", 4, "uint8", 1.0, 0, source)
+    monkeypatch.setattr(image_kernel, "dot_for", lambda machine, safe: dot)
+    monkeypatch.setattr("hetero_tvm.schedules.cpu.integers.quant_conv2d.dot_for", lambda machine, safe: dot)
+    here = machine(lanes)
+    check([(op, [SPACE.default(op, here)]) for op in OPERATORS], here)
+
+
+def test_refusals():
+    here = machine(8, "avx2")
+    assert SPACE.refuses(QuantMatmul(), here) == "not a quantised convolution"
+    assert SPACE.refuses(QuantConv2d(batch=0), here) == "an extent is zero"
+    long = QuantConv2d(channels=70_000)
+    assert SPACE.refuses(long, here) == "sums of so many products may not fit 32 bits"
+    assert SPACE.refuses(dataclasses.replace(long, channels=60_000), here) is None

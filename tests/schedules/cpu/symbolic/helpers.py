@@ -1,0 +1,31 @@
+"""Kernels for all sizes run on arrays, and what they must give."""
+
+import numpy as np
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.schedules.symbolic import Witnesses
+from tests.schedules.cpu.running import TARGET, UNWRITTEN, exact
+
+SIZES = ({"b": 3, "s": 64}, {"b": 2, "s": 64}, {"b": 3, "s": 51}, {"b": 2, "s": 37})
+LENGTHS = ({"b": 1, "s": 1}, {"b": 2, "s": 7}, {"b": 3, "s": 64}, {"b": 1, "s": 33}, {"b": 2, "s": 50})
+"""Ends of the range, lengths around vectors and tiles, and more rows than threads take alone."""
+
+
+def witnesses_of(make):
+    return Witnesses(tuple(make(**sizes) for sizes in SIZES), SIZES)
+
+
+def check(make, function, packers=None):
+    """Compare one kernel with the contract's reference at all lengths; float32 rounds to 1e-4 at most."""
+    run = compile_kernels(function, TARGET).jit()["main"]
+    generator = np.random.default_rng(0)
+    for sizes in LENGTHS:
+        op = make(**sizes)
+        arrays = [generator.standard_normal(o.shape).astype("float32") for o in op.inputs]
+        given = [packers[n](a) if packers and n in packers else a for n, a in enumerate(arrays)]
+        result = tvm.runtime.tensor(np.full(op.output.shape, UNWRITTEN, "float32"))
+        run(*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
+        wanted = exact(op, arrays)
+        scale = np.abs(wanted).max()
+        np.testing.assert_allclose(result.numpy(), wanted, atol=1e-5 * max(1.0, scale), err_msg=str(sizes))

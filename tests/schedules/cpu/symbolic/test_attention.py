@@ -1,0 +1,44 @@
+"""Attention of any length: masks of every shape, causality, windows, grouped heads, heads of odd widths."""
+
+import pytest
+
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.cpu.attention.space import AttentionSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+
+SWEEP = pytest.mark.exhaustive
+AVX2 = MACHINES["avx2"]
+SPACE = AttentionSpace()
+
+
+@pytest.mark.parametrize(
+    ("dim", "kv_heads", "mask", "options"),
+    [
+        (20, 2, lambda b, s: (b, 1, 1, s), {}),
+        pytest.param(16, 4, None, {"packed": True, "causal": True}, marks=SWEEP),
+        pytest.param(16, 4, lambda b, s: (1, 1, s, s), {"packed": True}, marks=SWEEP),
+        pytest.param(16, 4, lambda b, s: (b, 4, s, s), {"zero_masked": True, "softcap": 5.0}, marks=SWEEP),
+        pytest.param(16, 4, lambda b, s: (1, 1, s, 1), {"causal": True, "window": 9}, marks=SWEEP),
+    ],
+)
+def test_attention_of_any_length(dim, kv_heads, mask, options):
+    def make(b, s):
+        shape = mask(b, s) if mask else ()
+        return Attention(b, 4, s, s, dim, dim**-0.5, kv_heads, mask=shape, **options)
+
+    witnesses = witnesses_of(make)
+    point = SPACE.default(witnesses.largest, AVX2)
+    check(make, kernels.emit(witnesses, SPACE, point, AVX2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_the_queries_of_a_head_may_be_shared_out(pieces):
+    def make(b, s):
+        return Attention(b, 1, s, s, 24, 0.3, 1, packed=True)
+
+    witnesses = witnesses_of(make)
+    point = {**SPACE.default(witnesses.largest, AVX2), "pieces": pieces}
+    check(make, kernels.emit(witnesses, SPACE, point, AVX2))

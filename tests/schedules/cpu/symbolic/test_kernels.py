@@ -1,0 +1,31 @@
+"""Plain schedules for kernels of any size, and what a point keeps."""
+
+import numpy as np
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import te, tirx, tvm
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES, TARGET
+
+
+def test_chains_of_any_size_run_in_parallel_and_in_vectors():
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((n, 24), "float32", name="x")
+    twice = te.compute((n, 24), lambda i, j: x[i, j] * 2.0, name="twice")
+    y = te.compute((n, 24), lambda i, j: twice[i, j] + 1.0, name="y")
+    function = te.create_prim_func([x, y]).without_attr("global_symbol")
+    scheduled = kernels.schedule(function, 1 << 20, MACHINES["avx2"])
+    text = scheduled.script()
+    assert "T.parallel" in text and "T.vectorized" in text and "twice" not in text
+    run = compile_kernels(scheduled, TARGET).jit()["main"]
+    for size in (1, 5, 64):
+        given = np.random.default_rng(size).standard_normal((size, 24)).astype("float32")
+        result = tvm.runtime.tensor(np.zeros_like(given))
+        run(tvm.runtime.tensor(given), result)
+        np.testing.assert_array_equal(result.numpy(), given * 2 + 1)
+
+
+def test_weights_are_packed_in_whole_depths():
+    point = {"tile": (6, 2), "row_blocks": 4, "unroll": 4, "prefetch": 0, "k_blocks": 3}
+    assert kernels.kept_decisions(MatmulSpace(), point)["k_blocks"] == 1

@@ -1,0 +1,43 @@
+"""Products whose rows are counted at run time: every tail, with and without a last narrow panel."""
+
+import pytest
+
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
+from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
+from hetero_tvm.schedules.cpu.symbolic import kernels
+from tests.schedules.cpu.running import MACHINES
+from tests.schedules.cpu.symbolic.helpers import check, witnesses_of
+
+AVX2 = MACHINES["avx2"]
+
+
+def emitted(make, space):
+    witnesses = witnesses_of(make)
+    point = kernels.kept_decisions(space, space.default(witnesses.largest, AVX2))
+    function = kernels.emit(witnesses, space, point, AVX2)
+    return function, space.pack(witnesses.largest, point, AVX2)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "epilogue"),
+    [
+        (50, 37, ("bias", "gelu_erf", "residual")),
+        pytest.param(96, 64, ("bias",), marks=pytest.mark.exhaustive),
+        pytest.param(8, 3, (), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_products_of_any_number_of_rows(n, k, epilogue):
+    def make(b, s):
+        return Matmul((b, s), n, k, epilogue)
+
+    check(make, *emitted(make, MatmulSpace()))
+
+
+@pytest.mark.exhaustive
+def test_gated_products_of_any_number_of_rows():
+    def make(b, s):
+        return GatedMatmul((b, s), 40, 24, "silu", True)
+
+    check(make, *emitted(make, GatedMatmulSpace()))

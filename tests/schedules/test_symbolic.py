@@ -1,0 +1,49 @@
+"""Numbers at several sizes become expressions of the sizes; what is none is told."""
+
+import pytest
+
+from hetero_tvm.ops.attention import Attention
+from hetero_tvm.schedules.symbolic import Extent, Unfit, Witnesses, fit, lifted
+
+SIZES = ({"b": 8, "s": 256}, {"b": 7, "s": 256}, {"b": 8, "s": 211}, {"b": 5, "s": 163})
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (lambda b, s: 3, "3"),
+        (lambda b, s: b * s * 384, "384*b*s"),
+        (lambda b, s: s * s, "s*s"),
+        (lambda b, s: 12 * b * s * s, "12*b*s*s"),
+        (lambda b, s: s - 1, "s - 1"),
+        (lambda b, s: b + s, "b + s"),
+        (lambda b, s: b * (2 * s + 1), "2*b*s + b"),
+    ],
+)
+def test_a_polynomial_is_found_and_holds_at_other_sizes(of, text):
+    found = fit([of(**sizes) for sizes in SIZES], SIZES)
+    assert str(found) == text
+    value = found.at({"b": 3, "s": 10}) if isinstance(found, Extent) else found
+    assert value == of(3, 10)
+
+
+@pytest.mark.parametrize("of", [lambda b, s: -(-s // 16), lambda b, s: s % 7, lambda b, s: b * b * b * s])
+def test_what_is_no_polynomial_is_refused(of):
+    with pytest.raises(Unfit, match="no polynomial"):
+        fit([of(**sizes) for sizes in SIZES], SIZES)
+
+
+def test_tuples_are_lifted_item_by_item_and_other_things_must_be_equal():
+    assert lifted([(1, s["s"], "x") for s in SIZES], SIZES, str) == (1, "s", "x")
+    with pytest.raises(Unfit, match="as the sizes are"):
+        lifted([0.5, 0.5, 0.25, 0.5], SIZES, str)
+    with pytest.raises(Unfit, match="items"):
+        lifted([(1,), (1,), (1, 2), (1,)], SIZES, str)
+
+
+def test_a_contract_is_known_at_every_size():
+    def op(b, s):
+        return Attention(b, 4, s, s, 32, 0.5, 2, mask=(b, 1, 1, s))
+
+    witnesses = Witnesses(tuple(op(**sizes) for sizes in SIZES), SIZES)
+    assert witnesses.at({"b": 3, "s": 17}) == op(3, 17)
