@@ -2,9 +2,9 @@
 
     python packaging/runtime_wheel.py --out dist
 
-It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages`` and ``runtime``, with TVM's
-two runtime libraries (5 MB) inside instead of the package apache-tvm (300 MB).  It brings the package
-``hetero_tvm``, and is installed instead of hetero-tvm, not beside it.
+It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages`` and ``runtime``,
+with TVM's two runtime libraries (5 MB) inside instead of the package apache-tvm (300 MB).  It brings
+the package ``hetero_tvm``, and is installed instead of hetero-tvm, not beside it.
 """
 
 from __future__ import annotations

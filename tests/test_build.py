@@ -31,7 +31,7 @@ def built(monkeypatch):
 
     monkeypatch.setattr(report_page, "report_html", lambda *arguments, **options: "page")
     monkeypatch.setattr(report_page, "write_report", lambda library, text: library.with_name("report.html"))
-    monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
+    monkeypatch.setattr(api, "import_model", lambda source, **options: SimpleNamespace(open=None))
     target = SimpleNamespace(placement=lambda module, tasks: None)
     plan = SimpleNamespace(target=target, module=None, tasks=())
     monkeypatch.setattr(api, "optimize_model", lambda model, **options: plan)

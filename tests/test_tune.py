@@ -48,7 +48,7 @@ def calls(monkeypatch):
 
     def import_model(source, **options):
         seen.append(("import", source, options))
-        return "model"
+        return SimpleNamespace(open=None)
 
     def optimize_model(model, target, **options):
         seen.append(("optimize", target, options["disable"]))

@@ -29,6 +29,7 @@ EXTRAS = {
         "a search that learns more from each trial",
     ),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
+    "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),

@@ -1,12 +1,14 @@
 """Wheels in empty environments: ``python -m tests.campaign.install``.
 
-Builds the source distribution, the wheel from it, and the wheel of the runtime alone; installs both wheels in
-environments of their own; builds a model in one, runs it in the other; prints what each environment takes and ends
-with status 1 where that is too much.  Needs an index to install from, and some minutes.
+Builds the source distribution, the wheel from it, and the wheel of the runtime alone; installs both
+wheels in environments of their own; builds a model in one, runs it in the other; prints what each
+environment takes (MiB, without pip and setuptools) and ends with status 1 where that is too much.  Needs
+an index to install from, and some minutes.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from tests.import_graph import ROOT
 
 MOST_MEGABYTES = {"hetero_tvm": 450, "hetero_tvm_runtime": 110}
 _TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 _RUN = """
 import sys, numpy, hetero_tvm
 net = hetero_tvm.load(sys.argv[1])
@@ -37,7 +40,7 @@ def environment(folder: Path, wheel: Path) -> Path:
     """An empty environment with one wheel and what it needs."""
     made = folder / wheel.name.partition("-")[0]
     subprocess.run([sys.executable, "-m", "venv", made], check=True)
-    subprocess.run([made / "bin/python", "-m", "pip", "install", "-q", wheel], check=True)
+    subprocess.run([made / "bin/python", "-m", "pip", "install", "-q", wheel], check=True, env=_ENVIRONMENT)
     return made
 
 
@@ -48,12 +51,12 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "build", "--no-isolation", "-o", dist, ROOT], check=True)
         script = ROOT / "packaging" / "runtime_wheel.py"
         subprocess.run([sys.executable, script, "--out", dist], check=True, cwd=ROOT)
-        whole, runtime = (
-            environment(folder, next(dist.glob(f"{name}-*.whl"))) for name in MOST_MEGABYTES
-        )
+        whole, runtime = (environment(folder, next(dist.glob(f"{name}-*.whl"))) for name in MOST_MEGABYTES)
         build = ["-m", "hetero_tvm.build", "zoo:minilm-l6-tiny", "--out", folder / "out", "-q"]
-        subprocess.run([whole / "bin/python", *build], check=True, cwd=folder)
-        subprocess.run([runtime / "bin/python", "-c", _RUN, folder / "out"], check=True, cwd=folder)
+        subprocess.run([whole / "bin/python", *build], check=True, cwd=folder, env=_ENVIRONMENT)
+        subprocess.run(
+            [runtime / "bin/python", "-c", _RUN, folder / "out"], check=True, cwd=folder, env=_ENVIRONMENT
+        )
         status = 0
         for made in (whole, runtime):
             size, most = megabytes(made), MOST_MEGABYTES[made.name]
