@@ -37,5 +37,19 @@ def requirements(extra: str) -> list[str]:
         declared: Iterable[str] = importlib.metadata.requires("hetero-tvm") or ()
     except importlib.metadata.PackageNotFoundError:
         return []
-    marked = (text.partition(";") for text in declared)
-    return [name.strip() for name, _, marker in marked if f'extra == "{extra}"' in marker.replace("'", '"')]
+    found = []
+    for text in declared:
+        name, _, marker = text.partition(";")
+        if f'extra == "{extra}"' in marker.replace("'", '"') and _is_for_here(text, extra):
+            found.append(name.strip())
+    return found
+
+
+def _is_for_here(requirement: str, extra: str) -> bool:
+    """Whether a requirement's marker holds on this platform; so it is taken where nobody can tell."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return True
+    marker = Requirement(requirement).marker
+    return marker is None or marker.evaluate({"extra": extra})

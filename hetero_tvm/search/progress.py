@@ -76,7 +76,8 @@ class Progress:
             with self._lock:
                 if self._last is not None and self._is_due():
                     silence = monotonic() - self._heard
-                    text = describe(self._last, self._failed)
+                    now = {**self._last, "elapsed": self._last["elapsed"] + silence}
+                    text = describe(now, self._failed)
                     self._draw(f"{text}  ({silence:.0f} s since: compiling, or waiting for idle cores)")
 
 
