@@ -23,15 +23,27 @@ if TYPE_CHECKING:
 _ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
 
 
+_EXAMPLES = {
+    "bert.onnx --batch 1 --sequence 128": "fusions, near misses with reasons, kernels",
+    "zoo:bert-base --memory --verify --plot arena.png": "the memory plan, checked and drawn",
+    "net.onnx --dump-ir ir/": "the graph after each pass",
+    "out/model.so": "kernels and records of a built library, without loading it",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
     text = "Show what was fused in a model and what was not, with reasons, or what a built library holds; "
     text += "nothing is compiled or loaded."
-    parser = cli_common.model_parser("inspect", text)
+    parser = cli_common.model_parser("inspect", text, _EXAMPLES)
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after each pass")
     parser.add_argument("--memory", action="store_true", help="plan the memory, and show the plan")
     parser.add_argument("--verify", action="store_true", help="check the memory plan independently")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the arena over time (png, svg, pdf)")
-    return cli_common.run(_run, parser, argv)
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -16,11 +16,12 @@ import numpy as np
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
-from hetero_tvm.compile.kernels import apply_choices, usable_choices
+from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
 from hetero_tvm.compile.length_check import differences, judged_model, other_sizes
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.compile.report_page import report_html
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
@@ -58,7 +59,17 @@ class BuiltModel:
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
+    symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Task key -> names of its kernel, and of forms of it, in the library."""
     device_code: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
+        return f"<BuiltModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {size}>"
+
+    def to_html(self) -> str:
+        """A self-contained HTML page: kernels, fusions with reasons, memory plan, machine."""
+        return report_html(self)
 
     @functools.cached_property
     def _main(self) -> Any:
@@ -156,6 +167,8 @@ class BuiltModel:
                     "point": dict(choice.point) if choice.point is not None else None,
                     "seconds": choice.seconds,
                     "nodes": list(task.calls[0]),
+                    "symbols": sorted(self.symbols.get(task.key, ())),
+                    "call_nodes": [list(nodes) for nodes in task.calls],
                 }
             )
         return rows
@@ -212,6 +225,7 @@ def build(
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        found = symbols(lowered)
         weights = None
         if optimized.target.constants_apart:
             lowered, weights = set_apart(lowered)
@@ -231,6 +245,7 @@ def build(
         memory,
         facts=compiled.facts,
         weights=weights or None,
+        symbols=found,
         device_code=compiled.device_code,
     )
 

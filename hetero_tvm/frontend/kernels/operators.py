@@ -12,6 +12,7 @@ from onnx import helper
 
 from hetero_tvm.frontend.kernels.description import Operator
 from hetero_tvm.frontend.nodes import Nodes
+from hetero_tvm.host.special import erf
 
 Arrays = Sequence[np.ndarray]
 
@@ -39,12 +40,6 @@ def _plain(kind: str, function: Callable[..., Any], count: int) -> Meaning:
     return Meaning(
         lambda op, x: function(*x), lambda nodes, op, names: nodes.emit(kind, *names), (count, count)
     )
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    from scipy import special  # slow to import
-
-    return special.erf(x)
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
@@ -208,7 +203,7 @@ _UNARY: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "Abs": ("Abs", np.abs),
     "Ceil": ("Ceil", np.ceil),
     "Cos": ("Cos", np.cos),
-    "Erf": ("Erf", _erf),
+    "Erf": ("Erf", erf),
     "Exp": ("Exp", np.exp),
     "Floor": ("Floor", np.floor),
     "Log": ("Log", np.log),
