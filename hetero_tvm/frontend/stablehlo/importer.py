@@ -17,15 +17,8 @@ from hetero_tvm.frontend.nodes import Nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program
-from hetero_tvm.frontend.stablehlo.operators import (
-    TRANSLATIONS,
-    Op,
-    Untranslatable,
-    arg_extremum,
-    dtype_of,
-    onnx_type,
-    shape_of,
-)
+from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, dtype_of, onnx_type, shape_of
+from hetero_tvm.frontend.stablehlo.operators import TRANSLATIONS, arg_extremum
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 from hetero_tvm.frontend.stablehlo.softmax import softmax_of
 

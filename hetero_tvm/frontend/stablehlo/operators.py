@@ -4,110 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
-from hetero_tvm.frontend.nodes import Nodes
-
-_DTYPES = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "bool",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
-}  # fmt: skip
-
-
-class Untranslatable(ValueError):
-    """An operator in a form that has no translation; says which part."""
-
-
-@dataclass(frozen=True)
-class Op:
-    """One operator while it is translated.
-
-    Parameters
-    ----------
-    raw : the MLIR operation.
-    inputs : ONNX names of its operands.
-    nodes : where its nodes go.
-    dialects : the module ``jaxlib.mlir.dialects.stablehlo``.
-    """
-
-    raw: Any
-    inputs: Sequence[str]
-    nodes: Nodes
-    dialects: Any
-
-    @property
-    def name(self) -> str:
-        return str(self.raw.operation.name)
-
-    def shape(self, index: int = 0) -> tuple[int, ...]:
-        """Shape of an operand."""
-        return shape_of(self.raw.operands[index].type)
-
-    def dtype(self, index: int = 0) -> str:
-        """NumPy name of an operand's type."""
-        return dtype_of(self.raw.operands[index].type)
-
-    @property
-    def result(self) -> tuple[int, ...]:
-        """Shape of the result."""
-        return shape_of(self.raw.results[0].type)
-
-    @property
-    def result_dtype(self) -> str:
-        return dtype_of(self.raw.results[0].type)
-
-    def has(self, name: str) -> bool:
-        return name in self.raw.attributes
-
-    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """A list of numbers among the attributes, flat."""
-        if name not in self.raw.attributes:
-            if default is None:
-                raise Untranslatable(f"no {name}")
-            return list(default)
-        value = self.raw.attributes[name]
-        try:
-            return [int(x) for x in value]
-        except TypeError:
-            return [int(x) for x in np.asarray(value).reshape(-1)]
-
-    def text(self, name: str) -> str:
-        """An attribute as MLIR writes it."""
-        return str(self.raw.attributes[name]) if name in self.raw.attributes else ""
-
-    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        return self.nodes.emit(kind, *inputs, **attributes)
-
-    def const(self, value: Any, dtype: str = "int64") -> str:
-        return self.nodes.constant(value, dtype)
-
-
-def shape_of(kind: Any) -> tuple[int, ...]:
-    """Dimensions of an MLIR tensor type; :class:`Untranslatable` where one is open."""
-    shape = tuple(kind.shape)
-    if any(extent < 0 for extent in shape):
-        raise Untranslatable(f"the open shape {kind}")
-    return shape
-
-
-def dtype_of(kind: Any) -> str:
-    """NumPy name of an MLIR tensor's element type."""
-    element = str(kind.element_type)
-    if element not in _DTYPES:
-        raise Untranslatable(f"numbers of type {element}")
-    return _DTYPES[element]
-
-
-def onnx_type(dtype: str) -> int:
-    """ONNX's number of a NumPy type name."""
-    import ml_dtypes
-
-    return helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, dtype, None) or dtype))
+from hetero_tvm.frontend.stablehlo.convolutions import convolution
+from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, dtype_of, onnx_type, reshaped, turned
 
 
 def _same(kind: str) -> Callable[[Op], str]:
@@ -117,14 +19,6 @@ def _same(kind: str) -> Callable[[Op], str]:
 def _boolean(plain: str, logical: str) -> Callable[[Op], str]:
     """An operator of bits, which ONNX calls otherwise for booleans."""
     return lambda op: op.emit(logical if op.dtype() == "bool" else plain, *op.inputs)
-
-
-def _reshaped(op: Op, name: str, shape: Sequence[int]) -> str:
-    return op.emit("Reshape", name, op.const(list(shape)))
-
-
-def _turned(op: Op, name: str, order: Sequence[int]) -> str:
-    return name if list(order) == list(range(len(order))) else op.emit("Transpose", name, perm=list(order))
 
 
 def _one(op: Op) -> str:
@@ -153,9 +47,9 @@ def _broadcast(op: Op) -> str:
     order = sorted(range(len(places)), key=places.__getitem__)
     for place, extent in zip(places, op.shape(), strict=True):
         shape[place] = extent
-    name = _turned(op, op.inputs[0], order)
+    name = turned(op, op.inputs[0], order)
     if tuple(shape) != op.shape():
-        name = _reshaped(op, name, shape)
+        name = reshaped(op, name, shape)
     return name if tuple(shape) == op.result else op.emit("Expand", name, op.const(op.result))
 
 
@@ -172,96 +66,14 @@ def _dot(op: Op) -> str:
         lead = [shape[axis] for axis in batch[side]]
         sizes = [math.prod(shape[axis] for axis in axes) for axes in (free, inner[side])]
         wanted = [*lead, *(sizes if side == 0 else sizes[::-1])]
-        name = _turned(op, op.inputs[side], order)
-        turned = [shape[axis] for axis in order]
-        operands.append(name if wanted == turned else _reshaped(op, name, wanted))
+        name = turned(op, op.inputs[side], order)
+        found = [shape[axis] for axis in order]
+        operands.append(name if wanted == found else reshaped(op, name, wanted))
         free_shapes.append([shape[axis] for axis in free])
     product = op.emit("MatMul", *operands)
     lead = [op.shape(0)[axis] for axis in batch[0]]
     got = [*lead, math.prod(free_shapes[0]), math.prod(free_shapes[1])]
-    return product if tuple(got) == op.result else _reshaped(op, product, op.result)
-
-
-def _convolution(op: Op) -> str:
-    numbers = op.dialects.ConvDimensionNumbers(op.raw.attributes["dimension_numbers"])
-    spatial = len(numbers.input_spatial_dimensions)
-    if any(x != 1 for x in op.ints("lhs_dilation", [1] * spatial)):
-        return _transposed_convolution(op, numbers)
-    if int(op.raw.attributes["batch_group_count"]) != 1 or "true" in op.text("window_reversal"):
-        raise Untranslatable("a convolution with groups of the batch, or a reversed window")
-    return _from_channels_first(op, numbers, _plain_convolution(op, numbers))
-
-
-def _operands(op: Op, numbers: Any) -> tuple[str, str]:
-    """Images and weights with channels first."""
-    image = [
-        numbers.input_batch_dimension,
-        numbers.input_feature_dimension,
-        *numbers.input_spatial_dimensions,
-    ]
-    kernel = [
-        numbers.kernel_output_feature_dimension,
-        numbers.kernel_input_feature_dimension,
-        *numbers.kernel_spatial_dimensions,
-    ]
-    return _turned(op, op.inputs[0], image), _turned(op, op.inputs[1], kernel)
-
-
-def _plain_convolution(op: Op, numbers: Any) -> str:
-    spatial = len(numbers.input_spatial_dimensions)
-    image, weight = _operands(op, numbers)
-    pads = np.asarray(op.ints("padding", [0] * 2 * spatial)).reshape(spatial, 2)
-    if (pads < 0).any():
-        raise Untranslatable("a convolution with negative padding")
-    return op.emit(
-        "Conv",
-        image,
-        weight,
-        strides=op.ints("window_strides", [1] * spatial),
-        dilations=op.ints("rhs_dilation", [1] * spatial),
-        pads=[int(x) for x in pads.T.reshape(-1)],
-        group=int(op.raw.attributes["feature_group_count"]),
-    )
-
-
-def _transposed_convolution(op: Op, numbers: Any) -> str:
-    """A convolution of an image with zeros between its pixels, which is a transposed one."""
-    spatial = len(numbers.input_spatial_dimensions)
-    strides, dilation = op.ints("lhs_dilation"), op.ints("rhs_dilation", [1] * spatial)
-    groups = int(op.raw.attributes["feature_group_count"])
-    if any(x != 1 for x in op.ints("window_strides", [1] * spatial)) or groups != 1:
-        raise Untranslatable("a transposed convolution with strides or groups of its own")
-    image, weight = _operands(op, numbers)
-    kernel = [op.shape(1)[axis] for axis in numbers.kernel_spatial_dimensions]
-    weight = op.emit("Transpose", weight, perm=[1, 0, *range(2, 2 + spatial)])
-    ends = [-1] * spatial, [np.iinfo(np.int64).min] * spatial, list(range(2, 2 + spatial)), [-1] * spatial
-    weight = op.emit("Slice", weight, *(op.const(part) for part in ends))  # the window runs backwards
-    pads = np.asarray(op.ints("padding", [0] * 2 * spatial)).reshape(spatial, 2)
-    reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
-    begin = [r - int(p) for r, p in zip(reach, pads[:, 0], strict=True)]
-    end = [r - int(p) for r, p in zip(reach, pads[:, 1], strict=True)]
-    extra = [max(0, -x) for x in end]
-    if any(x < 0 for x in begin) or any(e >= s for e, s in zip(extra, strides, strict=True)):
-        raise Untranslatable("a transposed convolution with padding beyond its window")
-    made = op.emit(
-        "ConvTranspose",
-        image,
-        weight,
-        strides=strides,
-        dilations=dilation,
-        pads=[*begin, *(max(0, x) for x in end)],
-        output_padding=extra,
-    )
-    return _from_channels_first(op, numbers, made)
-
-
-def _from_channels_first(op: Op, numbers: Any, name: str) -> str:
-    out = [
-        numbers.output_batch_dimension,
-        numbers.output_feature_dimension,
-        *numbers.output_spatial_dimensions,
-    ]
-    return _turned(op, name, [out.index(axis) for axis in range(len(out))])
+    return product if tuple(got) == op.result else reshaped(op, product, op.result)
 
 
 _REDUCTIONS = {
@@ -331,9 +143,9 @@ def _window(op: Op) -> str:
         raise Untranslatable(f"a window reduced by {body}")
     rest = [a for a in range(rank) if a not in axes]
     order = [*rest, *axes]
-    image = _turned(op, op.inputs[0], order)
+    image = turned(op, op.inputs[0], order)
     sizes = [op.shape()[a] for a in axes]
-    image = _reshaped(op, image, [math.prod(op.shape()[a] for a in rest), 1, *sizes])
+    image = reshaped(op, image, [math.prod(op.shape()[a] for a in rest), 1, *sizes])
     options: dict[str, Any] = {
         "kernel_shape": [window[a] for a in axes],
         "strides": [strides[a] for a in axes],
@@ -345,8 +157,8 @@ def _window(op: Op) -> str:
     else:
         mean = op.emit("AveragePool", image, count_include_pad=1, **options)
         pooled = op.emit("Mul", mean, op.const(math.prod(options["kernel_shape"]), op.dtype()))
-    turned = [op.result[a] for a in order]
-    return _turned(op, _reshaped(op, pooled, turned), [order.index(a) for a in range(rank)])
+    pooled = reshaped(op, pooled, [op.result[a] for a in order])
+    return turned(op, pooled, [order.index(a) for a in range(rank)])
 
 
 def _is_running_sum(
@@ -396,7 +208,7 @@ def _gather(op: Op) -> str:
         raise Untranslatable("a gather of parts of slices")
     index = op.inputs[1]
     if last == len(places) - 1:
-        index, places = _reshaped(op, index, places[:-1]), places[:-1]
+        index, places = reshaped(op, index, places[:-1]), places[:-1]
     least, most = op.const(0, op.dtype(1)), op.const(data[axis] - 1, op.dtype(1))
     index = op.emit("Min", op.emit("Max", index, least), most)  # the specification clamps
     gathered = op.emit("Gather", op.inputs[0], index, axis=axis)
@@ -404,7 +216,7 @@ def _gather(op: Op) -> str:
     # Gather leaves the axes of the slice around those of the indices.
     batch = [a for a in range(len(op.result)) if a not in offsets]
     made = [*offsets[:axis], *batch, *offsets[axis:]]
-    return _turned(op, gathered, [made.index(a) for a in range(len(made))])
+    return turned(op, gathered, [made.index(a) for a in range(len(made))])
 
 
 def _dynamic_slice(op: Op) -> str:
@@ -413,7 +225,7 @@ def _dynamic_slice(op: Op) -> str:
         index = op.emit("Cast", name, to=onnx_type("int64"))
         most = op.shape()[axis] - sizes[axis]
         index = op.emit("Min", op.emit("Max", index, op.const(0)), op.const(most))
-        starts.append(_reshaped(op, index, [1]))
+        starts.append(reshaped(op, index, [1]))
     data = op.inputs[0]
     for axis, start in enumerate(starts):
         if sizes[axis] == op.shape()[axis]:
@@ -485,7 +297,7 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
         "Concat", *op.inputs, axis=int(op.raw.attributes["dimension"])
     ),
     "stablehlo.convert": _convert,
-    "stablehlo.convolution": _convolution,
+    "stablehlo.convolution": convolution,
     "stablehlo.dot_general": _dot,
     "stablehlo.dynamic_slice": _dynamic_slice,
     "stablehlo.exponential_minus_one": _expm1,
@@ -497,11 +309,11 @@ TRANSLATIONS: Mapping[str, Callable[[Op], str]] = {
     "stablehlo.reduce": _reduce,
     "stablehlo.reduce_window": _window,
     "stablehlo.remainder": _remainder,
-    "stablehlo.reshape": lambda op: _reshaped(op, op.inputs[0], op.result),
+    "stablehlo.reshape": lambda op: reshaped(op, op.inputs[0], op.result),
     "stablehlo.reverse": _reverse,
     "stablehlo.rsqrt": lambda op: op.emit("Reciprocal", op.emit("Sqrt", op.inputs[0])),
     "stablehlo.slice": _slice,
-    "stablehlo.transpose": lambda op: _turned(op, op.inputs[0], op.ints("permutation")),
+    "stablehlo.transpose": lambda op: turned(op, op.inputs[0], op.ints("permutation")),
     "chlo.erf": _same("Erf"),
     "chlo.square": lambda op: op.emit("Mul", op.inputs[0], op.inputs[0]),
 }

@@ -1,0 +1,119 @@
+"""One StableHLO operator while it is translated, and what all translations share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from hetero_tvm.frontend.nodes import Nodes
+
+_DTYPES = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "bool",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
+}  # fmt: skip
+
+
+class Untranslatable(ValueError):
+    """An operator in a form that has no translation; says which part."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator while it is translated.
+
+    Parameters
+    ----------
+    raw : the MLIR operation.
+    inputs : ONNX names of its operands.
+    nodes : where its nodes go.
+    dialects : the module ``jaxlib.mlir.dialects.stablehlo``.
+    """
+
+    raw: Any
+    inputs: Sequence[str]
+    nodes: Nodes
+    dialects: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.raw.operation.name)
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Shape of an operand."""
+        return shape_of(self.raw.operands[index].type)
+
+    def dtype(self, index: int = 0) -> str:
+        """NumPy name of an operand's type."""
+        return dtype_of(self.raw.operands[index].type)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return shape_of(self.raw.results[0].type)
+
+    @property
+    def result_dtype(self) -> str:
+        return dtype_of(self.raw.results[0].type)
+
+    def has(self, name: str) -> bool:
+        return name in self.raw.attributes
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """A list of numbers among the attributes, flat."""
+        if name not in self.raw.attributes:
+            if default is None:
+                raise Untranslatable(f"no {name}")
+            return list(default)
+        value = self.raw.attributes[name]
+        try:
+            return [int(x) for x in value]
+        except TypeError:
+            return [int(x) for x in np.asarray(value).reshape(-1)]
+
+    def text(self, name: str) -> str:
+        """An attribute as MLIR writes it."""
+        return str(self.raw.attributes[name]) if name in self.raw.attributes else ""
+
+    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        return self.nodes.emit(kind, *inputs, **attributes)
+
+    def const(self, value: Any, dtype: str = "int64") -> str:
+        return self.nodes.constant(value, dtype)
+
+
+def shape_of(kind: Any) -> tuple[int, ...]:
+    """Dimensions of an MLIR tensor type; :class:`Untranslatable` where one is open."""
+    shape = tuple(kind.shape)
+    if any(extent < 0 for extent in shape):
+        raise Untranslatable(f"the open shape {kind}")
+    return shape
+
+
+def dtype_of(kind: Any) -> str:
+    """NumPy name of an MLIR tensor's element type."""
+    element = str(kind.element_type)
+    if element not in _DTYPES:
+        raise Untranslatable(f"numbers of type {element}")
+    return _DTYPES[element]
+
+
+def onnx_type(dtype: str) -> int:
+    """ONNX's number of a NumPy type name."""
+    import ml_dtypes
+
+    return helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, dtype, None) or dtype))
+
+
+def reshaped(op: Op, name: str, shape: Sequence[int]) -> str:
+    """A tensor in another shape."""
+    return op.emit("Reshape", name, op.const(list(shape)))
+
+
+def turned(op: Op, name: str, order: Sequence[int]) -> str:
+    """A tensor with its axes in another order."""
+    return name if list(order) == list(range(len(order))) else op.emit("Transpose", name, perm=list(order))
