@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import struct
-import time
 from pathlib import Path
 
 import numpy as np
 
-from hetero_tvm.generation.model import LanguageModel, load_language_model
-from hetero_tvm.host.peaks import measure_bandwidth
+from hetero_tvm.benchmarking.decode import measure_decoding
+from hetero_tvm.generation.model import load_language_model
 from hetero_tvm.host.scratch import temporary_folder
 
 LLAMA_300M = {
@@ -68,42 +66,6 @@ def write_checkpoint(folder: Path, config: dict, seed: int = 0) -> None:
             file.write(values.tobytes())
 
 
-def decoding(
-    model: LanguageModel, tokens: int, rounds: int, context: int
-) -> tuple[float, float, list[float]]:
-    """Median seconds per token, GB/s of reads, and the share of each round."""
-    random = np.random.default_rng(0)
-    shares, times, rates = [], [], []
-    with model.session() as session:
-        session.append(random.integers(0, model.facts.vocab, context).tolist())
-        for _ in range(rounds):
-            rate = measure_bandwidth(model.library.threads)
-            taken = []
-            for token in random.integers(0, model.facts.vocab, tokens).tolist():
-                start = time.perf_counter()
-                session.append(token)
-                taken.append(time.perf_counter() - start)
-            rate = max(rate, measure_bandwidth(model.library.threads))
-            session.rewind(context)
-            seconds = statistics.median(taken)
-            times.append(seconds)
-            rates.append(rate)
-            shares.append(model.facts.read / (rate * 1e9) / seconds)
-    return statistics.median(times), statistics.median(rates), shares
-
-
-def prompt_speed(model: LanguageModel, length: int, rounds: int) -> float:
-    """Tokens per second of the best of some prompts."""
-    best = float("inf")
-    tokens = np.random.default_rng(1).integers(0, model.facts.vocab, length).tolist()
-    for _ in range(rounds):
-        with model.session() as session:
-            start = time.perf_counter()
-            session.append(tokens)
-            best = min(best, time.perf_counter() - start)
-    return length / best
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,13 +92,9 @@ def main() -> None:
                         write_checkpoint(checkpoint, LLAMA_300M)
                 build_language_model(checkpoint, folder, precision=precision)
             model = load_language_model(folder, threads=options.threads)
-            seconds, rate, shares = decoding(model, options.tokens, options.rounds, options.context)
-            line = f"{precision:5} {model.facts.read / 1e6:7.1f} MB  {1e3 * seconds:7.2f} ms/token"
-            line += f"  {rate:5.1f} GB/s read  share {statistics.median(shares):.2f}"
-            line += f" ({min(shares):.2f} .. {max(shares):.2f})"
-            for length in filter(None, options.prompts.split(",")):
-                line += f"  prompt {length}: {prompt_speed(model, int(length), 2):.0f} tokens/s"
-            print(line, flush=True)
+            lengths = [int(length) for length in options.prompts.split(",") if length]
+            measured = measure_decoding(model, options.tokens, options.rounds, options.context, lengths)
+            print(f"{precision:5} {measured}", flush=True)
 
 
 if __name__ == "__main__":

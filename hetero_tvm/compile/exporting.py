@@ -11,7 +11,7 @@ from hetero_tvm.compile.segment import SEGMENT_FLAGS, append_segment
 from hetero_tvm.compile.weights import Weights
 from hetero_tvm.errors import HeteroTVMError, expect
 from hetero_tvm.host import native
-from hetero_tvm.host.files import sync
+from hetero_tvm.host.files import alone, sync
 from hetero_tvm.host.scratch import scratch_folder, temporary_folder
 from hetero_tvm.host.tvm import Executable
 from hetero_tvm.runtime import checksum
@@ -47,10 +47,12 @@ def export_library(
             checksum.seal(fresh)
             sync(fresh)
             sidecar = write_sidecar(fresh, manifest)
-            # Never the sidecar of another library beside this one, whenever the process is killed.
-            sidecar_path(path).unlink(missing_ok=True)
-            os.replace(fresh, path)
-            os.replace(sidecar, sidecar_path(path))
+            # Never the sidecar of another library beside this one: of an export at the same time, or when
+            # the process is killed in between.
+            with alone(path.parent):
+                sidecar_path(path).unlink(missing_ok=True)
+                os.replace(fresh, path)
+                os.replace(sidecar, sidecar_path(path))
     except HeteroTVMError:
         raise
     except Exception as error:

@@ -99,14 +99,18 @@ def check_ranks(graph: onnx.GraphProto, limits: Limits) -> None:
 def check_values(graph: onnx.GraphProto, limits: Limits) -> None:
     """Refuse values of known shape that take too many bytes or dimensions; ``graph`` holds inferred types."""
     check_ranks(graph, limits)
-    problems = []
+    problems, below = [], []
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if any(dim is not None and dim < 0 for dim in dims):
+            below.append(f"tensor {value.name!r} has the shape {dims}")
         size = math.prod(max(0, dim) for dim in dims if dim is not None) * _item_bytes(tensor.elem_type)
         if size > limits.tensor_bytes:
             shape = "x".join("?" if dim is None else str(dim) for dim in dims)
             problems.append(f"tensor {value.name!r} ({shape}) takes {size:,} bytes")
+    if below:
+        raise ModelError("Values of the model have fewer than 0 elements along an axis.", problems=below)
     if problems:
         raise beyond("tensor_bytes", "Values of the model are too large", limits, problems)
 

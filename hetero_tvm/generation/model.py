@@ -65,10 +65,18 @@ class LanguageModel:
         """A new, empty text."""
         return Session(self)
 
-    def step(self, work: Sequence[tuple[Session, Sequence[int]]]) -> np.ndarray:
+    def step(
+        self, work: Sequence[tuple[Session, Sequence[int]]], last: Sequence[int] | None = None
+    ) -> np.ndarray:
         """Add new tokens to sessions, all together; gives the logits of what follows each, [sessions, vocab].
 
         Each weight is read once for all sessions.  Prompts longer than the step's rows go in pieces.
+
+        Parameters
+        ----------
+        work : sessions with their new tokens.
+        last : number of its last tokens after which each session wants logits (default: one); the result is
+            [sum of them, vocab] then, session by session.
 
         Raises
         ------
@@ -76,13 +84,17 @@ class LanguageModel:
         CapacityError : a text is longer than the context, or the cache is full; nothing has changed.
         """
         self._check(work)
+        if last is not None and [n for n, (_, new) in zip(last, work, strict=True) if not 0 < n <= len(new)]:
+            raise InputError(
+                f"logits after {list(last)} tokens are wanted, of sessions that have not so many new"
+            )
         before = [len(session) for session, _ in work]
         done = 0
         try:
             for session, tokens in work:
                 done += 1
                 session.make_room(len(tokens))
-            return self._run(work, before)
+            return self._run(work, before, [1] * len(work) if last is None else last)
         except BaseException:
             # Rooms that were made, and tokens of a call that did not end, are taken back.
             for (session, _), length in zip(work[:done], before, strict=False):
@@ -121,21 +133,20 @@ class LanguageModel:
             or not 0 <= token < vocab
         ]
 
-    def _run(self, work: Sequence[tuple[Session, Sequence[int]]], before: Sequence[int]) -> np.ndarray:
-        logits = np.empty((len(work), self.facts.vocab), np.float32)
+    def _run(
+        self, work: Sequence[tuple[Session, Sequence[int]]], before: Sequence[int], last: Sequence[int]
+    ) -> np.ndarray:
+        logits = np.empty((sum(last), self.facts.vocab), np.float32)
+        firsts = [b + len(tokens) - n for b, (_, tokens), n in zip(before, work, last, strict=True)]
+        filled = 0
         rows: list[tuple[int, int, int]] = []  # number of the session, position, token
         for number, (_, tokens) in enumerate(work):
             rows += [(number, before[number] + at, int(token)) for at, token in enumerate(tokens)]
         for start in range(0, len(rows), self.facts.rows):
             piece = rows[start : start + self.facts.rows]
-            ends = [
-                at
-                for at, (number, position, _) in enumerate(piece)
-                if position + 1 == before[number] + len(work[number][1])
-            ]
-            made = self._call(work, piece, ends)
-            for result, at in zip(made, ends, strict=False):
-                logits[piece[at][0]] = result
+            ends = [at for at, (number, position, _) in enumerate(piece) if position >= firsts[number]]
+            logits[filled : filled + len(ends)] = self._call(work, piece, ends)[: len(ends)]
+            filled += len(ends)
         for session, tokens in work:
             session.tokens += map(int, tokens)
         return logits

@@ -53,25 +53,29 @@ class Tokenizer:
 
 
 class Words:
-    """Text of tokens that come one by one: a letter may take several of them."""
+    """Text of tokens that come one by one: letters may take several, and words have a space before them."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._from, self._given = 0, ""
+        self._start, self._given = (
+            0,
+            0,
+        )  # tokens from the first on give the context, up to the second are told
 
     def add(self, token: int) -> str:
         """The text that one more token completes; empty while a letter is unfinished."""
         self._tokens.append(token)
-        text = self._tokenizer.decode(self._tokens[self._from :])
+        text = self._fresh()
         if text.endswith(_UNFINISHED):
             return ""
-        fresh = text[len(self._given) :]
-        self._given = text
-        if text.endswith("\n"):  # what comes after does not change what is before
-            self._from, self._given = len(self._tokens), ""
-        return fresh
+        self._start, self._given = self._given, len(self._tokens)
+        return text
 
     def finish(self) -> str:
         """Text that is left, finished or not."""
-        return self._tokenizer.decode(self._tokens[self._from :])[len(self._given) :]
+        return self._fresh() if self._given < len(self._tokens) else ""
+
+    def _fresh(self) -> str:
+        told = self._tokenizer.decode(self._tokens[self._start : self._given])
+        return self._tokenizer.decode(self._tokens[self._start :])[len(told) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -38,6 +39,21 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+@contextlib.contextmanager
+def alone(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Wait for other processes and threads that hold ``folder``, and hold it while this is open.
+
+    Where the file system has no locks, nobody waits.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def odd_kind(path: str | os.PathLike[str], pipes: bool = False) -> str | None:

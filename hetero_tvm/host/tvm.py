@@ -116,6 +116,7 @@ tvm = _import_tvm()
 
 tvm_ffi = importlib.import_module("tvm_ffi")
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
+tvm_ffi.register_error("ZeroDivisionError", ZeroDivisionError)
 relax, s_tir, te, tirx, topi = tvm.relax, tvm.s_tir, tvm.te, tvm.tirx, tvm.topi
 T = tvm.tirx.script.builder.ir
 TensorLoad = tvm.ir.expr.TensorLoad

@@ -45,12 +45,19 @@ def describe(config: Config) -> tuple[Decoder, Names]:
         raise ModelError(
             f"there is no language model of type {kind!r}", hint=f"known: {', '.join(sorted(ARCHITECTURES))}"
         )
+    if config.get("quantization_config"):
+        method = dict(config["quantization_config"]).get("quant_method", "an unknown method")
+        raise ModelError(
+            f"the weights are quantized by {method}, which cannot be read",
+            hint="build from the float checkpoint with --precision int8 or int4, or from a GGUF file",
+        )
     try:
         decoder, names = ARCHITECTURES[kind](config)
     except KeyError as error:
         raise ModelError(f"config.json of a {kind} model has no {error.args[0]!r}") from None
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
+    decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
     _check(decoder)
     return decoder, names
 

@@ -45,6 +45,7 @@ class Decoder:
     post_norms : what attention and MLP give is normalised before it is added.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
+    tied : whether the matrix of logits is the table of embeddings, whatever else the checkpoint has.
     stop : tokens that end a text.
     """
 
@@ -72,6 +73,7 @@ class Decoder:
     softcap: float = 0.0
     logits_softcap: float = 0.0
     embed_scale: float = 1.0
+    tied: bool = False
     stop: tuple[int, ...] = ()
 
 

@@ -91,6 +91,8 @@ class DecoderWeights:
 
     def head(self) -> str | None:
         """Full name of the matrix of logits; None where it is the embedding."""
+        if self.decoder.tied:
+            return None
         for name in self.names.heads:
             for prefix in ("", *self.names.prefixes):
                 if prefix + name + ".weight" in self.checkpoint:

@@ -1,7 +1,8 @@
 """Replacements for operators of onnx's evaluator, in the precision of their operands.
 
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
-training, convolutions and pools too slowly for real networks, and gathers no elements of long axes.
+training, convolutions and pools too slowly for real networks, LRN for as many channels as there are
+images, and gathers no elements of long axes.
 """
 
 from __future__ import annotations
@@ -124,6 +125,22 @@ class GatherElements(OpRun):
         return (np.take_along_axis(seen, np.where(indices < 0, indices + data.shape[axis], indices), axis),)
 
 
+class LRN(OpRun):
+    """Division by a power of the mean square of neighbouring channels."""
+
+    op_domain = ""
+
+    def _run(self, x, alpha=None, beta=None, bias=None, size=None):
+        alpha, beta, bias = (
+            float(default if value is None else value)
+            for value, default in ((alpha, 1e-4), (beta, 0.75), (bias, 1.0))
+        )
+        pads = [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)]
+        squares = np.pad(np.square(x), pads)
+        total = sum(squares[:, first : first + x.shape[1]] for first in range(size))
+        return ((x / (bias + alpha / size * total) ** beta).astype(x.dtype),)
+
+
 class DequantizeLinear(OpRun):
     """Values of quantised tensors in the scale's precision; onnx has none before opset 19."""
 
@@ -145,7 +162,7 @@ class DequantizeLinear(OpRun):
 
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
-REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear)
+REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN)
 
 
 def _padded(

@@ -115,13 +115,16 @@ class Kernel(FunctionBuilder):
         with T.unroll(0, extent) as i:
             yield i
 
-    def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    def branch(
+        self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None = None
+    ) -> None:
         """``if condition: then() else: otherwise()`` at run time."""
         with T.If(condition):
             with T.Then():
                 then()
-            with T.Else():
-                otherwise()
+            if otherwise is not None:
+                with T.Else():
+                    otherwise()
 
     @contextmanager
     def imported(self, *sources: str) -> Iterator[None]:

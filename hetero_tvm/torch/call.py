@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.library import Library
+from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.torch.examine import Source
 
 
@@ -34,24 +37,40 @@ class TensorCall:
         self._own = frozenset(own)
         self._mask = library.manifest.target.alignment - 1
         self._call = library.call_tensors
+        signature = library.signature
+        # Of inputs, whose views a result may be, and of results, of which another may be the same tensor.
+        self._sizes = [max(1, _nbytes(s)) for s in signature.inputs] + [1] * len(signature.outputs)
         results = [place for kind, place in outputs if kind == "result"]
         self._plain = len(results) == len(outputs) and results == list(range(len(results)))
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Outputs of the graph for ``arguments``."""
-        mask = self._mask
-        tensors = []
+        mask, tensors, addresses = self._mask, [], []
         for index in self._inputs:
             tensor = arguments[index]
             if tensor.requires_grad:
                 tensor = tensor.detach()
             if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
                 tensor = tensor.resolve_conj().resolve_neg().contiguous()
-            if tensor.data_ptr() & mask:
+            address = tensor.data_ptr()
+            if address & mask:
                 tensor = tensor.clone(memory_format=torch.contiguous_format)
+                address = tensor.data_ptr()
             tensors.append(tensor)
+            addresses.append(address)
         results = self._call(tensors)
-        self._separate(results, tensors)
+        for place, result in enumerate(results):
+            if not isinstance(result, torch.Tensor):  # of a library without inputs
+                result = results[place] = torch.from_dlpack(result)
+            address = result.data_ptr()
+            if place in self._own:
+                results[place] = result.clone()
+            else:  # memory of an argument, or of a result before
+                for start, size in zip(addresses, self._sizes, strict=False):
+                    if start <= address < start + size:
+                        results[place] = result.clone()
+                        break
+            addresses.append(address)
         if self._plain:
             return results
         return [
@@ -59,15 +78,6 @@ class TensorCall:
             for kind, place in self._outputs
         ]
 
-    def _separate(self, results: list[Any], tensors: Sequence[torch.Tensor]) -> None:
-        """Copy results that lie in memory of somebody else."""
-        spans = [(start := tensor.data_ptr(), start + tensor.nbytes) for tensor in tensors]
-        seen = set()
-        for place, result in enumerate(results):
-            if not isinstance(result, torch.Tensor):  # of a library without inputs
-                result = results[place] = torch.from_dlpack(result)
-            address = result.data_ptr()
-            shared = place in self._own or address in seen
-            if shared or any(start <= address < stop for start, stop in spans):
-                results[place] = result.clone()
-            seen.add(address)
+
+def _nbytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize

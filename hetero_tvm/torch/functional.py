@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.torch.compiling import compile_graph
-from hetero_tvm.torch.examine import examine, with_values
+from hetero_tvm.torch.examine import examine
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.partitioning import compile_parts
 from hetero_tvm.torch.refusing import refused
@@ -37,28 +37,15 @@ def functionalized(
     ------
     HeteroTVMError : with ``refused="raise"``, the reasons why it cannot be compiled.
     """
-    own = with_values(gm, {})
-    numbers = sorted(frozen)
-    for index in numbers:
-        own.register_buffer(f"_frozen_{index}", frozen[index].detach())
-    _bind(own, numbers)
 
     def compile_(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        nodes = traced.graph.find_nodes(op="placeholder")
-        # The module's tensors come first, unless two arguments of the graph share memory.
-        bound = (
-            {i: frozen[index].detach() for i, index in enumerate(numbers)}
-            if len(nodes) == len(inputs)
-            else {}
-        )
-        return _boxed(_compiled(traced, inputs, bound, options))
+        # Arguments keep their order, unless several share memory and become one.
+        same = len(inputs) == len(arguments) and all(_alike(inputs[i], t) for i, t in frozen.items())
+        return _boxed(_compiled(traced, inputs, frozen if same else {}, options))
 
-    free = [value for index, value in enumerate(arguments) if index not in frozen]
-    call = _aot(own, free, options, fw_compiler=compile_, bw_compiler=compile_, inference_compiler=compile_)
-    if not numbers:
-        return lambda given: call(*given)
-    keep = [index for index in range(len(arguments)) if index not in frozen]
-    return lambda given: call(*(given[index] for index in keep))
+    compilers = dict.fromkeys(("fw_compiler", "bw_compiler", "inference_compiler"), compile_)
+    call = _aot(gm, list(arguments), options, **compilers)
+    return lambda given: call(*given)
 
 
 def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options) -> Compiled:
@@ -151,15 +138,8 @@ def _boxed(call: Compiled) -> Callable[[list[Any]], Sequence[Any]]:
     return run
 
 
-def _bind(gm: torch.fx.GraphModule, numbers: Sequence[int]) -> None:
-    """Let a graph read arguments from buffers of its own, ``_frozen_N``."""
-    nodes = gm.graph.find_nodes(op="placeholder")
-    first = next(iter(node for node in gm.graph.nodes if node.op != "placeholder"))
-    for index in numbers:
-        with gm.graph.inserting_before(first):
-            nodes[index].replace_all_uses_with(gm.graph.get_attr(f"_frozen_{index}"))
-        gm.graph.erase_node(nodes[index])
-    gm.recompile()
+def _alike(one: Any, other: torch.Tensor) -> bool:
+    return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
 # ---- what is kept from forward to backward ----------------------------------------------------

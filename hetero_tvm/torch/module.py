@@ -69,6 +69,10 @@ class CompiledModule:
         """Buffers that the model changes, by the name of the library's input for them."""
         self._states = tuple(states)
         self._free = len(given) - len(self.state)
+        leaf = torch.utils._pytree.tree_structure(0)
+        plain = torch.utils._pytree.tree_structure(((0,) * self._free, {}))
+        self._only_tensors = self._in == plain
+        self._one_result = self._out == leaf and not states
         count = iter(range(len(outputs)))
         sources = [
             ("result", next(count)) if isinstance(arg, kinds.TensorArgument) else ("value", arg.value)
@@ -91,10 +95,10 @@ class CompiledModule:
         ------
         InputError : arguments that the model was not compiled for; lists all.
         """
-        try:
+        if self._only_tensors and not kwargs and len(args) == self._free:
+            flat, structure = list(args), self._in  # what is no tensor is refused below
+        else:
             flat, structure = torch.utils._pytree.tree_flatten((args, kwargs))
-        except Exception as error:
-            raise InputError(f"the arguments cannot be read: {error}") from error
         if structure != self._in:
             raise InputError(
                 f"the arguments are {structure}, the model was compiled for {self._in}",
@@ -112,6 +116,8 @@ class CompiledModule:
                 hint="compile it with such an example, or use torch.compile(model, backend='hetero_tvm')",
             )
         results = self._call([*flat, *(self.state[name] for name in self._names[self._free :])])
+        if self._one_result:
+            return results[0]
         count = len(results) - len(self._states)
         for state, result in zip(self._states, results[count:], strict=True):
             if state.buffer is not None:

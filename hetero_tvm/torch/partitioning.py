@@ -51,13 +51,13 @@ def compile_parts(
         return refused(gm, error, options)
     names = ", ".join(sorted(map(str, eager)))
     say(f"PyTorch runs parts of a graph of {count} nodes: {names}.", error, options)
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    values = {placeholders[index]: value for index, value in bound.items()}
     partitioner = CapabilityBasedPartitioner(gm, _Supported(eager), allows_single_node_partition=False)
     proposed = [part for part in partitioner.propose_partitions() if len(part.nodes) >= _LEAST]
     if not proposed:
         return lambda given: gm(*given)
     fused = partitioner.fuse_partitions(proposed)
+    placeholders = fused.graph.find_nodes(op="placeholder")
+    values = {placeholders[index]: value for index, value in bound.items()}
     for node in list(fused.graph.find_nodes(op="call_module")):
         part = getattr(fused, str(node.target))
         given = [_like(argument) for argument in node.args]

@@ -139,3 +139,11 @@ def test_nodes_and_depths_of_subgraphs_count():
         check_size(model, Limits(depth=19))
     with pytest.raises(ModelError, match="too many nodes"):
         check_size(model, Limits(nodes=40))
+
+
+def test_padding_takes_away_no_more_than_there_is():
+    source = text_model(
+        "g (float[3,4] x) => (float[A,B] y) { p = Constant<value_ints=[0,-3,0,-3]>() y = Pad(x, p) }"
+    )
+    with pytest.raises(ModelError, match="fewer than 0 elements"):
+        import_model(source)

@@ -125,3 +125,14 @@ def test_what_is_no_language_model_is_refused(tmp_path):
         hetero_tvm.load_language_model(tmp_path / "none")
     with pytest.raises(UsageError, match="cache_tokens"):
         hetero_tvm.load_language_model(tiny_llama.built(), cache_tokens=0)
+
+
+def test_logits_after_several_of_the_new_tokens(model):
+    """Also where they lie in different pieces of a long prompt."""
+    tokens, other = [n % 97 for n in range(30)], [3, 4, 5]
+    with model.session() as one, model.session() as two:
+        got = model.step([(one, tokens), (two, other)], [10, 1])
+        np.testing.assert_allclose(got[:10], tiny_llama.logits(tokens)[-10:], rtol=1e-4, atol=1e-4)
+        close(got[10], other)
+        with pytest.raises(InputError, match="not so many"):
+            model.step([(one, [1])], [2])

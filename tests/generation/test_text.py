@@ -36,6 +36,18 @@ def test_words_come_when_they_are_whole():
     assert words.finish() == "\ufffd"
 
 
+class Spaced:
+    """A tokenizer whose words bring their space, which is dropped at the start of a text."""
+
+    def decode(self, tokens):
+        return "".join(f" {token}" if token else "\n" for token in tokens).removeprefix(" ")
+
+
+def test_spaces_between_words_stay():
+    words, tokens = Words(Spaced()), [5, 6, 0, 7, 8]
+    assert "".join(words.add(token) for token in tokens) == Spaced().decode(tokens) == "5 6\n 7 8"
+
+
 def test_what_is_missing_or_damaged(tmp_path):
     with pytest.raises(LibraryError, match="no tokenizer.json"):
         Tokenizer(tmp_path)

@@ -2,10 +2,11 @@
 
 import errno
 import os
+import threading
 
 import pytest
 
-from hetero_tvm.host.files import is_full, odd_kind, replaced
+from hetero_tvm.host.files import alone, is_full, odd_kind, replaced
 
 
 def test_a_file_is_replaced_when_all_is_written(tmp_path):
@@ -62,3 +63,23 @@ def test_full_disks_are_told_from_other_failures():
     assert is_full(OSError(errno.ENOSPC, "x")) and is_full(OSError(errno.EDQUOT, "x"))
     assert is_full(RuntimeError("ld: final link failed: No space left on device"))
     assert not is_full(OSError(errno.EACCES, "x")) and not is_full(RuntimeError("undefined symbol"))
+
+
+def test_a_folder_is_held_by_one_at_a_time(tmp_path):
+    """Pairs of files that eight threads write never mix, and nothing is left in the folder."""
+    wrong = []
+
+    def write(name):
+        for turn in range(20):
+            with alone(tmp_path):
+                for part in "ab":
+                    (tmp_path / part).write_text(f"{name} {turn}")
+                if (tmp_path / "a").read_text() != (tmp_path / "b").read_text():
+                    wrong.append((name, turn))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and sorted(os.listdir(tmp_path)) == ["a", "b"]

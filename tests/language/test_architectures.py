@@ -54,6 +54,7 @@ def test_the_text_part_of_a_multimodal_model():
         ({}, "None"),
         ({"model_type": "llama"}, "num_attention_heads"),
         ({**CONFIG, "num_key_value_heads": 3}, "makes no model"),
+        ({**CONFIG, "quantization_config": {"quant_method": "gptq"}}, "gptq"),
         ({**CONFIG, "num_hidden_layers": 0}, "makes no model"),
         ({**CONFIG, "hidden_size": "wide"}, "damaged"),
         ({**CONFIG, "hidden_size": -32}, "makes no model"),

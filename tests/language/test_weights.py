@@ -58,6 +58,14 @@ def test_integers_of_the_checkpoint_stay_unless_parts_differ():
     np.testing.assert_array_equal(mixed, np.concatenate([eight.dequantized(), B]))
 
 
+def test_the_matrix_of_logits():
+    given = Given(lm_head__weight=A)
+    assert weights(given).head() == "lm_head.weight"
+    assert weights(Given()).head() is None
+    tied = dataclasses.replace(weights(given), decoder=dataclasses.replace(describe(CONFIG)[0], tied=True))
+    assert tied.head() is None  # what the file has beside it is not used
+
+
 def test_biases_and_norms():
     given = weights(Given(a__weight=A, b__weight=B, b__bias=np.arange(4.0), n__weight=np.ones(4)))
     assert given.bias(["a"], 4) is None

@@ -3,12 +3,13 @@
 import math
 
 import numpy as np
-import onnx
+import onnx.reference
 import pytest
 
 from hetero_tvm.frontend import import_onnx
 from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
+from hetero_tvm.reference.operators import LRN
 from hetero_tvm.reference.running import run_double
 from tests.frontend.onnx.helpers import add_weight, text_model
 
@@ -78,3 +79,16 @@ def test_normalization_with_running_statistics_in_every_opset():
         )
         fed = dict(zip(("x", "s", "b", "m", "v"), (x, *vectors), strict=True))
         np.testing.assert_allclose(run_double(detached(source), fed, ["y"])["y"], wanted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_neighbouring_channels(size):
+    """Two images of five channels: onnx's own stops after as many channels as there are images."""
+    x = np.random.default_rng(0).normal(size=(2, 5, 3, 1))
+    node = onnx.helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.5, beta=1.0, bias=2.0)
+    expected = np.empty_like(x)
+    for channel in range(5):
+        seen = x[:, max(0, channel - (size - 1) // 2) : channel + size // 2 + 1]
+        expected[:, channel] = x[:, channel] / (2.0 + 0.5 / size * np.square(seen).sum(1))
+    evaluator = onnx.reference.ReferenceEvaluator(node, new_ops=[LRN])
+    np.testing.assert_allclose(evaluator.run(None, {"x": x})[0], expected, rtol=1e-12)

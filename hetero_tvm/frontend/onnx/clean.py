@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto, checker, helper, shape_inference, version_converter
 
-from hetero_tvm.errors import ModelError, shortened
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.limits import Limits, check_size, check_values, current_limits
 from hetero_tvm.frontend.onnx.check import (
     check_text,
@@ -50,6 +50,7 @@ from hetero_tvm.host import mapped
 #: Older models are converted: TVM's converters read only the newer forms (axes as inputs, ...).
 _OLDEST_OPSET = 13
 _CONVERT_TO = (17, 13)
+_FIRST_RESIZE_WITH_COORDINATES = 11
 #: Shape inference looks into the definitions of these, where it misses what a node leaves at its default.
 _DEFAULTS_NEEDED = frozenset({"MeanVarianceNormalization"})
 _MOST_ROUNDS = 64
@@ -99,9 +100,12 @@ def clean(
         refuse_unknown(model.graph, opset_of(model), supported)
         _check(model, pool)
     if opset_of(model) < _OLDEST_OPSET:
-        corners = settle_old_forms(model.graph, opset_of(model))
+        _refuse_flat_softmax(model, pool)
+        opset = opset_of(model)
+        settle_old_forms(model.graph, opset)
         model = _convert_opset(model, pool)
-        restore_corners(model.graph, corners)
+        if opset < _FIRST_RESIZE_WITH_COORDINATES:
+            restore_corners(model.graph)
     _check_narrow_outputs(model, pool)
     widen(model, pool)
     inferred = _simplify(model, pool, supported, limits, promises)
@@ -171,6 +175,27 @@ def _join(model: onnx.ModelProto, pool: ConstantPool, inferred: onnx.GraphProto)
 
 
 # ---- steps ---------------------------------------------------------------------------------
+
+
+def _refuse_flat_softmax(model: onnx.ModelProto, pool: ConstantPool) -> None:
+    """Refuse a softmax of vectors along axis 1, the default before opset 13: it has none.
+
+    Raises
+    ------
+    UnsupportedOperatorError : names the node.
+    """
+    nodes = [n for n in model.graph.node if n.op_type in ("Softmax", "LogSoftmax", "Hardmax")]
+    if not nodes:
+        return
+    types = _types(shape_inference.infer_shapes(with_constants(model, pool)).graph)
+    for node in nodes:
+        shape = pool.shape(node.input[0], types)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        if shape is not None and axis >= max(len(shape), 1):
+            raise UnsupportedOperatorError(
+                f"Node {node.name!r} ({node.op_type}) has axis {axis}, but its operand has {len(shape)}.",
+                hint="Before opset 13 the default axis is 1: export the model with opset 13 or newer.",
+            )
 
 
 def _declare_outputs(model: onnx.ModelProto, pool: ConstantPool) -> None:

@@ -77,18 +77,14 @@ def _refusal(node: onnx.NodeProto, what: str, hint: str = "") -> UnsupportedOper
 # ---- before a model is converted to a newer opset -------------------------------------------------
 
 
-def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
+def settle_old_forms(graph: onnx.GraphProto, opset: int) -> None:
     """Write out or refuse what ONNX's version converter would change the meaning of.
-
-    Returns the results of resizing nodes that stretch from the corner (before opset 11), for
-    :func:`restore_corners` behind the conversion.
 
     Raises
     ------
     UnsupportedOperatorError : norms in training mode.
     """
     nodes: list[onnx.NodeProto] = []
-    corners = set()
     for node in graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.domain not in ONNX_DOMAINS:
@@ -98,8 +94,6 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
             if old or not attributes.get("spatial", 1):
                 form = "spatial=0" if not attributes.get("spatial", 1) else "training mode"
                 raise _refusal(node, form, "Export the model for inference (model.eval()) with opset 17.")
-        elif node.op_type in ("Resize", "Upsample") and opset < 11:
-            corners.add(node.output[0])
         elif node.op_type == "Hardmax":
             nodes += _flattened(node, int(attributes.get("axis", 1)), opset)
             continue
@@ -109,13 +103,15 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> frozenset[str]:
         nodes.append(node)
     if len(nodes) > len(graph.node):
         set_nodes(graph, nodes)
-    return frozenset(corners)
 
 
-def restore_corners(graph: onnx.GraphProto, corners: frozenset[str]) -> None:
-    """Let the Resize nodes that give ``corners`` stretch from the corner, as they did before opset 11."""
-    for node in graph.node:
-        if node.op_type == "Resize" and node.output[0] in corners:
+def restore_corners(graph: onnx.GraphProto) -> None:
+    """Let all Resize nodes of a model from before opset 11 stretch from the corner, as they did then.
+
+    The converter gives them other modes, and their results other names.
+    """
+    for node in (*graph.node, *_inner(graph)):
+        if node.op_type == "Resize" and node.domain in ONNX_DOMAINS:
             kept = [
                 a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")
             ]
@@ -381,15 +377,46 @@ def _split(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     return b.nodes
 
 
+def _noop_reduction(
+    node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
+) -> list[onnx.NodeProto] | None:
+    """Function that a reduction with ``noop_with_empty_axes`` applies to each element by itself."""
+    b = Body(node, opset)
+    axes = b.input(1)
+    none = not b.attributes.get("axes") and (not axes or (axes in pool and not pool.array(axes).size))
+    if not b.attributes.get("noop_with_empty_axes", 0) or not none:
+        return None
+    x = node.input[0]
+    if node.op_type == "ReduceSumSquare":
+        b.end(0, b.op("Mul", x, x))
+    else:
+        b.end(0, b.op("Log" if node.op_type == "ReduceLogSum" else "Abs", x))
+    return b.nodes
+
+
+def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> None:
+    """Refusal of an axis that the operand does not have: TVM takes it for another one."""
+    shape = pool.shape(node.input[0], types)
+    if shape is not None and node.input[1] in pool:
+        axis = int(pool.array(node.input[1]).reshape(-1)[0])
+        if not -len(shape) <= axis < len(shape):
+            raise _refusal(node, f"axis {axis} of a tensor with {len(shape)} dimensions")
+
+
 FORMS: dict[str, Expansion] = {
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
+    "CumSum": _cumulative_sum,
     "EyeLike": _eye_like,
     "LayerNormalization": _layer_normalization,
     "LRN": _lrn,
     "LpNormalization": _lp_normalization,
     "LpPool": _lp_pool,
     "MeanVarianceNormalization": _mean_variance_normalization,
+    "ReduceL1": _noop_reduction,
+    "ReduceL2": _noop_reduction,
+    "ReduceLogSum": _noop_reduction,
+    "ReduceSumSquare": _noop_reduction,
     "Resize": resize,
     "RoiAlign": _roi_align,
     "SequenceErase": _sequence_step,

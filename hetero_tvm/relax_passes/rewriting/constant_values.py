@@ -52,7 +52,8 @@ def _gather_elements(call: Call, shape: tuple[int, ...], x: np.ndarray, at: np.n
     axis = int(call.attrs.axis)
     if at.size and not -x.shape[axis] <= at.min() <= at.max() < x.shape[axis]:
         return None
-    return np.take_along_axis(x, np.where(at < 0, at + x.shape[axis], at), axis)
+    seen = x[tuple(slice(None if d == axis % x.ndim else n) for d, n in enumerate(at.shape))]
+    return np.take_along_axis(seen, np.where(at < 0, at + x.shape[axis], at), axis)
 
 
 def _dequantize(

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx, source_names
 from hetero_tvm.reference import compare, run_reference, sample_inputs
 from tests.frontend.onnx.helpers import add_weight, against_original, bindings, operators, run_tvm, text_model
@@ -62,6 +62,26 @@ def test_opsets(opset):
 def test_softmax_before_opset_13_flattens():
     source = text_model("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 1>(x) }", opset=11)
     against_original(source)
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_a_softmax_of_vectors_before_opset_13_names_its_axis(operator):
+    with pytest.raises(UnsupportedOperatorError, match="axis 1, but its operand has 1"):
+        import_onnx(text_model(f"g (float[3] x) => (float[3] y) {{ y = {operator}(x) }}", opset=11))
+
+
+@pytest.mark.parametrize("operator, dtype", [("ArgMax", "int64"), ("Sqrt", "float32"), ("Sqrt", "bfloat16")])
+@pytest.mark.parametrize("part", ["shape", "type"])
+def test_outputs_may_come_without_a_shape_or_a_type(operator, dtype, part):
+    given = "bfloat16" if dtype == "bfloat16" else "float"
+    made = "int64" if dtype == "int64" else given
+    source = text_model(f"g ({given}[2,3] x) => ({made}[2,3] y) {{ y = {operator}(x) }}", opset=13)
+    if part == "type":
+        source.graph.output[0].ClearField("type")
+    else:
+        source.graph.output[0].type.tensor_type.ClearField("shape")
+    (y,) = import_onnx(source).signature.outputs
+    assert y.dtype == dtype
 
 
 def test_weights_listed_as_inputs_as_before_ir_4():

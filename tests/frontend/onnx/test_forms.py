@@ -253,3 +253,21 @@ def test_a_layer_norm_of_float64(axis, bias):
     (y,) = run_tvm(import_onnx(source), {"x": x, "s": scale, "b": shift})
     # epsilon is an attribute of float32
     np.testing.assert_allclose(y, expected + (shift if bias else 0), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", "ReduceSum"])
+@pytest.mark.parametrize("axes", ["", ", a"])
+def test_reductions_over_no_axis_keep_their_function(operator, axes):
+    source = text_model(
+        f"g (float[2,3] x) => (float[2,3] y) {{ y = {operator}<noop_with_empty_axes=1>(x{axes}) }}", opset=18
+    )
+    if axes:
+        add_weight(source, "a", np.zeros(0, np.int64))
+    against_original(source)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_a_cumulative_sum_along_no_axis_is_refused(axis):
+    source = text_model("g (float[2,3] x) => (float[2,3] y) { y = CumSum(x, a) }")
+    with pytest.raises(UnsupportedOperatorError, match=f"axis {axis} of a tensor with 2 dimensions"):
+        import_onnx(add_weight(source, "a", np.array(axis, np.int64)))

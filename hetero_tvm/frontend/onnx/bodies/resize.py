@@ -1,4 +1,4 @@
-"""ONNX's Resize as gathers and products with constant matrices, one per axis that changes.
+"""ONNX's Resize as gathers, and products with constant matrices, one per axis that changes.
 
 TVM's converter takes the ratio from the two extents (not from ``scales``), only the last axes, and neither
 ``antialias``, ``axes``, ``keep_aspect_ratio_policy`` nor a cropped region.  It keeps the plain forms, for
@@ -56,9 +56,12 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         raise _refusal(
             node, f"coordinate_transformation_mode={coordinates} and scales that give broken sizes"
         )
+    double = pool.dtype(node.input[0], types) == "float64" and mode != "nearest"
+    real = np.float64 if double else np.float32
     integers = all(float(s).is_integer() for _, s, _ in changed)
     usual = (coordinates, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
     plain = not smooth and (mode != "nearest" or (integers and usual)) and not (mode == "cubic" and exclude)
+    plain = plain and not double  # TVM's weights are float32
     spatial = 3 <= len(shape) <= 5 and all(a >= 2 for a, _, _ in changed)
     same = coordinates in _PLAIN or (coordinates == "pytorch_half_pixel" and min(extents[2:], default=0) > 1)
     if plain and spatial and exact and same and "axes" not in b.attributes:
@@ -72,18 +75,20 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     for axis, scale, extent in changed:
         place = axes.index(axis)
         crop = (region[place], region[place + len(axes)]) if crops else (0.0, 1.0)
-        at = _coordinates(shape[axis], extent, scale, coordinates, crop, node)
+        at = _coordinates(shape[axis], extent, scale, coordinates, crop, node, real)
         beyond = (at < 0) | (at > shape[axis] - 1) if crops else np.zeros(extent, bool)
         outside = outside | beyond.reshape([-1 if n == axis else 1 for n in range(len(shape))])
         if mode == "nearest":
             x = b.op("Gather", x, b.const(_nearest(at, nearest, shape[axis]), "int64"), axis=axis)
             continue
+        cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
+        dtype = pool.dtype(node.input[0], types)
+        if not smooth:
+            x = _interpolated(b, x, axis, len(shape), dtype, _taps(at, shape[axis], cubic, exclude))
+            continue
         if extent * shape[axis] > _MOST_WEIGHTS:
             raise _refusal(node, f"an axis of {shape[axis]} elements")
-        cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
-        narrow = min(1.0, scale) if smooth else 1.0
-        weights = _weights(at, shape[axis], cubic, exclude, narrow)
-        weights = b.const(weights, pool.dtype(node.input[0], types))
+        weights = b.const(_weights(at, shape[axis], cubic, exclude, min(1.0, scale)), dtype)
         order = [n for n in range(len(shape)) if n != axis]
         back = [int(n) for n in np.argsort([*order, axis])]
         x = b.op("MatMul", b.op("Transpose", x, perm=[*order, axis]), weights)
@@ -120,30 +125,37 @@ def _sizes(
 
 
 def _coordinates(
-    length: int, extent: int, scale: float, mode: str, crop: tuple[float, float], node: onnx.NodeProto
+    length: int,
+    extent: int,
+    scale: float,
+    mode: str,
+    crop: tuple[float, float],
+    node: onnx.NodeProto,
+    real: type[np.floating],
 ) -> np.ndarray:
-    """Place in the operand of every element of an axis of the result; float32, as ONNX Runtime computes."""
-    x, ratio, half = np.arange(extent, dtype=np.float32), np.float32(scale), np.float32(0.5)
+    """Place in the operand of every element of an axis of the result.
+
+    ``real``: float32, as ONNX Runtime computes, but for operands of float64.
+    """
+    x, ratio, half = np.arange(extent, dtype=real), real(scale), real(0.5)
     if mode == "asymmetric":
         return x / ratio
     if mode == "align_corners":
-        return x * np.float32(length - 1) / np.float32(max(extent - 1, 1))
+        return x * real(length - 1) / real(max(extent - 1, 1))
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and extent > 1):
         return (x + half) / ratio - half
     if mode == "pytorch_half_pixel":
-        return np.zeros(extent, np.float32)
+        return np.zeros(extent, real)
     if mode == "tf_half_pixel_for_nn":
         return (x + half) / ratio
     if mode == "half_pixel_symmetric":
-        offset = np.float32(length / 2 * (1 - extent / (scale * length)))
+        offset = real(length / 2 * (1 - extent / (scale * length)))
         return offset + (x + half) / ratio - half
     if mode == "tf_crop_and_resize":
-        start, end = (np.float32(c) for c in crop)
+        start, end = (real(c) for c in crop)
         if extent > 1:
-            return start * np.float32(length - 1) + x * (end - start) * np.float32(length - 1) / np.float32(
-                extent - 1
-            )
-        return np.full(extent, half * (start + end) * np.float32(length - 1), np.float32)
+            return start * real(length - 1) + x * (end - start) * real(length - 1) / real(extent - 1)
+        return np.full(extent, half * (start + end) * real(length - 1), real)
     raise _refusal(node, f"coordinate_transformation_mode={mode}")
 
 
@@ -165,17 +177,60 @@ def _weights(at: np.ndarray, length: int, cubic: float | None, exclude: bool, na
     Elements take part as far as their distance, by ``narrow`` (below 1 against aliasing), is within reach;
     what lies outside counts for the element at the edge.
     """
-    reach = 1 if cubic is None else 2
+    reach = _reach(cubic)
     # No more elements take part than there are: those beyond the edges fold onto them.
     margin = 0 if exclude else math.ceil(reach / narrow) + 1
     places = np.arange(-margin, length + margin)
-    distance = np.abs(places[:, None] - at.astype(np.float64)) * narrow
-    if cubic is None:
-        factors = np.maximum(0, 1 - distance)
-    else:
-        a, x = cubic, distance
-        near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-        factors = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    factors = _factors(np.abs(places[:, None] - at.astype(np.float64)) * narrow, cubic)
     weights = np.zeros((length, len(at)))
     np.add.at(weights, np.clip(places, 0, length - 1), factors)
     return weights / weights.sum(0, keepdims=True) if exclude or narrow < 1 else weights
+
+
+def _reach(cubic: float | None) -> int:
+    """Distance at which elements count for nothing."""
+    return 1 if cubic is None else 2
+
+
+def _factors(distance: np.ndarray, cubic: float | None) -> np.ndarray:
+    """Weight of an element at a distance; ``cubic`` is the coefficient of cubic interpolation."""
+    if cubic is None:
+        return np.maximum(0, 1 - distance)
+    a, x = cubic, distance
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+def _taps(
+    at: np.ndarray, length: int, cubic: float | None, exclude: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Index and weight of each neighbour that results are made of: two of each, or four."""
+    reach, wide = _reach(cubic), at.astype(np.float64)
+    places = [np.floor(wide) + step for step in range(1 - reach, 1 + reach)]
+    factors = [_factors(np.abs(place - wide), cubic) for place in places]
+    if exclude:
+        factors = [np.where((p >= 0) & (p < length), f, 0) for p, f in zip(places, factors, strict=True)]
+        total = sum(factors)
+        factors = [factor / total for factor in factors]
+    # Neighbours of no weight may be NaN: the heaviest one stands for them, and shares its weight with them.
+    index, weight = np.clip(places, 0, length - 1).astype(np.int64), np.asarray(factors)
+    heaviest = np.abs(weight).argmax(0)[None]
+    idle = weight == 0
+    shared = idle | (np.arange(len(weight))[:, None] == heaviest)
+    index = np.where(idle, np.take_along_axis(index, heaviest, 0), index)
+    part = np.take_along_axis(weight, heaviest, 0) / shared.sum(0)
+    return list(zip(index, np.where(shared, part, weight), strict=True))
+
+
+def _interpolated(
+    b: Body, x: str, axis: int, rank: int, dtype: str, taps: list[tuple[np.ndarray, np.ndarray]]
+) -> str:
+    """Sum of neighbours along an axis; a product with a matrix would multiply NaN far away by zero."""
+    along = [-1 if n == axis else 1 for n in range(rank)]
+    terms = [
+        b.op("Mul", b.op("Gather", x, b.const(at, "int64"), axis=axis), b.const(f.reshape(along), dtype))
+        for at, f in taps
+    ]
+    while len(terms) > 1:
+        terms[:2] = [b.op("Add", *terms[:2])]
+    return terms[0]

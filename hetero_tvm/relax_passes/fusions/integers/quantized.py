@@ -10,9 +10,10 @@ And in integers (MatMulInteger, ConvInteger), where the zero point of x may be k
 
     matmul(astype(x) - zero, astype(W) - zero)
 
-Scales and the other zero points are constants; the bias is rounded to the step of the accumulators, as
-quantisation tools give it.  This runs before constants are folded: a weight that became a float is none
-of ours any more.
+Scales and the other zero points are constants.  The bias is counted in steps of the accumulators, as most
+quantisation tools give it; one that lies between two steps is rounded where the result is rounded to much
+larger steps anyway, and else stays an addition of floats.  This runs before constants are folded: a weight
+that became a float is none of ours any more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 from hetero_tvm.relax_passes.rewriting.views import RESHAPES, order_of
+
+_ROUNDED = 1 / 512
+"""Share of a step of the result that a bias may be off: it moves the rounding of 1 in 512 results at most."""
 
 
 @dataclass
@@ -91,6 +95,8 @@ class FuseQuantized(Rule):
         step = w_scale * x_scale
         top, absorbs = var, []
         bias, found = _bias(graph, top, w.shape, call)
+        whole = np.rint(bias / step)
+        rounded = np.abs(bias - whole * step)
         if found is not None:
             top = found
             absorbs.append(var)
@@ -107,6 +113,7 @@ class FuseQuantized(Rule):
             if end is not None and all(scalar_value(graph, arg) is not None for arg in end.args[1:]):
                 absorbs += [top, *between]
                 top, user = last, after
+        room = step * (1e-3 + 1e-6 * np.abs(whole))  # a whole number of steps that is kept in float32
         if user is not None and graph.op_name(user) == "relax.quantize":
             quantize = graph.value(user)
             y_scale, y_zero_point = (
@@ -119,7 +126,10 @@ class FuseQuantized(Rule):
                 bounds = whole_bounds(low, high, y_scale, y_zero, out)
                 absorbs.append(top)
                 top = user
-        whole = np.rint(bias / (w_scale * x_scale))
+                room = np.maximum(room, _ROUNDED * y_scale)
+        if (rounded > room).any():
+            top, absorbs, relu, out, y_zero, bounds = var, [], False, "float32", 0, ()
+            step, whole = w_scale * x_scale, np.zeros_like(whole)
         _need(np.abs(whole).max(initial=0) < 2**31, "the bias does not fit the accumulators")
         offset = int(x_zero) - OFFSET[dtype_of(source)]
         more = {"bounds": bounds} if bounds else {}

@@ -137,6 +137,8 @@ class BlockedConvKernel:
             with k.unroll(rows * columns) as p:
                 k.store(acc, start, [p, k.ramp(v * lanes, lanes)])
         self._accumulate(acc, panel, y, x, rows, columns, self._pass(y, x))
+        if self.shape.straddled:
+            self._repeat_special(acc, panel, y, x, rows, columns)
 
         def write(v: int) -> None:
             block = panel * self.vectors + v
@@ -170,11 +172,7 @@ class BlockedConvKernel:
         """acc[pixel][:] += the products of all taps and channels; ``part`` of the next panel is fetched."""
         op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
         block, (sh, sw) = shape.x.block, op.strides
-        planes = self.batch * shape.x.blocks(op.channels)
-        if op.groups > 1:
-            planes = planes + self._first_block(panel)
-        first = y * (sh * shape.pitch) + x * sw
-        kw = op.kernel[1]
+        planes, first, kw = self._first_plane(panel), y * (sh * shape.pitch) + x * sw, op.kernel[1]
 
         def products(channel_block: Expr, i: Expr, j: Expr, lanes_in: int) -> None:
             """Emit one tap for ``lanes_in`` channels of one block."""
@@ -210,6 +208,65 @@ class BlockedConvKernel:
                 taps(channel_block, block)
         if channels % block:
             taps(int32(full), channels % block)
+
+    def _repeat_special(self, acc: Buffer, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
+        """Compute a tile with NaN or infinity anew, each filter from the channels of its own group alone.
+
+        The weights of the other channels are zeros, but zero times NaN or infinity is NaN.
+        """
+        k, lanes, every = self.k, self.lanes, self.k.ramp(0, self.lanes)
+        magnitudes, largest = k.scratch((lanes,), "int32"), k.scratch((1,), "int32")
+        k.store(magnitudes, k.splat(int32(0), lanes), [every])
+        with k.unroll(rows * columns) as p:
+            bits = tirx.reinterpret(f"int32x{lanes}", k.load(acc, [p, every]))
+            magnitude = tirx.bitwise_and(bits, k.splat(int32(0x7FFFFFFF), lanes))
+            k.store(magnitudes, tirx.max(k.load(magnitudes, [every]), magnitude), [every])
+        k.store(largest, int32(0), [int32(0)])
+        with k.unroll(lanes) as lane:
+            k.store(largest, tirx.max(k.load(largest, [int32(0)]), k.load(magnitudes, [lane])), [int32(0)])
+
+        def repeat() -> None:
+            # In memory of its own: numbered at run time, the accumulators could not be registers.
+            again = k.scratch((rows * columns, lanes))
+            with k.serial(rows) as r, k.serial(columns) as q:
+                self._own_products(again, panel, y, x, r, q, r * columns + q)
+            with k.unroll(rows * columns) as p:
+                k.store(acc, k.load(again, [p, every]), [p, every])
+
+        infinity = int32(0x7F800000)
+        k.branch(k.load(largest, [int32(0)]) >= infinity, repeat)
+
+    def _own_products(
+        self, to: Buffer, panel: Expr, y: Index, x: Index, r: Expr, q: Expr, pixel: Expr
+    ) -> None:
+        """to[pixel][:] = the products of output pixel (y + r, x + q), of each filter's own channels."""
+        op, k, shape, lanes = self.op, self.k, self.shape, self.lanes
+        per_in, per_out = op.channels // op.groups, op.filters // op.groups
+        every, (kh, kw), block = k.ramp(0, lanes), op.kernel, shape.x.block
+        k.store(to, self.out.start(panel), [pixel, every])
+        filters = k.splat(panel * lanes, lanes) + every
+        begins = tirx.floordiv(filters, k.splat(int32(per_out), lanes)) * k.splat(int32(per_in), lanes)
+        top, left = shape.taps[0]
+        row, column = (y + r) * op.strides[0] + top, (x + q) * op.strides[1] + left
+        with (
+            k.serial(shape.channel_blocks) as channel_block,
+            k.serial(kh) as i,
+            k.serial(kw) as j,
+            k.serial(block) as c,
+        ):
+            at = (row + i * op.dilation[0]) * shape.pitch + column + j * op.dilation[1]
+            value = k.load(self.x, [self._first_plane(panel) + channel_block, at * block + c])
+            depth = ((channel_block * kh + i) * kw + j) * block + c
+            product = k.splat(value, lanes) * k.load(self.w, [panel, depth, every])
+            channel = k.splat((self._first_block(panel) + channel_block) * lanes + c, lanes)
+            own = tirx.And(channel >= begins, channel < begins + k.splat(int32(per_in), lanes))
+            before = k.load(to, [pixel, every])
+            k.store(to, tirx.Select(own, before + product, before), [pixel, every])
+
+    def _first_plane(self, panel: Expr) -> Expr:
+        """The plane of X that holds the first block that a panel reads."""
+        planes = self.batch * self.shape.x.blocks(self.op.channels)
+        return planes + self._first_block(panel) if self.op.groups > 1 else planes
 
     def _first_block(self, panel: Expr) -> Expr:
         """First input block that a filter block reads, as an expression (it is linear in steps)."""

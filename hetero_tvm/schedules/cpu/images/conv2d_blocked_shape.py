@@ -79,6 +79,12 @@ class BlockedShape:
         return GroupBlocks([min(first, blocks - most) for first in firsts], most)
 
     @property
+    def straddled(self) -> bool:
+        """Whether a filter block reads channels of groups that are not all of its filters' own."""
+        op = self.op
+        return op.groups > 1 and any(extent // op.groups % self.lanes for extent in (op.channels, op.filters))
+
+    @property
     def pitch(self) -> int:
         """Pixels from one row of X to the next."""
         return self.x.pitch(self.op.width)

@@ -125,6 +125,9 @@ def _planned(op: FusedOp, dtype: str, spec: NPUSpec) -> tuple[PlannedStage, ...]
     program = _program(op)
     if isinstance(program, str):
         return program
+    if program.buffers[-1].dtype == "int64":
+        # Their lower halves are all of an index, which is read here, but not of any number.
+        return "the vector unit has no int64"
     other = {b.dtype for b in program.buffers} & ({"float16", "bfloat16"} - {dtype})
     if other:
         return f"the NPU keeps {dtype} at this precision, not {other.pop()}"

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
@@ -66,6 +67,19 @@ def test_plain_forms_stay_for_the_kernels_of_targets(attributes):
     assert operators(against_original(_model([1, 2, 4, 4], [1, 1, 2, 2], **attributes))) == {"Resize": 1}
 
 
+@pytest.mark.parametrize("coordinates", ["align_corners", "half_pixel"])
+def test_weights_of_doubles_are_doubles(coordinates):
+    source = _model(
+        [1, 1, 3, 4], [1, 1, 7, 9], scales=False, mode="linear", coordinate_transformation_mode=coordinates
+    )
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    model = import_onnx(source)
+    x = np.random.default_rng(0).normal(size=(1, 1, 3, 4))
+    expected = ReferenceEvaluator(source).run(None, {"x": x})[0]
+    np.testing.assert_allclose(run_tvm(model, {"x": x})[0], expected, rtol=1e-12, atol=1e-13)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_axes_and_kept_ratios(policy):
     source = _model([1, 2, 4, 6], [7, 7], scales=False, axes=[2, 3], keep_aspect_ratio_policy=policy)
@@ -102,6 +116,14 @@ def test_resizing_before_opset_11_stretches_from_the_corner(operator, opset, mod
     against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
 
 
+def test_resizing_in_the_middle_before_opset_11_stretches_from_the_corner():
+    """ONNX's converter gives its result another name."""
+    source = text_model(
+        'g (float[1,2,3,4] x) => (float[A,B,C,D] y) { u = Upsample<mode="linear">(x, s) y = Neg(u) }', opset=9
+    )
+    against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
+
+
 def test_upsample_with_scales_as_an_attribute():
     source = text_model(
         "g (float[1,1,3,4] x) => (float[A,B,C,D] y) { y = "
@@ -117,3 +139,18 @@ def test_upsample_with_scales_as_an_attribute():
 def test_a_resize_that_changes_nothing_is_written_out_too():
     against_original(_model([2, 3, 4, 5], [1.0, 1.0], axes=[2, 3], mode="linear"))
     against_original(_model([3, 4], [1.0, 1.0], mode="linear"))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_what_has_no_weight_is_not_read(mode):
+    """Rows of three at coordinates -1/3, 0, 1/3, ...: a row of NaN reaches its neighbours, and no others."""
+    source = _model([1, 1, 9, 2], [27], scales=False, axes=[2], mode=mode)
+    x = np.random.default_rng(0).normal(size=(1, 1, 9, 2)).astype(np.float32)
+    clean = run_tvm(import_onnx(source), {"x": x})[0]
+    x[0, 0, 4] = np.nan
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    reach = 1 if mode == "linear" else 2
+    at = (np.arange(27) + 0.5) / 3 - 0.5
+    near = (np.abs(at - 4) < reach - 1e-6) & ~((np.abs(at - np.round(at)) < 1e-6) & (np.abs(at - 4) > 1e-6))
+    assert (np.isnan(y[0, 0, :, 0]) == near).all()
+    np.testing.assert_array_equal(y[0, 0, ~near], clean[0, 0, ~near])

@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.ops.integers.quantized import QuantMatmul
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
-from tests.relax_passes.compiled import module_of, result, rewritten
+from tests.relax_passes.compiled import module_of, operators, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, kernel
 
@@ -125,3 +125,16 @@ class TestFuseQuantized(Rewrite):
         fused = QuantMatmul(x_dtype="int8", out="int8", y_zero=3, lead=(2,), n=3, k=4)
         steps = constant([2, 0, -4], "int32")
         return kernel(fused, x, constant(self.w, "int8"), steps, constant([0.0625] * 3))
+
+
+def test_a_bias_between_two_steps_is_rounded_only_where_the_result_is():
+    """Scales of 1: 0.4 is no step; of a result in floats it stays, of steps of 1023 nobody sees it."""
+    x, bias = [integers("int8", 5, 8)], constant(RNG.integers(-99, 99, 6) + np.float32(0.4))
+    after, report = rewritten(lambda x: op.add(product(x), bias), x, [FuseQuantized()])
+    assert report.fusions == {"quantized": 1}
+    np.testing.assert_array_equal(
+        result(after, x), result(module_of(lambda x: op.add(product(x), bias), *x), x)
+    )
+    assert "relax.add" in operators(after)
+    after, _ = rewritten(lambda x: to_bytes(op.add(product(x), bias)), x, [FuseQuantized()])
+    assert "relax.add" not in operators(after)

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hetero_tvm.ops.conv2d import Conv2d
+from hetero_tvm.ops.layout import Layout
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.schedules.cpu.images.conv2d_blocked import BlockedConv2dSpace
 from tests.ops.helpers import sample_inputs
@@ -136,3 +137,29 @@ def test_no_heap_for_the_register_tile():
     op = on(AVX2, Conv2d(1, 8, 10, 10, 8, (3, 3), padding=PAD, epilogue=("bias", "relu")), "+1,1,1,1")
     direct = {**SPACE.default(op, AVX2), "method": "direct"}
     assert "TVMBackendAllocWorkspace" not in llvm_of(SPACE.emit(op, direct, AVX2))
+
+
+@pytest.mark.parametrize(
+    "channels, filters, groups, strides",
+    [(32, 32, 8, (1, 1)), (24, 48, 3, (2, 1)), (20, 20, 5, (1, 1)), (8, 2, 2, (1, 1))],
+)
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_what_is_no_number_stays_in_its_group(channels, filters, groups, strides, special):
+    """Groups share channel blocks: the zeros between them are worth nothing against NaN and infinity."""
+    op = on(AVX2, Conv2d(1, channels, 6, 7, filters, (3, 3), strides, PAD, groups=groups, epilogue=("bias",)))
+    if SPACE.refuses(op, AVX2) is not None:
+        op = on(AVX2, op, "+1,1,1,1")
+    x, *rest = sample_inputs(op)
+    x = np.abs(x)
+    layout = Layout.parse(op.x_layout)
+    plain = layout.unpack(x, channels)
+    plain[0, 1, 2, 3] = special
+    arrays = [layout.pack(plain), *rest]
+    (run,) = point_runners(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
+    with np.errstate(invalid="ignore"):
+        wanted, got = (
+            Layout.parse(op.y_layout).unpack(y, filters) for y in (op.reference(*arrays), run(*arrays))
+        )
+    assert not np.isfinite(wanted).all()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

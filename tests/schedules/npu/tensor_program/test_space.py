@@ -161,7 +161,7 @@ def expressions():
     yield of(
         "truth", [((9,), "bool"), ((2, 9), "bool")], lambda x, y: topi.logical_and(x, topi.logical_not(y))
     )
-    yield of("sums along", [((3, 21), "int64")], sums_along)
+    yield of("sums along", [((3, 21), "int32")], sums_along)
     yield of("to integers", [((9, 7), F)], lambda x: (x * 3.0).astype("int32"))
     yield of("lookup", [((11, 9), F), ((2, 7), "int64")], lambda t, i: topi.take(t, i, 0, mode="wrap"))
     yield of(
@@ -190,6 +190,13 @@ def test_expressions(specs, build):
         np.testing.assert_allclose(actual, expected, rtol=4e-3, atol=4e-3 * max(1.0, np.abs(expected).max()))
     else:
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("build", [lambda x: x + x, lambda x: topi.transpose(x), lambda x: topi.sum(x, 0)])
+def test_numbers_of_64_bits_are_left_to_the_host(build):
+    """The machine holds 32 of them."""
+    (x,) = placeholders = tensors(((3, 5), "int64"))
+    assert "no int64" in SPACE.refuses(program(placeholders, build(x)), machine("edge"))
 
 
 def test_large_tensors_are_cut_into_tiles():

@@ -1,0 +1,99 @@
+"""Conversions from and to bfloat16, where TVM's own go wrong.
+
+TVM stores bfloat16 as 16 bits and writes the conversions out late.  It forgets those inside of a bound value
+(the integers become floats: every function made of polynomials is wrong), writes out the value that is
+rounded several times (what it binds is then bound several times, which no vector may be), and spreads no
+bfloat16 over a vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_tvm.host.tvm import Expr, IRModule, PrimFunc, SBlockRealize, tirx, tvm, tvm_ffi
+
+
+def _is_bfloat16(value: Expr) -> bool:
+    return str(value.ty.dtype).startswith("bfloat16")
+
+
+def _lanes(dtype: str, value: Expr) -> str:
+    """``dtype`` with as many lanes as ``value`` has."""
+    lanes = tvm.DataType(str(value.ty.dtype)).lanes
+    return f"{dtype}x{lanes}" if lanes > 1 else dtype
+
+
+def _widened(value: Expr) -> Expr:
+    """A bfloat16 value as float32: its bits are the upper half."""
+    if isinstance(value, tvm.ir.TensorLoad):
+        bits = tirx.call_intrin(_lanes("uint16", value), "tirx.reinterpret", value)
+        wide = tirx.Cast(_lanes("uint32", value), bits)
+        half = tirx.const(16, "uint32")
+        lanes = tvm.DataType(str(value.ty.dtype)).lanes
+        shifted = tirx.shift_left(wide, tirx.Broadcast(half, lanes) if lanes > 1 else half)
+        return tirx.call_intrin(_lanes("float32", value), "tirx.reinterpret", shifted)
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(value.value), "float32")
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, _widened(value.true_value), _widened(value.false_value))
+    if isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == "tirx.if_then_else":
+        condition, first, second = value.args
+        return tirx.if_then_else(condition, _widened(first), _widened(second))
+    return tirx.Cast(_lanes("float32", value), value)
+
+
+def _read(cast: tirx.Cast) -> Expr:
+    if not _is_bfloat16(cast.value) or _is_bfloat16(cast):
+        return cast
+    wide = _widened(cast.value)
+    return wide if str(cast.ty.dtype) == str(wide.ty.dtype) else tirx.Cast(str(cast.ty.dtype), wide)
+
+
+def _stored(store: tirx.BufferStore) -> tirx.Stmt:
+    """``store``, with a name for the float32 value that it rounds."""
+    value = store.value
+    if not _is_bfloat16(value) or isinstance(value, tvm.ir.TensorLoad):
+        return store
+    wide = value.value if isinstance(value, tirx.Cast) else _widened(value)
+    if not str(wide.ty.dtype).startswith("float32") or isinstance(wide, tirx.Var):
+        return store
+    name = tirx.Var("wide", str(wide.ty.dtype))
+    rounded = tirx.BufferStore(store.buffer, tirx.Cast(str(value.ty.dtype), name), store.indices)
+    return tirx.SeqStmt([tirx.Bind(name, wide), rounded])
+
+
+def _serial(loop: tirx.For) -> tirx.For:
+    """``loop``, left to LLVM's vectoriser where it would store one bfloat16 in every lane."""
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    stores: list[tirx.BufferStore] = []
+    bound: list[tuple[tirx.Var, Expr]] = []
+
+    def note(node: Any) -> Any:
+        if isinstance(node, tirx.BufferStore):
+            stores.append(node)
+        elif isinstance(node, tirx.Bind):
+            bound.append((node.var, node.value))
+        else:
+            bound.extend(zip((i.var for i in node.block.iter_vars), node.iter_values, strict=True))
+        return node
+
+    tvm_ffi.structural_map(loop.body, ((tirx.BufferStore, tirx.Bind, SBlockRealize), note))
+    if not any(_is_bfloat16(store.value) for store in stores):
+        return loop
+    vector = {loop.loop_var}
+    for _ in bound:  # a variable may be bound before or behind those that it is made of
+        vector |= {var for var, value in bound if vector & set(tirx.analysis.undefined_vars(value))}
+    if all(vector & set(tirx.analysis.undefined_vars(s.value)) for s in stores if _is_bfloat16(s.value)):
+        return loop
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, annotations=loop.annotations
+    )
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="hetero_tvm.ConvertOnce")
+def convert_once(func: PrimFunc, _mod: IRModule, _ctx: Any) -> PrimFunc:
+    """Write out the conversion of every bfloat16 that is read, and name every value that is rounded to it."""
+    body = tvm_ffi.structural_map(func.body, (tirx.Cast, _read), order="post")
+    body = tvm_ffi.structural_map(body, (tirx.BufferStore, _stored), order="post")
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.For, _serial), order="post"))

@@ -1,0 +1,100 @@
+"""Speculative decoding (Leviathan and others, 2023): a small model guesses, the large one checks.
+
+The texts have exactly the distribution of the large model alone: a guess x is kept with probability
+``min(1, p(x) / q(x))``, and the first one that is not is replaced by a draw from ``max(p - q, 0)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from hetero_tvm.errors import InputError
+from hetero_tvm.generation.model import LanguageModel
+from hetero_tvm.generation.sampling import GREEDY, Sampling, drawn
+from hetero_tvm.generation.session import Session
+
+
+def speculate(
+    model: LanguageModel,
+    draft: LanguageModel,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int = 128,
+    sampling: Sampling = GREEDY,
+    stop: Collection[int] | None = None,
+    guesses: int = 4,
+) -> Iterator[int]:
+    """Continue a text; yields tokens as they are certain.
+
+    Parameters
+    ----------
+    model, draft : the large and the small model, of one vocabulary.
+    guesses : tokens that the small model guesses before the large one looks at them.
+
+    Other parameters are those of :func:`hetero_tvm.generation.generate.stream`.
+
+    Raises
+    ------
+    InputError : the vocabularies differ, or the prompt has no tokens.
+    CapacityError : the text is longer than the context of one of the models, or a cache is full.
+    """
+    if model.facts.vocab != draft.facts.vocab:
+        raise InputError(f"{model.facts.vocab} tokens in the model, {draft.facts.vocab} in the draft")
+    if guesses < 1 or max_new_tokens < 1:
+        raise InputError(f"{guesses} guesses and {max_new_tokens} new tokens are asked for")
+    stop = frozenset(model.facts.stop if stop is None else stop)
+    random = np.random.default_rng(sampling.seed)
+    text, end = list(prompt), len(prompt) + max_new_tokens
+    with model.session() as large, draft.session() as small:
+        first = sampling.distribution(large.append(text), text)
+        fresh = [drawn(first, random)]
+        while True:
+            for token in fresh:
+                text.append(token)
+                yield token
+                if token in stop or len(text) == end:
+                    return
+            count = min(guesses, end - len(text) - 1)
+            guessed, chances = _guess(small, text, count, sampling, random)
+            new = [*text[len(large) :], *guessed]
+            logits = model.step([(large, new)], [len(guessed) + 1])
+            fresh = _checked(logits, text, guessed, chances, sampling, random)
+            known = len(text) + len(fresh) - 1  # the last token has not been read
+            large.rewind(known)
+            small.rewind(min(len(small), known))
+
+
+def _guess(
+    small: Session, text: list[int], count: int, sampling: Sampling, random: np.random.Generator
+) -> tuple[list[int], list[np.ndarray]]:
+    """Tokens that the small model would say next, and the distributions that they were drawn from."""
+    guessed: list[int] = []
+    chances: list[np.ndarray] = []
+    for _ in range(count):
+        whole = [*text, *guessed]
+        chance = sampling.distribution(small.append(whole[len(small) :]), whole)
+        guessed.append(drawn(chance, random))
+        chances.append(chance)
+    return guessed, chances
+
+
+def _checked(
+    logits: np.ndarray,
+    text: list[int],
+    guessed: list[int],
+    chances: list[np.ndarray],
+    sampling: Sampling,
+    random: np.random.Generator,
+) -> list[int]:
+    """The guesses that stay, and one token more."""
+    kept: list[int] = []
+    for guess, chance, row in zip(guessed, chances, logits, strict=False):
+        wanted = sampling.distribution(row, [*text, *kept])
+        if random.random() * chance[guess] < wanted[guess]:
+            kept.append(guess)
+            continue
+        left = np.maximum(wanted - chance, 0)
+        return [*kept, drawn(left if left.sum() > 0 else wanted, random)]
+    return [*kept, drawn(sampling.distribution(logits[len(guessed)], [*text, *kept]), random)]

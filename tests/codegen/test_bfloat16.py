@@ -1,0 +1,78 @@
+"""bfloat16 in kernels: what is read, computed and rounded is right, in vectors and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.bfloat16 import convert_once
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import tirx, tvm
+
+X = np.array([0.82, -1.4, 2.75, -0.1, 3.0, 0.0, -2.5, 1.0], ml_dtypes.bfloat16)
+
+
+def ran(value: Callable, kind: int, out: str = "bfloat16") -> np.ndarray:
+    """What a loop over ``Y[i] = value(X, i)`` gives."""
+    x = tirx.decl_buffer(X.shape, "bfloat16", name="X")
+    y = tirx.decl_buffer(X.shape, out, name="Y")
+    i = tirx.Var("i", "int32")
+    loop = tirx.For(i, 0, len(X), kind, tirx.BufferStore(y, value(x, i), [i]))
+    func = tirx.PrimFunc([x, y], loop).with_attr("global_symbol", "main").with_attr("s_tir", True)
+    result = tvm.runtime.tensor(np.zeros(X.shape, np.dtype(getattr(ml_dtypes, out, out))))
+    compile_kernels(func, tvm.target.Target("llvm"))["main"](tvm.runtime.tensor(X), result)
+    return result.numpy().astype(np.float64)
+
+
+KINDS = pytest.mark.parametrize(
+    "kind", [tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED], ids=["scalar", "vector"]
+)
+
+
+def wide(x, i):
+    return tirx.Cast("float32", tirx.BufferLoad(x, [i]))
+
+
+@KINDS
+@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid", "erf", "sin"])
+def test_functions_made_of_bound_values(name, kind):
+    from scipy import special
+
+    truth = {"sigmoid": special.expit, "erf": special.erf}.get(name) or getattr(np, name)
+    expected = truth(X.astype(np.float64))
+    got = ran(lambda x, i: tirx.Cast("bfloat16", getattr(tirx, name)(wide(x, i))), kind)
+    np.testing.assert_allclose(got, expected, rtol=2**-8, atol=1e-6)  # rounded once, to 8 bits
+    got = ran(lambda x, i: getattr(tirx, name)(wide(x, i)), kind, "float32")
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+VALUES = {
+    "a copy": (lambda x, i: tirx.BufferLoad(x, [i]), X),
+    "one element": (lambda x, i: tirx.BufferLoad(x, [1]), np.full_like(X, X[1])),
+    "a constant": (lambda x, i: tirx.const(1.5, "bfloat16"), np.full_like(X, 1.5)),
+    "a choice": (
+        lambda x, i: tirx.Select(i > 2, tirx.BufferLoad(x, [0]), tirx.BufferLoad(x, [i])),
+        np.where(np.arange(len(X)) > 2, X[0], X),
+    ),
+    "a sum": (
+        lambda x, i: tirx.Cast("bfloat16", wide(x, i) + wide(x, 1)),
+        (X.astype("f") + X[1].astype("f")).astype(X.dtype),
+    ),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("value, expected", VALUES.values(), ids=VALUES)
+def test_stores(value, expected, kind):
+    np.testing.assert_array_equal(ran(value, kind), expected.astype(np.float64))
+
+
+def test_loops_without_bfloat16_stay():
+    y = tirx.decl_buffer((8,), "float32", name="Y")
+    i = tirx.Var("i", "int32")
+    loop = tirx.For(i, 0, 8, tirx.ForKind.VECTORIZED, tirx.BufferStore(y, tirx.const(1.0, "float32"), [i]))
+    module = tvm.IRModule({"main": tirx.PrimFunc([y], loop).with_attr("s_tir", True)})
+    tvm.ir.assert_structural_equal(convert_once(module), module)
