@@ -41,6 +41,10 @@ _COMPILER = (
 )
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """The verbs on first use: loading a library must not import the compiler."""
     if name in _COMPILER:

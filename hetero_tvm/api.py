@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.compile.build import BuiltModel, build
+from hetero_tvm.compile.length_check import judged_model
 from hetero_tvm.compile.optimize import OptimizedModel, import_model, optimize_model
 from hetero_tvm.compile.truth import EndToEnd, race
 from hetero_tvm.errors import UsageError, expect
@@ -20,6 +21,7 @@ from hetero_tvm.reference import sample_inputs
 from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.search.options import TuneOptions
 from hetero_tvm.search.outcome import TuneReport
+from hetero_tvm.search.progress import NotebookProgress, in_notebook
 from hetero_tvm.targets.base import Target
 
 __all__ = [
@@ -44,6 +46,14 @@ class TunedModel:
     optimized: OptimizedModel
     choices: Mapping[str, Choice]
     report: TuneReport
+
+    def __repr__(self) -> str:
+        found = sum(bool(choice.file) for choice in self.choices.values())
+        words = f"{len(self.choices)} kernels, {found} from records, {self.report.trials} trials"
+        return f"<TunedModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {words}>"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def record_store(
@@ -70,6 +80,7 @@ def tune_model(
     rpc: str | None = None,
     fresh: bool = False,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | None = None,
 ) -> TunedModel:
     """Search schedules for the kernels of a model on this machine, its GPU, or another machine.
 
@@ -86,6 +97,7 @@ def tune_model(
     rpc : ``HOST:PORT`` of a machine that runs ``python -m hetero_tvm.serve``, or ``HOST:PORT:KEY`` of a
         tracker: candidates are measured there.
     on_event : called with progress dictionaries.
+    progress : whether to draw a bar in a notebook; None: where ``on_event`` is not given.
 
     Raises
     ------
@@ -99,9 +111,14 @@ def tune_model(
     expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
     expect(seed, (int,), "seed is a whole number")
     if (trials is not None and trials < 0) or (minutes is not None and not minutes > 0) or seed < 0:
-        raise UsageError(f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative")
+        raise UsageError(
+            f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative",
+            hint="trials=64 is the default, trials=0 measures nothing, and minutes=5 is a limit too",
+        )
     folders = RecordFolders(logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh)
+    if on_event is None and progress is not False and in_notebook():
+        on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 
@@ -208,7 +225,7 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     if same or not alone or built.unrunnable is not None:
         return built, None
     plain = build(optimized, defaults)
-    inputs = sample_inputs(optimized.model, 0)
+    inputs = sample_inputs(judged_model(optimized, None), 0)
     found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
     return (plain if found is not None and found.kept == "default" else built), found
 

@@ -1,4 +1,4 @@
-"""``python -m hetero_tvm.bench MODEL|LIB``: compare with other runtimes, side by side."""
+"""``python -m hetero_tvm.bench MODEL|LIB``: how fast a library is, alone or beside other runtimes."""
 
 from __future__ import annotations
 
@@ -11,30 +11,52 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm import host
+from hetero_tvm.benchmarking import alone, baseline
 from hetero_tvm.benchmarking.compare import Options, Result, compare
 from hetero_tvm.benchmarking.decode import measure_decoding
-from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES
-from hetero_tvm.benchmarking.subject import Subject, choose_runtimes, from_library
+from hetero_tvm.benchmarking.runtimes import OURS, PEERS, RUNTIMES, version
+from hetero_tvm.benchmarking.subject import Sizes, Subject, choose_runtimes, from_library
+from hetero_tvm.cli import bench_report
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.library_report import library_of
+from hetero_tvm.cli.parsing import EXITS
 from hetero_tvm.errors import HeteroTVMError, UsageError
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.generation.model import load_language_model
+from hetero_tvm.host.install import pip_command
 from hetero_tvm.host.scratch import temporary_folder
-from hetero_tvm.runtime import DeviceCost
+from hetero_tvm.runtime import read_manifest
+
+_ROUNDS = 10
+_SLOWER = 3
+_DEFAULT_PEER = "onnxruntime"
+_EXAMPLES = {
+    "out/model.so": "latency, throughput, load time and memory of a library",
+    "out/model.so --streams 1,2,4 --json": "throughput of several callers at once",
+    "out/model.so --baseline old.json --tolerance 5": "exit status 3 where it got more than 5% slower",
+    "out/model.so --model bert.onnx --vs onnxruntime,openvino": "beside other runtimes",
+    "bert.onnx --batch 1 --sequence 128 --vs torch.compile": "build with the records there are, and compare",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     text = (
-        "Compare latencies and outputs with other runtimes: one process each, asked in turn, same "
-        "threads and cores. MODEL may also be an exported .so; --model names what it was built from."
+        "Measure a library alone: latency, throughput, load time, memory. Or compare latencies and outputs "
+        "with other runtimes: one process each, asked in turn, same threads and cores. MODEL may be an "
+        "exported .so; --model names what it was built from."
     )
-    parser = cli_common.parser("bench", text)
+    exits = {**EXITS, _SLOWER: "slower than the --baseline"}
+    parser = cli_common.parser("bench", text, _EXAMPLES, dict(sorted(exits.items())))
     parser.add_argument("--model", dest="source", metavar="FILE", help="the model of an exported .so")
-    parser.add_argument("--vs", metavar="NAMES", help=f"of {','.join(PEERS)} (default: onnxruntime)")
+    parser.add_argument(
+        "--vs",
+        metavar="NAMES",
+        help=f"of {','.join(PEERS)} (default: {_DEFAULT_PEER} where a model is named, else none)",
+    )
     parser.add_argument(
         "--threads", type=cli_common.positive, metavar="N", help="default: one per available core"
     )
@@ -44,6 +66,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode", action="store_true", help="MODEL is a language model that was built")
     prompts = "with --decode: prompts to time as well, for example 128,512"
     parser.add_argument("--prompts", type=_lengths, default=[], metavar="LENGTHS", help=prompts)
+    parser.add_argument(
+        "--streams",
+        type=_streams,
+        metavar="N[,N]",
+        help="callers at once whose throughput is measured (default: one per thread; 0: none)",
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="OLD.json", help="what an earlier bench --json printed"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=5.0, metavar="PERCENT", help="by which times may rise (default: 5)"
+    )
     return parser
 
 
@@ -62,57 +96,125 @@ def _decode(options: argparse.Namespace) -> int:
     return 0
 
 
+def _streams(text: str) -> tuple[int, ...]:
+    """``1,2,4`` -> (1, 2, 4); an argparse type."""
+    counts = tuple(cli_common.count(part) for part in text.split(","))
+    return tuple(dict.fromkeys(count for count in counts if count))
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.decode:
         return _decode(options)
     cores = _cores(options.threads)
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be positive, got {options.seconds}")
-    library = _as_library(options.model)
+    if options.tolerance < 0:
+        raise UsageError(f"--tolerance cannot be negative, got {options.tolerance}")
+    before = None if options.baseline is None else baseline.read_baseline(options.baseline)
+    library = library_of(options.model)
     if library is not None and options.source is None and options.vs is not None:
         raise UsageError(
             "the other runtimes need the model of this library", hint="add --model FILE|zoo:NAME"
         )
     if library is None and options.source is not None:
         raise UsageError("--model is for an exported .so", hint=f"leave out --model {options.source}")
-    peers = [name.strip() for name in (options.vs or "onnxruntime").split(",") if name.strip()]
-    names, absent = choose_runtimes(peers, PEERS, lambda name: RUNTIMES[name].installed)
-    if absent and not names:
-        packages = " ".join(dict.fromkeys(f"'{RUNTIMES[name].install}'" for name in absent))
-        raise UsageError(f"not installed: {', '.join(absent)}", hint=f"pip install {packages}")
+    names, absent = _peers(options, library)
     with temporary_folder("hetero_tvm-bench-") as folder:
         subject = _subject(options, library, folder)
-        settings = Options(cores, options.rounds, options.seconds)
-        runtimes = [OURS, *(names if subject.files["model"] else [])]
-
-        def progress(text: str) -> None:
-            if not options.quiet:
-                print(text, file=sys.stderr, flush=True)
-
         _warn_when_busy(len(cores))
-        results = compare(runtimes, subject.inputs, subject.files, settings, progress)
+        if names:
+            settings = Options(cores, options.rounds, options.seconds)
+            document = _compared(subject, names, absent, settings, options)
+        else:
+            document = _alone(subject, options)
+    if options.json:
+        cli_common.print_json(document)
+    return 0 if before is None else _judge(before, document, options)
+
+
+def _peers(options: argparse.Namespace, library: Path | None) -> tuple[list[str], list[str]]:
+    """Runtimes to compare with, and those that are asked for and not installed."""
+    if options.vs is None and library is not None and options.source is None:
+        return [], []
+    asked = [name.strip() for name in (options.vs or _DEFAULT_PEER).split(",") if name.strip()]
+    names, absent = choose_runtimes(asked, PEERS, lambda name: RUNTIMES[name].installed)
+    if absent and not names:
+        command = pip_command(*dict.fromkeys(RUNTIMES[name].install for name in absent))
+        if options.vs is not None:
+            raise UsageError(f"not installed: {', '.join(absent)}", hint=command)
+        print(f"{absent[0]} is not installed: measured alone; {command}", file=sys.stderr)
+    return names, absent
+
+
+def _compared(
+    subject: Subject, names: list[str], absent: list[str], settings: Options, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Our library beside other runtimes; prints the table, gives the document."""
+
+    def progress(text: str) -> None:
+        if not options.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    results = compare([OURS, *names], subject.inputs, subject.files, settings, progress)
     if results[0].status != "ok":
         raise HeteroTVMError(f"our own library failed: {results[0].reason}")
     settings = replace(settings, rounds=len(results[0].turns))
-    results += [Result(name, "not installed", f"pip install '{RUNTIMES[name].install}'") for name in absent]
-    if options.json:
-        cli_common.print_json(_document(subject, settings, results))
-    else:
-        _print_table(subject, settings, results)
+    results += [Result(name, "not installed", pip_command(RUNTIMES[name].install)) for name in absent]
+    if not options.json:
+        bench_report.print_comparison(subject.name, settings, results)
         if results[0].device_cost is not None:
-            print(_device_lines(results[0], results[0].device_cost))
-    return 0
+            print(bench_report.device_lines(float(results[0].compared[0]), results[0].device_cost))
+    return {
+        **_facts(subject, len(settings.cores)),
+        "cores": list(settings.cores),
+        "rounds": settings.rounds,
+        "seconds": settings.seconds,
+        "runtimes": [result.to_json() for result in results],
+    }
 
 
-def _device_lines(ours: Result, cost: DeviceCost) -> str:
-    """Text on the time of a call on its device, in place of the wall time of a simulator."""
-    latency = float(ours.compared[0])
-    return (
-        f"{cost.summary}\n"
-        f"with {latency - 1e3 * cost.seconds:.3f} ms of kernels on the host: {latency:.3f} ms, which is what "
-        "'ours / this' compares; the times of our row are the wall's"
-        + (", for which the simulator computes the numbers" if cost.simulated else "")
-    )
+def _alone(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
+    """Our library alone; prints the figures, gives the document."""
+    library = subject.files["library"]
+    assert library is not None
+    on_cpu = read_manifest(library).target.kind == "cpu"
+    streams = options.streams
+    if streams is None:
+        count = options.threads or len(host.available_cores())
+        streams = (count,) if on_cpu and count > 1 else ()
+    seconds = options.seconds * (options.rounds or _ROUNDS)
+    cli_common.say(options, f"measuring for about {seconds * (1.1 + len(streams)):.0f} s ...")
+    measured = alone.measure(library, subject.inputs, alone.Settings(seconds, options.threads, streams))
+    figures, cost = measured.figures, measured.device_cost
+    if not options.json:
+        print("\n".join(bench_report.alone_lines(subject.name, figures)))
+        if cost is not None:
+            print(cost.summary)
+    latency = figures.pop("latency")
+    row = {"name": OURS, "status": "ok", "version": version(OURS), **latency}
+    if cost is not None:
+        row[cost.kind] = {**cost.counters, f"{cost.kind}_ms": 1e3 * cost.seconds}
+    return {**_facts(subject, figures["threads"]), "seconds": seconds, "runtimes": [row], **figures}
+
+
+def _facts(subject: Subject, threads: int) -> dict[str, Any]:
+    return {
+        "model": subject.name,
+        "library": str(subject.files["library"]),
+        "machine": host.detect().to_json(),
+        "load": os.getloadavg()[0],
+        "threads": threads,
+    }
+
+
+def _judge(before: dict[str, Any], document: dict[str, Any], options: argparse.Namespace) -> int:
+    """Compare with the baseline; gives the exit status."""
+    changes, warnings = baseline.compare_documents(before, document, options.tolerance / 100)
+    for text in warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    for change in changes:
+        print(change, file=sys.stderr if options.json else sys.stdout)
+    return _SLOWER if any(change.slower for change in changes) else 0
 
 
 def _cores(threads: int | None) -> tuple[int, ...]:
@@ -123,18 +225,6 @@ def _cores(threads: int | None) -> tuple[int, ...]:
             hint=f"use --threads {len(available)} or fewer: a shared core measures nothing",
         )
     return available[:threads]
-
-
-def _as_library(text: str) -> Path | None:
-    """Path of an exported library, when ``text`` is one or a folder with one."""
-    path = Path(text)
-    if path.suffix == ".so":
-        return path.absolute()
-    if path.is_dir():
-        from hetero_tvm.runtime.opening import resolve
-
-        return resolve(path)
-    return None
 
 
 def _subject(options: argparse.Namespace, library: Path | None, folder: Path) -> Subject:
@@ -152,7 +242,8 @@ def _subject(options: argparse.Namespace, library: Path | None, folder: Path) ->
         )
     if library is None:
         library = _library_for(model, options)
-    return from_library(library, model, source, folder)
+    sizes = Sizes(dict(options.shape), options.batch, options.sequence, options.inputs)
+    return from_library(library, model, source, folder, sizes)
 
 
 def _library_for(model: ImportedModel, options: argparse.Namespace) -> Path:
@@ -171,46 +262,6 @@ def _warn_when_busy(threads: int) -> None:
             f"warning: the machine is busy (load {load:.1f}); times will be too long and uneven",
             file=sys.stderr,
         )
-
-
-def _document(subject: Subject, settings: Options, results: list[Result]) -> dict[str, Any]:
-    return {
-        "model": subject.name,
-        "library": str(subject.files["library"]),
-        "machine": host.detect().to_json(),
-        "threads": len(settings.cores),
-        "cores": list(settings.cores),
-        "rounds": settings.rounds,
-        "seconds": settings.seconds,
-        "runtimes": [result.to_json() for result in results],
-    }
-
-
-def _print_table(subject: Subject, settings: Options, results: list[Result]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    count = len(settings.cores)
-    threads = f"{count} thread{'s' * (count > 1)}"
-    title = f"{subject.name}, {threads} on cores {list(settings.cores)}, {settings.rounds} rounds"
-    table = Table(title=title, title_justify="left")
-    table.add_column("runtime")
-    for heading in ("median ms", "p10", "min", "spread", "ours / this", "max diff", "relative"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        row = result.to_json()
-        if row["status"] != "ok":
-            table.add_row(result.name, row["status"], *[""] * 6)
-            continue
-        times = [f"{row[key]:.3f}" for key in ("median_ms", "p10_ms", "min_ms")]
-        differences = [f"{result.max_abs_difference:.1e}", f"{result.max_rel_difference:.1e}"]
-        name = f"{result.name} {row['version']}"
-        table.add_row(name, *times, f"{row['spread']:.0%}", f"{result.ratio:.3f}", *differences)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
-    for result in results:
-        if result.status != "ok":
-            console.print(f"{result.name}: {result.status}: {result.reason}", markup=False)
 
 
 if __name__ == "__main__":

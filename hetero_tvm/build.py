@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
 from hetero_tvm.errors import UsageError
 
+_EXAMPLES = {
+    "zoo:gpt2-small --out out/gpt2": "a model of the zoo, with the records there are",
+    "net.onnx --batch 1 --target cuda:sm_80,sm_90": "one library for two GPUs; needs none",
+    "net.onnx --shape x=[1,3,224,224] --no-shipped-records --logs runs": "records of one folder only",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
     text = "Build a model from existing records (or defaults), check it, export one .so."
-    parser = cli_common.parser("build", text)
+    parser = cli_common.parser("build", text, _EXAMPLES)
     parser.add_argument(
         "--verify", action="store_true", help="check the memory plan independently of the planner"
     )
@@ -21,18 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "language models (MODEL is a folder of transformers, or a GGUF file)"
     )
     language.add_argument(
-        "--group", type=cli_common.positive, help="weights that share a scale: 32, 64 or 128"
+        "--group", type=cli_common.positive, metavar="N", help="weights that share a scale: 32, 64 or 128"
     )
     language.add_argument("--zero-points", action="store_true", help="a zero of its own for every group")
-    language.add_argument("--cache", help="keys and values: f32 or f16 (default: f32 for f32 weights)")
     language.add_argument(
-        "--context", type=cli_common.positive, help="tokens of a text (default: the model's)"
+        "--cache", metavar="NAME", help="keys and values: f32 or f16 (default: f32 for f32 weights)"
     )
-    return cli_common.run(_run, parser, argv)
+    language.add_argument(
+        "--context", type=cli_common.positive, metavar="N", help="tokens of a text (default: the model's)"
+    )
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm import api
+    from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.language.build import is_checkpoint
 
     if is_checkpoint(options.model):
@@ -52,6 +67,10 @@ def _run(options: argparse.Namespace) -> int:
         built.memory.verify()
         cli_common.say(options, f"memory plan verified: {built.memory.peak:,} bytes, nothing live overlaps")
     exported = cli_common.export(built, options)
+    command = f"python -m hetero_tvm.build {shlex.join(options.argv)}"
+    page = report_html(built, command=command)
+    exported["report"] = str(write_report(Path(exported["library"]), page))
+    cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         cli_common.print_json({"model": options.model, **exported})
     return 0
@@ -82,16 +101,12 @@ def _run_language(options: argparse.Namespace) -> int:
 
 
 def _print_kernels(kernels: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from hetero_tvm.host.terminal import Column, console, table
 
-    table = Table(title="kernels", title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("calls", justify="right")
-    table.add_column("record", overflow="fold")
-    for kernel in kernels:
-        table.add_row(str(kernel["kernel"]), str(kernel["calls"]), str(kernel["record"]))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    columns = [Column("kernel", text=True), Column("calls"), Column("record", text=True)]
+    rows = [(kernel["kernel"], kernel["calls"], kernel["record"]) for kernel in kernels]
+    printer = console()
+    printer.print(table("kernels", columns, rows, printer.width))
 
 
 if __name__ == "__main__":

@@ -9,58 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import UsageError
 from hetero_tvm.records import database
 from hetero_tvm.records.database import Filter
 from hetero_tvm.records.record import Record
 from hetero_tvm.records.store import shipped_logs, user_logs
 
-_EXAMPLES = """examples:
-  python -m hetero_tvm.db list --op 'matmul*' --shape 128x768     records of some products
-  python -m hetero_tvm.db best --target cpu                       what builds take, kernel by kernel
-  python -m hetero_tvm.db show matmul_128x768x768_bias            every trial of a kernel, fastest first
-  python -m hetero_tvm.db verify                                  is anything wrong with the files?
-  python -m hetero_tvm.db merge /mnt/other/logs                   take over another machine's records
-  python -m hetero_tvm.db prune --winners --machine znver4        keep only what builds take
-  python -m hetero_tvm.db export metaschedule_db                  as MetaSchedule's JSONDatabase
-  python -m hetero_tvm.db train                                   cost models from all that is known
-
-Searches may run meanwhile: files are locked, and what is rewritten is put into place as a whole.
-exit status: 0 done; 1 verify found something; 2 the command line or a file cannot be"""
+_EXAMPLES = {
+    "list --op 'matmul*' --shape 128x768": "records of some products",
+    "best --target cpu": "what builds take, kernel by kernel",
+    "show matmul_128x768x768_bias": "every trial of a kernel, fastest first",
+    "verify": "is anything wrong with the files?",
+    "merge /mnt/other/logs": "take over another machine's records",
+    "prune --winners --machine znver4": "keep only what builds take",
+    "export metaschedule_db": "as MetaSchedule's JSONDatabase",
+    "train": "cost models from all that is known",
+}
+_NOTES = "Searches may run meanwhile: files are locked, and what is rewritten is put into place as a whole."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
 def _run(options: argparse.Namespace) -> int:
     return options.run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hetero_tvm.db",
-        description="Look at tuning records, move them between machines, learn from them.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def make_parser() -> argparse.ArgumentParser:
+    text = "Look at tuning records, move them between machines, learn from them."
+    parser = command_parser("db", text, _EXAMPLES, {**EXITS, 1: "verify found something"}, _NOTES)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        one = commands.add_parser(name, help=text, description=text)
         one.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
         one.add_argument("--shipped", action="store_true", help="the records that came with the package")
         one.add_argument("--op", default="", metavar="PATTERN", help="of the kernel's or the space's name")
         one.add_argument(
             "--shape", dest="extents", default="", metavar="128x768", help="extents in the kernel's name"
         )
-        one.add_argument("--target", default="", metavar="KIND", help="cpu, cuda, ...")
+        one.add_argument(
+            "--target",
+            default="",
+            metavar="KIND",
+            help="cpu, cuda, npu, or another's kind",
+        )
         one.add_argument("--machine", default="", metavar="PATTERN", help="microarchitecture or device")
-        one.add_argument("--role", default="", help="trial, verified, baseline, ranked")
-        one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-        one.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-        one.set_defaults(run=run, precision=None, shape=[])
+        one.add_argument("--role", default="", metavar="ROLE", help="trial, verified, baseline, ranked")
+        add_output_options(one)
+        one.set_defaults(run=run)
         return one
 
     command("list", _list, "one line per record")

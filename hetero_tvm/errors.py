@@ -6,6 +6,7 @@ answers three questions: what is wrong, where (node, operator, shape, file), wha
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -111,3 +112,17 @@ def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
     """The first problems, and how many more there are."""
     more = [f"and {len(problems) - most} more"] if len(problems) > most else []
     return [*problems[:most], *more]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` for the names of ``known`` that are spelled like ``name``; empty: none is."""
+    by_lower = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(by_lower[one]) for one in found)}?" if found else ""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> tuple[str, str]:
+    """Message and hint for a name that is none of ``known``: the closest ones first, then all of them."""
+    known = list(known)
+    guess = did_you_mean(name, known)
+    return f"{what} {name!r}", " ".join(filter(None, [guess, f"known: {', '.join(known)}"]))

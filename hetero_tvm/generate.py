@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import add_output_options, command_parser
 from hetero_tvm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,10 +16,19 @@ if TYPE_CHECKING:
     from hetero_tvm.generation.text import Tokenizer
 
 
+_EXAMPLES = {
+    "out --prompt 'The capital of France is'": "continue a text, the likeliest token each time",
+    "out --prompt-ids 5,6,7 --max-new-tokens 16 --temperature 0.8 --seed 1": "tokens, drawn at random",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = cli_common.plain_parser(
-        "generate", "Continue texts with what `python -m hetero_tvm.build CHECKPOINT --out DIR` wrote."
-    )
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = "Continue texts with what `python -m hetero_tvm.build CHECKPOINT --out DIR` wrote."
+    parser = command_parser("generate", text, _EXAMPLES)
     parser.add_argument("model", metavar="DIR", help="folder of the library, or its .so")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
     parser.add_argument(
@@ -42,9 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cache-tokens", type=cli_common.positive, metavar="N", help="tokens that all texts hold together"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="the texts alone")
-    return cli_common.run(_run, parser, argv)
+    add_output_options(parser)
+    return parser
 
 
 def _ids(text: str) -> list[int]:

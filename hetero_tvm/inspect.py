@@ -23,15 +23,27 @@ if TYPE_CHECKING:
 _ANCHORS = {"softmax": "softmax", "gelu": "GELU", "norm": "mean square", "rotate_half": "rotated half"}
 
 
+_EXAMPLES = {
+    "bert.onnx --batch 1 --sequence 128": "fusions, near misses with reasons, kernels",
+    "zoo:bert-base --memory --verify --plot arena.png": "the memory plan, checked and drawn",
+    "net.onnx --dump-ir ir/": "the graph after each pass",
+    "out/model.so": "kernels and records of a built library, without loading it",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
     text = "Show what was fused in a model and what was not, with reasons, or what a built library holds; "
     text += "nothing is compiled or loaded."
-    parser = cli_common.model_parser("inspect", text)
+    parser = cli_common.model_parser("inspect", text, _EXAMPLES)
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR after each pass")
     parser.add_argument("--memory", action="store_true", help="plan the memory, and show the plan")
     parser.add_argument("--verify", action="store_true", help="check the memory plan independently")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the arena over time (png, svg, pdf)")
-    return cli_common.run(_run, parser, argv)
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -43,16 +55,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.memory or options.verify or options.plot is not None:
         from hetero_tvm.cli import memory_report
 
-        memory = _memory(optimized, options)
+        memory, by_sizes = _memory(optimized, options)
         if options.verify:
             memory.verify()
         document["memory"] = memory_report.report(memory)
+        if by_sizes:
+            document["memory"]["by_sizes"] = [{"sizes": s, "peak": peak} for s, peak in by_sizes]
     if options.json:
         cli_common.print_json({"model": options.model, **document})
     else:
         _print(document)
         if memory is not None:
             _console().print(*memory_report.tables(memory))
+            for sizes, peak in by_sizes:
+                _console().print(
+                    f"arena that a call of {', '.join(f'{n} = {size}' for n, size in sizes.items())} "
+                    f"touches: {peak:,} bytes"
+                )
     if memory is not None:
         if options.verify:
             cli_common.say(options, f"memory plan verified: {memory.peak:,} bytes, nothing live overlaps")
@@ -77,20 +96,23 @@ def _library(path: Path, options: argparse.Namespace) -> int:
     return 0
 
 
-def _memory(optimized: OptimizedModel, options: argparse.Namespace) -> MemoryPlan:
-    """The memory plan with the kernels that ``build`` would take."""
+def _memory(
+    optimized: OptimizedModel, options: argparse.Namespace
+) -> tuple[MemoryPlan, list[tuple[dict[str, int], int]]]:
+    """The memory plan with the kernels that ``build`` would take, and its peak by open sizes."""
     from hetero_tvm.api import record_store
-    from hetero_tvm.compile.build import plan_memory
+    from hetero_tvm.compile.build import memory_by_sizes, plan_memory
     from hetero_tvm.records.choose import choose
 
     first = optimized.variants()[0]
     store = record_store(first, options.logs, not options.no_shipped_records)
-    return plan_memory(optimized, choose(first.tasks, first.machine, store))
+    choices = choose(first.tasks, first.machine, store)
+    return plan_memory(optimized, choices), memory_by_sizes(optimized, choices)
 
 
 def describe(optimized: OptimizedModel) -> dict[str, Any]:
     """An optimized model as JSON values: signature, placement, fusions, misses, anchors, times, kernels."""
-    signature = optimized.model.signature
+    signature = optimized.signature
 
     def tensors(specs: Any) -> list[dict[str, Any]]:
         return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import UsageError
 from hetero_tvm.memory import Plan, Problem
 
@@ -15,17 +16,24 @@ _DEFAULT_SECONDS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hetero_tvm.plan",
-        description="Give buffers with live ranges [lower, upper) offsets in one arena, as low as can be.",
-        epilog="exit status: 0 the plan fits; 1 no plan within the capacity was found; 2 usage error; "
-        "130 ended by Ctrl-C, with the best plan until then",
-        allow_abbrev=False,
-    )
+_EXAMPLES = {
+    "buffers.csv --capacity 1048576 --out plan.csv": "a plan within 1 MiB",
+    "buffers.csv --seconds 5 --verify --plot arena.png": "the lowest peak in 5 s, checked and drawn",
+}
+_EXITS = {
+    0: "the plan fits",
+    1: "no plan within the capacity was found",
+    2: EXITS[2],
+    130: "ended by Ctrl-C, with the best plan until then",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = "Give buffers with live ranges [lower, upper) offsets in one arena, as low as can be."
+    parser = command_parser("plan", text, _EXAMPLES, _EXITS)
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="columns id,lower,upper,size[,alignment]")
     parser.add_argument(
         "--capacity",
@@ -48,12 +56,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="of every offset, a power of two (default: 1)",
     )
-    parser.add_argument("--seed", type=cli_common.count, default=0, help="of the search (default: 0)")
+    parser.add_argument(
+        "--seed", type=cli_common.count, default=0, metavar="N", help="of the search (default: 0)"
+    )
     parser.add_argument("--verify", action="store_true", help="run the independent checker on the plan")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the arena over time (PNG, SVG, PDF)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(precision="f32", shape=[])  # what cli_common.run looks at
+    add_output_options(parser)
     return parser
 
 

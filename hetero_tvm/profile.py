@@ -1,67 +1,117 @@
-"""``python -m hetero_tvm.profile LIB``: what an exported library does in one call, operator by operator."""
+"""``python -m hetero_tvm.profile LIB``: where the time of an exported library goes."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import add_output_options, command_parser
 from hetero_tvm.errors import UsageError
-from hetero_tvm.runtime.signature import Signature
+
+_EXAMPLES = {
+    "out/model.so": "kernels and source nodes by time, GFLOP/s, % of roofline, balance of the threads",
+    "out/model.so --trace trace.json": "a timeline for ui.perfetto.dev",
+    "new/model.so --json > new.json": "a document to keep",
+    "out/model.so --compare new.json": "what changed against it, kernel by kernel",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m hetero_tvm.profile",
-        allow_abbrev=False,
-        description="Run a library once: cycles, utilisation, stalls and energy of what its device does.",
+    return cli_common.run(_run, make_parser(), argv)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = (
+        "Show where the time of a library goes. On a CPU or GPU: each kernel, each node of the model, their "
+        "speed beside the machine's roofs. On an NPU: cycles, utilisation, stalls and energy by operator."
     )
-    parser.add_argument("library", type=Path, help="an exported .so, or its folder")
+    parser = command_parser("profile", text, _EXAMPLES)
+    parser.add_argument("library", type=Path, metavar="LIB", help="an exported .so, or its folder")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace (JSON)")
-    parser.add_argument("--top", type=cli_common.positive, default=20, help="operators to list (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no tables")
-    parser.set_defaults(precision=None, shape=[])  # what cli_common.run looks at
-    return cli_common.run(_run, parser, argv)
+    parser.add_argument(
+        "--compare", type=Path, metavar="OLD.json", help="what an earlier profile --json printed"
+    )
+    parser.add_argument(
+        "--inputs", type=Path, metavar="FILE.npz", help="arrays by input name (default: sampled)"
+    )
+    parser.add_argument(
+        "--shape",
+        type=cli_common.shape,
+        action="append",
+        default=[],
+        metavar="NAME=1x128",
+        help="shape of an input that the library leaves open; may be repeated",
+    )
+    parser.add_argument("--threads", type=cli_common.positive, metavar="N", help="threads of a call")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="about how long to call (1)")
+    parser.add_argument(
+        "--top", type=cli_common.positive, default=20, metavar="N", help="rows of each table (default: 20)"
+    )
+    add_output_options(parser)
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
     import hetero_tvm
+    from hetero_tvm.benchmarking.subject import Sizes, from_library
     from hetero_tvm.runtime.opening import resolve
     from hetero_tvm.targets.registry import target_class
 
     path = resolve(options.library.expanduser())
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {options.trace}: there is no folder {options.trace.parent}")
-    net = hetero_tvm.load(path)
-    inputs = _inputs(net.signature)
-    profile = target_class(net.manifest.target.kind).profile(net, lambda: net(**inputs))
+    if not options.seconds > 0:
+        raise UsageError(f"--seconds must be positive, got {options.seconds}")
+    before = None if options.compare is None else _read(options.compare)
+    net = hetero_tvm.load(path, threads=options.threads)
+    inputs = from_library(
+        path, None, None, path.parent, Sizes(dict(options.shape), given=options.inputs)
+    ).inputs
+    kind = target_class(net.manifest.target.kind)
+    profile = kind.profile(net, lambda: net(**inputs), options.seconds)
+    document = {"library": str(path), **profile.to_json()}
     if options.trace is not None:
         profile.write_trace(options.trace)
-        cli_common.say(options, f"wrote {options.trace}")
+        cli_common.say(options, f"wrote {options.trace}: open it at ui.perfetto.dev or chrome://tracing")
+    if before is not None and "kernels" not in document:
+        raise UsageError("--compare is for libraries of a CPU or GPU", hint="compare the documents of --json")
     if options.json:
-        cli_common.print_json({"library": str(path), **profile.to_json()})
+        cli_common.print_json({**document, **_comparison(before, document)})
     elif not options.quiet:
-        from rich.console import Console
-
-        profile.show(Console(width=None if sys.stdout.isatty() else 160), options.top)
+        _show(profile, before, document, options.top)
     return 0
 
 
-def _inputs(signature: Signature) -> dict[str, np.ndarray]:
-    """Valid values for every input: what they are does not change the time."""
-    rng = np.random.default_rng(0)
-    result = {}
-    for spec in signature.inputs:
-        dtype = np.dtype(spec.dtype)
-        shape = tuple(spec.shape)
-        floats = dtype.kind == "f"
-        result[spec.name] = rng.standard_normal(shape).astype(dtype) if floats else np.ones(shape, dtype)
-    return result
+def _show(profile: Any, before: dict[str, Any] | None, document: dict[str, Any], top: int) -> None:
+    from hetero_tvm.host.terminal import console
+    from hetero_tvm.pages.profile_tables import show_comparison
+
+    printer = console()
+    profile.show(printer, top)
+    if before is not None:
+        show_comparison(before, document, printer, top)
+
+
+def _comparison(before: dict[str, Any] | None, document: dict[str, Any]) -> dict[str, Any]:
+    from hetero_tvm.pages.profile_tables import compare_profiles
+
+    return {} if before is None else {"changes": compare_profiles(before, document)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    hint = "write one with: python -m hetero_tvm.profile model.so --json > old.json"
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--compare {path} cannot be read: {error}", hint=hint) from error
+    if not isinstance(document, dict) or "kernels" not in document or "call_ms" not in document:
+        raise UsageError(f"--compare {path} is no document of profile", hint=hint)
+    return document
 
 
 if __name__ == "__main__":

@@ -14,26 +14,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetero_tvm.cli import common as cli_common
+from hetero_tvm.cli.parsing import EXITS, command_parser
 from hetero_tvm.errors import UsageError
 from hetero_tvm.search.measure.gate import Gate
 from hetero_tvm.search.measure.remote import TOKEN_VARIABLE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hetero_tvm.serve",
-        allow_abbrev=False,
-        description="Serve this machine's CPU and GPUs to `python -m hetero_tvm.tune --rpc HOST:PORT`. "
-        "Whoever reaches the port and knows the token can run code here: keep it inside a trusted network.",
+_EXAMPLES = {
+    "--host 0.0.0.0 --port 9090": "for all who reach this machine and know the token that is printed",
+    "--tracker 10.0.0.1:9190 --key h100": "one of several machines behind a tracker",
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    text = (
+        "Serve this machine's CPU and GPUs to `python -m hetero_tvm.tune --rpc HOST:PORT`. "
+        "Whoever reaches the port and knows the token can run code here: keep it inside a trusted network."
     )
+    parser = command_parser("serve", text, _EXAMPLES, {**EXITS, 0: "ended by Ctrl-C", 130: "the same"})
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; 0.0.0.0 for all)"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on (default: 127.0.0.1; 0.0.0.0 for all)",
     )
-    parser.add_argument("--port", type=_port, default=9090, help="default: 9090")
+    parser.add_argument("--port", type=_port, default=9090, metavar="N", help="default: 9090")
     parser.add_argument(
         "--tracker",
         metavar="HOST:PORT",
@@ -41,11 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--token",
+        metavar="TEXT",
         help=f"what clients must know (default: ${TOKEN_VARIABLE}, or a random one that is printed); "
         "the tracker hands out its own",
     )
-    parser.add_argument("--key", help="the name under which the tracker knows this kind of machine")
-    parser.set_defaults(precision=None, shape=[])  # what every command line is checked for
+    parser.add_argument(
+        "--key", metavar="NAME", help="name under which the tracker knows this kind of machine"
+    )
     return parser
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_tvm.cli import common as cli_common
@@ -13,17 +16,23 @@ from hetero_tvm.targets.registry import start_early
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
 
-_SECONDS_PER_TRIAL = 0.12
-"""Estimate for --dry-run; the comparison at the end and the start-up come on top."""
+
+_EXAMPLES = {
+    "zoo:minilm-l6 --out out": "tune a model of the zoo with 64 trials",
+    "bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128 --minutes 5": "five minutes for your own",
+    "bert.onnx --batch 8 --sequence 128 --dry-run": "list the kernels and the time it would take",
+    "net.onnx --target npu:mobile": "for the reference NPU",
+    "net.onnx --rpc TOKEN@10.0.0.5:9090": "measure on another machine",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return cli_common.run(_run, _parser(), argv)
+    return cli_common.run(_run, make_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     text = "Tune a model's kernels for this machine, check the result, export one .so."
-    parser = cli_common.parser("tune", text)
+    parser = cli_common.parser("tune", text, _EXAMPLES)
     parser.add_argument(
         "--trials",
         type=cli_common.count,
@@ -32,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         "for an NPU as many whole models after them",
     )
     parser.add_argument("--minutes", type=cli_common.minutes, metavar="M", help="search no longer than this")
-    parser.add_argument("--seed", type=cli_common.count, default=0, help="of all random choices (default: 0)")
+    parser.add_argument(
+        "--seed", type=cli_common.count, default=0, metavar="N", help="of all random choices (default: 0)"
+    )
     parser.add_argument(
         "--rpc",
         metavar="HOST:PORT[:KEY]",
@@ -51,15 +62,28 @@ def _run(options: argparse.Namespace) -> int:
     if searches and options.rpc is None:
         start_early(options.target.partition(":")[0])
     from hetero_tvm import api
+    from hetero_tvm.cli import tune_report
+    from hetero_tvm.cli.steps import Steps
+    from hetero_tvm.compile.report_page import report_html, write_report
     from hetero_tvm.search.progress import Progress
     from hetero_tvm.search.report import print_report
 
     if searches and options.rpc is None:
         cli_common.load_target(options.target, None).tuner().start_early()
-    optimized = cli_common.load_optimized(options)
+    steps = Steps(5 if searches else 4, options.quiet)
+    with steps.step("import and optimize"):
+        optimized = cli_common.load_optimized(options)
     if options.dry_run:
         return _dry_run(optimized, options, trials)
-    with Progress(quiet=options.quiet) as progress:
+    plan = tune_report.plan_lines(
+        optimized, trials, options.minutes, options.logs, not options.no_shipped_records
+    )
+    cli_common.say(options, "\n".join(plan))
+    expected = tune_report.expected_seconds(len(optimized.tasks), trials, options.minutes)
+    with (
+        steps.step("search", expected, silent=False) if searches else nullcontext(),
+        Progress(quiet=options.quiet) as progress,
+    ):
         tuned = api.tune_model(
             optimized,
             trials=trials,
@@ -76,17 +100,25 @@ def _run(options: argparse.Namespace) -> int:
         print_report(report, sys.stderr if options.json else sys.stdout)
     if report.interrupted:
         cli_common.say(options, "interrupted: writing the best so far (Ctrl-C again leaves it)")
-    built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
-    built, end_to_end = api.settle(tuned, built) if searches and options.rpc is None else (built, None)
+    with steps.step("compile"):
+        built = api.build_model(tuned, logs=options.logs, use_shipped=not options.no_shipped_records)
+    with steps.step("compare with the default, whole models in turn"):
+        built, end_to_end = api.settle(tuned, built) if searches and options.rpc is None else (built, None)
     if end_to_end is not None:
         cli_common.say(options, str(end_to_end))
-    exported = cli_common.export(built, options)
+    with steps.step("export" if options.no_check else "check and export"):
+        exported = cli_common.export(built, options)
+    command = f"python -m hetero_tvm.tune {shlex.join(options.argv)}"
+    page = report_html(built, report, end_to_end, command)
+    exported["report"] = str(write_report(Path(exported["library"]), page))
+    cli_common.say(options, f"wrote {exported['report']}")
     if options.json:
         search = {**report.to_dict(), "end_to_end": cli_common.plain(end_to_end)}
         cli_common.print_json({"model": options.model, "search": search, **exported})
     if report.interrupted:
         cli_common.say(options, "the same command goes on from here")
         return 130
+    cli_common.say(options, tune_report.next_commands(exported["library"]))
     return 0
 
 
@@ -100,6 +132,8 @@ def _ask_remote(options: argparse.Namespace) -> None:
 
 
 def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int | None) -> int:
+    """List the tasks and the expected time."""
+    from hetero_tvm.cli import tune_report
     from hetero_tvm.records.record import space_identity
 
     tasks = [
@@ -112,25 +146,12 @@ def _dry_run(optimized: OptimizedModel, options: argparse.Namespace, trials: int
         }
         for task in optimized.tasks
     ]
-    seconds = None if trials is None else 2 + _SECONDS_PER_TRIAL * trials + 0.3 * len(tasks)
-    if options.minutes is not None:
-        seconds = min(seconds or float("inf"), 60 * options.minutes)
+    seconds = tune_report.expected_seconds(len(tasks), trials, options.minutes)
     if options.json:
         document = {"model": options.model, "tasks": tasks, "trials": trials, "expected_seconds": seconds}
         cli_common.print_json(document)
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="tasks", title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    for column in ("calls", "MFLOP", "MB"):
-        table.add_column(column, justify="right")
-    table.add_column("space")
-    for task in tasks:
-        megas = (f"{task['flops'] / 1e6:.2f}", f"{task['nbytes'] / 1e6:.2f}")
-        table.add_row(task["name"], str(task["calls"]), *megas, task["space"])
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    tune_report.print_tasks(tasks)
     total = sum(task["calls"] * task["flops"] for task in tasks)
     print(f"{len(tasks)} kernels, {total / 1e9:.3f} GFLOP per inference")
     budget = "trials without limit" if trials is None else f"{trials} trials"

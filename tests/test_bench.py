@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm import bench, host
 from hetero_tvm.benchmarking import runtimes
+from hetero_tvm.host.install import pip_command
 
 pytest.importorskip("onnxruntime")
 QUICK = ["--rounds", "2", "--seconds", "0.02", "--json", "-q"]
@@ -70,8 +71,43 @@ def test_a_library_with_its_model_and_alone(document, model, capsys):
     assert bench.main([library, "--model", str(model), "--shape", "x=8x32", *QUICK, "--threads", "1"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert [row["status"] for row in answer["runtimes"]] == ["ok", "ok"] and answer["threads"] == 1
-    assert bench.main([library, *QUICK]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)["runtimes"]] == [runtimes.OURS]
+    assert bench.main([library, *QUICK, "--streams", "1,2"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (row,) = answer["runtimes"]
+    assert row["name"] == runtimes.OURS
+    assert row["min_ms"] <= row["median_ms"] <= row["p90_ms"] <= row["p99_ms"] <= row["max_ms"]
+    assert [one["streams"] for one in answer["streams"]] == [1, 2]
+    assert all(one["per_second"] > 0 and len(one["calls"]) == one["streams"] for one in answer["streams"])
+    assert answer["load_ms"] > 0 and answer["first_call_ms"] > 0
+    assert answer["memory"]["peak"] >= answer["memory"]["loaded"] > 0
+
+
+def test_a_baseline_decides_the_exit_status(document, tmp_path, capsys):
+    """Against times that no machine keeps, and against times that every machine beats."""
+    for factor, status in ((1e-3, 3), (1e3, 0)):
+        row = {**document["runtimes"][0]}
+        row.update({key: factor * row[key] for key in ("median_ms", "p10_ms")})
+        old = tmp_path / "old.json"
+        old.write_text(json.dumps({**document, "runtimes": [row]}))
+        arguments = [document["library"], "--rounds", "1", "--seconds", "0.02", "--streams", "0"]
+        assert bench.main([*arguments, "--baseline", str(old)]) == status
+        assert ("slower" if status else "faster") in capsys.readouterr().out
+    old.write_text("{}")
+    assert bench.main([document["library"], "--baseline", str(old)]) == 2
+    assert "is no document of bench" in capsys.readouterr().err
+
+
+def test_inputs_and_sizes_of_a_library(document, tmp_path, capsys):
+    library, given = document["library"], tmp_path / "x.npz"
+    np.savez(given, x=np.zeros((8, 32), "float32"))
+    assert bench.main([library, *QUICK, "--inputs", str(given), "--shape", "x=[8,32]", "--batch", "8"]) == 0
+    capsys.readouterr()
+    np.savez(given, x=np.zeros((4, 32), "float32"))
+    assert bench.main([library, *QUICK, "--inputs", str(given)]) == 2
+    assert "float32 4x32, not float32 8x32" in capsys.readouterr().err
+    assert bench.main([library, *QUICK, "--batch", "3", "--shape", "y=1x2"]) == 2
+    said = capsys.readouterr().err
+    assert "built for a batch of 8, not 3" in said and "there is no input 'y'" in said
 
 
 def test_the_table(document, model, capsys):
@@ -110,10 +146,10 @@ def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, 
     assert bench.main([*arguments, "--vs", "openvino,onnxruntime"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["runtimes"]}
     assert rows["onnxruntime"]["status"] == "ok"
-    missing = {"name": "openvino", "status": "not installed", "reason": "pip install 'openvino'"}
+    missing = {"name": "openvino", "status": "not installed", "reason": pip_command("openvino")}
     assert rows["openvino"] == missing
     assert bench.main([*arguments, "--vs", "openvino"]) == 2
-    assert "pip install 'openvino'" in capsys.readouterr().err
+    assert f"-m {'pip install openvino'}" in capsys.readouterr().err
 
 
 def test_a_library_for_an_npu_says_what_the_npu_takes(model, tmp_path, capsys):

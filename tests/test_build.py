@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_tvm import api, build
+from hetero_tvm.compile import report_page
 from hetero_tvm.errors import AccuracyError
 from hetero_tvm.memory import PlanError
 
@@ -28,7 +29,9 @@ def built(monkeypatch):
             kernels=kernels, check=check, export=export, unrunnable=seen.unrunnable, memory=seen.memory
         )
 
-    monkeypatch.setattr(api, "import_model", lambda source, **options: "model")
+    monkeypatch.setattr(report_page, "report_html", lambda *arguments, **options: "page")
+    monkeypatch.setattr(report_page, "write_report", lambda library, text: library.with_name("report.html"))
+    monkeypatch.setattr(api, "import_model", lambda source, **options: SimpleNamespace(open=None))
     target = SimpleNamespace(placement=lambda module, tasks: None)
     plan = SimpleNamespace(target=target, module=None, tasks=())
     monkeypatch.setattr(api, "optimize_model", lambda model, **options: plan)

@@ -13,7 +13,7 @@ from tests.import_graph import PACKAGE, ROOT, circles, folders, imports, modules
 FLOORS = (
     ("errors", "version"),
     ("host",),
-    ("memory", "zoo", "runtime", "generation"),
+    ("memory", "zoo", "pages", "runtime", "generation"),
     ("codegen",),
     ("ops", "frontend", "reference"),
     ("machines",),

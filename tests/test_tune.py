@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_tvm import api, tune
+from hetero_tvm.cli import tune_report
+from hetero_tvm.compile import report_page
 from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import AccuracyError, ModelError, TuningError
 from hetero_tvm.search.outcome import TaskReport, TuneReport
@@ -40,13 +42,13 @@ class SimpleAccuracy:
 def calls(monkeypatch):
     """The API replaced by recorders: what the command asks for is what is tested here."""
     seen = []
-    space = SimpleNamespace(name="cpu.matmul")
+    space = SimpleNamespace(name="cpu.matmul", version=1)
     task = SimpleNamespace(name="matmul", count=2, flops=2 * 10**8, nbytes=10**6, space=space)
     report = TuneReport([TaskReport("matmul", 2, 2 * 10**8, 10**6, 2e-3, 1e-3)], trials=3, elapsed=1.0)
 
     def import_model(source, **options):
         seen.append(("import", source, options))
-        return "model"
+        return SimpleNamespace(open=None)
 
     def optimize_model(model, target, **options):
         seen.append(("optimize", target, options["disable"]))
@@ -68,6 +70,9 @@ def calls(monkeypatch):
 
     for function in (import_model, optimize_model, tune_model, build_model, settle):
         monkeypatch.setattr(api, function.__name__, function)
+    monkeypatch.setattr(tune_report, "plan_lines", lambda *arguments: ["plan     64 trials"])
+    monkeypatch.setattr(report_page, "report_html", lambda *arguments: "page")
+    monkeypatch.setattr(report_page, "write_report", lambda library, text: library.with_name("report.html"))
     monkeypatch.setattr(tune, "start_early", lambda kind: None)
     monkeypatch.setattr(CpuTuner, "start_early", lambda self: None)
     monkeypatch.delenv("HETERO_TVM_DEBUG", raising=False)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.benchmarking.latency import statistics
 from hetero_tvm.benchmarking.runtimes import OURS
 from hetero_tvm.host.scratch import temporary_folder
 from hetero_tvm.runtime import DeviceCost
@@ -85,17 +86,11 @@ class Result:
         data: dict[str, Any] = {"name": self.name, "status": self.status}
         if self.status != "ok":
             return {**data, "reason": self.reason}
-        times = np.concatenate(self.turns)
-        p10, median, p90 = np.percentile(times, [10, 50, 90])
         return {
             **data,
             "version": self.version,
             "start_seconds": round(self.start_seconds, 3),
-            "median_ms": float(median),
-            "p10_ms": float(p10),
-            "min_ms": float(times.min()),
-            "spread": float((p90 - p10) / median),
-            "runs": len(times),
+            **statistics(np.concatenate(self.turns)),
             "ratio": self.ratio,
             "ratio_p10": self.ratio_p10,
             "max_abs_difference": _json_number(self.max_abs_difference),

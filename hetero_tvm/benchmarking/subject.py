@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_tvm.errors import UsageError
-from hetero_tvm.runtime import Signature, read_manifest
+from hetero_tvm.errors import UsageError, did_you_mean
+from hetero_tvm.reference.given import checked_inputs, read_inputs
+from hetero_tvm.runtime import Signature, TensorSpec, read_manifest
 
 if TYPE_CHECKING:
     import onnx
@@ -35,23 +36,53 @@ class Subject:
     inputs: dict[str, np.ndarray]
 
 
-def from_library(library: Path, model: ImportedModel | None, source: str | None, folder: Path) -> Subject:
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes and values that the user names for inputs.
+
+    Parameters
+    ----------
+    shapes : whole shapes by input name.
+    batch, sequence : sizes of open dimensions by role.
+    given : file of arrays by input name; None: they are drawn.
+    """
+
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    batch: int | None = None
+    sequence: int | None = None
+    given: Path | None = None
+
+
+def from_library(
+    library: Path,
+    model: ImportedModel | None,
+    source: str | None,
+    folder: Path,
+    sizes: Sizes = Sizes(),  # noqa: B008 (frozen)
+) -> Subject:
     """An exported library, with the imported ``model`` it was made from (None: ours alone).
 
     ``source`` is what ``model`` was imported from, ``folder`` receives the files for the workers.
 
-    Raises :class:`UsageError` when the model has another signature than the library.
+    Raises
+    ------
+    UsageError : the model has another signature than the library, or sizes do not fit it.
+    InputError : the given arrays do not fit.
     """
     manifest = read_manifest(library)
     files: dict[str, Path | None] = {"library": library, "model": None, "clean_model": None}
+    given = None if sizes.given is None else read_inputs(sizes.given)
     if model is None:
-        return Subject(manifest.name, files, _plain_inputs(manifest.signature))
+        if given is None:
+            given = _plain_inputs(_fixed(manifest.signature, sizes))
+        return Subject(manifest.name, files, checked_inputs(_shaped_like(manifest.signature, given), given))
     _check_same(manifest.signature, model.signature, library, str(source))
     from hetero_tvm.reference import sample_inputs
 
     files["model"] = save(with_fixed_inputs(_original(source, model), model.signature), folder / "model.onnx")
     files["clean_model"] = save(model.onnx_model, folder / "clean.onnx")
-    return Subject(manifest.name, files, sample_inputs(model.onnx_model))
+    inputs = sample_inputs(model.onnx_model) if given is None else checked_inputs(model.signature, given)
+    return Subject(manifest.name, files, inputs)
 
 
 def _original(source: str | None, model: ImportedModel) -> onnx.ModelProto:
@@ -110,6 +141,58 @@ def _check_same(ours: Signature, theirs: Signature, library: Path, source: str) 
         )
 
 
+def _fixed(signature: Signature, sizes: Sizes) -> Signature:
+    """The signature with the dimensions that the user names.  :class:`UsageError` lists what does not fit."""
+    names = [spec.name for spec in signature.inputs]
+    problems = [f"there is no input {name!r}" for name in sizes.shapes if name not in names]
+    fixed = []
+    for spec in signature.inputs:
+        shape = tuple(sizes.shapes.get(spec.name, spec.shape))
+        shape = tuple(_size(dimension, index, sizes) for index, dimension in enumerate(shape))
+        wanted = zip(spec.shape, shape, strict=True) if len(shape) == len(spec.shape) else [(0, 1)]
+        if any(isinstance(have, int) and have != want for have, want in wanted):
+            problems.append(f"{spec.name} is {list(spec.shape)} in the library, not {list(shape)}")
+        if open_ones := [size for size in shape if isinstance(size, str)]:
+            problems.append(f"{spec.name}: how large is {', '.join(map(repr, open_ones))}?")
+        fixed.append(replace(spec, shape=shape))
+    first = signature.inputs[0].shape[:1] if signature.inputs else ()
+    if sizes.batch is not None and first and isinstance(first[0], int) and first[0] != sizes.batch:
+        problems.append(f"the library was built for a batch of {first[0]}, not {sizes.batch}")
+    if problems:
+        raise UsageError(
+            "these sizes do not fit the library",
+            problems=problems,
+            hint=f"its inputs: {', '.join(map(str, signature.inputs))}; --shape NAME=1x128 fixes what is "
+            "open, and a model that is built anew can have other sizes",
+        )
+    return Signature(tuple(fixed), signature.outputs)
+
+
+def _size(dimension: int | str, index: int, sizes: Sizes) -> int | str:
+    """Size of a dimension, by its role where the library leaves it open."""
+    if isinstance(dimension, int):
+        return dimension
+    name = dimension.lower()
+    if sizes.batch is not None and ("batch" in name or index == 0):
+        return sizes.batch
+    if sizes.sequence is not None and ("seq" in name or "len" in name or index == 1):
+        return sizes.sequence
+    return dimension
+
+
+def _shaped_like(signature: Signature, arrays: Mapping[str, np.ndarray]) -> Signature:
+    """The signature with open dimensions as ``arrays`` have them, where their ranks agree."""
+
+    def shaped(spec: TensorSpec) -> TensorSpec:
+        shape = np.shape(arrays.get(spec.name, ()))
+        if spec.static or len(shape) != len(spec.shape):
+            return spec
+        pairs = zip(spec.shape, shape, strict=True)
+        return replace(spec, shape=tuple(have if isinstance(want, str) else want for want, have in pairs))
+
+    return Signature(tuple(map(shaped, signature.inputs)), signature.outputs)
+
+
 def _plain_inputs(signature: Signature) -> dict[str, np.ndarray]:
     """Inputs made without knowledge of the model: random floats, ones for integers."""
     from hetero_tvm.runtime.arrays import numpy_dtype
@@ -117,8 +200,6 @@ def _plain_inputs(signature: Signature) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     inputs = {}
     for spec in signature.inputs:
-        if not spec.static:
-            raise UsageError(f"input {spec} has no fixed shape", hint="name the model with --model")
         dtype = numpy_dtype(spec.dtype)
         random = generator.standard_normal(spec.shape) if dtype.kind not in "biu" else np.ones(spec.shape)
         inputs[spec.name] = random.astype(dtype)
@@ -134,8 +215,10 @@ def choose_runtimes(
     """
     unknown = [name for name in peers if name not in table]
     if unknown:
+        guesses = [guess for name in unknown if (guess := did_you_mean(name, table))]
         raise UsageError(
-            f"--vs: unknown runtime {', '.join(unknown)}", hint=f"choose among {', '.join(table)}"
+            f"--vs: unknown runtime {', '.join(unknown)}",
+            hint=" ".join([*guesses, f"choose among {', '.join(table)}"]),
         )
     names = [name for peer in dict.fromkeys(peers) for name in table[peer]]
     return [n for n in names if installed(n)], [n for n in names if not installed(n)]

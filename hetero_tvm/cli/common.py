@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_tvm.cli import names
 from hetero_tvm.cli.ending import ended_by_signals
+from hetero_tvm.cli.parsing import EXITS, add_output_options, command_parser
 from hetero_tvm.errors import (
     AccuracyError,
     BuildError,
@@ -20,7 +23,9 @@ from hetero_tvm.errors import (
     NativeBuildError,
     TuningError,
     UsageError,
+    unknown_name,
 )
+from hetero_tvm.targets.precisions import PRECISIONS, canonical_precision
 
 if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is imported
     from hetero_tvm.api import BuiltModel, OptimizedModel
@@ -30,17 +35,29 @@ if TYPE_CHECKING:  # a command line that is wrong is told before the compiler is
 DEFAULT_MODEL = "zoo:minilm-l6"
 DEBUG_VARIABLE = "HETERO_TVM_DEBUG"
 _FAILURES = (TuningError, BuildError, NativeBuildError, AccuracyError)
-_PRECISIONS = ("f32", "f16", "bf16", "tf32", "int8", "int4")
 
 
 def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
-    """``NAME=1x128`` -> (NAME, (1, 128)), a range as a Span; an argparse type."""
+    """``NAME=1x128`` or ``NAME=[1,128]`` -> (NAME, (1, 128)), a range as a Span; an argparse type."""
     from hetero_tvm.frontend.signature import parse_shape_option
 
+    # As PyTorch and OpenVINO print shapes: NAME=[1,128].
+    plain = re.sub(r"=\s*[\[(]([^\])]*)[\])]\s*$", lambda found: "=" + found[1].replace(",", "x"), text)
     try:
-        return parse_shape_option(text)
+        return parse_shape_option(plain)
     except UsageError as error:
         raise argparse.ArgumentTypeError(error.message) from None
+
+
+def precision(text: str) -> str:
+    """The short name of a precision, where ``text`` is another spelling of one; an argparse type.
+
+    What is none stays as it is: :func:`check_options` refuses it together with all else that is wrong.
+    """
+    try:
+        return canonical_precision(text)
+    except UsageError:
+        return text
 
 
 def positive(text: str) -> int:
@@ -68,22 +85,17 @@ def _number(text: str, kind: type, least: float, what: str) -> Any:
     return value
 
 
-class _Parser(argparse.ArgumentParser):
-    """Options may not be abbreviated: a new option must not change what an old command line means."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, allow_abbrev=False, **kwargs)
-
-
-def plain_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """A parser without any options."""
-    return _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
-
-
-def parser(command: str, description: str) -> argparse.ArgumentParser:
-    """A parser with the options that tune and build share."""
-    result = model_parser(command, description)
-    result.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="default: ./out")
+def parser(
+    command: str,
+    description: str,
+    examples: Mapping[str, str] | None = None,
+    exits: Mapping[int, str] = EXITS,
+) -> argparse.ArgumentParser:
+    """A parser with the options that tune and build share; ``examples`` as for :func:`command_parser`."""
+    result = model_parser(command, description, examples, exits)
+    result.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="folder or .so to write (default: ./out)"
+    )
     result.add_argument(
         "--inputs",
         type=Path,
@@ -94,9 +106,14 @@ def parser(command: str, description: str) -> argparse.ArgumentParser:
     return result
 
 
-def model_parser(command: str, description: str) -> argparse.ArgumentParser:
+def model_parser(
+    command: str,
+    description: str,
+    examples: Mapping[str, str] | None = None,
+    exits: Mapping[int, str] = EXITS,
+) -> argparse.ArgumentParser:
     """A parser with the options of every command that optimizes a model."""
-    result = _Parser(prog=f"python -m hetero_tvm.{command}", description=description)
+    result = command_parser(command, description, examples or {"zoo:bert-base": "a model of the zoo"}, exits)
     result.add_argument(
         "model",
         nargs="?",
@@ -107,29 +124,27 @@ def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     result.add_argument(
         "--trust", action="store_true", help="let a .pt2 file run code while it is read (default: refused)"
     )
-    result.add_argument("--target", default="cpu", help="KIND[:VARIANT] (default: cpu, auto-detected)")
+    result.add_argument("--target", default="cpu", metavar="TARGET", help=names.TARGET_HELP)
     result.add_argument(
         "--shape",
         type=shape,
         action="append",
         default=[],
         metavar="NAME=1x128",
-        help="shape of an input; may be repeated; 1x8..256 is a range of lengths for one library (? leaves "
-        "the range open)",
+        help="shape of an input (also NAME=[1,128]); may be repeated; 1x8..256 is a range of lengths for one "
+        "library (? leaves the range open)",
     )
-    result.add_argument("--batch", type=positive, help="batch size, where the model leaves it open")
-    result.add_argument("--sequence", type=positive, help="sequence length, where the model leaves it open")
     result.add_argument(
-        "--precision",
-        help="f32; int8 for cpu, f16 and bf16 for cuda and npu, tf32 for cuda (default: the target's)",
+        "--batch", type=positive, metavar="N", help="batch size, where the model leaves it open"
     )
+    result.add_argument(
+        "--sequence", type=positive, metavar="N", help="sequence length, where the model leaves it open"
+    )
+    result.add_argument("--precision", type=precision, metavar="NAME", help=names.PRECISION_HELP)
     result.add_argument("--logs", type=Path, metavar="DIR", help="records (default: a user data folder)")
     result.add_argument("--no-shipped-records", action="store_true", help="ignore records of the package")
-    result.add_argument(
-        "--disable", action="append", default=[], metavar="FUSION", help="a fusion to switch off; repeatable"
-    )
-    result.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    result.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    result.add_argument("--disable", action="append", default=[], metavar="FUSION", help=names.DISABLE_HELP)
+    add_output_options(result)
     return result
 
 
@@ -137,19 +152,18 @@ def check_options(options: argparse.Namespace) -> None:
     """Refuse what parses but cannot be served.  :class:`UsageError` names all such options."""
     problems, hint = [], None
     precision = getattr(options, "precision", None)
-    if precision is not None and precision not in _PRECISIONS:
+    if precision is not None and precision not in PRECISIONS:
         problems.append(f"--precision {precision} is unknown")
-    if problems:
-        hint = "leave out --precision for the target's own"
-    names = [name for name, _ in getattr(options, "shape", ())]
-    problems += [f"--shape gives {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+        hint = f"{unknown_name('', precision, PRECISIONS)[1]}; without --precision, the target's own"
+    given = [name for name, _ in getattr(options, "shape", ())]
+    problems += [f"--shape gives {name} twice" for name in dict.fromkeys(given) if given.count(name) > 1]
     if problems and getattr(options, "target", None) is not None:
         # Alone, a target that cannot be is told by whoever uses it first.
         try:
             load_target(options.target, None)
         except HeteroTVMError as error:
             problems += error.problems or [error.message]
-            hint = error.hint or hint
+            hint = "; ".join(filter(None, [hint, error.hint]))
     if len(problems) == 1:
         raise UsageError(problems[0], hint=hint)
     if problems:
@@ -292,6 +306,7 @@ def run(
     SIGHUP.  With HETERO_TVM_DEBUG=1 errors keep their traceback.
     """
     options = parse.parse_args(argv)
+    options.argv = list(sys.argv[1:] if argv is None else argv)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         check_options(options)
         return command(options)

@@ -16,11 +16,12 @@ import numpy as np
 from hetero_tvm.compile.dynamic.ranges import range_check
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
-from hetero_tvm.compile.kernels import apply_choices, usable_choices
-from hetero_tvm.compile.length_check import differences, judged_model
+from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
+from hetero_tvm.compile.length_check import differences, judged_model, other_sizes
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.compile.report_page import report_html
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
@@ -30,6 +31,7 @@ from hetero_tvm.records.choose import Choice
 from hetero_tvm.reference import Accuracy, compare, run_reference, sample_inputs
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.pipeline import lower
+from hetero_tvm.relax_passes.storage.live_ranges import UPPER_BOUND
 from hetero_tvm.runtime.manifest import Manifest, TargetInfo, current_versions, refuse_flagged
 from hetero_tvm.runtime.quiet import quiet_fd2
 
@@ -57,7 +59,17 @@ class BuiltModel:
     accuracy: Accuracy | None = field(default=None)
     facts: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
+    symbols: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Task key -> names of its kernel, and of forms of it, in the library."""
     device_code: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
+        return f"<BuiltModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {size}>"
+
+    def to_html(self) -> str:
+        """A self-contained HTML page: kernels, fusions with reasons, memory plan, machine."""
+        return report_html(self)
 
     @functools.cached_property
     def _main(self) -> Any:
@@ -155,6 +167,8 @@ class BuiltModel:
                     "point": dict(choice.point) if choice.point is not None else None,
                     "seconds": choice.seconds,
                     "nodes": list(task.calls[0]),
+                    "symbols": sorted(self.symbols.get(task.key, ())),
+                    "call_nodes": [list(nodes) for nodes in task.calls],
                 }
             )
         return rows
@@ -211,6 +225,7 @@ def build(
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        found = symbols(lowered)
         weights = None
         if optimized.target.constants_apart:
             lowered, weights = set_apart(lowered)
@@ -230,6 +245,7 @@ def build(
         memory,
         facts=compiled.facts,
         weights=weights or None,
+        symbols=found,
         device_code=compiled.device_code,
     )
 
@@ -242,6 +258,25 @@ def plan_memory(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> Mem
     BuildError : lowering failed.
     """
     return _lowered(optimized.variants()[0], choices, False)[1]
+
+
+def memory_by_sizes(
+    optimized: OptimizedModel, choices: Mapping[str, Choice]
+) -> list[tuple[dict[str, int], int]]:
+    """Bytes that a call needs of the arena at some sizes of the open dimensions; none without any.
+
+    The arena of a library is that of the largest sizes; a call of others touches as much less of it.
+    """
+    if optimized.lengths is None:
+        return []
+    module = lift_model(optimized, choices)
+    found = []
+    for sizes in other_sizes(optimized.lengths.symbols):
+        main = module["main"].with_attr(UPPER_BOUND, sizes)
+        at = module.clone()
+        at.update_func(at.get_global_var("main"), main)
+        found.append((sizes, lower(at, optimized.sources, optimized.target.in_place)[1].peak))
+    return found
 
 
 def _lowered(

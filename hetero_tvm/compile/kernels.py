@@ -19,6 +19,9 @@ from hetero_tvm.schedules.base import Packer, Point
 from hetero_tvm.schedules.task import Task, symbol, task_key
 from hetero_tvm.targets.base import Target
 
+_TASK = "hetero_tvm.task"
+"""Attribute of a kernel: the key of the task that it was made for."""
+
 
 def apply_choices(
     module: Any, tasks: Sequence[Task], choices: Mapping[str, Choice], target: Target, suffix: str = ""
@@ -95,7 +98,7 @@ def apply_schedules(
         if task.key not in kernels:
             kernel, packers = _scheduled(task, points, scheduled, target)
             kernels[task.key] = (
-                graph.add_function(target.stamp(_marked(kernel)), symbol(task.name) + suffix),
+                graph.add_function(target.stamp(_marked(kernel, task)), symbol(task.name) + suffix),
                 packers,
             )
         kernel, packers = kernels[task.key]
@@ -135,10 +138,20 @@ def _generic(task: Task, target: Target) -> Any:
         raise BuildError(f"{where}: {error.message}", problems=error.problems, hint=error.hint) from error
 
 
-def _marked(kernel: Any) -> Any:
+def symbols(module: Any) -> dict[str, tuple[str, ...]]:
+    """Task key -> names in the library of its kernel and of the forms of it that work in place."""
+    found: dict[str, tuple[str, ...]] = {}
+    for variable, function in module.functions.items():
+        if function.attrs and _TASK in function.attrs:
+            key = str(function.attrs[_TASK])
+            found[key] = (*found.get(key, ()), variable.name_hint)
+    return found
+
+
+def _marked(kernel: Any, task: Task) -> Any:
     """The kernel without a symbol of its own; an applied trace comes as a module with one function."""
     if isinstance(kernel, tvm.IRModule):
         (kernel,) = kernel.functions.values()
-    return (
-        kernel.without_attr("global_symbol") if kernel.attrs and "global_symbol" in kernel.attrs else kernel
-    )
+    if kernel.attrs and "global_symbol" in kernel.attrs:
+        kernel = kernel.without_attr("global_symbol")
+    return kernel.with_attr(_TASK, task.key)

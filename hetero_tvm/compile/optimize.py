@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.compile.tasks import tasks_of
-from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, UsageError, expect, last_line
+from hetero_tvm.errors import (
+    BuildError,
+    HeteroTVMError,
+    ModelError,
+    UsageError,
+    did_you_mean,
+    expect,
+    last_line,
+)
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.signature import Symbol
@@ -25,6 +33,7 @@ from hetero_tvm.schedules.sampled import SampledSpace
 from hetero_tvm.schedules.symbolic import Unfit, lifted
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.targets.base import Target
+from hetero_tvm.targets.precisions import canonical_precision
 from hetero_tvm.targets.registry import parse_target
 
 
@@ -52,6 +61,11 @@ class OptimizedModel:
     report: Report
     lengths: Lengths | None = None
     spaces: tuple[SampledSpace, ...] = ()
+
+    def __repr__(self) -> str:
+        fused = sum(self.report.fusions.values())
+        words = f"{len(self.tasks)} kernels, {fused} fusions, {len(self.report.misses)} misses"
+        return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
 
     @property
     def signature(self) -> Signature:
@@ -146,8 +160,8 @@ def optimize_model(
     ----------
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:znver3``.
     disable : names of fusions to switch off.
-    precision : ``f32`` or ``f16``, where the target has it; None for what the model is stored in, where the
-        target has that, or else the target's own.
+    precision : ``f32``, ``f16`` (also ``fp16``, ``float16``) and so on, where the target has it; None for
+        what the model is stored in, where the target has that, or else the target's own.
     dump_ir : folder for the Relax module after each pass, as numbered TVMScript files.
     spaces : design spaces of your own (:func:`hetero_tvm.design_space`) for kernels of yours.
 
@@ -177,12 +191,17 @@ def optimize_model(
     for space in spaces:
         expect(space, (SampledSpace,), "spaces are functions decorated with hetero_tvm.design_space")
     target = parse_target(target)
-    target = target.for_stored(model.stored) if precision is None else target.with_precision(precision)
+    if precision is None:
+        target = target.for_stored(model.stored)
+    else:
+        target = target.with_precision(canonical_precision(precision))
     disabled = frozenset(disable)
     known = {rule.name for rule in target.fusions}
     if unknown := sorted(disabled - known):
+        guesses = [guess for name in unknown if (guess := did_you_mean(name, known))]
         raise UsageError(
-            f"there are no fusions called {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+            f"there are no fusions called {', '.join(unknown)}",
+            hint=" ".join([*guesses, f"known: {', '.join(sorted(known))}"]),
         )
     if model.open is not None and not target.run_time_sizes:
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.build import BuiltModel
+from hetero_tvm.compile.calibration import Calibration
 from hetero_tvm.compile.fault import every_result
 from hetero_tvm.compile.optimize import OptimizedModel, optimize_model
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
@@ -17,6 +18,7 @@ from hetero_tvm.host.tvm import relax
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul, quantized_weights
+from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.reference.accuracy import cosine
@@ -24,11 +26,13 @@ from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.rewriting.graph import array_of
 from hetero_tvm.targets.registry import parse_target
 
-METHODS = ("dynamic",)
+METHODS = ("dynamic", "static")
 SAMPLES = 4
 """Samples that are drawn where no data are given."""
 
 Samples = Sequence[Mapping[str, np.ndarray]]
+Metric = Callable[[Mapping[str, np.ndarray]], float]
+"""A figure of merit from the outputs by name, samples along the first axis."""
 Build = Callable[[OptimizedModel], BuiltModel]
 
 
@@ -58,9 +62,10 @@ class QuantizationReport:
     Attributes
     ----------
     outputs : distance of every floating-point output.
-    quantized : products in 8 bits.
-    kept : products in float32 because the accuracy would not hold, the most sensitive first.
-    layers : all products, the most sensitive first.
+    quantized : products and convolutions in 8 bits.
+    kept : those in float32 because the accuracy would not hold, the most sensitive first.
+    layers : all of them, the most sensitive first.
+    metric : what the user's function gives for float32 and for 8 bits; None without one.
     """
 
     method: str
@@ -69,6 +74,7 @@ class QuantizationReport:
     quantized: int
     kept: tuple[str, ...]
     layers: tuple[Layer, ...]
+    metric: tuple[float, float] | None = None
 
     @property
     def least_cosine(self) -> float:
@@ -81,6 +87,8 @@ class QuantizationReport:
             f"largest error {output.relative_error:.3g} of the largest value"
             for output in self.outputs
         ]
+        if self.metric is not None:
+            lines.append("metric: {:.6g} in float32, {:.6g} in 8 bits".format(*self.metric))
         lines.append(f"{self.quantized} products in 8 bits, {len(self.kept)} kept in float32")
         lines += [f"kept in float32: {node}" for node in self.kept]
         return "\n".join(lines)
@@ -94,6 +102,8 @@ def quantize_model(
     method: str = "dynamic",
     data: Mapping[str, np.ndarray] | None = None,
     least_cosine: float = 0.99,
+    calibration: str = "minmax",
+    metric: Metric | None = None,
 ) -> tuple[BuiltModel, QuantizationReport]:
     """Build a model with 8-bit products, and measure what that costs.
 
@@ -101,30 +111,47 @@ def quantize_model(
     ----------
     build : what compiles an optimized model.
     method : ``dynamic``: weights are rounded now, what they are multiplied with when the model runs, row by
-        row; data serve for the measurement only.
+        row; data serve for the measurement only.  ``static``: every tensor around products and convolutions
+        has one range, found on the data (``calibration.py``).
     data : arrays by input name, each with the shape of its input, or one axis of samples in front; None for
         sampled ones, which say little of the accuracy on real data.
     least_cosine : bar for the cosine between every output and float32's, on every sample.  While it does not
         hold, the most sensitive products stay in float32, twice as many each time.
+    calibration : how ``static`` finds ranges (:data:`hetero_tvm.compile.calibration.CALIBRATIONS`).
+    metric : judges the outputs of float32 and of 8 bits, for the report.
 
     Raises
     ------
     AccuracyError : the bar does not hold with any product in 8 bits.
-    InputError, UsageError : the data do not fit; the method is unknown; the target has no 8-bit products.
+    InputError, UsageError : the data do not fit, or ``static`` has none; the method is unknown; the target
+        has no 8-bit products.
     """
     if method not in METHODS:
         raise UsageError(f"there is no method {method!r}", hint=f"known: {', '.join(METHODS)}")
+    if method == "static" and data is None:
+        raise UsageError("static quantisation finds ranges on samples", hint="--data FILE.npz gives them")
     lower = parse_target(target).with_precision("int8")
     samples = samples_of(model, data)
     plain = build(optimize_model(model, target))
     wanted = [plain.run(sample) for sample in samples]
-    layers = sensitivity(plain, samples[0])
+    if method == "static":
+        ranges = Calibration(model, samples, calibration)
+        found = ranges.layers(ranges.quantized())
+        layers = tuple(Layer((layer.node,), layer.error) for layer in found)
+    else:
+        layers = sensitivity(plain, samples[0])
     kept: tuple[str, ...] = ()
     while True:
-        built = build(optimize_model(model, lower.keeping(kept)))
+        if method == "static":
+            optimized = optimize_model(ranges.imported(ranges.quantized(kept)), target)
+        else:
+            optimized = optimize_model(model, lower.keeping(kept))
+        built = build(optimized)
         count = sum(task.count for task in built.optimized.tasks if isinstance(task.op, _QUANTIZED))
-        outputs = _distances(built, samples, wanted)
-        report = QuantizationReport(method, len(samples), outputs, count, kept, layers)
+        given = [built.run(sample) for sample in samples]
+        outputs = _distances(built, given, wanted)
+        figures = None if metric is None else (_judged(metric, model, wanted), _judged(metric, model, given))
+        report = QuantizationReport(method, len(samples), outputs, count, kept, layers, figures)
         if report.least_cosine >= least_cosine:
             return built, report
         more = max(1, 2 * len(kept))
@@ -189,13 +216,22 @@ def _products(
             yield optimized.sources.get(binding.var.name, (binding.var.name,)), op, arrays
 
 
-_QUANTIZED = (DynamicMatmul, DynamicGatedMatmul)
+_QUANTIZED = (DynamicMatmul, DynamicGatedMatmul, QuantMatmul, QuantConv2d)
+
+
+def _judged(metric: Metric, model: ImportedModel, results: Sequence[Sequence[np.ndarray]]) -> float:
+    """The user's figure for the results of all samples."""
+    names = [spec.name for spec in model.signature.outputs]
+    outputs = {
+        name: np.stack([np.asarray(one) for one in column])
+        for name, column in zip(names, zip(*results, strict=True), strict=True)
+    }
+    return float(metric(outputs))
 
 
 def _distances(
-    built: BuiltModel, samples: Samples, wanted: Sequence[Sequence[np.ndarray]]
+    built: BuiltModel, given: Sequence[Sequence[np.ndarray]], wanted: Sequence[Sequence[np.ndarray]]
 ) -> tuple[OutputDistance, ...]:
-    given = [built.run(sample) for sample in samples]
     distances = []
     for index, spec in enumerate(built.optimized.model.signature.outputs):
         pairs = [(np.asarray(y[index]), np.asarray(w[index])) for y, w in zip(given, wanted, strict=True)]

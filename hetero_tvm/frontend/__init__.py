@@ -16,6 +16,8 @@ from hetero_tvm.frontend.onnx.importer import import_onnx, open_onnx
 from hetero_tvm.frontend.onnx.relax import source_names
 from hetero_tvm.frontend.ranges import import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
+from hetero_tvm.frontend.stablehlo.importer import import_stablehlo
+from hetero_tvm.frontend.stablehlo.load import SUFFIXES
 
 __all__ = [
     "ImportedModel",
@@ -77,7 +79,9 @@ def import_model(
             return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
         if suffix == ".json":
             return import_description(source)
-        if suffix in (".tflite", ".mlir"):
+        if suffix in SUFFIXES:
+            return import_stablehlo(source)
+        if suffix == ".tflite":
             raise UsageError(
                 f"{source}: {suffix} models are not supported yet.",
                 hint="Export the model to ONNX, for example with torch.onnx.export.",
@@ -85,6 +89,8 @@ def import_model(
         if not Path(source).exists() and str(source) in zoo.names():
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
+    if hasattr(source, "mlir_module_serialized"):  # jax.export.Exported
+        return import_stablehlo(source)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     if kind == "torch.export.exported_program.ExportedProgram":
         return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
@@ -117,6 +123,8 @@ def _import_open(
             shapes, declared, lambda fixed: _import_zoo(zoo_name, fixed, batch, sequence, seed)
         )
     suffix = Path(source).suffix.lower() if isinstance(source, str | Path) else ""
+    if hasattr(source, "mlir_module_serialized"):  # jax.export.Exported
+        return import_stablehlo(source)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     if suffix in (".pt2", ".pt", ".pth") or kind == "torch.export.exported_program.ExportedProgram":
         from hetero_tvm.frontend.torch.importer import open_torch

@@ -65,6 +65,11 @@ class ImportedModel:
     open: OpenShapes | None = None
     """The same model at other sizes, where its lengths stay open."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<ImportedModel {self.name!r}: {self.signature}, {self.weight_bytes / 1e6:,.1f} MB of weights>"
+        )
+
     @property
     def onnx_model(self) -> onnx.ModelProto:
         """The cleaned ONNX model in one piece, new with every use: it takes the memory of all weights."""

@@ -80,6 +80,9 @@ class MemoryPlan:
     stack: Mapping[str, int] = field(default_factory=dict)
     """Kernel -> bytes of scratch of each thread outside of the arena (from the runtime's pool)."""
 
+    def __repr__(self) -> str:
+        return f"<MemoryPlan: {self.peak:,} bytes, lower bound {self.lower_bound:,}, {self.steps} steps>"
+
     @property
     def peak(self) -> int:
         """Size of all arenas, in bytes."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.files import replaced
+from hetero_tvm.host.install import extra_command
 from hetero_tvm.memory.problem import Problem
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -30,6 +32,8 @@ def plot(
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
         raise UsageError(f"cannot plot to {path.name!r}", hint=f"end its name in {', '.join(_FORMATS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", hint=extra_command("plot"))
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure

@@ -7,11 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-
-def erf(x: np.ndarray) -> np.ndarray:
-    from scipy.special import erf as scipy_erf
-
-    return scipy_erf(x)
+from hetero_tvm.host.special import erf
 
 
 def relu(x: np.ndarray) -> np.ndarray:

@@ -14,13 +14,17 @@ from hetero_tvm.reference.running import Reference, is_float
 OWN_ERROR_FACTOR = 2.0
 #: ... or this fraction of the largest output, whichever is larger.
 RELATIVE_FLOOR = 1e-5
+#: Share of 8-bit results that may lie on the other side of a half, one step away.
+_MOST_TURNED = 0.01
+#: Integers (the places of largest values, say) of which most must agree at a lower precision.
+_ENOUGH_INTEGERS = 16
 
 
 @dataclass(frozen=True)
 class OutputAccuracy:
     """Errors of one output against the float64 reference.
 
-    ``relative_error`` is the largest error by the largest value; integer outputs have tolerance 0.
+    ``relative_error`` is the largest error by the largest value; integer outputs have tolerance 0 or 1.
     """
 
     max_error: float
@@ -66,7 +70,10 @@ def compare(
     ``least_cosine`` : least cosine of the angle between an output and the reference (for coarser dtypes).
 
     Infinities and NaN must stand where the float64 reference, or the float32 one, has them.
-    Integer and boolean outputs must be equal.
+    Integer and boolean outputs must be equal, but where the float32 reference itself has another value than
+    float64's, and in results of 8 bits, of which 1% may be one step away.  At a lower precision
+    (``least_cosine`` given) they are choices among values that come close: at least half must agree where
+    there are 16 or more, and fewer are told but not judged.
     """
     outputs = [outputs] if isinstance(outputs, np.ndarray) else list(outputs)
     if len(outputs) != len(reference.float64):
@@ -91,13 +98,7 @@ def _compare_one(
     if not is_float(float64.dtype):
         if is_float(y.dtype):
             return failed(f"dtype {y.dtype} instead of {float64.dtype}")
-        wrong = int(np.count_nonzero(y != float64))
-        largest = float(np.abs(float64.astype(np.float64)).max(initial=0))
-        error = float(np.abs(y.astype(np.float64) - float64.astype(np.float64)).max(initial=0))
-        note = f"{wrong} of {y.size} integers differ" if wrong else "exact"
-        return OutputAccuracy(
-            error, 0.0, error / largest if largest else error, 0.0, largest, wrong == 0, note
-        )
+        return _compare_integers(y, float32, float64, least_cosine > -1.0)
     y64, own = y.astype(np.float64), float32.astype(np.float64)
     # Where float32 overflows and float64 does not, the float32 reference's view is as good.
     with np.errstate(over="ignore"):
@@ -117,6 +118,25 @@ def _compare_one(
     return OutputAccuracy(
         error, own_error, error / largest if largest else error, tolerance, largest, ok, note
     )
+
+
+def _compare_integers(y: np.ndarray, float32: np.ndarray, float64: np.ndarray, lower: bool) -> OutputAccuracy:
+    """Judge integers; ``lower`` : whether they come from a lower precision."""
+    differ = y != float64
+    count, largest = int(np.count_nonzero(differ)), float(np.abs(float64.astype(np.float64)).max(initial=0))
+    distance = np.abs(y.astype(np.float64) - float64.astype(np.float64))
+    error = float(distance.max(initial=0))
+    unsettled = float32 != float64 if float32.shape == float64.shape else np.zeros_like(differ)
+    wrong = differ & ~unsettled
+    tolerance = 0.0
+    if float64.dtype in (np.int8, np.uint8) and np.count_nonzero(wrong) <= max(1, _MOST_TURNED * y.size):
+        wrong, tolerance = wrong & (distance > 1), 1.0
+    ok = not wrong.any()
+    if lower:
+        ok = ok or y.size < _ENOUGH_INTEGERS or 2 * count <= y.size
+    note = f"{count} of {y.size} integers differ" if count else "exact"
+    relative = error / largest if largest else error
+    return OutputAccuracy(error, 0.0, relative, tolerance, largest, bool(ok), note)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

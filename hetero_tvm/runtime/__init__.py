@@ -1,5 +1,7 @@
 """Load and run exported libraries.  Imports no compiler: TVM's small runtime library is enough."""
 
+from pathlib import Path
+
 from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import (
@@ -23,6 +25,7 @@ __all__ = [
     "Signature",
     "TargetInfo",
     "TensorSpec",
+    "cmake_folder",
     "current_versions",
     "embed_source",
     "load",
@@ -31,3 +34,8 @@ __all__ = [
     "read_manifest",
     "write_sidecar",
 ]
+
+
+def cmake_folder() -> str:
+    """Folder of the CMake package for C and C++ programs: the value for ``-Dhetero_tvm_DIR=``."""
+    return str(Path(__file__).resolve().parent / "cpp" / "cmake")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import InputError, LibraryError
+from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
+from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs
@@ -18,6 +19,8 @@ from hetero_tvm.runtime.code import load_code, loading
 from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.forking import CallGuard
 from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.observing import Observer
+from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.quiet import quiet_fd2
 from hetero_tvm.runtime.signature import Signature
 from hetero_tvm.runtime.threads import ThreadPinning
@@ -65,7 +68,8 @@ class Library:
         self.loaded_path = self._code.path
         try:
             with loading, quiet_fd2():
-                self._main = self._initialize(self._code.module["vm_load_executable"]())
+                self._machine = self._code.module["vm_load_executable"]()
+                self._main = self._initialize(self._machine)
         except Exception as error:
             raise LibraryError(f"cannot load {self.path}: {error}", hint="export the model again") from error
 
@@ -94,6 +98,31 @@ class Library:
     def device_cost(self) -> DeviceCost | None:
         """Cost of the last call on a device that counts its own time; None where wall time is the latency."""
         return None
+
+    def profile(self, *args: Any, seconds: float = 1.0, **kwargs: Any) -> Any:
+        """Profile of calls with these inputs: kernels, source nodes, speed, balance of the threads.
+
+        ``print(net.profile(x).to_json())``; ``.write_trace(path)`` for a timeline.
+
+        Parameters
+        ----------
+        seconds : about how long to call; at least five calls are observed.
+
+        Raises
+        ------
+        InputError : wrong inputs.
+        """
+        self._bind(args, kwargs)
+        return self.profile_call(lambda: self(*args, **kwargs), seconds)
+
+    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
+        """Profile of ``call``, which calls this library once (see :meth:`profile`)."""
+        observer = Observer(self._machine, self._runtime.ffi, self.loaded_path)
+        try:
+            peak, bandwidth = measure_peak(self.threads), measure_bandwidth(self.threads)
+        except (HeteroTVMError, ImportError):  # no C++ compiler here: no roofs
+            peak = bandwidth = None
+        return profile_calls(observer, self.manifest, call, self.threads, seconds, peak, bandwidth)
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"

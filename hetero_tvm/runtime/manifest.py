@@ -180,6 +180,9 @@ def current_versions() -> dict[str, str]:
             versions[key] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
+    bundled = Path(__file__).parent / "lib" / "VERSION"
+    if "tvm" not in versions and bundled.is_file():  # a wheel of the runtime alone
+        versions["tvm"] = bundled.read_text().strip()
     return versions
 
 

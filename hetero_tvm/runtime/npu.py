@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hetero_tvm.runtime.device_cost import DeviceCost
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.registry import profiler
 from hetero_tvm.runtime.threads import ThreadPinning
 
 
@@ -78,6 +81,9 @@ class NpuLibrary(Library):
         counters = asdict(usage)
         seconds, call_seconds = counters.pop("seconds"), counters.pop("call_seconds")
         return DeviceCost("npu", seconds, call_seconds, counters, summary, simulated=not driver)
+
+    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
+        return profiler("npu")(self, call)
 
 
 def open_library(

@@ -17,6 +17,8 @@ from hetero_tvm.errors import LibraryError
 from hetero_tvm.host.without_torch import without_torch
 from hetero_tvm.runtime.manifest import current_versions
 
+BUNDLED = Path(__file__).parent / "lib"
+"""Folder of TVM's libraries in a wheel of the runtime alone (``packaging/runtime_wheel.py``)."""
 PINS = ("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1")
 
 
@@ -57,6 +59,8 @@ def _library_folder() -> Path:
     folders = []
     if chosen := os.environ.get("TVM_LIBRARY_PATH"):
         folders.append(Path(chosen))
+    if BUNDLED.is_dir():
+        folders.append(BUNDLED)
     if "tvm" in sys.modules:
         folders.append(Path(sys.modules["tvm"].__path__[0]) / "lib")
     else:

@@ -4,10 +4,12 @@ One model per space, shared by all tasks of that space: what is learnt on one sh
 Gradient-boosted trees correct the space's own estimate: with no data the estimate alone ranks, and every
 measurement bends it.  A model may begin with trees that were trained before (``pretrained.py``); those of
 this run then correct what they leave.  Within a task only ratios matter, so all are centred per task.
+Without XGBoost (the extra ``search``) a ridge regression corrects the estimate, and nothing is known before.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -110,7 +112,37 @@ class SpaceModel:
         return (np.concatenate(rows), np.concatenate(labels)) if rows else None
 
 
+class Ridge:
+    """Linear corrections, where XGBoost is not installed: features and their squares, centred and scaled.
+
+    The penalty is as strong as the data of a few points, so that few measurements bend the estimate little.
+    """
+
+    _PENALTY = 8.0
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray):
+        self._mean, self._scale = features.mean(0), features.std(0) + 1e-9
+        design = self._design(features)
+        square = design.T @ design + self._PENALTY * np.eye(design.shape[1])
+        self._weights = np.linalg.solve(square, design.T @ labels)
+
+    def _design(self, features: np.ndarray) -> np.ndarray:
+        scaled = np.clip((features - self._mean) / self._scale, -4, 4)
+        return np.concatenate([scaled, scaled**2, np.ones((len(features), 1))], axis=1)
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Corrections of points, one row each."""
+        return self._design(features) @ self._weights
+
+
+def has_trees() -> bool:
+    """Whether XGBoost is installed."""
+    return importlib.util.find_spec("xgboost") is not None
+
+
 def _train(features: np.ndarray, labels: np.ndarray, seed: int, rounds: int) -> Any:
+    if not has_trees():
+        return Ridge(features.astype(np.float64), labels)
     import xgboost
 
     parameters = {
@@ -128,6 +160,8 @@ def _train(features: np.ndarray, labels: np.ndarray, seed: int, rounds: int) -> 
 
 
 def _corrections(booster: Any, described: Sequence[Description]) -> np.ndarray:
+    if isinstance(booster, Ridge):
+        return booster.predict(matrix(described))
     import xgboost
 
     return booster.predict(xgboost.DMatrix(matrix(described)))

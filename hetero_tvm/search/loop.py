@@ -21,6 +21,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
+from hetero_tvm.host.install import extra_command
 from hetero_tvm.machines import roofs
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.appending import alone_in
@@ -185,13 +186,19 @@ class _Run:
     # phases ------------------------------------------------------------------------------------
     def _prepare(self) -> None:
         """Imports and proposers, while the measuring process starts on the other core."""
-        import xgboost  # noqa: F401
-
         from hetero_tvm.search import pretrained
-        from hetero_tvm.search.cost_model import SpaceModel
+        from hetero_tvm.search.cost_model import SpaceModel, has_trees
         from hetero_tvm.search.proposer import PointProposer, StockProposer
 
-        trained = pretrained.models_of(self.ledger.store.folders, self.ledger.store.site.target)
+        if has_trees():
+            import xgboost  # noqa: F401
+
+            trained = pretrained.models_of(self.ledger.store.folders, self.ledger.store.site.target)
+        else:
+            trained = {}
+            self.report.notes.append(
+                f"without XGBoost candidates are ranked less well: {extra_command('search')}"
+            )
 
         for index, state in enumerate(self.states):
             task, seed = state.task, self.options.seed * 10007 + index

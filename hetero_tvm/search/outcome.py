@@ -7,6 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.pages import search_parts
+from hetero_tvm.pages.page import fragment, page
+
 
 @dataclass
 class TaskReport:
@@ -129,7 +132,20 @@ class TuneReport:
         known = [calls * seconds for calls, seconds in times if seconds is not None]
         return sum(known) if known else None
 
+    def __repr__(self) -> str:
+        return f"<TuneReport: {self.trials} trials in {self.elapsed:.1f} s, {len(self.tasks)} kernels>"
+
+    def _repr_html_(self) -> str:
+        return fragment(*search_parts.sections(self.to_dict()))
+
+    def to_html(self) -> str:
+        """A self-contained HTML page: roofline, kernels, curve of the search."""
+        document = self.to_dict()
+        subtitle = f"{self.trials} trials in {self.elapsed:.1f} s; records: {self.logs}"
+        return page("Search", subtitle, search_parts.sections(document), document)
+
     def to_dict(self) -> dict[str, Any]:
+        """The whole report as JSON values."""
         fields = {name: value for name, value in vars(self).items() if name != "tasks"}
         return {
             **fields,

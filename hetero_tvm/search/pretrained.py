@@ -18,13 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.errors import RecordError
+from hetero_tvm.errors import RecordError, UsageError
+from hetero_tvm.host.install import extra_command
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import from_json
 from hetero_tvm.records.record import TRIAL, Record, Site, valid
 from hetero_tvm.records.tables import Table
 from hetero_tvm.schedules.base import DesignSpace, thaw
-from hetero_tvm.search.cost_model import Description, SpaceModel, described
+from hetero_tvm.search.cost_model import Description, SpaceModel, described, has_trees
 
 _LEAST_POINTS = 24
 """Points of a space, of all its tables, that trees can learn something from."""
@@ -72,7 +73,14 @@ def rows_of(table: Table, space: DesignSpace) -> list[tuple[Description, float |
 
 
 def train(tables: Iterable[Table], spaces: Sequence[DesignSpace]) -> dict[str, Pretrained]:
-    """A model for each space that tables of its present version say enough about."""
+    """A model for each space that tables of its present version say enough about.
+
+    Raises
+    ------
+    UsageError : XGBoost is not installed.
+    """
+    if not has_trees():
+        raise UsageError("training cost models needs XGBoost", hint=extra_command("search"))
     named = {space.name: space for space in spaces}
     of_space: dict[str, list[Table]] = defaultdict(list)
     for table in tables:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import html
 import sys
+import threading
 from time import monotonic
 from typing import Any, TextIO
 
-_PLAIN_INTERVAL = 5.0
+_PLAIN_INTERVAL = 2.0
 """Seconds between plain lines."""
+_NOTEBOOK_INTERVAL = 0.25
+"""Seconds between two pictures of a notebook's bar."""
 
 
 class Progress:
     """An ``on_event`` callback for :func:`hetero_tvm.search.loop.tune`; also a context manager.
 
-    It draws only when an event arrives: a refreshing thread would disturb the timing of kernels.
+    It draws when an event arrives, and where none has for two seconds: a thread that refreshed more often
+    would disturb the timing of kernels.
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None):
         self._quiet = quiet
         self._stream = stream or sys.stderr
         self._live: Any = None
-        self._next_plain = 0.0
         self._failed = 0
+        self._last: dict[str, Any] | None = None
+        self._drawn = self._heard = monotonic()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._break_silence, daemon=True)
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._stream.isatty():
@@ -30,9 +39,14 @@ class Progress:
 
             self._live = Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
             self._live.start()
+        if not self._quiet:
+            self._clock.start()
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._ended.set()
+        if not self._quiet:
+            self._clock.join()
         if self._live is not None:
             self._live.stop()
 
@@ -41,12 +55,30 @@ class Progress:
             self._failed += event["status"] != "ok"
         if self._quiet:
             return
-        text = describe(event, self._failed)
+        with self._lock:
+            self._last, self._heard = event, monotonic()
+            if self._live is not None or event["event"] in ("start", "done") or self._is_due():
+                self._draw(describe(event, self._failed))
+
+    def _is_due(self) -> bool:
+        return monotonic() >= self._drawn + _PLAIN_INTERVAL
+
+    def _draw(self, text: str) -> None:
+        self._drawn = monotonic()
         if self._live is not None:
             self._live.update(text, refresh=True)
-        elif event["event"] in ("start", "done") or monotonic() >= self._next_plain:
-            self._next_plain = monotonic() + _PLAIN_INTERVAL
+        else:
             print(text, file=self._stream, flush=True)
+
+    def _break_silence(self) -> None:
+        """Say that the search still runs where there was nothing to tell: it compiles, or waits for cores."""
+        while not self._ended.wait(_PLAIN_INTERVAL / 4):
+            with self._lock:
+                if self._last is not None and self._is_due():
+                    silence = monotonic() - self._heard
+                    now = {**self._last, "elapsed": self._last["elapsed"] + silence}
+                    text = describe(now, self._failed)
+                    self._draw(f"{text}  ({silence:.0f} s since: compiling, or waiting for idle cores)")
 
 
 def describe(event: dict[str, Any], failed: int = 0) -> str:
@@ -77,3 +109,55 @@ def time_left(event: dict[str, Any]) -> float | None:
     if event.get("minutes") is not None:
         estimates.append(max(0.0, 60 * event["minutes"] - event["elapsed"]))
     return min(estimates, default=None)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookProgress:
+    """An ``on_event`` callback that draws a bar under the cell of a notebook."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._failed = 0
+        self._next = 0.0
+        self._handle = display(_Bar(0.0, "starting ..."), display_id=True)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["event"] == "trial":
+            self._failed += event["status"] != "ok"
+        if event["event"] in ("start", "done") or monotonic() >= self._next:
+            self._next = monotonic() + _NOTEBOOK_INTERVAL
+            self._handle.update(_Bar(share_done(event), describe(event, self._failed)))
+
+
+def share_done(event: dict[str, Any]) -> float:
+    """Fraction of the trials or the minutes that are used up, whichever is more."""
+    shares = [1.0 if event["event"] == "done" else 0.0]
+    if event.get("of"):
+        shares.append(event["trials"] / event["of"])
+    if event.get("minutes"):
+        shares.append(event["elapsed"] / (60 * event["minutes"]))
+    return min(1.0, max(shares))
+
+
+class _Bar:
+    """A bar and a line of text, for notebooks and for those who look at one without a browser."""
+
+    def __init__(self, share: float, text: str):
+        self._share, self._text = share, text
+
+    def __repr__(self) -> str:
+        return f"{self._share:4.0%} {self._text}"
+
+    def _repr_html_(self) -> str:
+        return (
+            '<div style="font-family: monospace; font-size: 90%">'
+            f'<progress value="{self._share:.4f}" max="1" style="width: 20em; vertical-align: middle">'
+            f"</progress> {html.escape(self._text)}</div>"
+        )

@@ -25,7 +25,7 @@ from hetero_tvm.records.candidates import Candidate, default_candidate
 from hetero_tvm.schedules.sampled import trace_text
 from hetero_tvm.schedules.task import Task
 from hetero_tvm.search import points
-from hetero_tvm.search.cost_model import Description, SpaceModel, described
+from hetero_tvm.search.cost_model import Description, SpaceModel, described, has_trees
 from hetero_tvm.search.metaschedule import load_metaschedule
 
 _LOGGER = logging.getLogger("hetero_tvm.search.metaschedule")
@@ -353,7 +353,10 @@ class StockProposer(_Proposer):
         space = stock_space(None if sampled is None else lambda schedule: sampled(schedule, machine))
         self._default = default_candidate(task, machine)
         super().__init__(task.workload, target, task.name, seed, space, batch)
-        self._model = ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=1)
+        if has_trees():
+            self._model = ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=1)
+        else:
+            self._model = ms.cost_model.RandomModel()
         self._seconds: dict[str, float | None] = {}
         self._proposed: dict[str, Any] = {}
 

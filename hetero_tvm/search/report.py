@@ -4,35 +4,42 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
+from hetero_tvm.host import terminal
+from hetero_tvm.host.terminal import Column, milliseconds, percent
 from hetero_tvm.search.outcome import TaskReport, TuneReport
 
 
-def table(report: TuneReport) -> Any:
-    """A rich table: kernel, calls, share of time, default -> tuned, % of roofline, record."""
-    from rich.table import Table
-
-    total = report.total_seconds("tuned_seconds") or 0.0
-    result = Table(title="kernels", title_justify="left")
-    result.add_column("kernel", overflow="fold")
-    for column in ("calls", "share", "default ms", "tuned ms", "GFLOP/s", "% of roofline"):
-        result.add_column(column, justify="right")
-    result.add_column("record", overflow="fold")
-    result.add_column("note", overflow="fold")
-    rows = sorted(report.tasks, key=lambda task: -(task.calls * (task.tuned_seconds or 0.0)))
-    for task in rows:
+def table(report: TuneReport, width: int) -> Any:
+    """A rich table of at most ``width`` columns: kernel, calls, share, default and tuned, % of roofline."""
+    total = sum(task.calls * (task.tuned_seconds or 0.0) for task in report.tasks)
+    columns = [
+        Column("kernel", text=True),
+        Column("calls", rank=1),
+        Column("share"),
+        Column("default ms"),
+        Column("tuned ms"),
+        Column("GFLOP/s", rank=2),
+        Column("% of roofline", rank=3),
+        Column("record", text=True, rank=4),
+        Column("note", text=True, rank=5),
+    ]
+    cells = []
+    for task in sorted(report.tasks, key=lambda task: -(task.calls * (task.tuned_seconds or 0.0))):
         share = task.calls * task.tuned_seconds / total if task.tuned_seconds and total else None
-        result.add_row(
-            task.name,
-            str(task.calls),
-            _percent(share),
-            _milliseconds(task.default_seconds),
-            _milliseconds(task.tuned_seconds),
-            "" if task.gflops is None else f"{task.gflops:.1f}",
-            _percent(task.roofline),
-            task.origin,
-            _note(task),
+        cells.append(
+            (
+                task.name,
+                task.calls,
+                percent(share),
+                _time(task.default_seconds),
+                _time(task.tuned_seconds),
+                "" if task.gflops is None else f"{task.gflops:.1f}",
+                percent(task.roofline),
+                task.origin,
+                _note(task),
+            )
         )
-    return result
+    return terminal.table("kernels", columns, cells, width)
 
 
 def summary(report: TuneReport) -> list[str]:
@@ -41,8 +48,7 @@ def summary(report: TuneReport) -> list[str]:
     default, tuned = report.total_seconds("default_seconds"), report.total_seconds("tuned_seconds")
     if default and tuned:
         lines.append(
-            f"all kernels together: {_milliseconds(default)} ms -> {_milliseconds(tuned)} ms "
-            f"({default / tuned:.2f} x)"
+            f"all kernels together: {_time(default)} ms -> {_time(tuned)} ms ({default / tuned:.2f} x)"
         )
     speed = f", {report.trials_per_second:.1f} per second" if report.trials else ""
     lines.append(
@@ -79,26 +85,16 @@ def _share_at_roofline(report: TuneReport) -> float | None:
 
 
 def print_report(report: TuneReport, stream: TextIO) -> None:
-    from rich.console import Console
-
-    # A file or pipe has no width of its own; the table must not be folded to 80 columns there.
-    console = Console(file=stream, width=None if stream.isatty() else 160, soft_wrap=False)
-    console.print(table(report))
+    """Print the table and the sentences under it."""
+    console = terminal.console(stream)
+    console.print(table(report, console.width))
     for line in summary(report):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, soft_wrap=True)
 
 
-def _milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:.3f}" if milliseconds >= 0.1 or milliseconds == 0 else f"{milliseconds:.3g}"
-
-
-def _percent(fraction: float | None) -> str:
-    if fraction is not None and fraction > 1.02:  # operands in cache are not bound by main memory
-        return ">100%"
-    return "" if fraction is None else f"{fraction:.0%}"
+def _time(seconds: float | None) -> str:
+    """Seconds as milliseconds; empty where nothing was measured."""
+    return "" if seconds is None else milliseconds(1e3 * seconds)
 
 
 def _note(task: TaskReport) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from hetero_tvm.errors import TargetError
+from hetero_tvm.errors import TargetError, unknown_name
 
 if TYPE_CHECKING:  # the compiler is imported when a target is asked for
     from hetero_tvm.targets.base import Target
@@ -56,9 +56,8 @@ def _factory(kind: str) -> Callable[[str], Target] | type[Target]:
         return _find(_BUILTIN[kind].target)
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if kind not in found:
-        raise TargetError(
-            f"there is no target {kind!r}", hint=f"targets here: {', '.join(sorted({*_BUILTIN, *found}))}"
-        )
+        message, hint = unknown_name("there is no target", kind, sorted({*_BUILTIN, *found}))
+        raise TargetError(message, hint=hint)
     return found[kind].load()
 
 

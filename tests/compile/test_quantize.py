@@ -57,9 +57,16 @@ def test_samples(model):
         samples_of(model, {**several, name: several[name][..., :1]})
 
 
-def test_unknown_method(model):
-    with pytest.raises(UsageError, match="no method 'static'"):
+def test_what_is_asked_for_wrongly(model, tmp_path):
+    with pytest.raises(UsageError, match="no method 'guess'"):
+        quantize_model(model, build, method="guess")
+    with pytest.raises(UsageError, match="on samples"):
         quantize_model(model, build, method="static")
+    with pytest.raises(UsageError, match="no file"):
+        quantize.read_metric("judge")
+    (tmp_path / "judge.py").write_text("def one(outputs):\n    return 1\n")
+    with pytest.raises(UsageError, match="no function 'two'"):
+        quantize.read_metric(f"{tmp_path}/judge.py:two")
 
 
 def test_command(tmp_path):
@@ -67,3 +74,24 @@ def test_command(tmp_path):
     document = json.loads((tmp_path / "accuracy.json").read_text())
     assert (tmp_path / "model.so").exists() and document["least_cosine"] > 0.99
     assert document["method"] == "dynamic" and document["quantized"] > 0
+
+
+@pytest.mark.exhaustive
+def test_static_command(tmp_path):
+    """A residual network from end to end in 8 bits, judged by the user's function."""
+    from onnx import save
+
+    from hetero_tvm.zoo.convnet import ResNetConfig, build_resnet
+
+    config = ResNetConfig(blocks=(1, 1), widths=(8, 16), stem=8, image=32, classes=10)
+    save(build_resnet(config, "small", batch=1, seed=0), tmp_path / "small.onnx")
+    images = np.random.default_rng(0).standard_normal((3, 1, 3, 32, 32)).astype("float32")
+    np.savez(tmp_path / "data.npz", input=images)
+    (tmp_path / "judge.py").write_text("def spread(outputs):\n    return outputs['logits'].std()\n")
+    options = ["--method", "static", "--data", str(tmp_path / "data.npz"), "--out", str(tmp_path), "-q"]
+    options += ["--metric", f"{tmp_path}/judge.py:spread", "--no-shipped-records"]
+    assert quantize.main([str(tmp_path / "small.onnx"), *options]) == 0
+    document = json.loads((tmp_path / "accuracy.json").read_text())
+    assert document["method"] == "static" and document["samples"] == 3
+    assert document["least_cosine"] > 0.99 and document["quantized"] == len(document["layers"]) == 10
+    assert document["metric"][0] == pytest.approx(document["metric"][1], rel=0.1)

@@ -4,6 +4,7 @@ import pytest
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.memory import Buffer, Problem
+from hetero_tvm.memory import plot as plot_module
 from hetero_tvm.memory.plot import plot
 
 PROBLEM = Problem([Buffer("a", 0, 3, 4096), Buffer("b", 1, 5, 2048), Buffer("none", 2, 2, 9)])
@@ -31,3 +32,10 @@ def test_wrong_paths_are_refused(tmp_path):
         plot(PROBLEM, OFFSETS, tmp_path / "arena.gif")
     with pytest.raises(UsageError, match="cannot write"):
         plot(PROBLEM, OFFSETS, tmp_path / "none" / "arena.png")
+
+
+def test_drawing_needs_matplotlib(monkeypatch, tmp_path):
+    monkeypatch.setattr(plot_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="drawing needs matplotlib") as caught:
+        plot(Problem([Buffer("a", 0, 1, 8)]), {"a": 0}, tmp_path / "x.png")
+    assert "pip install" in caught.value.hint

@@ -59,3 +59,31 @@ def test_zero_outputs_and_empty_ones():
     assert compare(np.zeros(3, np.float32), reference_of([0.0, 0.0, 0.0])).ok
     assert not compare(np.full(3, 1e-9), reference_of([0.0, 0.0, 0.0])).ok
     assert compare(np.zeros((0, 2)), reference_of(np.zeros((0, 2)))).ok
+
+
+def test_bytes_may_lie_on_the_other_side_of_a_half():
+    truth = np.arange(200, dtype=np.uint8)
+    reference = Reference((truth,), (truth,), "test")
+    turned = truth.copy()
+    turned[7] += 1
+    assert compare([turned], reference).ok
+    turned[8] += 2
+    assert not compare([turned], reference).ok
+    assert not compare([truth + np.uint8(1)], reference).ok  # all of them
+
+
+def test_places_that_single_precision_sees_otherwise():
+    truth, single = np.array([3, 5, 9]), np.array([3, 6, 9])
+    reference = Reference((single,), (truth,), "test")
+    assert compare([np.array([3, 7, 9])], reference).ok
+    assert not compare([np.array([4, 5, 9])], reference).ok
+
+
+def test_choices_at_a_lower_precision():
+    few, many = np.array([3]), np.arange(20)
+    assert not compare([few + 1], Reference((few,), (few,), "test")).ok
+    judged = compare([few + 1], Reference((few,), (few,), "test"), least_cosine=0.98)
+    assert judged.ok and "1 of 1 integers differ" in str(judged)
+    turned = np.where(many < 8, many + 1, many)
+    assert compare([turned], Reference((many,), (many,), "test"), least_cosine=0.98).ok
+    assert not compare([many + 1], Reference((many,), (many,), "test"), least_cosine=0.98).ok

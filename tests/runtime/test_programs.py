@@ -54,7 +54,7 @@ def test_it_computes_what_python_computes(program, mlp, many):
     result = run(program, mlp, f"f32:{ROWS}x{WIDTH}")
     assert result.returncode == 0, result.stderr
     assert float(result.stdout.split()[3]) == pytest.approx(float(load(mlp)(ramp).sum()), rel=1e-3)
-    ids = (np.arange(ROWS * WIDTH) % 7).reshape(ROWS, WIDTH)
+    ids = (np.arange(ROWS * WIDTH) % 2).reshape(ROWS, WIDTH)
     result = run(program, many, f"f32:{ROWS}x{WIDTH}", f"i64:{ROWS}x{WIDTH}")
     assert result.returncode == 0, result.stderr
     assert float(result.stdout.split()[3]) == pytest.approx(float(load(many)(ramp, ids)[0].sum()), rel=1e-3)
@@ -101,9 +101,9 @@ def test_a_damaged_library_is_a_message_and_never_loaded(program, mlp, tmp_path)
 
 
 def test_an_index_out_of_range_is_a_message(program, tmp_path):
-    text = "g (float[4, 3] x, int64[1, 9] i) => (float[1, 9, 3] y) { y = Gather(x, i) }"
+    text = "g (float[1, 3] x, int64[1, 9] i) => (float[1, 9, 3] y) { y = Gather(x, i) }"
     model = text_model(text, "victim")
     library = build_model(optimize_model(import_model(model))).export(tmp_path)
-    result = run(program, library, "f32:4x3", "i64:1x9")  # indices are 0 to 6
+    result = run(program, library, "f32:1x3", "i64:1x9")  # indices are 0 and 1
     assert result.returncode == 1
-    assert "victim: an index lies outside [-4, 4)" in result.stderr
+    assert "victim: an index lies outside [-1, 1)" in result.stderr

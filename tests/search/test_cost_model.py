@@ -1,5 +1,6 @@
 import numpy as np
 
+from hetero_tvm.search import cost_model
 from hetero_tvm.search.cost_model import Description, SpaceModel
 
 
@@ -86,3 +87,20 @@ def test_trees_of_an_earlier_run_are_where_a_model_begins():
 
 def test_nothing_measured_gives_no_trees():
     assert SpaceModel().booster() is None
+
+
+def test_without_xgboost_measurements_still_bend_the_estimate(monkeypatch):
+    """Ridge regression finds which of two features the estimate is wrong about."""
+    monkeypatch.setattr(cost_model, "has_trees", lambda: False)
+    rng = np.random.default_rng(0)
+    points = [Description((float(a), float(b)), 1.0) for a, b in rng.random((60, 2))]
+    seconds = [np.exp(-3 * point.features[0]) for point in points]
+    model = SpaceModel()
+    assert np.ptp(model.score(points)) == 0  # all estimates are equal
+    for point, one in zip(points[:30], seconds, strict=False):
+        model.add("task", point, one)
+    scores = model.score(points[30:])
+    assert np.corrcoef(scores, -np.log(seconds[30:]))[0, 1] > 0.95
+    for point in points[:3]:
+        model.add("failed", point, None)
+    assert np.isfinite(model.score(points)).all()

@@ -1,10 +1,22 @@
 import io
 import json
+import sys
+import threading
 from collections import Counter
+from types import SimpleNamespace
 
+from hetero_tvm.host.terminal import console
+from hetero_tvm.search import progress as progress_module
 from hetero_tvm.search.outcome import TaskReport, TuneReport
-from hetero_tvm.search.progress import Progress, describe, time_left
-from hetero_tvm.search.report import print_report
+from hetero_tvm.search.progress import (
+    NotebookProgress,
+    Progress,
+    describe,
+    in_notebook,
+    share_done,
+    time_left,
+)
+from hetero_tvm.search.report import print_report, table
 
 EVENT = {
     "event": "trial",
@@ -92,8 +104,61 @@ def test_plain_lines_when_not_a_terminal():
     assert 2 <= len(text.getvalue().splitlines()) <= 4
 
 
+def test_a_search_that_waits_says_so(monkeypatch):
+    monkeypatch.setattr(progress_module, "_PLAIN_INTERVAL", 0.01)
+    spoken, text = threading.Event(), io.StringIO()
+    write = text.write
+    text.write = lambda words: ("s since" in words and spoken.set()) or write(words)
+    with Progress(stream=text) as progress:
+        progress({**EVENT, "event": "start", "task": None})
+        assert spoken.wait(30)
+
+
 def test_quiet():
     text = io.StringIO()
     with Progress(quiet=True, stream=text) as progress:
         progress(EVENT)
     assert text.getvalue() == ""
+
+
+def test_no_number_is_cut_at_80_and_120_columns():
+    for width in (80, 120):
+        stream = io.StringIO()
+        terminal = console(stream)
+        terminal.width = width
+        terminal.print(table(report(), width))
+        shown = stream.getvalue()
+        assert max(map(len, shown.splitlines())) <= width and "…" not in shown
+        assert "2.000" in shown and "1.000" in shown
+
+
+class Display:
+    """Stand-in for IPython: what a cell would show."""
+
+    def __init__(self):
+        self.shown = []
+
+    def display(self, thing, display_id):
+        self.shown.append(thing)
+        return SimpleNamespace(update=self.shown.append)
+
+
+def test_a_bar_in_a_notebook(monkeypatch):
+    screen = Display()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=screen.display))
+    assert not in_notebook()
+    bar = NotebookProgress()
+    bar({**EVENT, "event": "start"})
+    bar({**EVENT, "event": "done"})
+    assert repr(screen.shown[-1]).startswith("100%") and "trials 8/64" in repr(screen.shown[-1])
+    assert '<progress value="0.1250"' in screen.shown[1]._repr_html_()
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=shell))
+    assert in_notebook()
+
+
+def test_the_share_that_is_done():
+    assert share_done(EVENT) == 0.125
+    assert share_done({**EVENT, "of": None, "minutes": 1 / 30}) == 0.5
+    assert share_done({**EVENT, "event": "done"}) == 1.0

@@ -120,7 +120,10 @@ def _with_shapes(
         done.append((buffer, new))
         return new
 
-    return tvm_ffi.structural_map(function, (tirx.Buffer, reshaped), order="pre")
+    made = tvm_ffi.structural_map(function, (tirx.Buffer, reshaped), order="pre")
+    return tirx.PrimFunc(
+        made.params, made.body, made.ret_type, made.attrs
+    )  # its type is that of the first size
 
 
 def _uses(function: PrimFunc, variable: Expr) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.frontend.kernels.description import Operator
-from hetero_tvm.frontend.kernels.operators import OPERATORS, Nodes
+from hetero_tvm.frontend.kernels.operators import OPERATORS
+from hetero_tvm.frontend.nodes import Nodes
 
 _INFIX = {
     ast.Add: "Add",

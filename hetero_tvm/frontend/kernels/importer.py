@@ -20,7 +20,8 @@ from hetero_tvm.frontend.kernels.description import (
     parse_description,
     read_description,
 )
-from hetero_tvm.frontend.kernels.operators import OPERATORS, Nodes
+from hetero_tvm.frontend.kernels.operators import OPERATORS
+from hetero_tvm.frontend.nodes import Nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
 
@@ -49,9 +50,7 @@ def to_onnx(description: Description) -> onnx.ModelProto:
     _refuse_unknown(description)
     nodes, faults = Nodes(), []
     nodes.constants += [
-        numpy_helper.from_array(np.ascontiguousarray(t.value), t.name)
-        for t in description.inputs
-        if t.value is not None
+        numpy_helper.from_array(np.array(t.value), t.name) for t in description.inputs if t.value is not None
     ]
     for op in description.operators:
         nodes.at = f"{op.path}.{op.kind}"

@@ -8,38 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from hetero_tvm.frontend.kernels.description import Operator
+from hetero_tvm.frontend.nodes import Nodes
+from hetero_tvm.host.special import erf
 
 Arrays = Sequence[np.ndarray]
-
-
-class Nodes:
-    """ONNX nodes of one description while they are made; names of theirs begin with ``#``."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self._count = 0
-        self.at = ""
-        """Name of the nodes that are being made: the path of their operator."""
-
-    def fresh(self) -> str:
-        self._count += 1
-        return f"#{self._count}"
-
-    def constant(self, value: Any, dtype: str | np.dtype) -> str:
-        name = self.fresh()
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The name of a node's result."""
-        output = self.fresh()
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], f"{self.at}{output}", **attributes))
-        return output
 
 
 @dataclass(frozen=True)
@@ -65,12 +40,6 @@ def _plain(kind: str, function: Callable[..., Any], count: int) -> Meaning:
     return Meaning(
         lambda op, x: function(*x), lambda nodes, op, names: nodes.emit(kind, *names), (count, count)
     )
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    from scipy import special  # slow to import
-
-    return special.erf(x)
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
@@ -234,7 +203,7 @@ _UNARY: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "Abs": ("Abs", np.abs),
     "Ceil": ("Ceil", np.ceil),
     "Cos": ("Cos", np.cos),
-    "Erf": ("Erf", _erf),
+    "Erf": ("Erf", erf),
     "Exp": ("Exp", np.exp),
     "Floor": ("Floor", np.floor),
     "Log": ("Log", np.log),

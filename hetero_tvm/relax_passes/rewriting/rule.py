@@ -50,7 +50,12 @@ class Report:
     conversions: list[dict[str, str]] = field(default_factory=list)
     """Changes of an image's layout at run time: node, from, to, reason (see ``layout.py``)."""
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{name} {count}" for name, count in sorted(self.fusions.items()))
+        return f"<Report: {found or 'no fusions'}; {len(self.misses)} misses>"
+
     def to_json(self) -> dict[str, Any]:
+        """Fusions, misses with reasons, anchors, conversions and times as JSON values."""
         return {
             "fusions": dict(sorted(self.fusions.items())),
             "misses": list(self.misses),

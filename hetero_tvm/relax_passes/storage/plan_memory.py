@@ -187,7 +187,9 @@ class _Views:
             plan = self._arenas[owner.device].plan
             base = self._base(owner, owner.device, plan.peak)
             offset = plan.offsets[_buffer(owner.number)]
-        elif owner.number in self._shared:  # a result over which other tensors were written before
+        elif owner.number in self._shared or _is_open(binding.var):
+            # Other tensors were written over a result before; or it takes the memory of its largest size,
+            # because the pool keeps a piece of memory for every size that was ever asked for.
             base, offset = self._base(owner, owner.number, owner.nbytes), 0
         else:
             return [binding]
@@ -206,6 +208,11 @@ class _Views:
             self._bases[key] = relax.Var("arena" if owner.plannable else "result", relax.AnyType())
             self.first.append(relax.VarBinding(self._bases[key], call))
         return self._bases[key]
+
+
+def _is_open(var: Var) -> bool:
+    """Whether a tensor's shape is known at the call only."""
+    return not all(isinstance(extent, tvm.tirx.IntImm) for extent in var.ty.shape)
 
 
 def _view(storage: Var, offset: int, var: Var) -> list[relax.Binding]:

@@ -1,7 +1,7 @@
 /* Run an exported library from plain C, with TVM's runtime library only (no Python, no C++).
  *
- * Fills every input with a ramp (the first input 0, 1/1000, 2/1000, ... for floats; token-like
- * small numbers for integers), calls the model once and prints the sum of the first output.
+ * Fills every input with a ramp (0, 1/1000, 2/1000, ... for floats; 0 and 1 in turn for integers, which
+ * are fit for masks and indices), calls the model once and prints the sum of the first output.
  *
  * Build and run (S is the site-packages folder of the Python where apache-tvm is installed; the
  * program needs nothing of it but libtvm_ffi.so and libtvm_runtime.so, 6 MB together):
@@ -117,7 +117,7 @@ static TVMFFIAny make_input(const char* text) {
   if (!data) fail("out of memory");
   for (int64_t i = 0; i < count; ++i) {
     if (is_float) ((float*)data)[i] = (float)i * 1e-3f;
-    else ((int64_t*)data)[i] = i % 7;
+    else ((int64_t*)data)[i] = i % 2;
   }
   managed->version.major = DLPACK_MAJOR_VERSION;
   managed->version.minor = DLPACK_MINOR_VERSION;

@@ -1,6 +1,6 @@
 /* Run an exported library from C++, with TVM's runtime library only (no Python, no compiler).
  *
- * Fills every input with a ramp, calls the model `repeats` times, and prints the sum of the first
+ * Fills every input with a ramp (0 and 1 in turn for integers, which are fit for masks and indices), calls the model `repeats` times, and prints the sum of the first
  * output and the time of a call.
  *
  * Build and run (S is the site-packages folder of the Python where apache-tvm is installed; the
@@ -66,7 +66,7 @@ ffi::Tensor MakeInput(const std::string& text) {
   ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(sizes), dtype, DLDevice{kDLCPU, 0});
   for (int64_t i = 0; i < count; ++i) {
     if (is_float) static_cast<float*>(tensor.data_ptr())[i] = static_cast<float>(i) * 1e-3f;
-    else static_cast<int64_t*>(tensor.data_ptr())[i] = i % 7;
+    else static_cast<int64_t*>(tensor.data_ptr())[i] = i % 2;
   }
   return tensor;
 }

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hetero_tvm.runtime.cuda import devices as cuda_runtime
 from hetero_tvm.runtime.cuda.pipeline import Pending, Pipeline, Staging
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.manifest import Manifest, refuse_flagged
+from hetero_tvm.runtime.observing import Observer
+from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.signature import TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
@@ -79,6 +82,17 @@ class CudaLibrary(Library):
             self.cuda_graph = "off: as asked"
             return eager
         return machine[entry]
+
+    def profile_call(self, call: Callable[[], Any], seconds: float = 1.0) -> Any:
+        """Profile of ``call`` without CUDA graphs, each kernel waited for: its time includes its launch."""
+        graph, self._graph_wanted = (self._graph_wanted, self.cuda_graph), False
+        self._start()
+        try:
+            observer = Observer(self._machine, self._runtime.ffi, self.loaded_path, cudart.synchronize)
+            return profile_calls(observer, self.manifest, call, 1, seconds)
+        finally:
+            self._graph_wanted, self.cuda_graph = graph
+            self._start()
 
     def __repr__(self) -> str:
         return f"<CudaLibrary {self.manifest.name!r} {self.signature} on {self.device.name} ({self.arch})>"

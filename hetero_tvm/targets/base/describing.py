@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from hetero_tvm.errors import UsageError
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.schedules.task import Task
@@ -52,14 +51,11 @@ class DescribedTarget(ABC):
         return None
 
     @classmethod
-    def profile(cls, library: Library, call: Callable[[], Any]) -> LibraryProfile:
-        """Profile of one ``call`` of a loaded library of this kind.
+    def profile(cls, library: Library, call: Callable[[], Any], seconds: float = 1.0) -> LibraryProfile:
+        """Profile of a ``call`` of a loaded library of this kind; ``seconds``: about how long to call.
 
         Raises
         ------
         UsageError : libraries of this kind carry no counters.
         """
-        raise UsageError(
-            f"{library.manifest.name}: libraries for target {cls.kind} carry no counters",
-            hint="python -m hetero_tvm.bench shows the time of a whole call",
-        )
+        return library.profile_call(call, seconds)

@@ -27,8 +27,7 @@ from hetero_tvm.schedules.npu.base import NpuSpace
 from hetero_tvm.schedules.npu.host import HostSpace
 from hetero_tvm.targets.base import Compiled, LibraryProfile, Target
 from hetero_tvm.targets.cpu.target import CpuTarget
-from hetero_tvm.targets.npu.device.profile import profile
-from hetero_tvm.targets.npu.device.profile_report import ProfileReport
+from hetero_tvm.targets.npu.device.profile_report import profile_library
 from hetero_tvm.targets.npu.spaces import NPU_SPACES
 from hetero_tvm.targets.npu.tuning.tuner import NpuTuner
 
@@ -157,8 +156,8 @@ class NpuTarget(Target):
         return NpuTuner(self)
 
     @classmethod
-    def profile(cls, library: Library, call: Callable[[], Any]) -> LibraryProfile:
-        return ProfileReport(profile(library, call))
+    def profile(cls, library: Library, call: Callable[[], Any], seconds: float = 1.0) -> LibraryProfile:
+        return profile_library(library, call)
 
     def placement(self, module: Any, tasks: Sequence[Any]) -> str:
         from hetero_tvm.targets.npu.regions.placement import place

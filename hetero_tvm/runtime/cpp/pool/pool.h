@@ -100,6 +100,9 @@ struct Cell {
 int Launch(FTVMParallelLambda lambda, void* data, int tasks);  // as TVMBackendParallelLaunch
 void EndWorkers(Cell* cell);  // those that run this library's code
 
+// trace.cc
+int LaunchOrTrace(FTVMParallelLambda lambda, void* data, int tasks);  // as Launch
+
 // cell.cc
 Cell* FindCell();        // never null
 Pool* FindPool(Cell*);   // never null

@@ -15,6 +15,6 @@ int Barrier(int, TVMParallelGroupEnv* environment) {
 }  // namespace
 
 extern "C" {
-int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int) = hetero_tvm::Launch;
+int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int) = hetero_tvm::LaunchOrTrace;
 int (*__TVMBackendParallelBarrier)(int, TVMParallelGroupEnv*) = Barrier;
 }

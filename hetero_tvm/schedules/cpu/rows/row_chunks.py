@@ -51,7 +51,7 @@ def each_row(k: Kernel, rows: int, chunks: int, body: Callable[[Expr], None]) ->
         if chunks == rows:
             body(chunk)
             return
-        first = tirx.floordiv(chunk * rows, chunks)
+        first = k.let(tirx.floordiv(chunk * rows, chunks))
         count = tirx.floordiv((chunk + 1) * rows, chunks) - first
         with k.serial(rows if chunks == 1 else count) as i:
             body(first + i)

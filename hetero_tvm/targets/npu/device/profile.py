@@ -19,6 +19,7 @@ import numpy as np
 from hetero_tvm.errors import UsageError
 from hetero_tvm.machines.npu.spec import NPUSpec
 from hetero_tvm.runtime.library import Library
+from hetero_tvm.targets.npu.device.attribution import Interval, attribute
 from hetero_tvm.targets.npu.device.driver import (
     STALLS,
     TRACE,
@@ -51,8 +52,10 @@ class OperatorProfile:
 
     Parameters
     ----------
-    cycles : how much later it ended than the one before: queues overlap, and so these add up to the whole.
-        Its weights may be loaded while the one before still runs, so shares of its cycles can exceed one.
+    cycles : its share of the region's cycles: where operators overlap, on different queues, they are divided
+        among these, so that all add up to the whole.
+    active : cycles in which any queue worked for it; those of several operators overlap.  Utilisation is of
+        these.
     busy, issue : cycles of each queue.
     stall : by queue and reason, what the queue waited on its way to this operator's instructions.
     block_cycles : cycles in which the matrix unit multiplied.
@@ -61,6 +64,7 @@ class OperatorProfile:
 
     name: str
     cycles: float = 0.0
+    active: float = 0.0
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0.0))
     issue: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0.0))
     stall: dict[str, dict[str, float]] = field(
@@ -73,16 +77,16 @@ class OperatorProfile:
     joule: float = 0.0
 
     def _share(self, cycles: float) -> float:
-        return cycles / self.cycles if self.cycles else 0.0
+        return cycles / self.active if self.active else 0.0
 
     @property
     def matrix_utilisation(self) -> float:
-        """Share of its cycles in which the matrix unit multiplied."""
+        """Share of its active cycles in which the matrix unit multiplied."""
         return self._share(self.block_cycles)
 
     @property
     def vector_utilisation(self) -> float:
-        """Share of its cycles in which the vector unit worked."""
+        """Share of its active cycles in which the vector unit worked."""
         return self._share(self.busy["vector"])
 
     def dram_utilisation(self, spec: NPUSpec) -> float:
@@ -97,7 +101,7 @@ class OperatorProfile:
 
     def roof_share(self, spec: NPUSpec) -> float:
         """Position under the roofline: the least cycles that its multiply-accumulates, its vector work and
-        its DRAM bytes allow, of those it took."""
+        its DRAM bytes allow, of those it was active."""
         dram = self.dram_bytes / spec.dram_bytes_per_cycle
         return self._share(max(self.least_matrix, self.busy["vector"], dram))
 
@@ -121,6 +125,7 @@ class OperatorProfile:
         return {
             "name": self.name,
             "cycles": self.cycles,
+            "active_cycles": self.active,
             "macs": self.macs,
             "dram_bytes": self.dram_bytes,
             "matrix_block_cycles": self.block_cycles,
@@ -234,7 +239,7 @@ def _operators(
     """Operators in the order of the stream's tags, and the trace as events."""
     code = [(instruction.name, tag, values) for _, instruction, tag, values in stream.decode()]
     found = [OperatorProfile(name or "(no operator)") for name in stream.tags]
-    ends = [0.0] * len(found)
+    intervals: list[Interval] = []
     last: dict[str, OperatorProfile] = {}
     events = []
     scale = 1e-3 / spec.clock_ghz  # cycles -> microseconds
@@ -255,7 +260,7 @@ def _operators(
             op.least_matrix += math.prod(size) / spec.macs_per_cycle(values["dtype"])
         op.dram_bytes += int(entry["dram_bytes"])
         op.joule += float(entry["joule"])
-        ends[tag] = max(ends[tag], end)
+        intervals.append((start, end, tag))
         events.append(
             {
                 "name": f"{name} {stream.tags[tag]}",
@@ -266,25 +271,19 @@ def _operators(
                 "tid": int(entry["queue"]),
             }
         )
-    used = [op for op, end in zip(found, ends, strict=True) if end]
-    _close(found, ends, last, counters)
+    shares, active = attribute(intervals, len(found), counters.cycles)
+    for op, share, cycles in zip(found, shares, active, strict=True):
+        op.cycles, op.active = share, cycles
+    used = [op for op in found if op.active]
+    _close(found, last, counters)
     for op in found:
         op.joule += 1e-12 * spec.energy_pj.static_per_cycle * op.cycles
     return used, events
 
 
-def _close(
-    found: list[OperatorProfile], ends: list[float], last: dict[str, OperatorProfile], counters: Counters
-) -> None:
-    """Cycles of each operator; what no trace entry has (the last flags, the way of the last store to
-    DRAM) goes to the operator that was last."""
-    if not last:
-        return
-    ends[max(range(len(ends)), key=lambda n: ends[n])] = counters.cycles
-    done = 0.0
-    for op, end in zip(found, ends, strict=True):
-        op.cycles = max(0.0, end - done)
-        done = max(done, end)
+def _close(found: list[OperatorProfile], last: dict[str, OperatorProfile], counters: Counters) -> None:
+    """Give what no trace entry has (the last flags, the way of the last store to DRAM) to the operator that
+    was last on its queue."""
     for queue, op in last.items():
         whole = counters.queues[queue]
         op.issue[queue] += whole.issue - sum(o.issue[queue] for o in found)

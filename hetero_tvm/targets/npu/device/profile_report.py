@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero_tvm.targets.npu.device.profile import totals, write_trace
+from hetero_tvm.host.terminal import Column, table
+from hetero_tvm.runtime.library import Library
+from hetero_tvm.targets.npu.device.profile import profile, totals, write_trace
+
+
+def profile_library(library: Library, call: Callable[[], Any]) -> ProfileReport:
+    """Report on one ``call`` of a loaded library."""
+    return ProfileReport(profile(library, call))
 
 
 class ProfileReport:
@@ -14,6 +21,10 @@ class ProfileReport:
 
     def __init__(self, regions: Sequence[Any]):
         self._regions = regions
+
+    def __repr__(self) -> str:
+        found = totals(self._regions)
+        return f"<ProfileReport of {found['regions']} regions: {found['cycles']:,.0f} cycles>"
 
     def to_json(self) -> dict[str, Any]:
         """Totals, and one entry per region with its operators."""
@@ -39,8 +50,6 @@ def _print_totals(console: Any, total: dict[str, Any]) -> None:
 
 
 def _print(console: Any, region: Any, top: int) -> None:
-    from rich.table import Table
-
     facts, spec = region.to_json(), region.spec
     console.print(
         f"{region.name} on {spec.name}: {facts['cycles']:,.0f} cycles, {facts['seconds'] * 1e3:.3f} ms, "
@@ -48,34 +57,48 @@ def _print(console: Any, region: Any, top: int) -> None:
         f"and {facts['dram_write_bytes'] / 1e6:.1f} MB written, {facts['energy_joule'] * 1e3:.2f} mJ"
     )
     whole = facts["cycles"] or 1.0
-    queues = Table(title="queues, share of the cycles", title_justify="left")
     reasons = ["flag", "barrier", "latency", "dram", "port"]
-    for column in ("queue", "busy", "issue", *(f"stall: {reason}" for reason in reasons), "idle at the end"):
-        queues.add_column(column, justify="left" if column == "queue" else "right")
+    columns = [Column("queue", text=True), Column("busy"), Column("issue", rank=1)]
+    columns += [*(Column(f"stall: {reason}", rank=2) for reason in reasons), Column("idle at end", rank=3)]
+    rows = []
     for name, q in facts["queues"].items():
         shares = [q["busy"], q["issue"], *(q["stall"].get(reason, 0.0) for reason in reasons), q["idle"]]
-        queues.add_row(name, *(f"{share / whole:.1%}" for share in shares))
-    console.print(queues)
+        rows.append((name, *(f"{share / whole:.1%}" for share in shares)))
+    console.print(table("queues, share of the cycles", columns, rows, console.width))
     count = len(region.operators)
     title = f"operators, the {top} longest of {count}" if count > top else f"all {count} operators"
-    table = Table(title=title, title_justify="left")
-    table.add_column("operator", overflow="fold")
-    columns = ("cycles", "share", "matrix", "vector", "DRAM", "DRAM kB", "flop/byte", "of roof", "bound by")
-    for column in (*columns, "longest wait", "uJ"):
-        table.add_column(column, justify="right")
+    columns = [
+        Column("operator", text=True),
+        Column("cycles"),
+        Column("share"),
+        Column("active", rank=6),
+        Column("matrix", rank=2),
+        Column("vector", rank=2),
+        Column("DRAM", rank=2),
+        Column("DRAM kB", rank=4),
+        Column("flop/byte", rank=5),
+        Column("of roof"),
+        Column("bound by", rank=1),
+        Column("longest wait", rank=3),
+        Column("uJ", rank=3),
+    ]
+    rows = []
     for op in sorted(region.operators, key=lambda op: -op.cycles)[:top]:
         queue, reason, waited = op.longest_wait()
         shares = (op.matrix_utilisation, op.vector_utilisation, op.dram_utilisation(spec))
-        table.add_row(
-            op.name,
-            f"{op.cycles:,.0f}",
-            f"{op.cycles / whole:.1%}",
-            *(f"{share:.0%}" for share in shares),
-            f"{op.dram_bytes / 1e3:,.0f}",
-            "-" if op.intensity is None else f"{op.intensity:.1f}",
-            f"{op.roof_share(spec):.0%}",
-            op.bound(spec)[0],
-            f"{queue}: {reason} {waited:,.0f}",
-            f"{op.joule * 1e6:,.1f}",
+        rows.append(
+            (
+                op.name,
+                f"{op.cycles:,.0f}",
+                f"{op.cycles / whole:.1%}",
+                f"{op.active:,.0f}",
+                *(f"{share:.0%}" for share in shares),
+                f"{op.dram_bytes / 1e3:,.0f}",
+                "-" if op.intensity is None else f"{op.intensity:.1f}",
+                f"{op.roof_share(spec):.0%}",
+                op.bound(spec)[0],
+                f"{queue}: {reason} {waited:,.0f}",
+                f"{op.joule * 1e6:,.1f}",
+            )
         )
-    console.print(table)
+    console.print(table(title, columns, rows, console.width))

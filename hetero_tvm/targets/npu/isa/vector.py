@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy import special
 
+from hetero_tvm.host.special import erf, expit
 from hetero_tvm.machines.npu.banks import bank_cycles
 from hetero_tvm.machines.npu.numbers import DTYPES, WIDTH, cast, numpy_dtype
 from hetero_tvm.machines.npu.spec import NPUSpec
@@ -152,9 +152,9 @@ _FUNCTION: dict[str, Any] = {
     "round": np.rint,
     "exp": np.exp,
     "log": np.log,
-    "erf": special.erf,
+    "erf": erf,
     "tanh": np.tanh,
-    "sigmoid": special.expit,
+    "sigmoid": expit,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
     "reciprocal": lambda x: np.float32(1) / x,

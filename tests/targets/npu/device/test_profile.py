@@ -5,6 +5,7 @@ import pytest
 
 import hetero_tvm
 from hetero_tvm import api, profile
+from hetero_tvm.benchmarking.subject import _plain_inputs
 from hetero_tvm.runtime import npu_usage
 from hetero_tvm.targets.npu.device import profile as npu_profile
 
@@ -84,7 +85,7 @@ def test_the_trace_is_one_row_per_queue_in_order(measured):
 
 def test_regions_follow_one_another_in_the_trace(library, tmp_path):
     net = hetero_tvm.load(library)
-    (region,) = npu_profile.profile(net, lambda: net(**profile._inputs(net.signature)))
+    (region,) = npu_profile.profile(net, lambda: net(**_plain_inputs(net.signature)))
     npu_profile.write_trace(tmp_path / "two.json", [region, region])
     events = json.loads((tmp_path / "two.json").read_text())["traceEvents"]
     first, second = ([e for e in events if e["ph"] == "X" and e["pid"] == pid] for pid in (0, 1))
@@ -96,7 +97,7 @@ def test_regions_follow_one_another_in_the_trace(library, tmp_path):
 
 def test_the_runtime_tells_the_same_without_a_compiler(library, measured):
     net = hetero_tvm.load(library)
-    profile_inputs = profile._inputs(net.signature)
+    profile_inputs = _plain_inputs(net.signature)
     net(**profile_inputs)
     use, total = npu_usage(net), measured[0]["totals"]
     assert (use.regions, use.cycles, use.dram_bytes) == (1, total["cycles"], total["dram_bytes"])
@@ -107,14 +108,25 @@ def test_the_runtime_tells_the_same_without_a_compiler(library, measured):
 def test_tables_for_people(library, capsys):
     assert profile.main([str(library)]) == 0
     text = capsys.readouterr().out
-    assert "hnpu_0 on edge" in text and "stall: flag" in text and "longest wait" in text
+    assert "hnpu_0 on edge" in text and "stall: flag" in text and "of roof" in text
 
 
-def test_what_cannot_be_profiled_is_refused(library, tmp_path, capsys):
-    optimized = api.optimize_model(api.import_model("zoo:bert-base-tiny"), "cpu")
-    path = api.build_model(optimized).export(tmp_path)
-    assert profile.main([str(path)]) == 2
-    assert "libraries for target cpu carry no counters" in capsys.readouterr().err
-    assert npu_usage(hetero_tvm.load(path)) is None
+def test_no_operator_is_over_its_roof_and_none_is_lost(measured):
+    """Operators overlap: attention runs beside the products around it."""
+    document, _ = measured
+    for op in document["regions"][0]["operators"]:
+        assert 0 < op["roof_share"] <= 1 + 1e-6, op["name"]
+        assert 0 < op["cycles"] <= op["active_cycles"] + 1e-6 or op["active_cycles"] > 0
+        for share in ("matrix_utilisation", "vector_utilisation", "dram_utilisation"):
+            assert 0 <= op[share] <= 1 + 1e-6, (op["name"], share)
+
+
+def test_a_loaded_library_profiles_itself(library, measured):
+    net = hetero_tvm.load(library)
+    found = net.profile(**_plain_inputs(net.signature)).to_json()
+    assert found["totals"]["cycles"] == measured[0]["totals"]["cycles"]
+
+
+def test_a_trace_without_a_folder_is_refused(library, tmp_path, capsys):
     assert profile.main([str(library), "--trace", str(tmp_path / "none" / "trace.json")]) == 2
     assert "there is no folder" in capsys.readouterr().err

@@ -1,0 +1,119 @@
+"""Style of all command lines: help with examples and exit codes, refusals that know what was meant."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from hetero_tvm.errors import did_you_mean, unknown_name
+from hetero_tvm.version import VERSION
+
+EXITS = {
+    0: "done",
+    1: "tuning, building or checking failed",
+    2: "the command line, the model or a file must be changed",
+    130: "ended by Ctrl-C (143: SIGTERM, 129: SIGHUP)",
+}
+"""Exit codes of every command, unless it says otherwise."""
+
+_WIDEST = 100
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, 100 columns at most; examples keep their lines."""
+
+    def __init__(self, prog: str):
+        width = min(_WIDEST, max(60, shutil.get_terminal_size().columns - 2))
+        super().__init__(prog, max_help_position=26, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = [
+            line if line[:1] == " " else textwrap.fill(line, width, initial_indent=indent)
+            for line in text.splitlines()
+        ]
+        return "\n".join(filled)
+
+
+class Parser(argparse.ArgumentParser):
+    """Command line of one command.
+
+    Options may not be abbreviated: a new option must not change what an old command line means.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        kwargs.setdefault("formatter_class", _Formatter)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+        self.add_argument(
+            "--version", action="version", version=f"hetero-tvm {VERSION}", help="print the version, and end"
+        )
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Options of a command line; one that cannot be ends the process with status 2."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}", unknown)
+        return options
+
+    def error(self, message: str, unknown: Sequence[str] = ()) -> NoReturn:
+        """End with the message, the option that was probably meant, and where all are listed."""
+        hints = [
+            f"{word}: {guess}"
+            for word in unknown
+            if word.startswith("--") and (guess := did_you_mean(word.partition("=")[0], self.options()))
+        ]
+        advice = " ".join([*hints, f"{self.prog} --help lists what there is"])
+        sys.stderr.write(f"error: {message}\nWhat to do: {advice}\n")
+        sys.exit(2)
+
+    def options(self) -> list[str]:
+        """Long names of the options, those of subcommands included."""
+        found = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        for one in self.subcommands().values():
+            found += one.options()
+        return list(dict.fromkeys(found))
+
+    def subcommands(self) -> dict[str, Parser]:
+        """Parsers of the subcommands, by name."""
+        actions = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
+        return {name: one for action in actions for name, one in action.choices.items()}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice, with the choices that it may have meant."""
+        if action.choices is not None and value not in action.choices:
+            message, hint = unknown_name("there is no", str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{message} ({hint})")
+
+
+def command_parser(
+    command: str,
+    description: str,
+    examples: Mapping[str, str],
+    exits: Mapping[int, str] = EXITS,
+    notes: str = "",
+) -> Parser:
+    """A parser of one command, without options of its own.
+
+    Parameters
+    ----------
+    examples : command lines behind the command's name, and what each is for.
+    exits : meaning of each exit code.
+    notes : sentences between the examples and the exit codes.
+    """
+    prog = f"python -m hetero_tvm.{command}"
+    lines = ["examples:"]
+    for arguments, purpose in examples.items():
+        lines += [f"  {prog} {arguments}".rstrip(), f"      {purpose}"]
+    if notes:
+        lines += ["", notes]
+    lines += ["", "exit status:", *(f"  {code:<4} {text}" for code, text in exits.items())]
+    return Parser(prog=prog, description=description, epilog="\n".join(lines))
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """``--json`` and ``--quiet``, which every command has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")

@@ -1,0 +1,104 @@
+"""Texts of ``tune`` before its first trial and after its last: plan, tasks, next commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_tvm import host
+from hetero_tvm.host.terminal import Column, console, table
+
+if TYPE_CHECKING:
+    from hetero_tvm.api import OptimizedModel
+
+_SECONDS_PER_TRIAL = 0.12
+_SECONDS_PER_TASK = 0.3
+_START_SECONDS = 2.0
+
+
+def expected_seconds(tasks: int, trials: int | None, minutes: float | None) -> float | None:
+    """Estimate of the seconds that a search takes; None: without limit."""
+    seconds = None
+    if trials is not None:
+        seconds = _START_SECONDS + _SECONDS_PER_TRIAL * trials + _SECONDS_PER_TASK * tasks
+    if minutes is not None:
+        seconds = min(seconds or float("inf"), 60 * minutes)
+    return seconds
+
+
+def plan_lines(
+    optimized: OptimizedModel,
+    trials: int | None,
+    minutes: float | None,
+    logs: Path | None,
+    use_shipped: bool,
+) -> list[str]:
+    """Model, target, threads, kernels, records and budget of a search, a line each."""
+    from hetero_tvm.api import record_store
+    from hetero_tvm.records.choose import DEFAULT, choose
+
+    signature, tasks = optimized.signature, optimized.tasks
+    described = optimized.target.describe()
+    device = [described.get("device"), *described.get("archs", ()), described.get("cpu")]
+    threads = described["threads"]
+    first = optimized.variants()[0]
+    store = record_store(first, logs, use_shipped)
+    choices = choose(first.tasks, first.machine, store).values()
+    origins = Counter("default" if choice.origin == DEFAULT else "record" for choice in choices)
+    spaces = Counter(task.space.name if task.space is not None else "stock" for task in tasks)
+    work = sum(task.count * task.flops for task in tasks) / 1e9
+    calls = sum(task.count for task in tasks)
+    seconds = expected_seconds(len(tasks), trials, minutes)
+    budget = "trials without limit" if trials is None else f"{trials} trials"
+    if minutes is not None:
+        budget += f", {minutes:g} minutes at most"
+    cores = f" on cores {_ranges(host.available_cores())}" if described["kind"] == "cpu" else ""
+    inputs = ", ".join(map(str, signature.inputs))
+    return [
+        f"model    {optimized.model.name}({inputs})",
+        f"target   {described['kind']} {' '.join(filter(None, device))}, "
+        f"{threads} thread{'s' * (threads > 1)}{cores}",
+        f"kernels  {len(tasks)} distinct in {calls} calls, {work:.4g} GFLOP: "
+        + ", ".join(f"{name} {count}" for name, count in spaces.most_common(4))
+        + (", ..." if len(spaces) > 4 else ""),
+        f"records  {origins['record']} of {len(tasks)} kernels have one; new ones go to {store.path.parent}",
+        f"plan     {budget}{'' if seconds is None else f', about {seconds:.0f} s'}; less where records exist",
+    ]
+
+
+def _ranges(cores: Sequence[int]) -> str:
+    """``0-3,8`` for (0, 1, 2, 3, 8)."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
+    """Table of the kernels that a search would tune."""
+    columns = [
+        Column("kernel", text=True),
+        Column("calls", rank=1),
+        Column("MFLOP"),
+        Column("MB", rank=2),
+        Column("space", text=True, rank=3),
+    ]
+    rows = [
+        (one["name"], one["calls"], f"{one['flops'] / 1e6:.2f}", f"{one['nbytes'] / 1e6:.2f}", one["space"])
+        for one in tasks
+    ]
+    printer = console()
+    printer.print(table("tasks", columns, rows, printer.width))
+
+
+def next_commands(library: str) -> str:
+    """Commands that one wants to type once a library has been written."""
+    return (
+        f"next: python -m hetero_tvm.bench {library}      how fast is it, and how evenly?\n"
+        f"      python -m hetero_tvm.profile {library}    where does the time go?"
+    )

@@ -1,0 +1,194 @@
+"""Static quantisation: ranges found on samples, quantisers written into the model (ONNX's QDQ form).
+
+ONNX Runtime finds the ranges and writes the quantisers; the model is then imported as any quantised file.
+Convolution networks are quantised from end to end, sums and pooling included.  In models that are mostly
+matrix products only these are: the sums, norms and activations of a Transformer lose more by 8 bits than
+they win.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.frontend import ImportedModel, import_model
+
+CALIBRATIONS = ("minmax", "percentile", "entropy")
+"""Ways to find the range of a tensor: all that samples show; all but the outermost 0.001%; the range that
+keeps most of the distribution."""
+
+_LAYERS = ("Conv", "MatMul", "Gemm")
+_BETWEEN = ("Add", "Mul", "Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Flatten",
+            "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Resize")  # fmt: skip
+
+Samples = Sequence[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class QuantizableLayer:
+    """A product or convolution: its node, and the relative error that rounding its operands brings."""
+
+    node: str
+    error: float
+
+
+class Calibration:
+    """Samples' ranges of one model, and quantised models made from them.
+
+    Parameters
+    ----------
+    model : the model in float32.
+    samples : inputs whose values tell the ranges.
+    way : one of :data:`CALIBRATIONS`.
+
+    Raises
+    ------
+    UsageError : ONNX Runtime is not installed, or ``way`` is not known.
+    """
+
+    def __init__(self, model: ImportedModel, samples: Samples, way: str = "minmax"):
+        if way not in CALIBRATIONS:
+            raise UsageError(f"there is no calibration {way!r}", hint=f"known: {', '.join(CALIBRATIONS)}")
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise UsageError(
+                "static quantisation needs ONNX Runtime, which finds the ranges",
+                hint="pip install onnxruntime",
+            )
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        self._name, self._samples, self._way = model.name, samples, way
+        self._folder = tempfile.TemporaryDirectory(prefix="hetero_tvm_calibration_")
+        plain, ready = (Path(self._folder.name) / name for name in ("plain.onnx", "ready.onnx"))
+        onnx.save(model.onnx_model, plain)
+        with _QuietLogging():
+            quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)  # norms into convolutions
+        self._ready, self._ranges = ready, ready.with_suffix(".json")
+
+    def quantized(self, kept: Sequence[str] = ()) -> onnx.ModelProto:
+        """The model with quantisers around everything but the nodes ``kept``."""
+        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+        kinds = [node.op_type for node in onnx.load(self._ready, load_external_data=False).graph.node]
+        images = kinds.count("Conv") > kinds.count("MatMul") + kinds.count("Gemm")
+        method = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}[self._way]
+        path = self._ready.with_name("quantized.onnx")
+        with _QuietLogging():
+            quantize_static(
+                str(self._ready),
+                str(path),
+                _Reader(self._samples),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=[*_LAYERS, *(_BETWEEN if images else ())],
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=list(kept),
+                calibrate_method=getattr(CalibrationMethod, method),
+                extra_options={"MatMulConstBOnly": True, "CalibPercentile": 99.999},
+            )
+        return onnx.load(path)
+
+    def imported(self, quantized: onnx.ModelProto) -> ImportedModel:
+        """The quantised model, under the name of the one it was made from."""
+        return dataclasses.replace(import_model(quantized), name=self._name)
+
+    def layers(self, quantized: onnx.ModelProto) -> tuple[QuantizableLayer, ...]:
+        """Layers between quantisers, the most sensitive first, judged on the first sample."""
+        import onnxruntime
+
+        found = _operands(quantized)
+        ready = onnx.load(self._ready)
+        weights = {tensor.name: tensor for tensor in ready.graph.initializer}
+        given = {value.name for value in ready.graph.input}
+        wanted = sorted({x for x, *_ in found.values() if x not in given})
+        del ready.graph.output[:]
+        ready.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
+        session = onnxruntime.InferenceSession(ready.SerializeToString())
+        values = dict(zip(wanted, session.run(wanted, dict(self._samples[0])), strict=True))
+        values.update(self._samples[0])
+        layers = []
+        for node, (x, steps, rounded, name) in found.items():
+            w = numpy_helper.to_array(weights[name]) if name in weights else rounded
+            errors = _distance(_rounded(values[x], *steps), values[x]), _distance(rounded, w)
+            layers.append(QuantizableLayer(node, float(np.hypot(*errors))))
+        return tuple(sorted(layers, key=lambda layer: -layer.error))
+
+
+def _operands(
+    model: onnx.ModelProto,
+) -> dict[str, tuple[str, tuple[np.ndarray, np.ndarray], np.ndarray, str]]:
+    """Layers between quantisers by name: their input, the input's scale and zero point, the weights as
+    8 bits make them, and their name in the model without quantisers."""
+    made = {output: node for node in model.graph.node for output in node.output}
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def array(name: str) -> np.ndarray:
+        return numpy_helper.to_array(stored[name])
+
+    found = {}
+    for node in model.graph.node:
+        if node.op_type not in _LAYERS:
+            continue
+        ends = [made.get(name) for name in node.input[:2]]
+        if any(end is None or end.op_type != "DequantizeLinear" for end in ends):
+            continue
+        (source, weights) = (end for end in ends if end is not None)
+        quantizer = made.get(source.input[0])
+        if quantizer is None or weights.input[0] not in stored:
+            continue
+        axis = next((a.i for a in weights.attribute if a.name == "axis"), 1)
+        w, scale, zero = (array(name) for name in weights.input[:3])
+        shape = [-1 if n == axis % w.ndim and scale.size > 1 else 1 for n in range(w.ndim)]
+        rounded = (w.astype(np.float32) - zero.reshape(shape)) * scale.reshape(shape)
+        steps = array(source.input[1]), array(source.input[2])
+        found[node.name] = quantizer.input[0], steps, rounded, weights.input[0].removesuffix("_quantized")
+    return found
+
+
+def _rounded(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """``x`` as its 8 bits make it."""
+    limits = np.iinfo(zero.dtype)
+    steps = np.clip(np.rint(x / scale) + zero, limits.min, limits.max)
+    return (steps - zero.astype(np.float32)) * scale
+
+
+def _distance(y: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(y - exact)) / (float(np.linalg.norm(exact)) or 1.0)
+
+
+class _Reader:
+    """Samples as ONNX Runtime's calibrators read them."""
+
+    def __init__(self, samples: Samples):
+        self._left = iter(samples)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """The next sample; None behind the last."""
+        sample = next(self._left, None)
+        return None if sample is None else dict(sample)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Part of the samples, which nobody asks for here."""
+        raise NotImplementedError
+
+
+class _QuietLogging:
+    """No advice of the quantiser on the root logger."""
+
+    def __enter__(self) -> None:
+        self._disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+
+    def __exit__(self, *exc: Any) -> None:
+        logging.disable(self._disabled)

@@ -1,0 +1,1 @@
+"""Front end for StableHLO, which JAX and other frameworks export: text, bytecode, ``jax.export``."""

@@ -1,0 +1,191 @@
+"""Import of StableHLO programs, through the ONNX front end: what is fused in models is fused in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.frontend.nodes import Nodes
+from hetero_tvm.frontend.onnx.importer import import_onnx
+from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.stablehlo.load import bindings, read_program
+from hetero_tvm.frontend.stablehlo.operators import (
+    TRANSLATIONS,
+    Op,
+    Untranslatable,
+    arg_extremum,
+    dtype_of,
+    onnx_type,
+    shape_of,
+)
+from hetero_tvm.frontend.stablehlo.run import StableHloProgram
+from hetero_tvm.frontend.stablehlo.softmax import softmax_of
+
+_OPSET = 20
+_DEEPEST = 64
+"""Calls inside calls that are inlined."""
+
+
+def import_stablehlo(source: str | Path | Any, *, name: str | None = None) -> ImportedModel:
+    """Import a program of fixed shapes.
+
+    Parameters
+    ----------
+    source : path of a ``.mlir`` (text or bytecode), ``.mlirbc`` or ``.stablehlo`` file, or what
+        ``jax.export.export`` gives.
+    name : of the result; by default the stem of the file, or the function's name.
+
+    Raises
+    ------
+    UsageError : jaxlib, whose MLIR reads programs, is not installed.
+    ModelError : the file is no StableHLO program, or its shapes are open.
+    UnsupportedOperatorError : operators without a translation (all are listed, with their places).
+    """
+    source = Path(source) if isinstance(source, str) else source
+    module = read_program(source)
+    with module.context:
+        model = _Translation(module).model()
+    default = source.stem if isinstance(source, Path) else getattr(source, "fun_name", "program")
+    imported = import_onnx(model, name=name or re.sub(r"\W", "_", default))
+    return dataclasses.replace(imported, original=StableHloProgram(module, model))
+
+
+class _Translation:
+    """One module on its way to ONNX."""
+
+    def __init__(self, module: Any):
+        self._ir, self._dialects, _ = bindings()
+        self._nodes = Nodes()
+        self._functions = {
+            str(op.attributes["sym_name"]).strip('"'): op
+            for op in module.body.operations
+            if op.operation.name == "func.func"
+        }
+        self._faults: list[str] = []
+        self._values: dict[Any, str] = {}
+
+    def model(self) -> onnx.ModelProto:
+        """The program as ONNX."""
+        main = self._functions.get("main")
+        if main is None:
+            raise ModelError("this StableHLO module has no function main")
+        block = main.regions[0].blocks[0]
+        try:
+            types = [(shape_of(argument.type), dtype_of(argument.type)) for argument in block.arguments]
+        except Untranslatable as error:
+            raise ModelError(
+                f"an input of main has {error}", hint="export the function for fixed shapes"
+            ) from error
+        names = [_input_name(argument, i) for i, argument in enumerate(block.arguments)]
+        names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
+        inputs = [(name, *kind) for name, kind in zip(names, types, strict=True)]
+        values = {argument: name for argument, (name, _, _) in zip(block.arguments, inputs, strict=True)}
+        results = self._block(block, values, 0)
+        if self._faults:
+            raise UnsupportedOperatorError(
+                "this program has operators that cannot be translated.",
+                problems=list(dict.fromkeys(self._faults))[:50],
+            )
+        outputs = [f"output_{i}" for i in range(len(results))] if len(results) != 1 else ["output"]
+        made = self._nodes.nodes
+        made += [helper.make_node("Identity", [r], [o], o) for r, o in zip(results, outputs, strict=True)]
+        kinds = [value.type for value in self._returned]
+        graph = helper.make_graph(
+            made,
+            "stablehlo",
+            [helper.make_tensor_value_info(n, onnx_type(d), s) for n, s, d in inputs],
+            [
+                helper.make_tensor_value_info(o, onnx_type(dtype_of(k)), shape_of(k))
+                for o, k in zip(outputs, kinds, strict=True)
+            ],
+            self._nodes.constants,
+        )
+        opset = helper.make_opsetid("", _OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+
+    def _block(self, block: Any, values: dict[Any, str], depth: int) -> Sequence[str]:
+        """Translate the operators of a function's body; names of what it returns."""
+        outside, self._values = self._values, values
+        try:
+            return self._operators(block, values, depth)
+        finally:
+            self._values = outside
+
+    def _operators(self, block: Any, values: dict[Any, str], depth: int) -> Sequence[str]:
+        for raw in block.operations:
+            kind = str(raw.operation.name)
+            operands = [values.get(operand, "") for operand in raw.operands]
+            if kind in ("func.return", "stablehlo.return"):
+                if depth == 0:
+                    self._returned = list(raw.operands)
+                return operands
+            self._nodes.at = place = f"{_place(raw)}.{kind.partition('.')[2]}"
+            try:
+                results = self._translate(raw, kind, operands, depth)
+            except (Untranslatable, KeyError, IndexError, TypeError) as error:
+                said = (
+                    str(error) if isinstance(error, Untranslatable) else f"a form that is not known ({error})"
+                )
+                self._faults.append(f"{kind} at {place}: {said}")
+                results = ["" for _ in raw.results]
+            values.update(zip(raw.results, results, strict=True))
+        return []
+
+    def _translate(self, raw: Any, kind: str, operands: Sequence[str], depth: int) -> Sequence[str]:
+        if kind == "stablehlo.constant":
+            return [self._constant(raw)]
+        called = {"func.call": "callee", "stablehlo.composite": "decomposition"}.get(kind)
+        if called is not None:
+            function = self._functions.get(str(raw.attributes[called]).lstrip("@").strip('"'))
+            if function is None or depth >= _DEEPEST:
+                raise Untranslatable("a call of what is not there, or that never ends")
+            block = function.regions[0].blocks[0]
+            return self._block(block, dict(zip(block.arguments, operands, strict=True)), depth + 1)
+        op = Op(raw, operands, self._nodes, self._dialects)
+        if (found := arg_extremum(op)) is not None:
+            return found
+        if (softmax := softmax_of(raw)) is not None:
+            return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
+        if kind == "stablehlo.optimization_barrier":
+            return operands
+        if kind not in TRANSLATIONS:
+            raise Untranslatable("no translation")
+        return [TRANSLATIONS[kind](op)]
+
+    def _constant(self, raw: Any) -> str:
+        kind = raw.results[0].type
+        dtype, shape = dtype_of(kind), shape_of(kind)
+        value = raw.attributes["value"]
+        if dtype == "bfloat16":
+            if not value.is_splat:
+                raise Untranslatable("a constant of many bfloat16 numbers")
+            number = np.full((), value.get_splat_value().value)
+        elif value.is_splat:
+            number = np.full((), value.get_splat_value().value)
+        else:
+            number = np.asarray(value).reshape(shape)
+        import ml_dtypes
+
+        numpy_type = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
+        full = np.broadcast_to(number.astype(numpy_type), shape) if number.ndim == 0 else number
+        return self._nodes.constant(np.array(full), numpy_type)
+
+
+def _input_name(argument: Any, index: int) -> str:
+    """Name of a parameter, as the exporter noted it."""
+    found = re.match(r'loc\("([^"]+)"', str(getattr(argument, "location", "")))
+    return re.sub(r"\W+", "_", found[1]).strip("_") if found else f"arg{index}"
+
+
+def _place(raw: Any) -> str:
+    """Name that the exporter gave an operator's place in the program, or its own result's."""
+    found = [name for name in re.findall(r'"([^"]+)"', str(raw.location)) if name != "<stdin>"]
+    return found[0] if found else "program"

@@ -1,0 +1,55 @@
+"""Commands that install a package into the Python that runs, as a user would type them here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def pip_command(*packages: str) -> str:
+    """``.venv/bin/python -m pip install onnxruntime``: the exact command, for this interpreter."""
+    python = Path(sys.executable)
+    relative = os.path.relpath(python, os.getcwd()) if python.is_absolute() else str(python)
+    name = relative if not relative.startswith("..") else str(python)
+    return f"{shlex.quote(name)} -m pip install {' '.join(map(shlex.quote, packages))}"
+
+
+def extra_command(extra: str) -> str:
+    """Command that installs an extra of this package (``bench``, ``torch``, ...), which is on no index.
+
+    From the checkout that it runs from; from the file it came from elsewhere.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "setup.cfg").is_file():
+        source = os.path.relpath(checkout, os.getcwd())
+        return pip_command(f"{'.' if source == '.' else source}[{extra}]")
+    return pip_command(*requirements(extra))
+
+
+def requirements(extra: str) -> list[str]:
+    """Requirements of an extra, by the metadata of what is installed; empty where there is none."""
+    import importlib.metadata
+
+    try:
+        declared: Iterable[str] = importlib.metadata.requires("hetero-tvm") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    found = []
+    for text in declared:
+        name, _, marker = text.partition(";")
+        if f'extra == "{extra}"' in marker.replace("'", '"') and _is_for_here(text, extra):
+            found.append(name.strip())
+    return found
+
+
+def _is_for_here(requirement: str, extra: str) -> bool:
+    """Whether a requirement's marker holds on this platform; so it is taken where nobody can tell."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return True
+    marker = Requirement(requirement).marker
+    return marker is None or marker.evaluate({"extra": extra})

@@ -1,0 +1,93 @@
+"""Text for people: tables that fit a terminal, where numbers are never cut, and numbers in few digits.
+
+Names give way first, then the columns that matter least.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+_PIPE_WIDTH = 120
+"""Columns of a file or pipe, which have no width of their own."""
+_LEAST_NAME = 16
+"""Columns that a name keeps before a column of numbers is left out."""
+_BORDERS = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Parameters
+    ----------
+    heading : text on top.
+    text : whether it holds words, which may be folded; numbers stand on the right and stay whole.
+    rank : columns of the highest rank are left out first where the terminal is too narrow; 0: never.
+    """
+
+    heading: str
+    text: bool = False
+    rank: int = 0
+
+
+def console(stream: TextIO | None = None) -> Any:
+    """A ``rich`` console that folds nothing in files and pipes that 120 columns can hold."""
+    from rich.console import Console
+
+    stream = stream or sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(file=stream, width=width, markup=False, highlight=False)
+
+
+def table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]], width: int) -> Any:
+    """A ``rich`` table of at most ``width`` columns.
+
+    What is left out for want of room is named in the caption, so that nobody believes it was not measured.
+    """
+    from rich.table import Table
+
+    cells = [[str(cell) for cell in row] for row in rows]
+    kept = list(range(len(columns)))
+    needs = [_need(column, [row[at] for row in cells]) for at, column in enumerate(columns)]
+    while _total(needs, kept) > width:
+        ranked = [at for at in kept if columns[at].rank]
+        if not ranked:
+            break
+        kept.remove(max(ranked, key=lambda at: (columns[at].rank, at)))
+    left_out = [column.heading for at, column in enumerate(columns) if at not in kept]
+    caption = f"left out at {width} columns: {', '.join(left_out)} (--json has all)" if left_out else None
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for at in kept:
+        column = columns[at]
+        if column.text:
+            made.add_column(column.heading, overflow="fold", min_width=min(needs[at], _LEAST_NAME))
+        else:
+            made.add_column(column.heading, justify="right", no_wrap=True, min_width=needs[at])
+    for row in cells:
+        made.add_row(*(row[at] for at in kept))
+    return made
+
+
+def _need(column: Column, cells: Sequence[str]) -> int:
+    """Columns of the terminal without which a column cannot be read."""
+    longest = max(map(len, [column.heading, *cells]), default=0)
+    return min(longest, _LEAST_NAME) if column.text else longest
+
+
+def _total(needs: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(needs[at] + _BORDERS for at in kept) + 1
+
+
+def milliseconds(value: float) -> str:
+    """A time with three significant digits at least: never 0.000."""
+    return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
+    if fraction is None:
+        return ""
+    return ">100%" if fraction > 1.02 else f"{fraction:.0%}"

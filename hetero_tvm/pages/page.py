@@ -1,0 +1,104 @@
+"""Self-contained HTML pages: no file beside them, no network, light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6a737d; --line: #d5dae0;
+  --card: #f5f7f9; --accent: #0b62c4; --good: #1a7f37; --warn: #b35900; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --paper: #14171b; --faint: #98a2ad;
+  --line: #343b43; --card: #1d2228; --accent: #6cb0ff; --good: #56c271; --warn: #f0a050; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p.sub, figcaption, .faint { color: var(--faint); } p { margin: .4rem 0; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
+td.t { overflow-wrap: anywhere; min-width: 7rem; }
+td.t:first-child { min-width: 13rem; }
+.bar { display: inline-block; height: .55rem; background: var(--accent);
+  border-radius: 2px; vertical-align: middle; margin-right: .4rem; }
+.tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .6rem 1rem; }
+.tile b { display: block; font-size: 1.3rem; } pre { background: var(--card); border: 1px solid var(--line);
+  border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; } .warn { color: var(--warn); }
+figure { margin: 0; } svg { max-width: 100%; height: auto; }
+svg text { fill: var(--ink); font-size: 12px; }
+svg .axis { stroke: var(--line); } svg .roof { stroke: var(--faint); stroke-width: 1.5; fill: none; }
+svg .dot { fill: var(--accent); fill-opacity: .65; stroke: var(--accent); }
+svg .curve { stroke: var(--accent); stroke-width: 2; fill: none; }
+svg .box { stroke: var(--paper); stroke-width: .4; }
+svg .bound { stroke: var(--warn); stroke-dasharray: 5 4; }
+"""
+
+
+class Html(str):
+    """Text that is HTML already; everything else is escaped."""
+
+
+def text(value: Any) -> Html:
+    """A value as HTML."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> Html:
+    """A table; ``numbers`` are the indices of columns that stand on the right."""
+    kinds = ["n" if index in numbers else "t" for index in range(len(columns))]
+    head = "".join(f'<th class="{kind}">{text(name)}</th>' for kind, name in zip(kinds, columns, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td class="{kind}">{text(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return Html(f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
+
+
+def share_bar(fraction: float | None) -> Html:
+    """A bar and a percentage."""
+    if fraction is None:
+        return Html("")
+    width = 6 * max(0.0, min(1.0, fraction))
+    return Html(f'<span class="bar" style="width:{width:.2f}rem"></span>{fraction:.1%}')
+
+
+def tiles(facts: Sequence[tuple[str, Any]]) -> Html:
+    """The few numbers that matter most, large."""
+    inside = "".join(f'<div class="tile">{text(name)}<b>{text(value)}</b></div>' for name, value in facts)
+    return Html(f'<div class="tiles">{inside}</div>')
+
+
+def section(title: str, *parts: Any) -> Html:
+    """A heading and what stands under it; empty where nothing does."""
+    inside = "".join(_block(part) for part in parts if part)
+    return Html(f"<section><h2>{text(title)}</h2>{inside}</section>" if inside else "")
+
+
+def _block(part: Any) -> str:
+    return part if isinstance(part, Html) else f"<p>{text(part)}</p>"
+
+
+def page(title: str, subtitle: str, sections: Sequence[Html], data: Any = None) -> str:
+    """A whole page; ``data`` is put into it as JSON for programs (``script#data``)."""
+    hidden = ""
+    if data is not None:
+        # In a script, "</" would end it; as "<\/" it is the same JSON.
+        encoded = json.dumps(data, default=str).replace("</", "<\\/")
+        hidden = f'<script type="application/json" id="data">{encoded}</script>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>"
+        f'<p class="sub">{text(subtitle)}</p>{"".join(sections)}{hidden}</body></html>\n'
+    )
+
+
+def fragment(*parts: Html) -> str:
+    """Parts of a page for a cell of a notebook, with the style that they need."""
+    scoped = _STYLE.replace("body {", ".hetero-tvm {").replace("max-width: 72rem; margin: 2rem auto;", "")
+    return f'<div class="hetero-tvm"><style>{scoped}</style>{"".join(parts)}</div>'

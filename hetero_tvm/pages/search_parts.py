@@ -1,0 +1,98 @@
+"""A search as parts of an HTML page: the curve, the kernels, how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetero_tvm.host.terminal import milliseconds, percent
+from hetero_tvm.pages import charts
+from hetero_tvm.pages.page import Html, section, share_bar, table, text
+
+_CAPTION = (
+    "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches. "
+    "The larger a dot, the more of the time it takes."
+)
+
+
+def sections(report: Mapping[str, Any]) -> list[Html]:
+    """Roofline, kernels and course of a search (``TuneReport.to_dict``)."""
+    rows = kernel_rows(report)
+    return [
+        section("Roofline", *roofline(rows, report)),
+        section("Kernels", kernel_table(rows)),
+        section("Search", *course(report)),
+    ]
+
+
+def kernel_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The kernels of a search with their share of the time, longest first."""
+    tasks = report["tasks"]
+    total = sum(task["calls"] * (task["tuned_seconds"] or 0.0) for task in tasks)
+    rows = []
+    for task in tasks:
+        seconds = task["tuned_seconds"]
+        share = task["calls"] * seconds / total if seconds and total else None
+        rows.append({**task, "share": share, "nodes": task.get("nodes", ())})
+    return sorted(rows, key=lambda row: -(row["share"] or 0.0))
+
+
+def roofline(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[Any]:
+    """The drawing and its caption; empty without measured roofs or times."""
+    if not report.get("peak_gflops") or not report.get("bandwidth_gbs"):
+        return []
+    dots = [
+        charts.Dot(row["name"], row["flops"] / row["nbytes"], row["gflops"], row["share"] or 0.0)
+        for row in rows
+        if row["gflops"] and row["nbytes"]
+    ]
+    return [charts.roofline(dots, report["peak_gflops"], report["bandwidth_gbs"]), _CAPTION] if dots else []
+
+
+def kernel_table(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Kernels with times before and after, speed, record, and the nodes that they stand for."""
+    columns = ("kernel", "calls", "share", "default ms", "tuned ms", "GFLOP/s", "% of roof", "record", "note")
+    cells = []
+    for row in rows:
+        nodes = list(row["nodes"])
+        more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        note = "; ".join(filter(None, [row["note"], f"{nodes[0]}{more}" if nodes else ""]))
+        cells.append(
+            (
+                row["name"],
+                row["calls"],
+                share_bar(row["share"]),
+                _time(row["default_seconds"]),
+                _time(row["tuned_seconds"]),
+                f"{row['gflops']:.1f}" if row["gflops"] else "",
+                percent(row["roofline"]),
+                row["origin"],
+                note,
+            )
+        )
+    return table(columns, cells, numbers=(1, 2, 3, 4, 5, 6))
+
+
+def course(report: Mapping[str, Any]) -> list[Any]:
+    """The curve of the search and sentences on how it went."""
+    points = [(elapsed, 1e3 * seconds) for elapsed, _, seconds in report["curve"]]
+    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report["spent"].items())
+    lines: list[Any] = [
+        charts.curve(points, "seconds", "all kernels, ms"),
+        f"{report['trials']} trials in {report['elapsed']:.1f} s, {report['reused']} taken from records; "
+        f"stopped by: {report['stopped']}.",
+        f"Processes spent: {spent}." if spent else "",
+    ]
+    if report["failures"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report["failures"].items())
+        lines.append(f"Failed candidates: {kinds}.")
+    return [*lines, *report["notes"], *map(warning, report["warnings"])]
+
+
+def warning(words: str) -> Html:
+    """A sentence that stands out."""
+    return Html(f'<p class="warn">{text(words)}</p>')
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else milliseconds(1e3 * seconds)

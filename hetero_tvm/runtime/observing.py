@@ -1,0 +1,111 @@
+"""Observation of calls of a loaded library: when each kernel ran, and each of its tasks in which thread.
+
+TVM's virtual machine calls a function before and after all that it calls, and the thread pool inside
+the library writes down its tasks (``cpp/pool/trace.cc``).  Both cost about a microsecond a kernel; what
+the function itself costs is measured along, by calls that do nothing, and taken off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+_BUILTIN = "vm.builtin."
+_CONSTANTS = "hetero_tvm_constants"
+_NOTHING = f"{_BUILTIN}null_value"
+_CAPACITY = 1 << 16
+"""Tasks of one call that are written down."""
+
+SPAN = np.dtype(
+    [("start", "i8"), ("end", "i8"), ("launch", "i4"), ("task", "i4"), ("thread", "i4"), ("tasks", "i4")]
+)
+"""``Span`` of ``cpp/pool/trace.cc``, field by field; times in ns of the monotonic clock."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Call of one function by the virtual machine; times in ns of the monotonic clock."""
+
+    symbol: str
+    start: int
+    end: int
+
+    @property
+    def builtin(self) -> bool:
+        """Whether it is no kernel: allocation, checks of shapes, constants that are looked up."""
+        return self.symbol.startswith(_BUILTIN) or self.symbol == _CONSTANTS
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One call of a library.
+
+    Parameters
+    ----------
+    start, end : ns of the monotonic clock.
+    events : functions that the virtual machine called, in order; those within others come before these.
+    spans : tasks that ran in threads, of dtype :data:`SPAN`.
+    hook_ns : what the observation adds to each event.
+    """
+
+    start: int
+    end: int
+    events: tuple[Event, ...]
+    spans: np.ndarray
+    hook_ns: int
+
+
+class Observer:
+    """Observer of a virtual machine and of the pool in its library; :meth:`run` calls once."""
+
+    def __init__(self, machine: Any, ffi: Any, path: Path, synchronize: Callable[[], None] | None = None):
+        """``synchronize`` waits for what kernels have queued on a device."""
+        self._machine, self._ffi, self._synchronize = machine, ffi, synchronize
+        native = ctypes.CDLL(str(path))
+        self._trace = getattr(native, "hetero_tvm_trace_tasks", None)
+        if self._trace is not None:
+            self._trace.restype = ctypes.c_int64
+            self._trace.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._spans = np.zeros(_CAPACITY, SPAN)
+        self._events: list[Event] = []
+        self._open: list[int] = []
+
+    def _hook(self, function: Any, name: Any, before: bool, result: Any, *arguments: Any) -> int:
+        if before:
+            self._open.append(perf_counter_ns())
+            return 0
+        if self._synchronize is not None and not str(name).startswith(_BUILTIN):
+            self._synchronize()
+        end = perf_counter_ns()
+        self._events.append(Event(str(name), self._open.pop(), end))
+        return 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While open, calls are observed."""
+        self._machine["set_instrument"](self._ffi.convert_func(self._hook))
+        try:
+            yield
+        finally:
+            self._machine["set_instrument"](None)
+            if self._trace is not None:
+                self._trace(None, 0)
+
+    def run(self, call: Callable[[], Any]) -> Observed:
+        """Observe one ``call``, inside of :meth:`watching`."""
+        self._events, self._open = [], []
+        if self._trace is not None:
+            self._trace(self._spans.ctypes.data, _CAPACITY)
+        start = perf_counter_ns()
+        call()
+        end = perf_counter_ns()
+        count = 0 if self._trace is None else min(self._trace(None, 0), _CAPACITY)
+        idle = [event.end - event.start for event in self._events if event.symbol == _NOTHING]
+        return Observed(start, end, tuple(self._events), self._spans[:count].copy(), min(idle, default=0))

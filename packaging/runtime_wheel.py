@@ -1,0 +1,92 @@
+"""Builds ``hetero-tvm-runtime``: a wheel that loads and runs libraries, and holds no compiler.
+
+    python packaging/runtime_wheel.py --out dist
+
+It is made from the same tree: the rooms ``errors``, ``version``, ``host``, ``pages`` and ``runtime``,
+with TVM's two runtime libraries (5 MB) inside instead of the package apache-tvm (300 MB).  It brings
+the package ``hetero_tvm``, and is installed instead of hetero-tvm, not beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("__init__.py", "__init__.pyi", "py.typed", "errors.py", "version.py", "host", "pages", "runtime")
+LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
+_SETUP = """\
+from setuptools import Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self):  # no extension module: any Python 3 of this platform
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    cmdclass={{"bdist_wheel": Wheel}},
+    name="hetero-tvm-runtime",
+    version={version!r},
+    description="Load and run libraries that hetero_tvm exported; needs no compiler",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    install_requires=["apache-tvm-ffi=={ffi}", "ml_dtypes>=0.3", "numpy>=1.25,<3"],
+    packages=find_packages(),
+    package_data={{"": ["*", "**/*"]}},
+    distclass=Binary,
+)
+"""
+
+
+def stage(folder: Path) -> None:
+    """Copy what the wheel consists of into an empty folder."""
+    package = folder / "hetero_tvm"
+    package.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__", "tvm.py")
+    for room in ROOMS:
+        source = ROOT / "hetero_tvm" / room
+        if source.is_dir():
+            shutil.copytree(source, package / room, ignore=ignored)
+        else:
+            shutil.copy2(source, package / room)
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        sys.exit("error: apache-tvm is not installed here: its two runtime libraries go into the wheel")
+    libraries = package / "runtime" / "lib"
+    libraries.mkdir()
+    for name in LIBRARIES:
+        shutil.copy2(Path(found.origin).parent / "lib" / name, libraries / name)
+    (libraries / "VERSION").write_text(importlib.metadata.version("apache-tvm") + "\n")
+    shutil.copy2(ROOT / "LICENSE", folder / "LICENSE")
+    version = (ROOT / "hetero_tvm" / "version.py").read_text().partition('VERSION = "')[2].partition('"')[0]
+    ffi = importlib.metadata.version("apache-tvm-ffi")
+    (folder / "setup.py").write_text(_SETUP.format(version=version, ffi=ffi))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("dist"), metavar="DIR", help="default: ./dist")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        stage(Path(scratch))
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", scratch]
+        subprocess.run([*command, "-w", str(options.out)], check=True)
+    for path in options.out.glob("hetero_tvm_runtime-*.whl"):
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

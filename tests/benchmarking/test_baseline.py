@@ -1,0 +1,49 @@
+"""Comparison with an earlier measurement."""
+
+import pytest
+
+from hetero_tvm.benchmarking.baseline import compare_documents, read_baseline
+from hetero_tvm.errors import UsageError
+
+
+def document(median, p10, rate=None, **more):
+    found = {"model": "m", "threads": 2, "runtimes": [{"median_ms": median, "p10_ms": p10}], **more}
+    if rate is not None:
+        found["streams"] = [{"streams": 2, "per_second": rate}]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("now", "slower", "faster"),
+    [
+        ((10.4, 9.4), False, False),
+        ((12.0, 11.0), True, False),
+        ((12.0, 9.1), False, False),  # the fast calls are as before: noise
+        ((8.0, 7.0), False, True),
+    ],
+)
+def test_slower_is_what_both_the_median_and_the_fast_calls_say(now, slower, faster):
+    (change,), warnings = compare_documents(document(10.0, 9.0), document(*now), 0.05)
+    assert (change.slower, change.faster) == (slower, faster) and warnings == []
+
+
+def test_throughput_counts_as_time():
+    changes, _ = compare_documents(document(10, 9, 100.0), document(10, 9, 50.0), 0.05)
+    assert changes[1].ratio == 2.0 and changes[1].slower and "2 streams" in str(changes[1])
+
+
+def test_what_differs_besides_is_told():
+    other = document(10, 9, machine={"model_name": "B"})
+    other["threads"] = 4
+    _, warnings = compare_documents(document(10, 9, machine={"model_name": "A"}), other, 0.05)
+    assert any("A, this is B" in text for text in warnings)
+    assert any("number of threads" in text for text in warnings)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"runtimes": [{"status": "failed"}]}', '{"runtimes": 3}'])
+def test_what_is_no_document_is_refused(tmp_path, text):
+    path = tmp_path / "old.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="--baseline") as caught:
+        read_baseline(path)
+    assert "bench model.so --json" in caught.value.hint

@@ -1,0 +1,70 @@
+"""The one style of the command lines: examples and exit codes in each help, refusals with what was meant."""
+
+import importlib
+
+import pytest
+
+from hetero_tvm.__main__ import COMMANDS
+from hetero_tvm.cli.parsing import EXITS, Parser, add_output_options, command_parser
+
+ALL = pytest.mark.parametrize("name", COMMANDS)
+
+
+@ALL
+def test_each_help_has_examples_exit_codes_and_a_version(name, capsys):
+    parser = importlib.import_module(f"hetero_tvm.{name}").make_parser()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"python -m hetero_tvm.{name}" in said.partition("examples:")[2]
+    assert "exit status:\n  0 " in said and "  2 " in said and "--version" in said
+    assert max(map(len, said.partition("examples:")[0].splitlines())) <= 100
+
+
+@ALL
+def test_examples_parse(name):
+    """What a help shows is a command line that the parser takes."""
+    import shlex
+
+    parser = importlib.import_module(f"hetero_tvm.{name}").make_parser()
+    shown = [
+        line.split(f"hetero_tvm.{name}", 1)[1].partition(" > ")[0]
+        for line in parser.epilog.splitlines()
+        if line.startswith("  python -m")
+    ]
+    assert shown
+    for arguments in shown:
+        parser.parse_args(shlex.split(arguments))
+
+
+def test_an_option_that_is_none_is_told_with_what_was_meant(capsys):
+    parser = command_parser("build", "text", {"x": "y"})
+    parser.add_argument("--target")
+    add_output_options(parser)
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--tragets", "cpu"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("error: unrecognized arguments: --tragets")
+    assert "did you mean '--target'?" in said and "python -m hetero_tvm.build --help" in said
+
+
+def test_subcommands_are_checked_alike(capsys):
+    parser = command_parser("db", "text", {"x": "y"}, EXITS)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list").add_argument("--role")
+    commands.add_parser("merge")
+    assert isinstance(parser.subcommands()["list"], Parser) and "--role" in parser.options()
+    for arguments, expected in ((["lst"], "did you mean 'list'?"), (["list", "--rol"], "'--role'")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(arguments)
+        assert expected in capsys.readouterr().err
+
+
+def test_version(capsys):
+    from hetero_tvm import __version__
+
+    with pytest.raises(SystemExit) as ended:
+        command_parser("build", "text", {}).parse_args(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"hetero-tvm {__version__}\n"

@@ -1,0 +1,65 @@
+"""The page of a build and of a search: every part is there; what objects say of themselves is short."""
+
+import json
+
+import pytest
+
+from hetero_tvm import api
+from hetero_tvm.compile.report_page import report_html, write_report
+from hetero_tvm.compile.truth import EndToEnd
+from hetero_tvm.errors import BuildError
+from hetero_tvm.search.outcome import TaskReport, TuneReport
+from tests.pages.test_page import parsed
+
+pytest.importorskip("tvm")
+
+
+@pytest.fixture(scope="module")
+def built():
+    optimized = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "cpu")
+    return api.build_model(optimized, use_shipped=False)
+
+
+@pytest.fixture(scope="module")
+def search(built):
+    tasks = [
+        TaskReport(t.name, t.count, t.flops, t.nbytes, 2e-5, 1e-5, "record 2026-11-21", 5e-6)
+        for t in built.optimized.tasks
+    ]
+    curve = [(0.5, 1, 3e-4), (2.0, 9, 2e-4)]
+    return TuneReport(tasks, 9, elapsed=2.5, curve=curve, peak_gflops=100.0, bandwidth_gbs=20.0, drift=0.01)
+
+
+def test_the_page_of_a_tune(built, search):
+    race = EndToEnd(2e-3, 1e-3, 0.5, 0.48, 0.51, 40, "tuned")
+    tree = parsed(markup := report_html(built, search, race, "python -m hetero_tvm.tune 'a<b'"))
+    for part in ("Roofline", "Kernels", "Search", "Fusions", "Memory of one call", "Numbers", "Machine"):
+        assert f"<h2>{part}</h2>" in markup
+    assert [tag for tag, _ in tree.seen].count("svg") == 3
+    assert "2.00 x" in markup and "&#x27;a&lt;b&#x27;" in markup and "drift" in markup
+    data = json.loads(tree.data)
+    assert data["search"]["trials"] == 9 and len(data["kernels"]) == len(built.kernels)
+    assert data["fusions"]["fusions"]["attention"] == 2
+
+
+def test_the_page_of_a_build(built, tmp_path):
+    markup = built.to_html()
+    parsed(markup)
+    assert "<h2>Roofline</h2>" not in markup and "from the records there are" in markup
+    assert write_report(tmp_path / "model.so", markup) == tmp_path / "report.html"
+    assert write_report(tmp_path / "b.so", markup) == tmp_path / "b.report.html"
+    with pytest.raises(BuildError, match="cannot write"):
+        write_report(tmp_path / "none" / "model.so", markup)
+
+
+def test_a_search_has_a_page_of_its_own(search):
+    parsed(search.to_html())
+    parsed(search._repr_html_())
+
+
+def test_objects_are_short_in_a_prompt(built, search):
+    optimized = built.optimized
+    tuned = api.TunedModel(optimized, built.choices, search)
+    for thing in (optimized.model, optimized, tuned, built, optimized.report, built.memory, search):
+        assert repr(thing).startswith("<") and len(repr(thing)) < 250, repr(thing)
+    assert "minilm-l6-tiny" in repr(tuned) and "<svg" in tuned._repr_html_()

@@ -1,0 +1,54 @@
+"""Tables of 80 and 120 columns: no number is cut, what is left out is told."""
+
+import io
+
+import pytest
+
+from hetero_tvm.host.terminal import Column, console, milliseconds, percent, table
+
+COLUMNS = [
+    Column("kernel", text=True),
+    Column("calls", rank=3),
+    Column("default ms"),
+    Column("tuned ms"),
+    Column("GFLOP/s", rank=2),
+    Column("% of roofline", rank=4),
+    Column("record", text=True, rank=1),
+]
+ROWS = [
+    (
+        "attention_b1h12q128k128d32_packed_mask_and_more_words",
+        12,
+        "0.00123",
+        "1234.567",
+        "12345.6",
+        "100%",
+        "x" * 30,
+    ),
+    ("m", 1, "9999.999", "0.001", "0.1", ">100%", "default"),
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_numbers_stay_whole(width):
+    stream = io.StringIO()
+    printer = console(stream)
+    printer.width = width
+    printer.print(table("kernels", COLUMNS, ROWS, width))
+    said = stream.getvalue()
+    assert max(map(len, said.splitlines())) <= width
+    assert "…" not in said and "..." not in said
+    for number in ("0.00123", "1234.567", "9999.999", "0.001"):
+        assert number in said
+    assert ("left out at" in said) == (width < 120)
+    if width < 120:
+        assert "% of roofline" in said.partition("left out at")[2].replace("\n", " ")
+
+
+def test_a_pipe_has_120_columns():
+    assert console(io.StringIO()).width == 120
+
+
+def test_numbers():
+    assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
+    assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

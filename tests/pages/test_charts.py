@@ -1,0 +1,56 @@
+"""Drawings: every kernel where its numbers say, and nothing outside of the picture."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hetero_tvm.pages.charts import Box, Dot, _Axis, arena, curve, roofline
+from tests.pages.test_page import parsed
+
+
+def numbers(svg, pattern):
+    return [tuple(map(float, found)) for found in re.findall(pattern, svg)]
+
+
+def test_roofline():
+    dots = [Dot("ridge", 10.0, 100.0, 0.5), Dot("slow <&>", 1.0, 1.0, 0.25), Dot("nothing", 0.0, 0.0, 0.0)]
+    svg = roofline(dots, peak_gflops=100.0, bandwidth_gbs=10.0)
+    parsed(svg)
+    (ridge, slow) = numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"')
+    path = numbers(svg, r'class="roof" d="M[\d.]+,[\d.]+ L([\d.]+),([\d.]+)')[0]
+    assert ridge[:2] == pytest.approx(path, abs=0.11)  # a kernel at both roofs lies on the corner
+    assert slow[0] < ridge[0] and slow[1] > ridge[1] and slow[2] < ridge[2]
+    assert "slow &lt;&amp;&gt;: 1.0 GFLOP/s" in svg
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_leaves_the_picture(seed):
+    rng = np.random.default_rng(seed)
+    dots = [Dot("k", *(10 ** rng.uniform(-4, 5, 2)), rng.random()) for _ in range(20)]
+    svg = roofline(dots, float(10 ** rng.uniform(0, 4)), float(10 ** rng.uniform(0, 3)))
+    for x, y in numbers(svg, r'cx="([\d.]+)" cy="([\d.]+)"'):
+        assert 60 <= x <= 710 and 10 <= y <= 320
+    points = [(float(i), float(v)) for i, v in enumerate(np.sort(rng.random(30))[::-1])]
+    for x, y in numbers(curve(points, "seconds", "ms"), r"L([\d.]+),([\d.]+)"):
+        assert 60 <= x <= 710 and 10 <= y <= 320
+
+
+def test_a_curve_of_one_point_and_of_none():
+    parsed(curve([(0.0, 1.0)], "seconds", "ms"))
+    assert curve([], "seconds", "ms") == ""
+
+
+def test_arena():
+    boxes = [Box("a", 0, 2, 0, 1 << 20), Box("b", 2, 3, 1 << 20, 1 << 20)]
+    svg = arena(boxes, 2 << 20, 2 << 20)
+    parsed(svg)
+    (a, b) = numbers(svg, r'<rect class="box" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"')
+    assert a[0] < b[0] and a[1] > b[1] and a[2] == pytest.approx(2 * b[2], abs=0.2)
+    assert "MiB" in svg and "a: 1,048,576 bytes" in svg and arena([], 0, 0) == ""
+
+
+def test_ticks_are_round():
+    assert _Axis(0, 10, 0, 1).ticks() == [0, 2, 4, 6, 8, 10]
+    assert _Axis(0.1, 1000, 0, 1, True).ticks() == [0.1, 1, 10, 100, 1000]
+    assert _Axis(3, 3, 0, 1).at(3) == 0

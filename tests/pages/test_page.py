@@ -1,0 +1,65 @@
+"""Pages: well-formed, self-contained, and nothing that a model is called can break out of its place."""
+
+import json
+from html.parser import HTMLParser
+
+from hetero_tvm.pages.page import Html, fragment, page, section, share_bar, table, text, tiles
+
+EVIL = "</script><script>alert(1)</script>&\"'"
+VOID = {"meta", "!doctype"}
+
+
+class Tree(HTMLParser):
+    """Parser that fails on elements that are not closed where they should be."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.data = [], [], ""
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.data += data
+
+
+def parsed(markup):
+    tree = Tree()
+    tree.feed(markup)
+    tree.close()
+    assert tree.open == []
+    return tree
+
+
+def test_a_page_is_whole_and_alone():
+    parts = [
+        tiles([("a call", "1 ms")]),
+        section("Kernels", table(("kernel", "ms"), [(EVIL, 1.5)], numbers=(1,)), EVIL),
+        section("Empty"),
+    ]
+    markup = page(EVIL, EVIL, parts, {"name": EVIL})
+    tree = parsed(markup)
+    assert [tag for tag, _ in tree.seen].count("script") == 1
+    assert json.loads(tree.data) == {"name": EVIL}
+    assert not [a for _, a in tree.seen if {"src", "href"} & set(a)] and "http" not in markup
+    assert "prefers-color-scheme: dark" in markup and "Empty" not in markup
+
+
+def test_what_is_html_stays_html():
+    assert text(Html("<b>x</b>")) == "<b>x</b>" and text("<b>") == "&lt;b&gt;"
+    assert share_bar(None) == "" and "25.0%" in share_bar(0.25)
+
+
+def test_a_fragment_leaves_the_notebook_alone():
+    markup = fragment(section("A", "b"))
+    parsed(markup)
+    assert "body {" not in markup and ".hetero-tvm {" in markup

@@ -1,0 +1,22 @@
+"""Comparison of two profiles."""
+
+import io
+
+from hetero_tvm.host.terminal import console
+from hetero_tvm.pages.profile_tables import compare_profiles, show_comparison
+
+
+def document(call, **kernels):
+    return {"call_ms": call, "kernels": [{"kernel": name, "ms": ms} for name, ms in kernels.items()]}
+
+
+def test_the_largest_change_comes_first():
+    rows = compare_profiles(document(3, a=1.0, b=2.0), document(4, a=1.5, c=2.0))
+    assert [(row["kernel"], row["change_ms"]) for row in rows] == [("b", -2.0), ("c", 2.0), ("a", 0.5)]
+    assert rows[1]["before_ms"] is None and rows[0]["now_ms"] is None
+
+
+def test_noise_is_not_worth_a_row():
+    stream = io.StringIO()
+    show_comparison(document(100, a=50.0, b=50.0), document(101, a=50.5, b=50.5), console(stream), 5)
+    assert "no kernel changed by more than 2%" in stream.getvalue()

@@ -1,0 +1,109 @@
+"""Headers for C and C++: they compile without a warning, compute what Python does, refuse what is wrong."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero_tvm.runtime import cmake_folder, load
+from tests.runtime.conftest import ROWS, WIDTH, sample
+
+FOLDER = Path(cmake_folder()).parent
+FLAGS = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """``run`` of C++ and ``plain`` of C, without CMake."""
+    if not shutil.which("gcc") or not shutil.which("g++"):
+        pytest.skip("needs gcc and g++")
+    site = Path(importlib.util.find_spec("tvm").origin).parents[1]
+    tvm, ffi = site / "tvm/lib", site / "tvm_ffi"
+    folder = tmp_path_factory.mktemp("programs")
+    for compiler, source in ((["g++", "-std=c++17"], "run.cc"), (["gcc", "-std=c11"], "plain.c")):
+        command = [*compiler, *FLAGS, str(FOLDER / "example" / source), f"-I{FOLDER}/include"]
+        command += ["-isystem", f"{ffi}/include", f"-L{tvm}", f"-L{ffi}/lib", "-Wl,--no-as-needed"]
+        command += ["-ltvm_runtime", "-ltvm_runtime_extra", "-ltvm_ffi", "-ldl"]
+        command += [f"-Wl,-rpath,{tvm}:{ffi}/lib", "-o", str(folder / source.partition(".")[0])]
+        subprocess.run(command, check=True)
+    return folder
+
+
+def run(program, *arguments):
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+def saved(folder, name, array):
+    np.save(folder / f"{name}.npy", array)
+    return folder / f"{name}.npy"
+
+
+def test_numbers_are_those_of_python(programs, mlp, tmp_path):
+    x = sample()
+    result = run(programs / "plain", mlp, saved(tmp_path, "x", x))
+    assert result.returncode == 0, result.stderr
+    expected = load(mlp)(x)
+    assert float(result.stdout.rpartition("sum ")[2]) == pytest.approx(float(expected.sum()), rel=1e-4)
+    result = run(programs / "run", mlp, tmp_path / "x.npy")
+    assert result.returncode == 0, result.stderr
+    low, high = float(expected.min()), float(expected.max())
+    assert f"from {low:.6g} to {high:.6g}" in result.stdout and "ms per call" in result.stdout
+
+
+def test_inputs_are_made_up_where_none_are_given(programs, many):
+    result = run(programs / "run", many)
+    assert result.returncode == 0, result.stderr
+    assert "nan" not in result.stdout and len(result.stdout.splitlines()) >= 3  # two outputs and the time
+
+
+def test_what_is_wrong_is_told(programs, mlp, tmp_path):
+    x = sample()
+    cut = saved(tmp_path, "cut", x)
+    cut.write_bytes(cut.read_bytes()[:-4])
+    text = tmp_path / "text.npy"
+    text.write_text("no array")
+    wrong = {
+        saved(
+            tmp_path, "f64", x.astype("float64")
+        ): f"given float64[{ROWS},{WIDTH}], the model takes float32",
+        saved(tmp_path, "shape", x[:1]): f"given float32[1,{WIDTH}]",
+        saved(tmp_path, "fortran", np.asfortranarray(x)): "not row-major",
+        saved(tmp_path, "big", x.astype(">f4")): "a dtype that is not known, or big-endian",
+        saved(tmp_path, "deep", np.zeros([1] * 9, "float32")): "more than 8 dimensions",
+        cut: "cut off",
+        text: "no .npy file",
+        tmp_path / "none.npy": "No such file",
+    }
+    for path, message in wrong.items():
+        result = run(programs / "plain", mlp, path)
+        assert result.returncode == 1 and message in result.stderr, (path, result.stderr)
+    result = run(programs / "plain", mlp)
+    assert result.returncode == 1 and "given 0 inputs, the model takes 1" in result.stderr
+    result = run(programs / "plain", text)
+    assert result.returncode == 1 and "not a shared library" in result.stderr
+
+
+def test_arrays_of_every_kind_are_read(programs, mlp, tmp_path):
+    """Empty, scalar and unaligned-sized arrays get as far as the check of their shape."""
+    for name, array, shown in (
+        ("empty", np.zeros((0, 3), "float32"), "float32[0,3]"),
+        ("scalar", np.float32(1), "float32[]"),
+        ("odd", np.zeros(7, "int8"), "int8[7]"),
+        ("flags", np.zeros((2, 2), bool), "bool[2,2]"),
+    ):
+        result = run(programs / "plain", mlp, saved(tmp_path, name, array))
+        assert result.returncode == 1 and f"given {shown}" in result.stderr, result.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_cmake_project(mlp, tmp_path):
+    configure = ["cmake", "-S", FOLDER / "example", "-B", tmp_path, f"-Dhetero_tvm_DIR={cmake_folder()}"]
+    subprocess.run([*configure, f"-DPython3_EXECUTABLE={sys.executable}"], check=True, capture_output=True)
+    built = subprocess.run(["cmake", "--build", tmp_path], check=True, capture_output=True, text=True)
+    assert "warning" not in built.stdout + built.stderr
+    assert run(tmp_path / "run", mlp).returncode == 0

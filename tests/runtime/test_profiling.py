@@ -1,0 +1,60 @@
+"""Figures of a profile from events that are made up, so that every number is known."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.runtime.manifest import Manifest
+from hetero_tvm.runtime.observing import SPAN, Event, Observed
+from hetero_tvm.runtime.profiling import _balance, _calls, _kernels
+from hetero_tvm.runtime.signature import Signature
+
+MANIFEST = Manifest(
+    "m",
+    Signature((), ()),
+    kernels=[
+        {
+            "kernel": "product",
+            "symbols": ["product1", "product_in_place"],
+            "flops": 1000,
+            "bytes": 100,
+            "nodes": ["/a"],
+            "call_nodes": [["/a"], ["/b", "/c"]],
+            "space": "cpu.matmul",
+            "record": "default",
+        }
+    ],
+)
+
+
+def observed(scale=1, hook=10):
+    events = [
+        Event("vm.builtin.alloc_tensor", 0, 5),
+        Event("product1", 10, 10 + 100 * scale + hook),
+        Event("other", 1000, 1050 + hook),
+        Event("product_in_place", 2000, 2000 + 300 * scale + hook),
+    ]
+    spans = np.array([(20, 60, 0, 0, 7, 2), (20, 100, 0, 1, 8, 2)], SPAN)
+    return Observed(0, 5000, tuple(events), spans, hook)
+
+
+def test_calls_are_medians_without_what_looking_costs():
+    calls = _calls([observed(1), observed(2), observed(9)], MANIFEST, 2)
+    assert [call.seconds for call in calls] == pytest.approx([200e-9, 50e-9, 600e-9])
+    assert [call.nodes for call in calls] == [("/a",), (), ("/b", "/c")]
+    assert [call.kernel for call in calls] == ["product", "other", "product"]
+    assert calls[0].balance == pytest.approx(120 / (2 * 80)) and calls[1].balance is None
+
+
+def test_kernels_stand_under_the_roofline():
+    kernels = _kernels(_calls([observed()], MANIFEST, 2), MANIFEST, peak=10.0, bandwidth=1.0)
+    product, other = kernels
+    assert (product.name, product.calls) == ("product", 2)
+    assert product.gflops == pytest.approx(2000 / 400) and product.gbs == pytest.approx(200 / 400)
+    assert product.roofline == pytest.approx(2 * 100 / 400)  # 100 ns by flops and by bytes
+    assert other.gflops is None and other.roofline is None
+
+
+def test_a_thread_that_does_nothing_halves_the_balance():
+    spans = np.array([(0, 100, 0, 0, 7, 1)], SPAN)
+    assert _balance(spans, Event("k", 0, 100), 2) == pytest.approx(0.5)
+    assert _balance(spans, Event("k", 200, 300), 2) is None and _balance(spans, Event("k", 0, 100), 1) is None

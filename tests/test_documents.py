@@ -1,0 +1,92 @@
+"""Documents say what is so: command lines parse, Python compiles, variables and schemas are the real ones."""
+
+import ast
+import importlib
+import json
+import re
+import shlex
+
+import pytest
+
+from hetero_tvm.__main__ import COMMANDS
+from hetero_tvm.records.store import shipped_logs
+from tests.import_graph import PACKAGE, ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+PARSERS = {name: importlib.import_module(f"hetero_tvm.{name}").make_parser() for name in COMMANDS}
+
+
+def blocks(path, language):
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+def commands(path):
+    """Command lines of ours in the shell blocks of a page."""
+    for block in blocks(path, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in line.split("&&"):
+                found = re.search(r"(?:-m hetero_tvm\.|(?:^|\s)hetero-tvm )(\w+)(.*)", part)
+                if found and found[1] in PARSERS:
+                    yield found[1], shlex.split(found[2].partition(" > ")[0], comments=True)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_command_lines_parse(path):
+    for name, arguments in commands(path):
+        PARSERS[name].parse_args(arguments)
+
+
+def test_there_are_command_lines():
+    assert len(list(commands(ROOT / "README.md"))) >= 8
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_python_compiles(path):
+    for block in blocks(path, "python"):
+        ast.parse(block)
+
+
+def test_every_variable_is_documented_and_none_is_made_up():
+    sources = [p for p in (ROOT / PACKAGE).rglob("*") if p.suffix in (".py", ".cc", ".c", ".h", ".in")]
+    quoted = re.compile(r"\"(HETERO_TVM_[A-Z_]+)\"|defined\((HETERO_TVM_TRACE)\)")
+    used = {name for p in sources for pair in quoted.findall(p.read_text()) for name in pair if name}
+    page = (ROOT / "docs" / "environment.md").read_text()
+    documented = set(re.findall(r"^\| `(HETERO_TVM_[A-Z_]+)`", page, re.MULTILINE))
+    assert documented == used
+
+
+def test_the_chinese_page_is_in_step():
+    """Headings (the English words in front) and all commands."""
+    english, chinese = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
+
+    def headings(path):
+        return [line for line in path.read_text().splitlines() if re.match(r"#+ ", line)]
+
+    pairs = list(zip(headings(english), headings(chinese), strict=True))
+    assert all(theirs.startswith(ours) for ours, theirs in pairs)
+    assert blocks(english, "sh") == blocks(chinese, "sh")
+
+
+def test_schemas_hold_for_what_is_written(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((ROOT / "docs" / "schemas" / "record.schema.json").read_text())
+    check = jsonschema.Draft202012Validator(schema)
+    lines = [line for p in shipped_logs().glob("*.jsonl") for line in p.read_text().splitlines()]
+    assert lines
+    for line in lines[:2000]:
+        check.validate(json.loads(line))
+    with pytest.raises(jsonschema.ValidationError):
+        check.validate({"key": 1})
+
+
+def test_the_schema_of_manifests(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    from hetero_tvm import api
+    from hetero_tvm.runtime.manifest import sidecar_path
+
+    built = api.build_model(api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "cpu"))
+    path = built.export(tmp_path)
+    schema = json.loads((ROOT / "docs" / "schemas" / "manifest.schema.json").read_text())
+    manifest = json.loads(sidecar_path(path).read_text())
+    jsonschema.Draft202012Validator(schema).validate(manifest)
+    assert all(row["symbols"] and len(row["call_nodes"]) == row["calls"] for row in manifest["kernels"])

@@ -1,0 +1,38 @@
+"""The command ``hetero-tvm`` itself: its pages, and what it says to a name that is none."""
+
+import pytest
+
+from hetero_tvm.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_the_overview_names_every_command(arguments, capsys):
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {name}" in said for name in COMMANDS) and "exit status" in said
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_help_of_a_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["help", "bench"])
+    assert "usage: python -m hetero_tvm.bench" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    import hetero_tvm
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"hetero-tvm {hetero_tvm.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [["tnue"], ["help", "tnue"]])
+def test_a_command_that_is_none(arguments, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert "there is no command 'tnue'" in said and "did you mean 'tune'?" in said
+
+
+def test_completion_wants_a_shell(capsys):
+    assert main(["completion", "tcsh"]) == 2 and "bash, zsh, fish" in capsys.readouterr().err
+    assert main(["completion", "bash"]) == 0 and "complete -o default" in capsys.readouterr().out

@@ -1,0 +1,132 @@
+"""The command ``profile`` and ``net.profile`` for a CPU: kernels, nodes, threads, traces, comparisons.
+
+For an NPU: ``tests/targets/npu/device/test_profile.py``.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import hetero_tvm
+from hetero_tvm import api, host, profile
+from hetero_tvm.errors import InputError
+from hetero_tvm.runtime.profiling import OTHER
+
+pytest.importorskip("tvm")
+NAMES = ["/layer.0/product", "/layer.0/relu", "/layer.1/product", "/layer.1/relu", "/head/softmax"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Two equal products, large enough for several threads, and a softmax."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((192, 192)).astype("float32") / 14 for _ in range(2)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"], NAMES[0]),
+        helper.make_node("Relu", ["a"], ["b"], NAMES[1]),
+        helper.make_node("MatMul", ["b", "w1"], ["c"], NAMES[2]),
+        helper.make_node("Relu", ["c"], ["d"], NAMES[3]),
+        helper.make_node("Softmax", ["d"], ["y"], NAMES[4], axis=-1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [192, 192])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [192, 192])],
+        [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    optimized = api.optimize_model(api.import_model(model), "cpu")
+    built = api.build_model(optimized, use_shipped=False)
+    return built.export(tmp_path_factory.mktemp("lib"))
+
+
+@pytest.fixture(scope="module")
+def found(library):
+    net = hetero_tvm.load(library)
+    return net.profile(np.ones((192, 192), "float32"), seconds=0.1)
+
+
+def test_kernels_and_nodes_are_those_of_the_model(found):
+    calls = {call.kernel: [] for call in found.calls}
+    for call in found.calls:
+        calls[call.kernel].append(call.nodes)
+    (products,) = [nodes for kernel, nodes in calls.items() if kernel.startswith("matmul")]
+    assert products == [tuple(NAMES[:2]), tuple(NAMES[2:4])]
+    assert sum(len(nodes) for nodes in calls.values()) == 3
+    assert {name for name, _, _ in found.nodes()} == {NAMES[0], NAMES[2], NAMES[4]}
+    assert {scope for scope, _ in found.scopes(1)} == {"/layer.0", "/layer.1", "/head"}
+
+
+def test_times_add_up_and_speeds_follow(found):
+    document = found.to_json()
+    assert found.kernel_seconds == pytest.approx(sum(kernel.seconds for kernel in found.kernels))
+    assert sum(row["share"] for row in document["kernels"]) == pytest.approx(1)
+    assert found.kernels[-1].name == OTHER
+    (product,) = [kernel for kernel in found.kernels if kernel.name.startswith("matmul")]
+    assert product.calls == 2 and product.seconds > 0 and product.space == "cpu.matmul"
+    assert product.gflops == pytest.approx(2 * product.flops / product.seconds / 1e9)
+    assert product.flops >= 2 * 192**3
+    if len(host.available_cores()) > 1:
+        assert 0 < product.balance <= 1 and found.last.spans.size
+        launches = found.last.spans["launch"]
+        assert set(found.last.spans["tasks"][launches == launches[0]]) != {0}
+    assert repr(found).startswith("<Profile of 'layers'") and len(repr(found)) < 120
+
+
+def test_results_are_the_same_while_and_after_somebody_looks(library):
+    net = hetero_tvm.load(library)
+    x = np.random.default_rng(1).standard_normal((192, 192)).astype("float32")
+    before = net(x)
+    net.profile(x, seconds=0.01)
+    np.testing.assert_array_equal(net(x), before)
+
+
+def test_wrong_inputs_are_refused(library):
+    with pytest.raises(InputError):
+        hetero_tvm.load(library).profile(np.ones((1, 192), "float32"))
+
+
+def test_the_command(library, tmp_path, capsys):
+    trace, old = tmp_path / "trace.json", tmp_path / "old.json"
+    quick = [str(library), "--seconds", "0.01"]
+    assert profile.main([*quick, "--json", "--trace", str(trace), "-q"]) == 0
+    text = capsys.readouterr().out
+    old.write_text(text)
+    document = json.loads(text)
+    assert document["runs"] >= 5 and document["call_ms"] > 0 and len(document["calls"]) == 3
+    events = json.loads(trace.read_text())["traceEvents"]
+    kernels = [e for e in events if e["ph"] == "X" and e["tid"] == 0]
+    assert [e["args"]["nodes"][0] for e in kernels] == [NAMES[0], NAMES[2], NAMES[4]]
+    for event in events:
+        if event["ph"] == "X" and event["tid"]:  # a task lies within a kernel
+            assert any(k["ts"] <= event["ts"] <= k["ts"] + k["dur"] for k in kernels)
+    for row in document["kernels"]:
+        row["ms"] /= 1000
+    old.write_text(json.dumps(document))
+    assert profile.main([*quick, "--compare", str(old)]) == 0
+    said = capsys.readouterr().out
+    assert "% of roof" in said and "/layer.0/product" in said and "kernels that changed" in said
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--trace", "none/trace.json"], "there is no folder"),
+        (["--seconds", "0"], "must be positive"),
+        (["--compare", "none.json"], "cannot be read"),
+        (["--shape", "z=1"], "there is no input 'z'"),
+    ],
+)
+def test_what_cannot_be(library, options, message, capsys):
+    assert profile.main([str(library), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_document_of_something_else_is_refused(library, tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"kernels": []}))
+    assert profile.main([str(library), "--compare", str(path)]) == 2
+    assert "is no document of profile" in capsys.readouterr().err
