@@ -8,14 +8,21 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+_SMALL = 4096
+"""Bytes of a constant that is compared with the others."""
+
 
 class Nodes:
-    """ONNX nodes and constants of one graph while it is made; names of their results begin with ``#``."""
+    """ONNX nodes and constants of one graph while it is made; names of their results begin with ``#``.
+
+    What is asked for twice is made once: frameworks compute the mean of a norm again for its variance.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._count = 0
+        self._made: dict[tuple[Any, ...], str] = {}
         self.at = ""
         """Name of the nodes that are being made: where in the source they come from."""
 
@@ -24,12 +31,18 @@ class Nodes:
         return f"#{self._count}"
 
     def constant(self, value: Any, dtype: str | np.dtype) -> str:
-        name = self.fresh()
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
+        array = np.asarray(value, dtype)
+        key = (array.dtype, array.shape, array.tobytes() if array.nbytes <= _SMALL else self.fresh())
+        if key not in self._made:
+            self._made[key] = self.fresh()
+            self.constants.append(numpy_helper.from_array(array, self._made[key]))
+        return self._made[key]
 
     def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """The name of a node's result."""
-        output = self.fresh()
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], f"{self.at}{output}", **attributes))
-        return output
+        key = (kind, inputs, repr(sorted(attributes.items())))
+        if key not in self._made:
+            self._made[key] = output = self.fresh()
+            name = f"{self.at}{output}"
+            self.nodes.append(helper.make_node(kind, list(inputs), [output], name, **attributes))
+        return self._made[key]

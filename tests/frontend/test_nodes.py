@@ -12,4 +12,7 @@ def test_names_and_constants():
     total = nodes.emit("Add", "x", one)
     assert one != total and nodes.nodes[0].input == ["x", one]
     assert nodes.nodes[0].name.startswith("place")
+    assert (nodes.emit("Add", "x", one), nodes.constant([1, 2], "int64")) == (total, one)  # made once
+    assert nodes.emit("Concat", "x", one, axis=0) != nodes.emit("Concat", "x", one, axis=1)
+    assert nodes.constant([1, 2], "int32") != one and nodes.constant([[1, 2]], "int64") != one
     assert np.frombuffer(nodes.constants[0].raw_data, "int64").tolist() == [1, 2]

@@ -16,11 +16,11 @@ from hetero_tvm.errors import ModelError, UnsupportedOperatorError
 from hetero_tvm.frontend.nodes import Nodes
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
+from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program
 from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, dtype_of, onnx_type, shape_of
 from hetero_tvm.frontend.stablehlo.operators import TRANSLATIONS, arg_extremum
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
-from hetero_tvm.frontend.stablehlo.softmax import softmax_of
 
 _OPSET = 20
 _DEEPEST = 64
@@ -147,6 +147,11 @@ class _Translation:
             return found
         if (softmax := softmax_of(raw)) is not None:
             return [self._nodes.emit("Softmax", self._values[softmax[0]], axis=softmax[1])]
+        if (mean := mean_of(raw)) is not None:
+            axes = self._nodes.constant(mean[1], "int64")
+            made = self._nodes.emit("ReduceMean", self._values[mean[0]], axes, keepdims=0)
+            shape = self._nodes.constant(shape_of(raw.results[0].type), "int64")
+            return [self._nodes.emit("Reshape", made, shape)]
         if kind == "stablehlo.optimization_barrier":
             return operands
         if kind not in TRANSLATIONS:

@@ -1,4 +1,4 @@
-"""Softmax is found in what JAX writes for it, and in nothing else."""
+"""Softmax and means are found in what JAX writes for them, and in nothing else."""
 
 import numpy as np
 import pytest
@@ -35,3 +35,24 @@ def test_what_only_looks_like_it_is_left():
         return e / e.sum(1)[None, :]
 
     assert "Softmax" not in kinds(other_axis) + kinds(unshifted) + kinds(transposed, (5, 5))
+
+
+@pytest.mark.parametrize("axis", [0, -1, (0, 1), None])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_means_are_found(axis, keepdims):
+    found = kinds(lambda x: x.mean(axis, keepdims=keepdims))
+    assert "ReduceMean" in found and "Mul" not in found and "Div" not in found
+
+
+def test_what_is_no_mean_is_left():
+    def other_count(x):
+        return x.sum(1) / 5
+
+    def of_integers(x):
+        return (x > 0).astype(int).sum(1) / 6
+
+    def spread(x):
+        return jnp.broadcast_to(x.sum(1)[:, None], x.shape) / 6
+
+    for function in (other_count, of_integers, spread):
+        assert "ReduceMean" not in kinds(function)

@@ -1,7 +1,8 @@
-"""Softmax, which StableHLO has no operator for: found again in what JAX and others write for it."""
+"""Softmax and means, which StableHLO has no operators for: found again in what JAX and others write."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -24,6 +25,37 @@ def softmax_of(raw: Any) -> tuple[Any, int] | None:
     if largest is None or largest != (difference.operands[0], total[1]):
         return None
     return largest
+
+
+def mean_of(raw: Any) -> tuple[Any, list[int]] | None:
+    """Operand and axes of the mean that this product or quotient is; None when it is none.
+
+    A sum along axes, kept as axes of length 1 or not, times 1 / count, or divided by the count.
+    """
+    if _kind(raw) not in ("stablehlo.multiply", "stablehlo.divide"):
+        return None
+    number = _splat(raw.operands[1])
+    value = raw.operands[0]
+    broadcast = _made_by(value, "stablehlo.broadcast_in_dim")
+    if broadcast is not None:
+        value = broadcast.operands[0]
+        if math.prod(broadcast.results[0].type.shape) != math.prod(value.type.shape):
+            return None
+    reduce = _made_by(value, "stablehlo.reduce")
+    if reduce is None or number is None or len(reduce.results) != 1:
+        return None
+    inside = [_kind(one) for one in reduce.regions[0].blocks[0].operations]
+    if inside[:-1] != ["stablehlo.add"] or _splat(reduce.operands[1]) != 0.0:
+        return None
+    axes = [int(axis) for axis in reduce.attributes["dimensions"]]
+    count = math.prod(reduce.operands[0].type.shape[axis] for axis in axes)
+    factor = number * count if _kind(raw) == "stablehlo.multiply" else count / (number or math.inf)
+    is_float = str(reduce.operands[0].type.element_type) in ("f32", "f64")
+    return (reduce.operands[0], axes) if is_float and abs(factor - 1) < _ONE_WITHIN else None
+
+
+_ONE_WITHIN = 1e-6
+"""1 / count is rounded to float32."""
 
 
 def _kind(raw: Any) -> str:
@@ -65,10 +97,14 @@ def _reduction(value: Any, body: str) -> tuple[Any, int] | None:
 
 def _is_lowest(value: Any) -> bool:
     """Whether a value is minus infinity everywhere."""
+    return _splat(value) == -math.inf
+
+
+def _splat(value: Any) -> float | None:
+    """The number that a constant is everywhere; None for what is no such constant."""
     while (broadcast := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
         value = broadcast.operands[0]
     constant = _made_by(value, "stablehlo.constant")
     if constant is None or not constant.attributes["value"].is_splat:
-        return False
-    number = getattr(constant.attributes["value"].get_splat_value(), "value", 0)
-    return float(number) == float("-inf")
+        return None
+    return float(getattr(constant.attributes["value"].get_splat_value(), "value", math.nan))
