@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,13 +42,25 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
             fresh.unlink()
 
 
+_LOCKS = 32
+"""Files that stand for all folders; two of one file wait for each other now and then."""
+
+
 @contextlib.contextmanager
 def alone(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Wait for other processes and threads that hold ``folder``, and hold it while this is open.
+    """Wait for other processes and threads of this user that hold ``folder``, and hold it while this is open.
 
-    Where the file system has no locks, nobody waits.
+    The lock is a file among the temporary ones: the folder itself may be locked by who made it, for as long
+    as it is used.  Where no such file can be made, or the file system has no locks, nobody waits.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found = os.stat(folder)
+    stripe = (found.st_dev + found.st_ino) % _LOCKS
+    path = Path(tempfile.gettempdir()) / f".hetero_tvm-{os.getuid()}-{stripe:02}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield
+        return
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

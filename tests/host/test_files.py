@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from hetero_tvm.host.files import alone, is_full, odd_kind, replaced
+from hetero_tvm.host.scratch import scratch_folder
 
 
 def test_a_file_is_replaced_when_all_is_written(tmp_path):
@@ -83,3 +84,9 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path):
     for thread in threads:
         thread.join()
     assert not wrong and sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_folder_that_its_maker_has_locked_can_be_held(tmp_path):
+    """Exports go to scratch folders too, which are locked for as long as they are used."""
+    with scratch_folder(tmp_path, ".scratch-") as folder, alone(folder):
+        assert folder.is_dir()
