@@ -28,6 +28,7 @@ EXTRAS = {
         ("xgboost-cpu" if _IS_X86 else "xgboost",),
         "a search that learns more from each trial",
     ),
+    "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),

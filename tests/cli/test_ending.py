@@ -13,7 +13,8 @@ from hetero_tvm.cli.ending import ended_by_signals
 ROOT = Path(__file__).resolve().parents[2]
 
 COMMAND = """
-import argparse, sys, time
+import argparse, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from pathlib import Path
 from hetero_tvm.cli import common
 from hetero_tvm.host.scratch import scratch_folder
