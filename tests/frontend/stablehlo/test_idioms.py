@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 import jax.numpy as jnp  # noqa: E402
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 import jax.numpy as jnp  # noqa: E402
 from jax import export, lax  # noqa: E402
@@ -83,14 +84,7 @@ def drawn(model):
     return {spec.name: rng.standard_normal(spec.shape).astype(spec.dtype) for spec in model.signature.inputs}
 
 
-QUICK = ("einsum", "transposed", "dilated", "pooling", "taking")
-"""Functions that are tried in every run of the tests."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in FUNCTIONS],
-)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_compute_what_jax_computes(name):
     """Tolerance: 2e-5 of the largest value, which float32 loses in approximations of functions."""
     function, shapes = FUNCTIONS[name]

@@ -3,6 +3,7 @@
 import pytest
 
 jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 from hetero_tvm.frontend.nodes import Nodes  # noqa: E402
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program  # noqa: E402

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
 from hetero_tvm.errors import ModelError  # noqa: E402
 from hetero_tvm.frontend.stablehlo.load import read_program  # noqa: E402

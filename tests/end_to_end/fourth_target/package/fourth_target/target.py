@@ -89,7 +89,7 @@ class FourthTarget(Target):
         return f"engines: {', '.join(ENGINES)}"
 
     @classmethod
-    def profile(cls, library: FourthLibrary, call: Callable[[], Any]) -> CallProfile:
+    def profile(cls, library: FourthLibrary, call: Callable[[], Any], seconds: float = 1.0) -> CallProfile:
         before = library.calls()
         call()
         return CallProfile({name: count - before[name] for name, count in library.calls().items()})
