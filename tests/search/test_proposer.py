@@ -111,7 +111,7 @@ def test_ctrl_c_while_candidates_are_ranked_is_one(monkeypatch):
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_stock_rules(failed):
-    stock = StockProposer(generic_matmul(), TARGET, 0, batch=4)
+    stock = StockProposer(generic_matmul(), MACHINE, TARGET, 0, batch=4)
     seen = set()
     for _ in range(3):
         proposed = stock.propose(4)
@@ -120,7 +120,7 @@ def test_stock_rules(failed):
             seen.add(candidate["trace"])
             stock.learn(candidate, None if failed else 1e-3)
     assert len(seen) >= 6
-    again = StockProposer(generic_matmul(), TARGET, 0, batch=4)
+    again = StockProposer(generic_matmul(), MACHINE, TARGET, 0, batch=4)
     for trace in seen:
         again.learn({"trace": trace}, 1e-3)
     assert all(candidate["trace"] not in seen for candidate in again.propose(4))
