@@ -73,7 +73,8 @@ class Engine:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._new or self._open or self._ending):
+                # A text that is cancelled leaves the batch with the next step only.
+                while not (self._new or self._open or len(self._batch) or self._ending):
                     self._changed.wait()
                 new, self._new = self._new, []
                 self._open += new
@@ -89,7 +90,7 @@ class Engine:
                 self._open = [text for text in self._open if text.request.reason is None]
             for text in ended:
                 text.end()
-            if ending and not self._open and not self._new:
+            if ending and not (self._open or self._new or len(self._batch)):
                 return
 
     def _submit(self, text: Text) -> None:
