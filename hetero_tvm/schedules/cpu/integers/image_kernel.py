@@ -48,7 +48,7 @@ class ImageDecisions:
 
 
 class ImageResult:
-    """What follows the sums of a convolution: its operands, declared behind X and W, and the image Y."""
+    """Way out of the sums of a convolution: operands, declared behind X and W, and the image Y."""
 
     def __init__(self, k: Kernel, op: QuantConv2d):
         self.k, self.op = k, op
