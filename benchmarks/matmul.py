@@ -51,6 +51,19 @@ def measure(task: Task, point: Point, machine: CpuModel, rounds: int = 5) -> tup
     return best, peak
 
 
+def tuned(task: Task, machine: CpuModel, trials: int) -> tuple[Point, float | None]:
+    """Best point after a search from nothing (without trials: the default), and trials per second."""
+    point = dict(task.space.default(task.op, machine))
+    if not trials:
+        return point, None
+    start_early(machine)
+    with tempfile.TemporaryDirectory() as logs:
+        store = RecordStore(Site.of(machine), logs)
+        report = tune([task], machine, TuneOptions(trials=trials), store)
+        record = store.best(task)
+    return dict(record[0].point) if record else point, report.trials_per_second
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("shapes", nargs="*", default=SHAPES, metavar="MxKxN")
@@ -61,15 +74,7 @@ def main() -> int:
     rows = []
     for shape in options.shapes or SHAPES:
         task = task_of(shape)
-        point, rate = dict(task.space.default(task.op, machine)), None
-        if options.trials:
-            start_early(machine)
-            with tempfile.TemporaryDirectory() as logs:
-                store = RecordStore(Site.of(machine), logs)
-                report = tune([task], machine, TuneOptions(trials=options.trials), store)
-                rate = report.trials_per_second
-                record = store.best(task)
-                point = dict(record[0].point) if record else point
+        point, rate = tuned(task, machine, options.trials)
         seconds, peak = measure(task, point, machine)
         gflops = task.flops / seconds / 1e9
         row = {"shape": shape, "gflops": gflops, "peak": peak, "share": gflops / peak, "trials_per_s": rate}
