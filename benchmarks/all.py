@@ -38,20 +38,7 @@ _SILENCE = {True: 300, False: 3600}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="few cases and rounds")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), metavar="FILE")
-    parser.add_argument("--only", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument("--vs", default=_PEERS, metavar="NAMES", help=f"runtimes (default: {_PEERS})")
-    parser.add_argument("--keep", action="store_true", help="go on with --out: only what is missing")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keeps what was built")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
-    parser.add_argument("--list", action="store_true", help="only list suites and cases")
-    parser.add_argument("--suite", choices=SUITES, help=argparse.SUPPRESS)
-    parser.add_argument("--cases", type=json.loads, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     chosen = [SUITES[name] for name in options.only or SUITES]
     if options.list:
         for suite in chosen:
@@ -75,6 +62,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if broken or left else 0
 
 
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="few cases and rounds")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), metavar="FILE")
+    parser.add_argument("--only", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
+    parser.add_argument("--vs", default=_PEERS, metavar="NAMES", help=f"runtimes (default: {_PEERS})")
+    parser.add_argument("--keep", action="store_true", help="go on with --out: only what is missing")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keeps what was built")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
+    parser.add_argument("--list", action="store_true", help="only list suites and cases")
+    parser.add_argument("--suite", choices=SUITES, help=argparse.SUPPRESS)
+    parser.add_argument("--cases", type=json.loads, help=argparse.SUPPRESS)
+    return parser
+
+
 def _run(chosen: Sequence[Suite], results: ResultsFile, folder: Path, options: argparse.Namespace) -> int:
     """Measure what is missing; gives the number of cases that were not begun."""
     end = time.monotonic() + 60 * options.minutes
@@ -82,16 +86,16 @@ def _run(chosen: Sequence[Suite], results: ResultsFile, folder: Path, options: a
     for suite in chosen:
         cases = [case for case in suite.cases(options.quick) if not results.has(suite.name, case)]
         while cases and time.monotonic() < end:
-            for answer in _answers(suite, cases, folder, end, options):
+            for answer in answers(suite, cases, folder, end, options):
                 cases.remove(answer["case"])
                 results.forget(suite.name, answer["case"])
-                results.add(_complete(suite, answer))
+                results.add(complete(suite, answer))
                 print(_line(suite, answer), file=sys.stderr, flush=True)
         left += len(cases)
     return left
 
 
-def _answers(
+def answers(
     suite: Suite, cases: Sequence[str], folder: Path, end: float, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Answers of a process that measures ``cases`` one after another.  One that ends or hangs fails the case
@@ -161,7 +165,7 @@ def _serve(suite: Suite, options: argparse.Namespace) -> int:
     return 0
 
 
-def _complete(suite: Suite, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def complete(suite: Suite, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows as they are kept; the last of a case says that it is complete."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for number, row in enumerate(answer["rows"], 1):
