@@ -33,7 +33,7 @@ from benchmarks.suites import SUITES, Setup, Suite
 from benchmarks.tables import show
 
 _PEERS = "onnxruntime,openvino,torch,tvm"
-_SILENCE = {True: 300, False: 3600}
+_SILENCE = {True: 900, False: 3600}
 """Seconds that a case may take, when quick and otherwise: what takes longer hangs."""
 
 
@@ -118,7 +118,7 @@ def answers(
             process.stdin.flush()
             answer = _answer(process, _SILENCE[options.quick])
             if answer is None:
-                reason = "the process ended" if process.poll() is not None else "no answer: stopped"
+                reason = f"the process ended, or gave no answer for {_SILENCE[options.quick]} s"
                 row = Row(case, "", failed=reason).to_json()
                 yield {"case": case, "rows": [row], "seconds": 0.0, "others": 0.0}
                 return

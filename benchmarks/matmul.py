@@ -47,7 +47,9 @@ def measure(task: Task, point: Point, machine: CpuModel, rounds: int = 5) -> tup
         for _ in range(rounds):
             peak = max(peak, host.measure_peak(machine.threads))
             for _, results in workers.measure([Job(task.name, ({"point": point},))]):
-                best = min(best, *(result.seconds for result in results if result.ok))
+                best = min([best, *(result.seconds for result in results if result.ok)])
+    if best == float("inf"):
+        raise RuntimeError(f"{task.name}: the kernel was never measured")
     return best, peak
 
 
