@@ -102,6 +102,11 @@ def milliseconds(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
 
 
+def figure(value: float) -> str:
+    """A number in three significant digits at least: never 0.00."""
+    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
     if fraction is None:
