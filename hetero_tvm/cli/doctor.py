@@ -43,6 +43,8 @@ EXTRAS = {
 
 _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
+_UNEVEN = 0.5
+"""Spread of repetitions above which a machine is told to be uneven."""
 _NEEDED = ("numpy", "onnx", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
 
 
@@ -121,9 +123,18 @@ def _noise() -> list[Finding]:
         times.append(perf_counter() - start)
     times.sort()
     spread = (times[int(0.9 * len(times))] - times[0]) / median(times)
+    uneven = spread > _UNEVEN
     return [
         Finding("noise", "load", f"{load:.1f} on {cores} cores", WARNING if busy else OK, hint),
-        Finding("noise", "spread", f"{spread:.0%} between repetitions of the same work on one core"),
+        Finding(
+            "noise",
+            "spread",
+            f"{spread:.0%} between repetitions of the same work on one core",
+            WARNING if uneven else OK,
+            "others use this core or its clock changes: compare only what was measured in turn"
+            if uneven
+            else "",
+        ),
     ]
 
 
