@@ -33,7 +33,7 @@ void Use(const Limits* limits) { pthread_setspecific(FindCell()->caller, limits)
 // A loop as TVM's code generation writes it: iterations are divided among the tasks.
 struct Loop {
   int extent;
-  std::vector<int>* counts;
+  int* counts;
   int work;
 };
 
@@ -43,17 +43,18 @@ int Body(int task, TVMParallelGroupEnv* environment, void* data) {
   for (int64_t i = task * step; i < (task + 1) * step && i < loop->extent; ++i) {
     volatile int burn = 0;
     for (int k = 0; k < loop->work; ++k) burn = burn + k;
-    (*loop->counts)[i] += 1;
+    loop->counts[i] += 1;
   }
   return 0;
 }
 
 bool Once(int extent, int work, int tasks = 0) {
-  std::vector<int> counts(extent, 0);
-  Loop loop{extent, &counts, work};
+  int counts[200] = {};  // no memory of the heap: a signal handler may interrupt who takes some
+  if (extent > 200) Fail("an extent");
+  Loop loop{extent, counts, work};
   if (Launch(Body, &loop, tasks) != 0) return false;
-  for (int count : counts) {
-    if (count != 1) return false;
+  for (int i = 0; i < extent; ++i) {
+    if (counts[i] != 1) return false;
   }
   return true;
 }
@@ -114,6 +115,17 @@ int main(int count, char** arguments) {
   if (name == "quota" && count == 4) {
     std::printf("%g %d\n", hetero_tvm::CpuQuota(arguments[2], arguments[3]),
                 hetero_tvm::UsableCores(arguments[2], arguments[3]));
+    return 0;
+  }
+  if (name == "environment") {
+    const char* problem = hetero_tvm::EnvironmentProblem();
+    const int status = Launch([](int, TVMParallelGroupEnv*, void*) { return 0; }, nullptr, 4);
+    if ((status != 0) != (problem != nullptr)) Fail("a problem of the environment");
+    std::printf("%s\n", status ? problem : "fine");
+    const Limits limits{2, 0, nullptr};
+    Use(&limits);
+    if (Launch([](int, TVMParallelGroupEnv*, void*) { return 0; }, nullptr, 4) != 0) Fail("limits of the caller");
+    std::printf("fine\n");
     return 0;
   }
   if (name == "limits") {
