@@ -11,6 +11,7 @@ COMMANDS = {
     "build": "the same without searching",
     "quantize": "build with 8-bit products, and measure what that costs in accuracy",
     "generate": "continue texts with a language model that was built",
+    "serve_text": "a language model behind HTTP, in the words of OpenAI's API",
     "bench": "how fast a model or library is, alone or beside other runtimes",
     "profile": "where the time of a library goes: kernels, source nodes, roofline, trace",
     "inspect": "what was fused and what was not, with reasons; memory; IR after each pass",

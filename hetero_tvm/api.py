@@ -79,6 +79,7 @@ def tune_model(
     use_shipped: bool = True,
     rpc: str | None = None,
     fresh: bool = False,
+    patience: float | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     progress: bool | None = None,
 ) -> TunedModel:
@@ -94,6 +95,8 @@ def tune_model(
     minutes : wall time of the search; whichever limit comes first ends it.
     logs : folder of the records, read and appended to.
     fresh : forget what records say of this model's kernels, and measure everything anew.
+    patience : seconds to wait in all while other processes use the cores that kernels are timed on (CPU);
+        None: 60, or a fifth of ``minutes`` where that is less.
     rpc : ``HOST:PORT`` of a machine that runs ``python -m hetero_tvm.serve``, or ``HOST:PORT:KEY`` of a
         tracker: candidates are measured there.
     on_event : called with progress dictionaries.
@@ -109,14 +112,16 @@ def tune_model(
     _check_logs(logs)
     expect(trials, (int, type(None)), "trials is a whole number, or None for no limit")
     expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
+    expect(patience, (int, float, type(None)), "patience is a number of seconds, or None")
     expect(seed, (int,), "seed is a whole number")
-    if (trials is not None and trials < 0) or (minutes is not None and not minutes > 0) or seed < 0:
+    below = [trials is not None and trials < 0, minutes is not None and not minutes > 0, seed < 0]
+    if any(below) or (patience is not None and not patience >= 0):
         raise UsageError(
-            f"trials={trials}, minutes={minutes} and seed={seed} cannot be negative",
+            f"trials={trials}, minutes={minutes}, patience={patience} and seed={seed} cannot be negative",
             hint="trials=64 is the default, trials=0 measures nothing, and minutes=5 is a limit too",
         )
     folders = RecordFolders(logs, use_shipped)
-    options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh)
+    options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh, patience=patience)
     if on_event is None and progress is not False and in_notebook():
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
@@ -135,6 +140,7 @@ def tune_op(
     seed: int = 0,
     use_shipped: bool = True,
     fresh: bool = False,
+    patience: float | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> TunedModel:
     """Search schedules for one operator of your own; :func:`build_model` makes a library of the result.
@@ -177,6 +183,7 @@ def tune_op(
         seed=seed,
         use_shipped=use_shipped,
         fresh=fresh,
+        patience=patience,
         on_event=on_event,
     )
 

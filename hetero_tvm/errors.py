@@ -82,6 +82,10 @@ class CapacityError(HeteroTVMError):
     """A text does not fit into a language model's context, or its keys and values into the cache."""
 
 
+class BusyError(HeteroTVMError):
+    """A server has as many texts as it takes, or is about to end."""
+
+
 def last_line(error: BaseException) -> str:
     """Last line that an error of another library says, which is where TVM's name the cause; else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -13,6 +13,7 @@ from hetero_tvm.errors import UsageError
 
 if TYPE_CHECKING:
     from hetero_tvm.generation.batch import Request
+    from hetero_tvm.generation.chat import ChatTemplate
     from hetero_tvm.generation.text import Tokenizer
 
 
@@ -31,6 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("generate", text, _EXAMPLES)
     parser.add_argument("model", metavar="DIR", help="folder of the library, or its .so")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
+    parser.add_argument(
+        "--chat", action="store_true", help="each --prompt is what a user says: the chat template writes it"
+    )
     parser.add_argument(
         "--prompt-ids",
         action="append",
@@ -66,6 +70,7 @@ def _ids(text: str) -> list[int]:
 
 def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.generation.batch import Batch, Request
+    from hetero_tvm.generation.chat import ChatTemplate
     from hetero_tvm.generation.model import load_language_model
     from hetero_tvm.generation.sampling import Sampling
     from hetero_tvm.generation.text import FILE, Tokenizer, Words
@@ -84,7 +89,8 @@ def _run(options: argparse.Namespace) -> int:
     tokenizer = None
     if options.prompt or (model.library.path.parent / FILE).is_file():
         tokenizer = Tokenizer(model.library.path.parent)
-    prompts = [*options.prompt_ids, *(tokenizer.encode(text) for text in options.prompt if tokenizer)]
+    template = ChatTemplate(model.library.path.parent) if options.chat else None
+    prompts = [*options.prompt_ids, *(_tokens(tokenizer, text, template) for text in options.prompt)]
     stop = () if options.ignore_stop else options.stop_ids or model.facts.stop
     words = Words(tokenizer) if tokenizer and len(prompts) == 1 and not options.json else None
 
@@ -111,6 +117,14 @@ def _run(options: argparse.Namespace) -> int:
         if request.error is not None:
             raise request.error
     return 0
+
+
+def _tokens(tokenizer: Tokenizer, text: str, template: ChatTemplate | None) -> list[int]:
+    """Tokens of a text, or of what a user says to the model."""
+    if template is None:
+        return tokenizer.encode(text)
+    # The template writes the special tokens itself.
+    return tokenizer.encode(template.prompt([{"role": "user", "content": text}]), special=False)
 
 
 def _document(requests: Sequence[Request], tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -49,6 +49,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT[:KEY]",
         help="measure on another machine: a server (python -m hetero_tvm.serve), or a tracker's device KEY",
     )
+    parser.add_argument(
+        "--patience",
+        type=cli_common.seconds,
+        metavar="S",
+        help="seconds to wait in all for other processes to leave the cores (default: 60; 0: none)",
+    )
     parser.add_argument("--fresh", action="store_true", help="forget earlier records of these kernels")
     parser.add_argument("--dry-run", action="store_true", help="only list the tasks and the expected time")
     return parser
@@ -93,6 +99,7 @@ def _run(options: argparse.Namespace) -> int:
             use_shipped=not options.no_shipped_records,
             rpc=options.rpc,
             fresh=options.fresh,
+            patience=options.patience,
             on_event=progress,
         )
     report = tuned.report

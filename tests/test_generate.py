@@ -54,4 +54,11 @@ def test_words_of_a_tokenizer(capsys, tmp_path):
     want = " ".join(f"w{token}" for token in tiny_llama.greedy([5, 6, 7], 4))
     captured = capsys.readouterr()
     assert captured.out.strip() == want
+    pytest.importorskip("jinja2")
+    (out / "chat_template.jinja").write_text("{{ messages[0].content }} w7")
+    assert (
+        generate.main([str(out), "--chat", "--prompt", "w5 w6", "--max-new-tokens", "4", "--ignore-stop"])
+        == 0
+    )
+    assert capsys.readouterr().out.strip() == want
     assert "new tokens" in captured.err

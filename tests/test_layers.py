@@ -25,7 +25,7 @@ FLOORS = (
     ("language",),
     ("api",),
     ("torch",),
-    ("benchmarking",),
+    ("benchmarking", "serving"),
     ("cli",),
 )
 """Rooms from the bottom up; what is not named (the commands) stands on top.  Rooms of one floor that use each

@@ -97,6 +97,7 @@ def test_defaults(calls, capsys, tmp_path):
         "use_shipped": True,
         "rpc": None,
         "fresh": False,
+        "patience": None,
     }
     assert [call[0] for call in calls] == ["import", "optimize", "tune", "build", "settle", "check", "export"]
     out = capsys.readouterr().out
@@ -129,6 +130,8 @@ def test_options_reach_the_api(calls, tmp_path):
         "3",
         "--no-shipped-records",
         "--fresh",
+        "--patience",
+        "0",
         "--no-check",
         "-q",
         "--out",
@@ -149,6 +152,7 @@ def test_options_reach_the_api(calls, tmp_path):
         "use_shipped": False,
         "rpc": None,
         "fresh": True,
+        "patience": 0.0,
     }
     assert named(calls, "build") == [({"logs": tmp_path, "use_shipped": False},)]
     assert not named(calls, "check")

@@ -75,6 +75,11 @@ def minutes(text: str) -> float:
     return _number(text, float, 1e-3, "a positive number of minutes")
 
 
+def seconds(text: str) -> float:
+    """A number of seconds from 0; an argparse type."""
+    return _number(text, float, 0.0, "a number of seconds, 0 or more")
+
+
 def _number(text: str, kind: type, least: float, what: str) -> Any:
     try:
         value = kind(text)

@@ -31,6 +31,7 @@ EXTRAS = {
     "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
+    "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import LibraryError
+from hetero_tvm.host.install import extra_command
 
 FILE = "tokenizer.json"
 _UNFINISHED = "�"
@@ -36,16 +37,16 @@ class Tokenizer:
             import tokenizers
         except ImportError:
             raise LibraryError(
-                "the package tokenizers is not installed", hint="pip install 'hetero-tvm[generate]'"
+                "the package tokenizers is not installed", hint=extra_command("generate")
             ) from None
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # what its native code raises has no type of its own
             raise LibraryError(f"cannot read {path}: {error}") from error
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text, with those that the model wants at its start."""
-        return list(self._tokenizer.encode(text).ids)
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Tokens of a text; ``special`` adds those that the model wants at its start."""
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without those that only mark its structure."""
@@ -79,3 +80,41 @@ class Words:
     def _fresh(self) -> str:
         told = self._tokenizer.decode(self._tokens[self._start : self._given])
         return self._tokenizer.decode(self._tokens[self._start :])[len(told) :]
+
+
+class StopText:
+    """Text that comes in pieces and ends before the first of some strings.
+
+    Parameters
+    ----------
+    strings : those that end it; an end of the text that may begin one of them is held back.
+    """
+
+    def __init__(self, strings: Sequence[str]):
+        self._strings = [string for string in strings if string]
+        self._held = ""
+        self.stopped = False
+        """Whether one of the strings has come."""
+
+    def add(self, piece: str) -> str:
+        """Text that can be told after one more piece."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        places = [place for string in self._strings if (place := text.find(string)) >= 0]
+        if places:
+            self.stopped, self._held = True, ""
+            return text[: min(places)]
+        keep = max((_begun(text, string) for string in self._strings), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """Text that was held back, when nothing follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun(text: str, string: str) -> int:
+    """Number of the last letters of a text that begin a string."""
+    return next((n for n in range(min(len(string) - 1, len(text)), 0, -1) if text.endswith(string[:n])), 0)

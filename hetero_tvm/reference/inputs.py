@@ -39,7 +39,7 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
             continue
         tensor = value.type.tensor_type
         dims = [dim.dim_value for dim in tensor.shape.dim]
-        if any(dim < 1 for dim in dims):
+        if any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in tensor.shape.dim):
             raise ModelError(
                 f"Input {value.name!r} has no fixed shape.", hint="Import the model with shapes first."
             )

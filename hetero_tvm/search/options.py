@@ -25,6 +25,7 @@ class TuneOptions:
     fresh : forget what records say of the tasks, and measure everything anew.
     generic : ``module:function`` of the untuned schedule for kernels without a space, ``(PrimFunc, machine)
         -> PrimFunc``; None where there are no such kernels among the tasks.
+    patience : seconds to wait in all for other processes to leave the cores; None chooses from ``minutes``.
     spells : what waits for other processes to leave the cores that kernels are timed on; None where nothing
         else runs on what measures.
     """
@@ -37,4 +38,5 @@ class TuneOptions:
     limits: Limits = field(default_factory=Limits)
     fresh: bool = False
     generic: str | None = None
+    patience: float | None = None
     spells: Spells | None = None

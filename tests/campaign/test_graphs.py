@@ -94,6 +94,7 @@ def _fate(task):
     return Verdict(PASSED, task)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_dies_costs_one_task():
     worker = Worker(_fate)
     try:
@@ -108,6 +109,7 @@ def test_a_worker_that_dies_costs_one_task():
         worker.stop()
 
 
+@pytest.mark.exhaustive
 def test_graphs_in_other_processes():
     found = dict(run(range(3), jobs=2, target="cpu", most=5, seconds=600))
     assert sorted(found) == [0, 1, 2]

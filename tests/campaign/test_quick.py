@@ -22,6 +22,7 @@ def test_damaged_files():
     assert "onnx: 48 cases" in said and "npz: 48 cases" in said
 
 
+@pytest.mark.exhaustive
 def test_kills_of_exports():
     assert "| export, kill -9 | 3 | 0 |" in campaign("kills", "--moments", "3", "--only", "export")
 

@@ -95,6 +95,7 @@ def test_a_node_that_the_import_converts_wrongly_is_named(wrong_by, monkeypatch)
     assert "the import is wrong: the conversion of node culprit (Relu) to Relax" in caught.value.problems[-1]
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_the_clean_up_rewrites_wrongly_is_named(monkeypatch):
     def wrong(node, opset, types, pool):
         body = Body(node, opset)

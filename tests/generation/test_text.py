@@ -1,7 +1,7 @@
 import pytest
 
 from hetero_tvm.errors import LibraryError
-from hetero_tvm.generation.text import Tokenizer, Words
+from hetero_tvm.generation.text import StopText, Tokenizer, Words
 
 
 def write_tokenizer(tokenizers, folder, vocab=97):
@@ -55,3 +55,17 @@ def test_what_is_missing_or_damaged(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(LibraryError, match="cannot read"):
         Tokenizer(tmp_path)
+
+
+def test_a_text_ends_before_the_first_stop():
+    stop = StopText(["END", "\n\n"])
+    assert [stop.add(piece) for piece in ("one E", "N two\n", "three E", "ND four")] == [
+        "one ",
+        "EN two",
+        "\nthree ",
+        "",
+    ]
+    assert stop.stopped and stop.add("more") == "" and stop.finish() == ""
+    held = StopText(["END"])
+    assert held.add("the EN") == "the " and held.finish() == "EN"
+    assert StopText([]).add("EN") == "EN"

@@ -100,6 +100,7 @@ def test_training_of_thousands_of_buffers_meets_the_bound():
     assert result.gap < 0.02
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_random_lives_near_the_bound():
     problem = planner_problems.scattered(18_692, 1)
     capacity = int(1.02 * problem.max_live())

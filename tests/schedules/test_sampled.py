@@ -72,7 +72,9 @@ def test_other_kernels_keep_their_spaces():
 def test_a_search_in_it_finds_learns_and_resumes(tmp_path):
     op = scaled_product(16, 8, 32)
     for trials in (6, 10):
-        tuned = tune_op(op, name="product", spaces=[tiled], trials=trials, logs=tmp_path, use_shipped=False)
+        tuned = tune_op(
+            op, name="product", spaces=[tiled], trials=trials, logs=tmp_path, use_shipped=False, patience=0
+        )
         assert tuned.report.tasks[0].trials > 0
     lines = "".join(path.read_text() for path in tmp_path.glob("*.jsonl")).splitlines()
     records = list(map(json.loads, lines))

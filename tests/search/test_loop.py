@@ -86,6 +86,7 @@ def test_a_finished_run_repeated_adds_nothing(tmp_path, workers):
     assert (report.trials, report.reused) == (2, 5)
 
 
+@pytest.mark.exhaustive
 def test_tiny_spaces_are_exhausted_and_their_budget_goes_on(tmp_path, workers):
     tasks = [task(TinySpace(), rows=64, n=512, calls=50), task(SinglePoint()), task(IdleKnob(), 8, 64)]
     report, store = run(tasks, tmp_path, workers, 12)
@@ -166,6 +167,7 @@ def test_generic_kernels(tmp_path, workers):
     assert "not tuned" in report.tasks[1].note and report.tasks[1].trials == 0
 
 
+@pytest.mark.exhaustive
 def test_stock_records_are_used_again(tmp_path, workers):
     heavy = generic_matmul()
     report, store = run([heavy], tmp_path, workers, 6)
@@ -176,6 +178,7 @@ def test_stock_records_are_used_again(tmp_path, workers):
     assert choice.point is None and choice.origin != "default"
 
 
+@pytest.mark.exhaustive
 def test_records_of_foreign_machines_are_not_used(tmp_path, workers):
     tuned = task(ScaleSpace())
     store = RecordStore(SITE, tmp_path)
@@ -192,6 +195,7 @@ def test_time_budget(tmp_path, workers):
     assert report.stopped == "time"
 
 
+@pytest.mark.exhaustive
 def test_events_may_interrupt(tmp_path, workers):
     def interrupt(event):
         if event["event"] == "trial" and event["trials"] == 3:
@@ -254,6 +258,7 @@ def test_kill_9_loses_nothing_finished(tmp_path, workers):
     assert trials[: len(before)] == [(line["key"], json.dumps(line["point"])) for line in before]
 
 
+@pytest.mark.exhaustive
 def test_own_process_is_closed(tmp_path):
     report, _ = run([task(SinglePoint())], tmp_path, None, 1, limits=Limits(build_seconds=10))
     assert report.trials == 1 and report.start_up >= 0

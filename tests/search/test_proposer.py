@@ -109,6 +109,7 @@ def test_ctrl_c_while_candidates_are_ranked_is_one(monkeypatch):
         proposer().propose(4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("failed", [False, True])
 def test_stock_rules(failed):
     stock = StockProposer(generic_matmul(), MACHINE, TARGET, 0, batch=4)

@@ -27,8 +27,10 @@ _PATIENCE = 60.0
 """Most seconds of a run in which it waits for other processes to leave the cores."""
 
 
-def _patience(minutes: float | None) -> float:
-    return _PATIENCE if minutes is None else min(_PATIENCE, 0.2 * 60 * minutes)
+def _patience(options: TuneOptions) -> float:
+    if options.patience is not None:
+        return options.patience
+    return _PATIENCE if options.minutes is None else min(_PATIENCE, 0.2 * 60 * options.minutes)
 
 
 class CpuTuner:
@@ -62,7 +64,7 @@ class CpuTuner:
         """See :meth:`hetero_tvm.search.tuner.Tuner.tune`."""
         options = replace(options, generic=GENERIC)
         if self._rpc is None:
-            options = replace(options, spells=options.spells or Spells(_patience(options.minutes)))
+            options = replace(options, spells=options.spells or Spells(_patience(options)))
             return tune(model.tasks, model.machine, options, model.store(folders), on_event)
         threads = str(self._machine.threads)
         environment = {"HETERO_TVM_THREADS": threads, "HETERO_TVM_PIN": "0", "OPENBLAS_NUM_THREADS": threads}

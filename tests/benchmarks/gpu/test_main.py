@@ -21,6 +21,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.exhaustive
 def test_it_goes_on_where_it_was(tmp_path, emulated, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "results.json"

@@ -89,6 +89,7 @@ def test_it_is_found_on_the_path(tmp_path, monkeypatch):
     assert sanitizer.find() == str(program)
 
 
+@pytest.mark.exhaustive
 def test_the_process_launches_compiled_points(emulated):
     """On the emulated GPU, without a tool around it."""
     target = parse_target("cuda")

@@ -60,7 +60,9 @@ def test_it_is_tuned_with_its_driver(installed, tmp_path):
     """Candidates that call the driver are timed, in processes of their own, and win or lose by it."""
     plan = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "dot")
     mine = [task for task in plan.tasks if task.space is not None and task.space.name == "dot.matmul"]
-    api.tune_model(dataclasses.replace(plan, tasks=tuple(mine)), trials=3, logs=tmp_path, use_shipped=False)
+    api.tune_model(
+        dataclasses.replace(plan, tasks=tuple(mine)), trials=3, logs=tmp_path, use_shipped=False, patience=0
+    )
     store = api.record_store(plan, tmp_path, use_shipped=False)
     records = [record for task in mine for record in store.measured(task).values()]
     assert len(records) == 3 and all(record.ok for record in records), records

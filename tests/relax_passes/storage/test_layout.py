@@ -214,6 +214,7 @@ def test_random_nets(data):
     assert len(report.conversions) == calls(after)["relayout"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "convolutions", "added"), [("resnet50", 53, 16), ("mobilenetv2", 52, 10)])
 def test_zoo_nets_need_no_conversion(name, convolutions, added):
     """First layers read plain NCHW, the last pooling leaves one pixel: the same in both layouts."""

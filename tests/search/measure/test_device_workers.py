@@ -50,6 +50,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.exhaustive
 def test_a_failing_candidate_costs_only_itself(workers):
     workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
     jobs = [job(mode) for mode in FAILURES for mode in (mode, "good")]
@@ -79,6 +80,7 @@ def test_several_candidates_side_by_side(workers):
     assert [result.status for result in results] == ["ok", "wrong_result", "ok", "build_error"]
 
 
+@pytest.mark.exhaustive
 def test_stopping_leaves_the_workers_usable(workers):
     workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
     found = workers.measure([job("good"), job("hang_run"), job("good")], stop=lambda: True)

@@ -134,6 +134,7 @@ def test_generic_kernels_are_compared_with_the_unscheduled_workload(workers):
     assert measured(plain) and measured(generic) and measured(again)
 
 
+@pytest.mark.exhaustive
 def test_the_server_is_restarted_when_it_dies(bad):
     workers = bad
     workers.add_task("generic2", generic_spec(generic_task(16, 32).workload, GENERIC))
@@ -156,6 +157,7 @@ def test_the_server_is_restarted_when_it_dies(bad):
     assert workers._server.process.pid != server
 
 
+@pytest.mark.exhaustive
 def test_one_death_of_the_server_costs_no_candidate_and_two_cost_those_in_flight(bad):
     jobs = [job("good", run_seconds=600.0) for _ in range(2 * bad._slots + 2)]
 

@@ -98,6 +98,7 @@ def test_candidates_fail_at_the_other_end_only(served):
     assert "SIGABRT" in results[1][0].text
 
 
+@pytest.mark.exhaustive
 def test_a_lost_connection_keeps_what_was_measured(served, tmp_path):
     process, address = served
     store = RecordStore(Site.of(MACHINE), tmp_path)
@@ -113,6 +114,7 @@ def test_a_lost_connection_keeps_what_was_measured(served, tmp_path):
     assert 1 <= len(read_records(store.path)) < 12
 
 
+@pytest.mark.exhaustive
 def test_through_a_tracker(served):
     port = free_port()
     tracker = Process("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", port, "--port-end", port + 1)

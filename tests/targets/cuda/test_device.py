@@ -16,6 +16,7 @@ LIMITS = Limits(build_seconds=60, run_seconds=20, memory=4 << 30)
 DEVICE = "CPU emulation of sm_80"
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_that_breaks_the_context_costs_only_itself(emulated):
     device = LocalDevice(gpu_device.DEVICE)
     assert device.open() == {"kind": "cuda", "name": DEVICE, "arch": "sm_80", "capability": 80}

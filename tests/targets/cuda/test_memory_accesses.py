@@ -56,6 +56,7 @@ def accesses_of(cases):
         yield point, sites(module.source, name, module.launches[name], nbytes)
 
 
+@pytest.mark.exhaustive
 def test_tiles_of_tensor_cores_meet_in_no_bank(emulated):
     """Every shape of tile, and depths of 64 and 128 bytes in turn."""
     shapes = {}
@@ -78,6 +79,7 @@ def test_tiles_of_tensor_cores_meet_in_no_bank(emulated):
                 assert site.cost == site.least, f"{point}: {site}"
 
 
+@pytest.mark.exhaustive
 def test_attention_meets_in_no_bank(emulated):
     cases = [
         (ATTENTION, Attention(1, 1, 64, 128, dim, 0.1, 1, causal=True, dtype="float16"), {"tile": (4, 64, 1)})

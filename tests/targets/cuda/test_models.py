@@ -48,7 +48,7 @@ def build_cosine(target, tmp_path):
     return build_model(optimize_model(model, target), logs=tmp_path / "logs", use_shipped=False)
 
 
-@pytest.mark.parametrize("name", ["resnet50-tiny", *exhaustive(sorted(TINY - {"resnet50-tiny"}))])
+@pytest.mark.parametrize("name", ["vit-b16-tiny", *exhaustive(sorted(TINY - {"vit-b16-tiny"}))])
 def test_numbers_of_zoo_models(name, tmp_path, emulated):
     assert build(name, "cuda:sm_80", tmp_path).check().ok
 
@@ -123,6 +123,7 @@ def test_kernels_run_as_cuda_graphs(tmp_path, emulated):
     )
 
 
+@pytest.mark.exhaustive
 def test_without_a_gpu_the_build_says_that_nothing_was_checked(tmp_path, compiler, capsys):
     if cuda_runtime.missing_driver() is None:
         pytest.skip("this machine has an NVIDIA driver")

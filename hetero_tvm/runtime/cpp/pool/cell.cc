@@ -94,6 +94,7 @@ const void* ThisLibrary() { return &library; }
 Cell* FindCell() {
   Cell* cell = known.load(std::memory_order_acquire);
   if (cell) return cell;
+  const SignalsWait wait;
   cell = Shared();
   Cell* own = nullptr;
   if (!cell) {  // without TVM's table: a pool for this library alone
@@ -112,6 +113,7 @@ Cell* FindCell() {
 Pool* FindPool(Cell* cell) {
   Pool* pool = cell->pool.load(std::memory_order_acquire);
   if (pool) return pool;
+  const SignalsWait wait;
   Pool* made = new Pool();
   ReadLimits(made);
   if (cell->pool.compare_exchange_strong(pool, made, std::memory_order_acq_rel)) return made;

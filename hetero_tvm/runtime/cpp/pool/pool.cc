@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -195,12 +194,8 @@ bool StartThread(Cell* cell, Pool* pool, Worker* worker, int core) {
     if (sched_getaffinity(getpid(), sizeof(other), &other) == 0) CPU_OR(&mask, &mask, &other);
   }
   pthread_attr_setaffinity_np(&attributes, sizeof(mask), &mask);
-  sigset_t all, before;  // signals are for the program's own threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = pthread_create(&worker->thread, &attributes, WorkerMain, start);
   if (failed == EINVAL) failed = pthread_create(&worker->thread, nullptr, WorkerMain, start);  // the core is not ours
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (failed) {
     delete start;
@@ -220,6 +215,7 @@ void Grow(Cell* cell, Pool* pool, int wanted, int core) {
     pool->refused.store(refused - 1, std::memory_order_relaxed);
     return;
   }
+  const SignalsWait wait;  // the threads inherit this: signals are for the program's own
   if (!TryGrow(pool)) return;
   if (core >= 0) {
     Worker* worker = pool->pinned_worker[core].load(std::memory_order_relaxed);

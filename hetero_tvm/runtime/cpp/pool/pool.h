@@ -9,6 +9,7 @@
 #define HETERO_TVM_RUNTIME_POOL_H_
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
 #include <cstdint>
@@ -94,6 +95,18 @@ struct Pool {
 struct Cell {
   pthread_key_t caller;      // per thread: Limits* of its launches; bit 0: inside a launch
   std::atomic<Pool*> pool;   // made at the first parallel launch; a forked child begins with none
+};
+
+// Signals wait while this lives: what is made once takes locks and memory, and a handler may launch, too.
+struct SignalsWait {
+  sigset_t before;
+  SignalsWait() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+  }
+  ~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  SignalsWait(const SignalsWait&) = delete;
 };
 
 // pool.cc

@@ -84,7 +84,7 @@ class MatmulSpace(DesignSpace):
             Knob("k_blocks", tuple(self._k_blocks(op, machine)), absent=1),
         )
 
-    def _tiles(self, op: Matmul | GatedMatmul, machine: CpuModel) -> list[RegisterTile]:
+    def _tiles(self, op: Matmul | GatedMatmul, machine: CpuModel) -> tuple[RegisterTile, ...]:
         return tile_choices(self.product(op), machine, self.kernel.parts)[:24]
 
     def _k_blocks(self, op: Matmul | GatedMatmul, machine: CpuModel) -> list[int]:

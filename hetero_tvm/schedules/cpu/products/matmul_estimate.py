@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
@@ -10,7 +12,8 @@ _MAX_ROWS = 14
 _MAX_VECTORS = 8
 
 
-def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[RegisterTile]:
+@functools.lru_cache(maxsize=256)  # each point of a space asks for them
+def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> tuple[RegisterTile, ...]:
     """Register tiles that fit the register file, the best estimate first.
 
     ``parts`` is how many products of equal width lie side by side in one tile.
@@ -21,9 +24,8 @@ def tile_choices(op: Matmul, machine: CpuModel, parts: int = 1) -> list[Register
         for rows in range(1, min(_MAX_ROWS, op.m) + 1):
             if (tile := RegisterTile(rows, vectors)).fits(machine):
                 choices.append(tile)
-    return sorted(
-        choices, key=lambda t: min(estimate(op, t, b, machine) for b in row_block_choices(op, machine))
-    )
+    blocks = row_block_choices(op, machine)
+    return tuple(sorted(choices, key=lambda t: min(estimate(op, t, b, machine) for b in blocks)))
 
 
 def k_block_choices(op: Matmul, machine: CpuModel) -> list[int]:

@@ -37,8 +37,9 @@ def arrays_of(op, seed=0):
     return [4 * x + 1, weights, np.abs(scale) + np.float32(0.1), *extra]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("here", WAYS)
-@pytest.mark.parametrize("safe", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("safe", [False, True])
 def test_every_choice_computes_the_product(here, safe):
     lanes = here.lanes
     seen: set = set()

@@ -45,6 +45,7 @@ def check(op, points, here, **options):
             np.testing.assert_array_equal(result.numpy(), wanted, err_msg=f"{op} at {point}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("here", WAYS)
 def test_every_choice_computes_the_product(here):
     lanes, seen = here.lanes, set()

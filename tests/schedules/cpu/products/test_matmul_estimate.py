@@ -30,7 +30,7 @@ def test_every_block_of_rows_has_a_register_tile():
 
 
 def test_tiles_are_no_larger_than_the_result_and_hold_all_parts():
-    assert tile_choices(Matmul((1,), 8, 4), AVX2) == [RegisterTile(1, 1)]
+    assert tile_choices(Matmul((1,), 8, 4), AVX2) == (RegisterTile(1, 1),)
     tiles = tile_choices(Matmul((64,), 128, 64), AVX2, parts=2)
     assert tiles and all(tile.vectors % 2 == 0 for tile in tiles)
 

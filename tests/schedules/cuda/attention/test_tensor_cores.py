@@ -12,6 +12,7 @@ TOLERANCE = 3 * 2.0**-11
 DECODE = attention(1, 4096, 128, 32, kv_heads=8)
 
 
+@pytest.mark.exhaustive
 def test_two_fragments_of_rows_a_warp(emulated, pick):
     """Queries in registers and in shared memory, masks, shared heads, rows past the end."""
     ops = [

@@ -49,6 +49,7 @@ def test_blocked_images(dtype, emulated):
     check(forms(dtype, **BLOCKED))
 
 
+@pytest.mark.exhaustive
 def test_plain_images(emulated):
     check([*forms("float16"), *forms("float32")[:2]])
 

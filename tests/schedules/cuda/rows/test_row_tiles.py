@@ -27,6 +27,7 @@ SOFTMAX, NORM = CudaSoftmaxSpace(), CudaNormalizationSpace()
 GROUP, EMBEDDING = CudaGroupNormSpace(), CudaEmbeddingNormSpace()
 
 
+@pytest.mark.exhaustive
 def test_every_block(emulated):
     op = Softmax((5,), 132)
     every = points(SOFTMAX, op)
@@ -85,6 +86,7 @@ def test_one_read_and_one_write_in_full_vectors(arch, compiler):
         assert threads == 32 and ptx.count("shfl.sync.bfly") == 10
 
 
+@pytest.mark.exhaustive
 def test_no_registers_spill(compiler):
     cases = (
         (SOFTMAX, Softmax((512,), 1536)),

@@ -70,6 +70,7 @@ def test_numbers(emulated):
     check(SPACE, CASES)
 
 
+@pytest.mark.exhaustive
 def test_every_choice(emulated):
     check(SPACE, {name: CASES[name] for name in ("odd rows", "columns joined")}, every=True)
 
@@ -104,6 +105,7 @@ def test_refusals():
     assert "nests" in SPACE.refuses(program([X], last), MACHINE)
 
 
+@pytest.mark.exhaustive
 def test_rotary_embeddings(emulated):
     check_numbers(SPACE, [(op, None, None) for op in ROPES], 1e-6)
     halves = [dataclasses.replace(op, dtype="float16") for op in ROPES]

@@ -87,6 +87,7 @@ def test_channels_that_fill_no_block_are_left_to_the_rules():
     assert "another order" in SPACE.refuses(padded, MACHINE)
 
 
+@pytest.mark.exhaustive
 def test_every_choice(emulated):
     tall = tensor("t", 300, 33)
     cases = {"maxima": CASES["maxima"], "tall": ([tall], topi.sum(tall, axis=0), lambda x: x.sum(0))}

@@ -30,6 +30,7 @@ def test_what_fits_compiles(op, preset):
             assert need <= mach.spec.scratchpad(memory), (t, memory)
 
 
+@pytest.mark.exhaustive
 def test_the_best_by_estimate_are_the_best_by_cycles():
     """The first tiles of the list against the last."""
     op, mach = Attention(1, 4, 128, 128, 32, 0.2, 4), machine("mobile")

@@ -1,0 +1,285 @@
+"""The application: OpenAI's completions and chat completions over one model (an ASGI app, on Starlette)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from hetero_tvm.errors import BusyError, CapacityError, HeteroTVMError, InputError, LibraryError
+from hetero_tvm.generation.batch import Request
+from hetero_tvm.generation.chat import ChatTemplate
+from hetero_tvm.generation.model import LanguageModel
+from hetero_tvm.generation.text import StopText, Tokenizer, Words
+from hetero_tvm.serving.engine import Engine, Text
+from hetero_tvm.serving.wishes import Wishes, read
+
+_LARGEST_BODY = 16 << 20
+_STATUS = {InputError: 400, CapacityError: 400, LibraryError: 400, BusyError: 503}
+
+
+class Server:
+    """Routes over one model.
+
+    Parameters
+    ----------
+    model : the model; texts of all clients share its weights and its cache.
+    name : what clients call it.
+    key : what clients must send as their API key; None for no key.
+    most : texts that are generated at once.
+    """
+
+    def __init__(self, model: LanguageModel, name: str, key: str | None = None, most: int = 32):
+        self.model, self.name, self._key = model, name, key
+        self.engine = Engine(model, most)
+        folder = model.library.path.parent
+        self._tokenizer = Tokenizer(folder)
+        self._template: ChatTemplate | None = None
+        self._no_template: LibraryError | None = None
+        try:
+            self._template = ChatTemplate(folder)
+        except LibraryError as error:  # told to those who ask for it: plain text needs none
+            self._no_template = error
+        self._created = int(time.time())
+
+    def app(self) -> Starlette:
+        """The ASGI application; its lifespan starts and ends the thread that generates."""
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            self.engine.start()
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(self.engine.stop)
+
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/models", self._models),
+                Route("/v1/completions", self._complete, methods=["POST"]),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            ],
+            lifespan=lifespan,
+            exception_handlers={HeteroTVMError: _failure},
+        )
+
+    async def _health(self, http: HttpRequest) -> Response:
+        free, pages = self.model.pool.free, self.model.pool.pages
+        return JSONResponse({"status": "ok", "texts": self.engine.load, "cache_free": free / pages})
+
+    async def _models(self, http: HttpRequest) -> Response:
+        if (refused := self._stranger(http)) is not None:
+            return refused
+        facts = {"id": self.name, "object": "model", "created": self._created, "owned_by": "hetero_tvm"}
+        return JSONResponse({"object": "list", "data": [{**facts, "max_model_len": self.model.context}]})
+
+    async def _complete(self, http: HttpRequest) -> Response:
+        return self._stranger(http) or await self._answer(http, chat=False)
+
+    async def _chat(self, http: HttpRequest) -> Response:
+        return self._stranger(http) or await self._answer(http, chat=True)
+
+    def _stranger(self, http: HttpRequest) -> Response | None:
+        """The refusal of who does not know the key."""
+        given = http.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if self._key is None or secrets.compare_digest(given, self._key.encode()):
+            return None
+        return _error(401, "the API key is missing or wrong", "send it as Authorization: Bearer KEY")
+
+    async def _answer(self, http: HttpRequest, chat: bool) -> Response:
+        wishes = read(await _body(http), chat)
+        prompts = self._prompts(wishes, chat)
+        requests = [
+            self._request(wishes, tokens, number)
+            for number, tokens in enumerate(tokens for tokens in prompts for _ in range(wishes.choices))
+        ]
+        answers: list[_Answer] = []
+        try:
+            for number, request in enumerate(requests):
+                text = await self.engine.admit(request)
+                answers.append(_Answer(number, text, Words(self._tokenizer), StopText(wishes.stop)))
+        except BaseException:
+            for answer in answers:
+                answer.text.request.cancel()
+            raise
+        form = _Form(chat, self.name, answers, sum(map(len, prompts)))
+        if wishes.stream:
+            return StreamingResponse(_events(form, wishes.usage), media_type="text/event-stream")
+        return await _whole(form, http)
+
+    def _prompts(self, wishes: Wishes, chat: bool) -> list[list[int]]:
+        if not chat:
+            return [self._tokenizer.encode(p) if isinstance(p, str) else p for p in wishes.prompts]
+        if self._template is None:
+            assert self._no_template is not None
+            raise self._no_template
+        # The template writes the special tokens itself.
+        return [self._tokenizer.encode(self._template.prompt(wishes.messages), special=False)]
+
+    def _request(self, wishes: Wishes, tokens: list[int], number: int) -> Request:
+        longest = wishes.max_tokens
+        if longest is None:
+            longest = max(1, self.model.context - len(tokens) + 1)
+        stop = frozenset(self.model.facts.stop)
+        return Request(tokens, longest, wishes.sampling_of(number), stop)
+
+
+class _Answer:
+    """One text that is generated, as pieces of text."""
+
+    def __init__(self, index: int, text: Text, words: Words, stop: StopText):
+        self.index, self.text, self._words, self._stop = index, text, words, stop
+
+    async def pieces(self) -> AsyncIterator[str]:
+        async with contextlib.aclosing(self.text.tokens()) as tokens:
+            async for token in tokens:
+                if token in self.text.request.stop:
+                    break
+                if piece := self._stop.add(self._words.add(token)):
+                    yield piece
+                if self._stop.stopped:
+                    return
+        if piece := self._stop.add(self._words.finish()) + self._stop.finish():
+            yield piece
+
+    @property
+    def reason(self) -> str:
+        return "length" if self.text.request.reason == "length" and not self._stop.stopped else "stop"
+
+
+class _Form:
+    """Documents of one response."""
+
+    def __init__(self, chat: bool, model: str, answers: Sequence[_Answer], prompt_tokens: int):
+        self.chat, self.answers, self._prompt_tokens = chat, answers, prompt_tokens
+        self._head = {
+            "id": ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(12),
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(self, texts: Sequence[str]) -> dict[str, Any]:
+        choices = [
+            {"index": answer.index, "finish_reason": answer.reason, "logprobs": None}
+            | ({"message": {"role": "assistant", "content": text}} if self.chat else {"text": text})
+            for answer, text in zip(self.answers, texts, strict=True)
+        ]
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self._head, "object": kind, "choices": choices, "usage": self.usage()}
+
+    def piece(self, answer: _Answer, text: str | None, first: bool = False) -> dict[str, Any]:
+        """Part of a text; None ends it."""
+        choice: dict[str, Any] = {"index": answer.index, "logprobs": None}
+        choice["finish_reason"] = answer.reason if text is None else None
+        if self.chat:
+            role = {"role": "assistant"} if first else {}
+            choice["delta"] = role | ({} if text is None else {"content": text})
+        else:
+            choice["text"] = text or ""
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        return {**self._head, "object": kind, "choices": [choice]}
+
+    def usage_piece(self) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        return {**self._head, "object": kind, "choices": [], "usage": self.usage()}
+
+    def usage(self) -> dict[str, int]:
+        made = sum(len(answer.text.request.tokens) for answer in self.answers)
+        total = self._prompt_tokens + made
+        return {"prompt_tokens": self._prompt_tokens, "completion_tokens": made, "total_tokens": total}
+
+
+async def _whole(form: _Form, http: HttpRequest) -> Response:
+    """The response with all texts at once; a client that goes away ends them."""
+
+    async def collect(answer: _Answer) -> str:
+        return "".join([piece async for piece in answer.pieces()])
+
+    async def gone() -> None:
+        while not await http.is_disconnected():
+            await asyncio.sleep(0.2)
+
+    texts = asyncio.gather(*map(collect, form.answers))
+    watch = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({texts, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not texts.done():
+            return Response(status_code=499)  # nobody reads it
+        return JSONResponse(form.whole(texts.result()))
+    finally:
+        watch.cancel()
+        texts.cancel()
+        for answer in form.answers:
+            answer.text.request.cancel()
+
+
+async def _events(form: _Form, usage: bool) -> AsyncIterator[str]:
+    """Server-sent events: pieces of all texts as they come."""
+    queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    async def follow(answer: _Answer) -> None:
+        try:
+            if form.chat:
+                queue.put_nowait(form.piece(answer, "", first=True))
+            async for text in answer.pieces():
+                queue.put_nowait(form.piece(answer, text))
+            queue.put_nowait(form.piece(answer, None))
+        except HeteroTVMError as error:
+            queue.put_nowait(_document(str(error), "server_error"))
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.ensure_future(follow(answer)) for answer in form.answers]
+    try:
+        left = len(tasks)
+        while left:
+            event = await queue.get()
+            if event is None:
+                left -= 1
+            else:
+                yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        if usage:
+            yield f"data: {json.dumps(form.usage_piece())}\n\n"
+        yield "data: [DONE]\n\n"
+    finally:
+        for task in tasks:
+            task.cancel()
+        for answer in form.answers:
+            answer.text.request.cancel()
+
+
+async def _body(http: HttpRequest) -> Any:
+    parts, size = [], 0
+    async for part in http.stream():
+        size += len(part)
+        if size > _LARGEST_BODY:
+            raise InputError(f"the body has more than {_LARGEST_BODY:,} bytes")
+        parts.append(part)
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}") from error
+
+
+async def _failure(http: HttpRequest, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    return _error(status, str(error))
+
+
+def _error(status: int, text: str, hint: str = "") -> Response:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse(_document(": ".join(filter(None, [text, hint])), kind), status_code=status)
+
+
+def _document(text: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": text, "type": kind, "param": None, "code": None}}

@@ -1,0 +1,81 @@
+"""Chat templates: those of transformers, refusals, and what a hostile template cannot reach."""
+
+import json
+
+import pytest
+
+from hetero_tvm.errors import InputError, LibraryError
+from hetero_tvm.generation.chat import ChatTemplate
+
+pytest.importorskip("jinja2")
+
+CHATML = (
+    "{{ bos_token }}{% for message in messages %}\n"
+    "    {%- if message.role not in ['system', 'user', 'assistant'] %}\n"
+    "        {{- raise_exception('an unknown role') }}\n"
+    "    {%- endif %}\n"
+    "{{ '<|' + message.role + '|>' + message['content'] + eos_token }}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+TALK = [
+    {"role": "system", "content": "be <brief>"},
+    {"role": "user", "content": 'say "é"'},
+]
+
+
+def written(folder, template=CHATML, **config):
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": template, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_it_writes_what_transformers_writes(tmp_path):
+    template = ChatTemplate(written(tmp_path))
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    for generation in (True, False):
+        wanted, _ = render_jinja_template(
+            conversations=[TALK],
+            chat_template=CHATML,
+            add_generation_prompt=generation,
+            bos_token="<s>",
+            eos_token="</s>",
+        )
+        assert template.prompt(TALK, generation) == wanted[0]
+
+
+def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
+    (written(tmp_path) / "chat_template.jinja").write_text("{{ messages[0].content | tojson }}")
+    assert ChatTemplate(tmp_path).prompt(TALK) == '"be <brief>"'
+
+
+def test_of_several_the_default_is_taken(tmp_path):
+    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ bos_token }}"}]
+    assert ChatTemplate(written(tmp_path, several)).prompt(TALK) == "<s>"
+
+
+def test_what_the_template_refuses_is_told(tmp_path):
+    template = ChatTemplate(written(tmp_path))
+    with pytest.raises(InputError, match="an unknown role"):
+        template.prompt([{"role": "judge", "content": "x"}])
+    with pytest.raises(InputError, match="refuses"):
+        ChatTemplate(written(tmp_path, "{{ messages[7].content.upper() }}")).prompt(TALK)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}"]
+)
+def test_a_template_reaches_nothing(tmp_path, template):
+    with pytest.raises(InputError, match="refuses"):
+        ChatTemplate(written(tmp_path, template)).prompt(TALK)
+
+
+def test_none_and_damaged_ones(tmp_path):
+    with pytest.raises(LibraryError, match="no chat template"):
+        ChatTemplate(tmp_path)
+    with pytest.raises(LibraryError, match="damaged"):
+        ChatTemplate(written(tmp_path, "{% if %}"))
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(LibraryError, match="cannot read"):
+        ChatTemplate(tmp_path)

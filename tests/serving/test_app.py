@@ -1,0 +1,157 @@
+"""The routes: texts are those that the model gives alone, whole or as a stream; refusals are OpenAI's."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+tokenizers = pytest.importorskip("tokenizers")
+
+from starlette.testclient import TestClient  # noqa: E402
+
+import hetero_tvm  # noqa: E402
+from hetero_tvm.serving.app import Server  # noqa: E402
+from tests import tiny_llama  # noqa: E402
+from tests.generation.test_text import write_tokenizer  # noqa: E402
+
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}w5"
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+def text_of(tokens):
+    """Words of tokens, up to the one that ends a text."""
+    tokens = tokens[: tokens.index(96)] if 96 in tokens else tokens
+    return " ".join(f"w{token}" for token in tokens)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A library with a tokenizer and a chat template beside it."""
+    path = tmp_path_factory.mktemp("served") / "tiny"
+    shutil.copytree(tiny_llama.built(), path)
+    write_tokenizer(tokenizers, path)
+    (path / "chat_template.jinja").write_text(TEMPLATE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    return Server(hetero_tvm.load_language_model(folder, cache_tokens=16 * tiny_llama.PAGE), "tiny")
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with TestClient(server.app()) as client:
+        yield client
+
+
+def events(response):
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def test_completions(client):
+    body = client.post("/v1/completions", json={"prompt": "w5 w6 w7", **GREEDY}).json()
+    [choice] = body["choices"]
+    assert choice["text"] == text_of(tiny_llama.greedy([5, 6, 7], 6))
+    assert (choice["finish_reason"], body["object"], body["model"]) == ("length", "text_completion", "tiny")
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+
+
+def test_several_prompts_and_choices(client):
+    body = client.post("/v1/completions", json={"prompt": [[5, 6, 7], [90]], "n": 2, **GREEDY}).json()
+    texts = [text_of(tiny_llama.greedy(prompt, 6)) for prompt in ([5, 6, 7], [5, 6, 7], [90], [90])]
+    assert [choice["text"] for choice in body["choices"]] == texts
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+
+
+def test_a_stream_has_the_same_text(client):
+    ask = {"prompt": "w5 w6 w7", **GREEDY, "stream": True, "stream_options": {"include_usage": True}}
+    *pieces, end, usage = events(client.post("/v1/completions", json=ask))
+    text = "".join(piece["choices"][0]["text"] for piece in pieces)
+    assert len(pieces) == 6 and text == text_of(tiny_llama.greedy([5, 6, 7], 6))
+    assert end["choices"][0]["finish_reason"] == "length" and usage["usage"]["completion_tokens"] == 6
+
+
+def test_chat(client):
+    ask = {"messages": [{"role": "user", "content": "w3 w4"}], **GREEDY}
+    wanted = text_of(tiny_llama.greedy([3, 4, 5], 6))
+    body = client.post("/v1/chat/completions", json=ask).json()
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": wanted}
+    first, *pieces, end = events(client.post("/v1/chat/completions", json={**ask, "stream": True}))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(piece["choices"][0]["delta"]["content"] for piece in pieces) == wanted
+    assert end["choices"][0] == {"index": 0, "logprobs": None, "finish_reason": "length", "delta": {}}
+
+
+def test_a_stop_ends_the_text_before_it(client, server):
+    tokens = tiny_llama.greedy([5, 6, 7], 6)
+    ask = {"prompt": [5, 6, 7], **GREEDY, "stop": [f" w{tokens[3]}"]}
+    [choice] = client.post("/v1/completions", json=ask).json()["choices"]
+    first = tokens.index(tokens[3]) or 3
+    assert choice["text"] == text_of(tokens[:first]) and choice["finish_reason"] == "stop"
+
+
+def test_clients_at_once_get_their_own_texts(client, server):
+    prompts = [[n, n + 1, n + 2] for n in range(24)]
+
+    def ask(prompt):
+        return client.post("/v1/completions", json={"prompt": prompt, **GREEDY}).json()["choices"][0]["text"]
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(ask, prompts))
+    assert texts == [text_of(tiny_llama.greedy(prompt, 6)) for prompt in prompts]
+    assert server.engine.load == 0 and server.model.pool.free == server.model.pool.pages
+
+
+def test_seeds_repeat(client):
+    ask = {"prompt": [5, 6], "max_tokens": 8, "seed": 3, "n": 2}
+    first, second = (client.post("/v1/completions", json=ask).json()["choices"] for _ in range(2))
+    assert first == second and first[0]["text"] != first[1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"prompt": "w5", "n": 0, "logprobs": 3}, 400, ("n is 0", "logprobs")),
+        ({"prompt": [5, 4000]}, 400, ("token 4000",)),
+        ({"prompt": [5], "max_tokens": 100_000}, 400, ("the context is",)),
+        ({"prompt": []}, 400, ("prompt",)),
+    ],
+)
+def test_refusals(client, server, body, status, words):
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == status
+    message = response.json()["error"]["message"]
+    assert all(word in message for word in words)
+    assert server.engine.load == 0
+
+
+def test_hostile_bodies(client):
+    for content in (b"{", b"\xff", b"[" * 100_000):
+        assert client.post("/v1/completions", content=content).status_code == 400
+    assert client.post("/v1/completions", content=b" " * (17 << 20)).status_code == 400
+    assert client.get("/v1/completions").status_code == 405
+    assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_key_is_asked_for(folder):
+    server = Server(hetero_tvm.load_language_model(folder), "tiny", key="secret")
+    with TestClient(server.app()) as client:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer é".encode()}):
+            assert client.get("/v1/models", headers=headers).status_code == 401
+            assert client.post("/v1/completions", json={}, headers=headers).status_code == 401
+        known = {"Authorization": "Bearer secret"}
+        assert client.get("/v1/models", headers=known).json()["data"][0]["id"] == "tiny"
+
+
+def test_without_a_template_conversations_are_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "tiny", ignore=shutil.ignore_patterns("*.jinja"))
+    with TestClient(Server(hetero_tvm.load_language_model(tmp_path / "tiny"), "tiny").app()) as client:
+        ask = {"messages": [{"role": "user", "content": "w3"}]}
+        response = client.post("/v1/chat/completions", json=ask)
+        assert response.status_code == 400 and "chat template" in response.json()["error"]["message"]

@@ -1,0 +1,80 @@
+"""Bodies of requests: what is read, and all that is wrong told at once."""
+
+import pytest
+
+from hetero_tvm.errors import InputError
+from hetero_tvm.serving.wishes import read
+
+TALK = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_defaults_are_those_of_openai():
+    wishes = read({"prompt": "x", "model": "m"}, chat=False)
+    assert (wishes.prompts, wishes.max_tokens, wishes.choices, wishes.stream) == (["x"], 16, 1, False)
+    assert (wishes.sampling.temperature, wishes.sampling.top_p, wishes.sampling.seed) == (1.0, 1.0, None)
+    assert read(TALK, chat=True).max_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), ([5, 6], [[5, 6]]), (["a", "b"], ["a", "b"]), ([[5], [6, 7]], [[5], [6, 7]])],
+)
+def test_prompts(prompt, prompts):
+    assert read({"prompt": prompt}, chat=False).prompts == prompts
+
+
+def test_fields():
+    body = {"max_tokens": 3, "max_completion_tokens": 4, "stop": "x", "n": 2, "seed": 7, "top_k": -1}
+    wishes = read({**TALK, **body, "stream": True, "stream_options": {"include_usage": True}}, chat=True)
+    assert (wishes.max_tokens, wishes.stop, wishes.choices, wishes.usage) == (4, ["x"], 2, True)
+    assert (wishes.sampling.top_k, wishes.sampling_of(0).seed, wishes.sampling_of(1).seed) == (0, 7, 8)
+
+
+def test_parts_of_a_message_are_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    wishes = read({"messages": [{"role": "user", "content": parts}]}, chat=True)
+    assert wishes.messages == [{"role": "user", "content": "ab"}]
+
+
+@pytest.mark.parametrize("body", [None, [], "text", 3])
+def test_what_is_no_object(body):
+    with pytest.raises(InputError, match="not a JSON object"):
+        read(body, chat=False)
+
+
+def test_all_problems_are_told():
+    body = {
+        "prompt": [True],
+        "max_tokens": 0,
+        "temperature": -1,
+        "top_p": "much",
+        "n": 99,
+        "stop": [""],
+        "stream": "yes",
+        "seed": 1.5,
+        "logprobs": 5,
+        "tools": [{}],
+        "presence_penalty": 0,  # asks for nothing
+    }
+    with pytest.raises(InputError) as caught:
+        read(body, chat=False)
+    words = ("prompt", "max_tokens", "temperature", "top_p", "n is", "stop", "stream", "seed", "logprobs")
+    assert len(caught.value.problems) == 10
+    assert all(any(word in problem for problem in caught.value.problems) for word in (*words, "tools"))
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"content": "x"}, "a role"),
+        ("x", "a role"),
+        ({"role": "user"}, "not text"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "not text"),
+    ],
+)
+def test_messages_that_cannot_be_read(message, problem):
+    with pytest.raises(InputError) as caught:
+        read({"messages": [message]}, chat=True)
+    assert problem in str(caught.value)
+    with pytest.raises(InputError, match="not a list of messages"):
+        read({"messages": []}, chat=True)
