@@ -127,7 +127,7 @@ def tune_model(
         )
     folders = RecordFolders(logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh, patience=patience)
-    if on_event is None and progress is not False and in_notebook():
+    if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
@@ -147,6 +147,7 @@ def tune_op(
     fresh: bool = False,
     patience: float | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | None = None,
 ) -> TunedModel:
     """Search schedules for one operator of your own; :func:`build_model` makes a library of the result.
 
@@ -180,7 +181,7 @@ def tune_op(
             f"no kernel of {optimized.model.name} is of the names that {', '.join(unused)} is for",
             hint=f"its kernels: {', '.join(task.name for task in optimized.tasks)}",
         )
-    return tune_model(
+    tuned = tune_model(
         optimized,
         trials=trials,
         minutes=minutes,
@@ -190,7 +191,12 @@ def tune_op(
         fresh=fresh,
         patience=patience,
         on_event=on_event,
+        progress=progress,
     )
+    for task, found in zip(optimized.tasks, tuned.report.tasks, strict=False):
+        if task.sampled is not None and tuned.report.stopped == "exhausted" and found.trials == 1:
+            tuned.report.warnings.append(_ONE_CANDIDATE.format(task.sampled.name))
+    return tuned
 
 
 def build_model(
@@ -241,6 +247,11 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
     return (plain if found is not None and found.kept == "default" else built), found
 
+
+_ONE_CANDIDATE = (
+    "all candidates of {} are one program: a candidate replays the steps of the schedule with other "
+    "decisions, not the Python between them, so what is sampled must go to a step as it is (no int() of it)"
+)
 
 _HINTS = {
     ImportedModel: "first hetero_tvm.optimize_model(model, target=...)",

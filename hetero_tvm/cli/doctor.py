@@ -38,6 +38,7 @@ EXTRAS = {
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),
     "rpc": (("tornado", "cloudpickle"), "measuring on other machines: serve, tune --rpc"),
     "notebook": (("ipykernel", "jupyterlab"), "the tutorials"),
+    "docs": (("mkdocs-material",), "the documentation as a site: mkdocs build"),
     "test": (("pytest", "hypothesis"), "the tests"),
 }
 """Extras of the package: distributions that each brings, and what for."""

@@ -102,7 +102,7 @@ class BuiltModel:
         checks, count = self.optimized.checks, len(self.optimized.model.signature.outputs)
         if checks:
             refuse_flagged(self.optimized.model.name, checks, map(int, arrays[count:]))
-        return arrays[:count]
+        return self.optimized.model.signature.trimmed(arrays[:count])
 
     def check(self, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None) -> Accuracy:
         """Compare with a float64 reference.

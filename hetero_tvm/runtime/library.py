@@ -60,6 +60,7 @@ class Library:
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._symbolic = bool(manifest.signature.symbols)
+        self._counted = any(spec.counts for spec in manifest.signature.outputs)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
     def _start(self) -> None:
@@ -234,6 +235,9 @@ class Library:
         arrays = tuple(
             result_array(tensor, dtype, inputs) for tensor, dtype in zip(_flat(result), dtypes, strict=True)
         )
+        if self._counted:
+            arrays = self.signature.trimmed(arrays)
+            return arrays[0] if len(arrays) == 1 else arrays
         return arrays[0] if len(dtypes) == 1 else arrays
 
 

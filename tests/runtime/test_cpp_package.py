@@ -87,6 +87,11 @@ def test_what_is_wrong_is_told(programs, mlp, tmp_path):
     assert result.returncode == 1 and "not a shared library" in result.stderr
 
 
+def test_a_file_in_the_working_folder_is_found_by_its_name(programs, mlp):
+    result = subprocess.run([programs / "run", mlp.name], cwd=mlp.parent, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
 def test_arrays_of_every_kind_are_read(programs, mlp, tmp_path):
     """Empty, scalar and unaligned-sized arrays get as far as the check of their shape."""
     for name, array, shown in (

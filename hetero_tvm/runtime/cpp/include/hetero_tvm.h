@@ -364,7 +364,11 @@ static inline int hetero_tvm_load_machine(hetero_tvm_model* model, const char* p
 static inline int hetero_tvm_start(hetero_tvm_model* model, const char* path) {
   TVMFFIAny args[3], ignored;
   TVMFFIObjectHandle function;
-  char message[512];
+  char message[512], here[4096];
+  if (!strchr(path, '/')) {  /* dlopen would look for a bare name among the system's libraries */
+    snprintf(here, sizeof here, "./%s", path);
+    path = here;
+  }
   if (hetero_tvm_verify(path, message, sizeof message) != 0) return hetero_tvm_fail(NULL, message);
   void* file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!file) return hetero_tvm_fail(NULL, dlerror());
@@ -399,7 +403,7 @@ static inline int hetero_tvm_start(hetero_tvm_model* model, const char* path) {
   return hetero_tvm_member(model->machine, "main", 0, &model->main);
 }
 
-/* Open an exported library: "./model.so", with a slash in it.  NULL: see hetero_tvm_error(). */
+/* Open an exported library, by the path of its file.  NULL: see hetero_tvm_error(). */
 static inline hetero_tvm_model* hetero_tvm_open(const char* path) {
   hetero_tvm_model* model = (hetero_tvm_model*)calloc(1, sizeof *model);
   if (!model) {
