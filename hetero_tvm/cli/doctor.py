@@ -30,6 +30,7 @@ EXTRAS = {
     ),
     "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
+    "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
     "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
@@ -46,7 +47,7 @@ _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
 _UNEVEN = 0.5
 """Spread of repetitions above which a machine is told to be uneven."""
-_NEEDED = ("numpy", "onnx", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
+_NEEDED = ("numpy", "onnx", "rich", "psutil", "cloudpickle", "ml_dtypes")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.pages.profile_tables import show_profile
+from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Event, Observed, Observer
 
@@ -110,6 +111,9 @@ class Profile:
             f"<Profile of {self.name!r}: {1e3 * self.seconds:.4g} ms, {len(self.kernels)} kernels, "
             f"{self.threads} threads>"
         )
+
+    def _repr_html_(self) -> str:
+        return profile_view(self.to_json())
 
     @property
     def kernel_seconds(self) -> float:
