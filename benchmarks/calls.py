@@ -70,22 +70,28 @@ def seconds(call: Callable[[], object], count: int, pause: float = 0.0) -> list[
     return times
 
 
+def measure(count: int) -> dict[str, dict[str, list[list[float]]]]:
+    """Seconds of each call, by name of the way, ``hot`` or ``cold``, and round."""
+    with tempfile.TemporaryDirectory() as folder:
+        calls = calls_of(Path(folder))
+        taken: dict[str, dict[str, list[list[float]]]] = {name: {"hot": [], "cold": []} for name in calls}
+        for _ in range(_ROUNDS):
+            for name, call in calls.items():
+                time.sleep(0.1)
+                taken[name]["hot"].append(seconds(call, count // _ROUNDS))
+                taken[name]["cold"].append(seconds(call, _COLD_CALLS, _COLD_PAUSE))
+    return taken
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=20000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        calls = calls_of(Path(folder))
-        hot: dict[str, list[float]] = {name: [] for name in calls}
-        cold: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(_ROUNDS):
-            for name, call in calls.items():
-                time.sleep(0.1)
-                hot[name] += seconds(call, options.calls // _ROUNDS)
-                cold[name] += seconds(call, _COLD_CALLS, _COLD_PAUSE)
+    taken = measure(options.calls)
     print(f"{MODEL}, us per call{'hot p10':>24}{'median':>10}{'cold p10':>12}{'median':>10}")
-    for name in calls:
-        figures = [1e6 * np.percentile(times[name], q) for times in (hot, cold) for q in (10, 50)]
+    for name, kinds in taken.items():
+        times = [np.concatenate(kinds[kind]) for kind in ("hot", "cold")]
+        figures = [1e6 * np.percentile(kind, q) for kind in times for q in (10, 50)]
         print(f"{name:<36}{figures[0]:>12.1f}{figures[1]:>10.1f}{figures[2]:>12.1f}{figures[3]:>10.1f}")
     return 0
 

@@ -66,6 +66,19 @@ def write_checkpoint(folder: Path, config: dict, seed: int = 0) -> None:
             file.write(values.tobytes())
 
 
+def library(precision: str, folder: Path, checkpoint: Path | None, scratch: Path) -> Path:
+    """The folder with the library of a precision; built where it is missing."""
+    from hetero_tvm import build_language_model
+
+    if not (folder / "model.so").exists():
+        if checkpoint is None:
+            checkpoint = scratch / "llama-300m"
+            if not checkpoint.exists():
+                write_checkpoint(checkpoint, LLAMA_300M)
+        build_language_model(checkpoint, folder, precision=precision)
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -81,16 +94,8 @@ def main() -> None:
     options = parser.parse_args()
     with temporary_folder("hetero_tvm-decode-") as scratch:
         for precision in options.precisions.split(","):
-            folder = (options.built or Path(scratch)) / precision
-            if not (folder / "model.so").exists():
-                from hetero_tvm import build_language_model
-
-                checkpoint = options.model
-                if checkpoint is None:
-                    checkpoint = Path(scratch) / "llama-300m"
-                    if not checkpoint.exists():
-                        write_checkpoint(checkpoint, LLAMA_300M)
-                build_language_model(checkpoint, folder, precision=precision)
+            place = (options.built or Path(scratch)) / precision
+            folder = library(precision, place, options.model, Path(scratch))
             model = load_language_model(folder, threads=options.threads)
             lengths = [int(length) for length in options.prompts.split(",") if length]
             measured = measure_decoding(model, options.tokens, options.rounds, options.context, lengths)

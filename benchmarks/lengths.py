@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,22 +71,11 @@ def _fixed(dims: tuple[int | Span, ...], size: int | None) -> tuple[int | Span, 
 
 
 def _report(options: argparse.Namespace, shapes: Mapping, span: Span, nets: Mapping, paths: Mapping) -> None:
-    import onnxruntime
-
-    session_options = onnxruntime.SessionOptions()
-    session_options.intra_op_num_threads = nets[None].threads
-    session = onnxruntime.InferenceSession(options.model, session_options, providers=["CPUExecutionProvider"])
+    session = session_of(options.model, nets[None].threads)
     rows = []
     for size in (size for size in nets if size is not None):
         feeds = _inputs(options.model, shapes, size)
-        times = interleaved(
-            {
-                "static": lambda net=nets[size], feeds=feeds: net(**feeds),
-                "dynamic": lambda feeds=feeds: nets[None](**feeds),
-                "ort": lambda feeds=feeds: session.run(None, feeds),
-            },
-            options.seconds,
-        )
+        times = at_size(nets[size], nets[None], session, feeds, options.seconds)
         rows.append((times["dynamic"] / times["static"], times["dynamic"] / times["ort"]))
         print(
             f"size {size:4d}: static {times['static'] * 1e3:8.3f} ms, dynamic {times['dynamic'] * 1e3:8.3f}, "
@@ -118,6 +108,25 @@ def _report(options: argparse.Namespace, shapes: Mapping, span: Span, nets: Mapp
         )
     weights = Path(options.model).stat().st_size
     print(f"library {paths[None].stat().st_size / weights:.3f} x the model file ({weights / 1e6:.1f} MB)")
+
+
+def session_of(model: str, threads: int) -> Any:
+    """ONNX Runtime's session with as many threads as ours."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def at_size(static: Any, dynamic: Any, session: Any, feeds: dict, seconds: float) -> dict[str, float]:
+    """Least seconds of a call of each library and of ONNX Runtime's ``session``, at one size."""
+    calls = {
+        "static": lambda: static(**feeds),
+        "dynamic": lambda: dynamic(**feeds),
+        "ort": lambda: session.run(None, feeds),
+    }
+    return interleaved(calls, seconds)
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:

@@ -73,6 +73,24 @@ def calls_of(name: str, threads: int, folder: Path) -> tuple[dict[str, Callable[
     }, [f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))]
 
 
+def measure(name: str, threads: int, rounds: int, folder: Path) -> tuple[dict[str, list[float]], list[str]]:
+    """Seconds of a call by runtime and round, and the kernels of lower precision, counted.
+
+    With one thread they are those of the process's CPU, in which neighbours do not count.
+    """
+    clock = time.process_time if threads == 1 else time.perf_counter
+    calls, kinds = calls_of(name, threads, folder)
+    taken: dict[str, list[float]] = {runtime: [] for runtime in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for runtime, call in calls.items():
+            start = clock()
+            call()
+            taken[runtime].append(clock() - start)
+    return taken, kinds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -88,18 +106,10 @@ def main() -> None:
     from hetero_tvm.targets.registry import parse_target
 
     vnni = dot_for(parse_target("cpu").machine).name == "dot4"
-    clock = time.process_time if arguments.threads == 1 else time.perf_counter
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as folder:
-            calls, kinds = calls_of(name, arguments.threads, Path(folder))
-            best = dict.fromkeys(calls, float("inf"))
-            for call in calls.values():
-                call()
-            for _ in range(arguments.rounds):
-                for runtime, call in calls.items():
-                    start = clock()
-                    call()
-                    best[runtime] = min(best[runtime], clock() - start)
+            taken, kinds = measure(name, arguments.threads, arguments.rounds, Path(folder))
+        best = {runtime: min(seconds) for runtime, seconds in taken.items()}
         ratio = best["ours"] / min(seconds for runtime, seconds in best.items() if runtime != "ours")
         bar = BARS[name][vnni]
         times = ", ".join(f"{runtime} {1e3 * seconds:.2f} ms" for runtime, seconds in best.items())

@@ -47,8 +47,23 @@ def measure(task: Task, point: Point, machine: CpuModel, rounds: int = 5) -> tup
         for _ in range(rounds):
             peak = max(peak, host.measure_peak(machine.threads))
             for _, results in workers.measure([Job(task.name, ({"point": point},))]):
-                best = min(best, *(result.seconds for result in results if result.ok))
+                best = min([best, *(result.seconds for result in results if result.ok)])
+    if best == float("inf"):
+        raise RuntimeError(f"{task.name}: the kernel was never measured")
     return best, peak
+
+
+def tuned(task: Task, machine: CpuModel, trials: int) -> tuple[Point, float | None]:
+    """Best point after a search from nothing (without trials: the default), and trials per second."""
+    point = dict(task.space.default(task.op, machine))
+    if not trials:
+        return point, None
+    start_early(machine)
+    with tempfile.TemporaryDirectory() as logs:
+        store = RecordStore(Site.of(machine), logs)
+        report = tune([task], machine, TuneOptions(trials=trials), store)
+        record = store.best(task)
+    return dict(record[0].point) if record else point, report.trials_per_second
 
 
 def main() -> int:
@@ -61,15 +76,7 @@ def main() -> int:
     rows = []
     for shape in options.shapes or SHAPES:
         task = task_of(shape)
-        point, rate = dict(task.space.default(task.op, machine)), None
-        if options.trials:
-            start_early(machine)
-            with tempfile.TemporaryDirectory() as logs:
-                store = RecordStore(Site.of(machine), logs)
-                report = tune([task], machine, TuneOptions(trials=options.trials), store)
-                rate = report.trials_per_second
-                record = store.best(task)
-                point = dict(record[0].point) if record else point
+        point, rate = tuned(task, machine, options.trials)
         seconds, peak = measure(task, point, machine)
         gflops = task.flops / seconds / 1e9
         row = {"shape": shape, "gflops": gflops, "peak": peak, "share": gflops / peak, "trials_per_s": rate}

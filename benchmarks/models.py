@@ -26,13 +26,17 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def compare(name: str, folder: Path, trials: int, peers: str, rounds: int) -> dict[str, Any]:
-    """Ratios of one model, untuned and tuned."""
+    """Ratios of one model, untuned and (unless there are no trials) tuned; takes what the folder holds."""
     shared = ("--logs", str(folder / "logs"), "--no-shipped-records")
-    out = {"untuned": folder / "untuned", "tuned": folder / "tuned"}
-    run("hetero_tvm.build", f"zoo:{name}", *shared, "--out", str(out["untuned"]))
-    tuned = (*shared, "--out", str(out["tuned"]), "--trials", str(trials))
-    search = run("hetero_tvm.tune", f"zoo:{name}", *tuned)
-    row = {"model": name, "trials": trials, "trials_per_s": search["search"]["trials_per_second"]}
+    out = {"untuned": folder / "untuned"}
+    if not (out["untuned"] / "model.so").exists():
+        run("hetero_tvm.build", f"zoo:{name}", *shared, "--out", str(out["untuned"]))
+    row: dict[str, Any] = {"model": name, "trials": trials}
+    if trials:
+        out["tuned"] = folder / "tuned"
+        tuned = (*shared, "--out", str(out["tuned"]), "--trials", str(trials))
+        search = run("hetero_tvm.tune", f"zoo:{name}", *tuned)
+        row["trials_per_s"] = search["search"]["trials_per_second"]
     for kind, library in out.items():
         row[kind] = run(
             "hetero_tvm.bench", str(library), "--model", f"zoo:{name}", "--vs", peers, "--rounds", str(rounds)
@@ -53,7 +57,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(compare(name, Path(folder), options.trials, options.vs, options.rounds))
         for kind in ("untuned", "tuned"):
-            for result in rows[-1][kind]:
+            for result in rows[-1].get(kind, ()):
                 runtime, ratio = result["name"], result.get("ratio_p10")
                 text = result["status"]
                 if text == "ok":

@@ -13,6 +13,7 @@ tiles: see ``benchmarks/npu_ablation``.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from pathlib import Path
@@ -100,12 +101,34 @@ def _work(op: Any, spec: NPUSpec) -> tuple[float, float]:
     return 0.0, 0.0
 
 
+def bounds(model: Any, stored: int) -> dict[str, float]:
+    """Least cycles of an optimized model, by what they are counted for; ``stored``: see :func:`measure`."""
+    matrix, vector, spare = least(model)
+    dram = (stored - spare) / model.target.spec.dram_bytes_per_cycle
+    return {"matrix": matrix, "vector": vector, "DRAM": dram}
+
+
+def row(name: str, target: str, without: bool) -> dict[str, Any]:
+    """Cycles, bounds and (``without``) what features are worth, of a model on a target."""
+    model = api.optimize_model(api.import_model(name), target)
+    cycles, stored = measure(model)
+    found = {"model": name.removeprefix("zoo:"), "target": target, "cycles": round(cycles)}
+    found |= {kind: round(bound) for kind, bound in bounds(model, stored).items()}
+    if without:
+        single, unfused = (SingleBufferedRegion, SingleBufferedKernels), (UnfusedRegion,)
+        found["without_double_buffering"] = round(measure(model, *single)[0] / cycles, 2)
+        found["without_fusion"] = round(measure(model, *unfused)[0] / cycles, 2)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--target", action="append", help="npu:mobile, npu:datacenter, ... (both of these)")
     parser.add_argument("--without", action="store_true", help="also with features off")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to a file")
     options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     table = Table(title="simulated cycles", title_justify="left")
     columns = ["model", "target", "cycles", "matrix", "vector", "DRAM", "x bound"]
     if options.without:
@@ -114,16 +137,15 @@ def main() -> None:
         table.add_column(column, justify="left" if column in ("model", "target") else "right")
     for name in options.models:
         for target in options.target or ("npu:mobile", "npu:datacenter"):
-            model = api.optimize_model(api.import_model(name), target)
-            cycles, stored = measure(model)
-            matrix, vector, spare = least(model)
-            dram = (stored - spare) / model.target.spec.dram_bytes_per_cycle
-            row = [name, target, *(f"{x:,.0f}" for x in (cycles, matrix, vector, dram))]
-            row.append(f"{cycles / max(matrix, vector, dram):.3f}")
-            if options.without:
-                for variant in ((SingleBufferedRegion, SingleBufferedKernels), (UnfusedRegion,)):
-                    row.append(f"{measure(model, *variant)[0] / cycles:.2f} x")
-            table.add_row(*row)
+            found = row(name, target, options.without)
+            rows.append(found)
+            bound = max(found[kind] for kind in ("matrix", "vector", "DRAM"))
+            cells = [name, target, *(f"{found[key]:,}" for key in ("cycles", "matrix", "vector", "DRAM"))]
+            cells.append(f"{found['cycles'] / bound:.3f}")
+            cells += [f"{value:.2f} x" for key, value in found.items() if key.startswith("without")]
+            table.add_row(*cells)
+            if options.json:
+                options.json.write_text(json.dumps({"default": rows}, indent=1) + "\n")
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 

@@ -17,6 +17,7 @@ _TYPES = {
     np.dtype("int32"): TensorProto.INT32,
     np.dtype("int64"): TensorProto.INT64,
     np.dtype("bool"): TensorProto.BOOL,
+    np.dtype("uint8"): TensorProto.UINT8,
 }
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/operators.py [--only PATTERN] [--json FILE] [--folder FOLDER] [--target cpu:NAME]
 
-Each case of ``operator_cases.py`` is built without records and compared with ONNX Runtime: one process each,
-pinned to the same cores, asked in turn.  ``--build`` stops before anything is timed and ``--keep`` takes what
-``--folder`` holds already, so that a busy machine may build and a quiet one measure.  ``--json`` adds to a
-file that exists; ``--report FILE`` prints the table of such a file.
+Each case of ``operator_cases.py`` and ``more_operator_cases.py`` is built without records and compared with
+ONNX Runtime: one process each, pinned to the same cores, asked in turn.  ``--build`` stops before anything is
+timed and ``--keep`` takes what ``--folder`` holds already, so that a busy machine may build and a quiet one
+measure.  ``--json`` adds to a file that exists; ``--report FILE`` prints the table of such a file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,22 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import benchmarks.more_operator_cases  # noqa: F401  more of CASES
 from benchmarks.operator_cases import CASES, build
 
 _TOLERANCE = 2e-4
 """Largest difference from ONNX Runtime, of the largest result: some of its own kernels are not better."""
 _NOTICEABLE = 0.2
 """Milliseconds below which a call's own cost is what is seen."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Turns of each runtime, seconds of calls in each, and seconds between them."""
+
+    rounds: int = 4
+    seconds: float = 0.05
+    pause: float = 0.25
 
 
 class Worker:
@@ -96,16 +107,23 @@ def prepare(name: str, folder: Path, target: str, keep: bool) -> None:
     hetero_tvm.build_model(optimized, logs=folder / "logs", use_shipped=False).export(library)
 
 
-def measure(name: str, folder: Path, workers: list[Worker], options: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, folder: Path, workers: list[Worker], settings: Turns) -> dict[str, Any]:
     """Times and numbers of a case."""
-    times: list[list[float]] = [[], []]
+    turns: list[list[list[float]]] = [[], []]
     for worker in workers:
         worker.load(folder)
-    for number in range(options.rounds):
+    for number in range(settings.rounds):
         for which in (0, 1) if number % 2 else (1, 0):
-            time.sleep(options.pause)
-            times[which] += workers[which].turn(options.seconds)
-    ours, theirs = ({"p10_ms": float(np.percentile(t, 10)), "min_ms": min(t)} for t in times)
+            time.sleep(settings.pause)
+            turns[which].append(workers[which].turn(settings.seconds))
+    ours, theirs = (
+        {
+            "p10_ms": float(np.percentile(np.concatenate(taken), 10)),
+            "min_ms": min(map(min, taken)),
+            "rounds_p10_ms": [float(np.percentile(turn, 10)) for turn in taken],
+        }
+        for taken in turns
+    )
     return {
         "case": name,
         "ratio": ours["p10_ms"] / theirs["p10_ms"],
@@ -182,12 +200,13 @@ def main() -> int:
                 print(rows[name], flush=True)
         if options.build:
             return len(rows)
+        settings = Turns(options.rounds, options.seconds, options.pause)
         workers = [Worker(runtime, cores) for runtime in ("hetero_tvm", "onnxruntime")]
         for name in names:
             if name in rows:
                 continue
             try:
-                rows[name] = measure(name, folders[name], workers, options)
+                rows[name] = measure(name, folders[name], workers, settings)
             except RuntimeError as error:
                 rows[name] = {"case": name, "error": str(error)}
         for worker in workers:

@@ -10,13 +10,16 @@ otherwise they are to the lower bound (most bytes live at once).
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import planner_problems
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import planner_problems
 from hetero_tvm.memory import Problem, check_plan, plan, read_csv
 
 
@@ -27,6 +30,11 @@ def generated() -> Iterator[tuple[str, Problem]]:
         yield f"random lives {count}", planner_problems.scattered(count, count)
     for count in (2000, 20_000):
         yield f"training step {count}", planner_problems.training(count)
+
+
+def greedy_ratio(problem: Problem, unit: int) -> float | None:
+    """Peak of greedy by size, as a multiple of ``unit``; None of problems that it takes too long for."""
+    return planner_problems.greedy_by_size(problem) / unit if len(problem) <= 4000 else None
 
 
 def main() -> None:
@@ -47,7 +55,7 @@ def main() -> None:
             name,
             f"{len(problem):,}",
             f"{result.lower_bound:,}",
-            f"{planner_problems.greedy_by_size(problem) / unit:.3f}" if len(problem) <= 4000 else "-",
+            "-" if (greedy := greedy_ratio(problem, unit)) is None else f"{greedy:.3f}",
             f"{result.peak:,} ({result.peak / unit:.4f})",
             f"{result.seconds:.3f} s",
             result.method,

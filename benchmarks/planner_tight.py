@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import planner_problems
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import planner_problems
 from hetero_tvm.memory import Buffer, Problem, check_plan, plan, read_csv
 
 Box = tuple[int, int, int, int]

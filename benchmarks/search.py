@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +77,31 @@ def _collect(options: argparse.Namespace) -> int:
     return 0
 
 
-def _judge(options: argparse.Namespace) -> int:
+def judged_spaces(stock: bool = False) -> Iterator[tuple[dict[str, Any], list[Table]]]:
+    """A row for each space with shipped tables (regrets, rank correlations), and those tables."""
     spaces = {space.name: space for space in load_target("cpu", None).spaces}
     by_space: dict[str, list[Table]] = defaultdict(list)
     for table in shipped_tables(shipped_logs(), "cpu"):
         if table.space in spaces and table.version == spaces[table.space].version:
             by_space[table.space].append(table)
-    rows = []
     for name, tables in sorted(by_space.items()):
         judged = [table for table in tables if len(table.points) >= _LEAST]
         if len(judged) < 2:
             continue
-        found = [_one(held, tables, spaces[name], options.stock) for held in judged]
+        found = [_one(held, tables, spaces[name], stock) for held in judged]
         row = {"space": name, "tables": len(found), "points": sum(one.pop("points") for one in found)}
-        rows.append(row | {key: _mean(key, [one[key] for one in found]) for key in found[0]})
-        print(_line(rows[-1]), flush=True)
+        yield row | {key: _mean(key, [one[key] for one in found]) for key in found[0]}, tables
+
+
+def _judge(options: argparse.Namespace) -> int:
+    rows, used = [], []
+    for row, tables in judged_spaces(options.stock):
+        rows.append(row)
+        used += tables
+        print(_line(row), flush=True)
     if options.json:
-        machines = sorted({table.described_machine().mcpu for each in by_space.values() for table in each})
-        days = sorted({table.created for each in by_space.values() for table in each})
+        machines = sorted({table.described_machine().mcpu for table in used})
+        days = sorted({table.created for table in used})
         document = {"machines": machines, "measured": [days[0], days[-1]], "spaces": rows}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0

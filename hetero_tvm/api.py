@@ -114,17 +114,24 @@ def tune_model(
     expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
     expect(patience, (int, float, type(None)), "patience is a number of seconds, or None")
     expect(seed, (int,), "seed is a whole number")
-    below = [trials is not None and trials < 0, minutes is not None and not minutes > 0, seed < 0]
-    if any(below) or (patience is not None and not patience >= 0):
+    given = {"trials": trials, "patience": patience, "seed": seed}
+    wrong = [
+        f"{name}={value} is negative" for name, value in given.items() if value is not None and not value >= 0
+    ]
+    if minutes is not None and not minutes > 0:
+        wrong.append(f"minutes={minutes} leaves no time")
+    if wrong:
         raise UsageError(
-            f"trials={trials}, minutes={minutes}, patience={patience} and seed={seed} cannot be negative",
+            ", ".join(wrong),
             hint="trials=64 is the default, trials=0 measures nothing, and minutes=5 is a limit too",
         )
     folders = RecordFolders(logs, use_shipped)
     options = TuneOptions(trials=trials, minutes=minutes, seed=seed, fresh=fresh, patience=patience)
-    if on_event is None and progress is not False and in_notebook():
+    if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
+    if isinstance(on_event, NotebookProgress):
+        on_event.finish()
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 
 
@@ -142,6 +149,7 @@ def tune_op(
     fresh: bool = False,
     patience: float | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool | None = None,
 ) -> TunedModel:
     """Search schedules for one operator of your own; :func:`build_model` makes a library of the result.
 
@@ -175,7 +183,7 @@ def tune_op(
             f"no kernel of {optimized.model.name} is of the names that {', '.join(unused)} is for",
             hint=f"its kernels: {', '.join(task.name for task in optimized.tasks)}",
         )
-    return tune_model(
+    tuned = tune_model(
         optimized,
         trials=trials,
         minutes=minutes,
@@ -185,7 +193,12 @@ def tune_op(
         fresh=fresh,
         patience=patience,
         on_event=on_event,
+        progress=progress,
     )
+    for task, found in zip(optimized.tasks, tuned.report.tasks, strict=False):
+        if task.sampled is not None and tuned.report.stopped == "exhausted" and found.trials == 1:
+            tuned.report.warnings.append(_ONE_CANDIDATE.format(task.sampled.name))
+    return tuned
 
 
 def build_model(
@@ -236,6 +249,11 @@ def settle(tuned: TunedModel, built: BuiltModel) -> tuple[BuiltModel, EndToEnd |
     found = race(lambda: plain.run(inputs), lambda: built.run(inputs))
     return (plain if found is not None and found.kept == "default" else built), found
 
+
+_ONE_CANDIDATE = (
+    "all candidates of {} are one program: a candidate replays the steps of the schedule with other "
+    "decisions, not the Python between them, so what is sampled must go to a step as it is (no int() of it)"
+)
 
 _HINTS = {
     ImportedModel: "first hetero_tvm.optimize_model(model, target=...)",

@@ -91,6 +91,7 @@ class Result:
             "version": self.version,
             "start_seconds": round(self.start_seconds, 3),
             **statistics(np.concatenate(self.turns)),
+            "rounds_p10_ms": [float(np.percentile(turn, 10)) for turn in self.turns],
             "ratio": self.ratio,
             "ratio_p10": self.ratio_p10,
             "max_abs_difference": _json_number(self.max_abs_difference),

@@ -50,9 +50,9 @@ def alone_lines(name: str, figures: Mapping[str, Any]) -> list[str]:
     lines.append("    " + "".join(f"{milliseconds(latency[key]):>11}" for key in names))
     lines.append(f"  throughput   {1e3 / latency['mean_ms']:,.4g} calls/s, one caller")
     for one in figures["streams"]:
-        each = one["threads_each"]
+        each, callers = one["threads_each"], "caller" if one["streams"] == 1 else "callers"
         lines.append(
-            f"               {one['per_second']:,.4g} calls/s, {one['streams']} callers at once, "
+            f"               {one['per_second']:,.4g} calls/s, {one['streams']} {callers} at once, "
             f"{each} thread{'s' * (each > 1)} each"
         )
     grown = memory["peak"] - memory["before"]

@@ -30,6 +30,7 @@ EXTRAS = {
     ),
     "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
+    "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
     "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
@@ -37,12 +38,15 @@ EXTRAS = {
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),
     "rpc": (("tornado", "cloudpickle"), "measuring on other machines: serve, tune --rpc"),
     "notebook": (("ipykernel", "jupyterlab"), "the tutorials"),
+    "docs": (("mkdocs-material",), "the documentation as a site: mkdocs build"),
     "test": (("pytest", "hypothesis"), "the tests"),
 }
 """Extras of the package: distributions that each brings, and what for."""
 
 _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
+_UNEVEN = 0.5
+"""Spread of repetitions above which a machine is told to be uneven."""
 _NEEDED = ("numpy", "onnx", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
 
 
@@ -121,9 +125,18 @@ def _noise() -> list[Finding]:
         times.append(perf_counter() - start)
     times.sort()
     spread = (times[int(0.9 * len(times))] - times[0]) / median(times)
+    uneven = spread > _UNEVEN
     return [
         Finding("noise", "load", f"{load:.1f} on {cores} cores", WARNING if busy else OK, hint),
-        Finding("noise", "spread", f"{spread:.0%} between repetitions of the same work on one core"),
+        Finding(
+            "noise",
+            "spread",
+            f"{spread:.0%} between repetitions of the same work on one core",
+            WARNING if uneven else OK,
+            "others use this core or its clock changes: compare only what was measured in turn"
+            if uneven
+            else "",
+        ),
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm import host
-from hetero_tvm.host.terminal import Column, console, table
+from hetero_tvm.host.terminal import Column, console, figure, table
 
 if TYPE_CHECKING:
     from hetero_tvm.api import OptimizedModel
@@ -60,7 +60,8 @@ def plan_lines(
         f"model    {optimized.model.name}({inputs})",
         f"target   {described['kind']} {' '.join(filter(None, device))}, "
         f"{threads} thread{'s' * (threads > 1)}{cores}",
-        f"kernels  {len(tasks)} distinct in {calls} calls, {work:.4g} GFLOP: "
+        f"kernels  {len(tasks)} distinct in {calls} calls, {work:.4g} GFLOP",
+        "spaces   "
         + ", ".join(f"{name} {count}" for name, count in spaces.most_common(4))
         + (", ..." if len(spaces) > 4 else ""),
         f"records  {origins['record']} of {len(tasks)} kernels have one; new ones go to {store.path.parent}",
@@ -89,7 +90,7 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
         Column("space", text=True, rank=3),
     ]
     rows = [
-        (one["name"], one["calls"], f"{one['flops'] / 1e6:.2f}", f"{one['nbytes'] / 1e6:.2f}", one["space"])
+        (one["name"], one["calls"], figure(one["flops"] / 1e6), figure(one["nbytes"] / 1e6), one["space"])
         for one in tasks
     ]
     printer = console()

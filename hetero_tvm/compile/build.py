@@ -21,7 +21,7 @@ from hetero_tvm.compile.length_check import differences, judged_model, other_siz
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.compile.report_page import report_html
+from hetero_tvm.compile.report_page import report_fragment, report_html
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
@@ -67,6 +67,9 @@ class BuiltModel:
         size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
         return f"<BuiltModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {size}>"
 
+    def _repr_html_(self) -> str:
+        return report_fragment(self)
+
     def to_html(self) -> str:
         """A self-contained HTML page: kernels, fusions with reasons, memory plan, machine."""
         return report_html(self)
@@ -99,7 +102,7 @@ class BuiltModel:
         checks, count = self.optimized.checks, len(self.optimized.model.signature.outputs)
         if checks:
             refuse_flagged(self.optimized.model.name, checks, map(int, arrays[count:]))
-        return arrays[:count]
+        return self.optimized.model.signature.trimmed(arrays[:count])
 
     def check(self, *, seed: int = 0, inputs: Mapping[str, np.ndarray] | None = None) -> Accuracy:
         """Compare with a float64 reference.

@@ -37,7 +37,7 @@ def _program_departure(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -
         same = actual[name].shape == truth.shape  # else the names mean different values
         if same and (found := _difference(actual[name], truth)) is not None:
             return f"the translation of {name!r} from {model.original.engine} to ONNX: {found}"
-    outputs = [spec.name for spec in model.signature.outputs]
+    outputs = [spec.name for spec in model.signature.results]
     truths = model.original.run(inputs, double=True)
     for name, truth in zip(outputs, truths, strict=True):
         if (found := _difference(intermediate(model, inputs, [name])[name], truth)) is not None:

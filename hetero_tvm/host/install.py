@@ -50,6 +50,9 @@ def _is_for_here(requirement: str, extra: str) -> bool:
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        return True
+        try:
+            from pip._vendor.packaging.requirements import Requirement
+        except ImportError:
+            return True
     marker = Requirement(requirement).marker
     return marker is None or marker.evaluate({"extra": extra})

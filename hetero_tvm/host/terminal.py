@@ -5,6 +5,7 @@ Names give way first, then the columns that matter least.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ _PIPE_WIDTH = 120
 _LEAST_NAME = 16
 """Columns that a name keeps before a column of numbers is left out."""
 _BORDERS = 3
+_MOST_LINES = 2
+"""Lines that a name may take; of longer ones the middle is left out."""
+_LONGEST_WHOLE = 64
+"""Characters of names that are shown whole in any case."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,12 @@ class Column:
 
 
 def console(stream: TextIO | None = None) -> Any:
-    """A ``rich`` console that folds nothing in files and pipes that 120 columns can hold."""
+    """A ``rich`` console that folds nothing in files and pipes that 120 columns can hold (or ``COLUMNS``)."""
     from rich.console import Console
 
     stream = stream or sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
+    wanted = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(wanted) if wanted.isdecimal() and int(wanted) else _PIPE_WIDTH
     return Console(file=stream, width=width, markup=False, highlight=False)
 
 
@@ -66,9 +72,19 @@ def table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]], 
             made.add_column(column.heading, overflow="fold", min_width=min(needs[at], _LEAST_NAME))
         else:
             made.add_column(column.heading, justify="right", no_wrap=True, min_width=needs[at])
+    words = [at for at in kept if columns[at].text]
+    room = width - _total([0 if at in words else need for at, need in enumerate(needs)], kept)
+    most = max(_LONGEST_WHOLE, _MOST_LINES * (room // max(1, len(words))))
     for row in cells:
-        made.add_row(*(row[at] for at in kept))
+        made.add_row(*(_shortened(row[at], most) if at in words else row[at] for at in kept))
     return made
+
+
+def _shortened(word: str, most: int) -> str:
+    """A name without its middle where it is one of the endless ones that compilers make."""
+    if len(word) <= most or " " in word:
+        return word
+    return f"{word[: most - most // 3 - 1]}…{word[-(most // 3) :]}"
 
 
 def _need(column: Column, cells: Sequence[str]) -> int:
@@ -84,6 +100,11 @@ def _total(needs: Sequence[int], kept: Sequence[int]) -> int:
 def milliseconds(value: float) -> str:
     """A time with three significant digits at least: never 0.000."""
     return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def figure(value: float) -> str:
+    """A number in three significant digits at least: never 0.00."""
+    return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
 
 
 def percent(fraction: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.gguf import GgufFile
+from hetero_tvm.language.packed import PackedFolder
 from hetero_tvm.language.step import INPUTS, build_step
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Heads
@@ -54,7 +56,8 @@ def build_language_model(
 
     Parameters
     ----------
-    checkpoint : folder with ``config.json`` and safetensors, or a GGUF file.
+    checkpoint : folder with ``config.json`` and safetensors (floats, or packed by GPTQ, AWQ or
+        compressed-tensors), or a GGUF file.
     out : folder, which gets ``model.so`` and the checkpoint's tokenizer.
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``int8``, ``int4``; arithmetic is float32.
@@ -129,7 +132,10 @@ def build_language_model(
 def _open(path: Path) -> Checkpoint:
     if not path.exists():
         raise ModelError(f"{path} does not exist")
-    return GgufFile(path) if path.suffix == ".gguf" else SafetensorsFolder(path)
+    if path.suffix == ".gguf":
+        return GgufFile(path)
+    folder = SafetensorsFolder(path)
+    return PackedFolder(path) if isinstance(folder.config.get("quantization_config"), Mapping) else folder
 
 
 def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:

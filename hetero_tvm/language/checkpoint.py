@@ -24,6 +24,8 @@ _DTYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
+INTEGERS: Mapping[str, Any] = {"I32": np.int32, "I64": np.int64}
+"""Types of packed weights; elsewhere they are buffers such as masks."""
 _HEADER_LIMIT = 100 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -55,6 +57,8 @@ class SafetensorsFolder:
     ModelError : a file is missing, damaged, or leaves its folder.
     """
 
+    _types = _DTYPES
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.config: Mapping[str, Any] = _json(folder / "config.json")
@@ -63,7 +67,7 @@ class SafetensorsFolder:
             self.config = {**self.config, "eos_token_id": stop}
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
-            self._tensors.update(read_safetensors(path))
+            self._tensors.update(read_safetensors(path, self._types))
 
     def names(self, names: Names) -> Names:
         """The names as they are."""
@@ -101,13 +105,21 @@ class SafetensorsFolder:
         """A tensor as float32, or float16 where it is stored so."""
         if name not in self._tensors:
             raise ModelError(f"{self.folder} has no tensor {name!r}")
+        array = self._raw(name)
+        return array if array.dtype in (np.float32, np.float16) else array.astype(np.float32)
+
+    def _raw(self, name: str) -> np.ndarray:
+        """A tensor as it is stored."""
         data, kind, shape = self._tensors[name]
-        array = np.frombuffer(data, _DTYPES[kind]).reshape(shape)
-        return array if kind in ("F32", "F16") else array.astype(np.float32)
+        return np.frombuffer(data, self._types[kind]).reshape(shape)
 
 
-def read_safetensors(path: Path) -> dict[str, tuple[memoryview, str, tuple[int, ...]]]:
+def read_safetensors(
+    path: Path, types: Mapping[str, Any] = _DTYPES
+) -> dict[str, tuple[memoryview, str, tuple[int, ...]]]:
     """Tensors of a file by name: bytes (mapped), element type in the format's words, shape.
+
+    Integers that ``types`` does not have are left out.
 
     Raises
     ------
@@ -125,11 +137,11 @@ def read_safetensors(path: Path) -> dict[str, tuple[memoryview, str, tuple[int, 
             if name == "__metadata__":
                 continue
             kind, shape, (start, end) = entry["dtype"], tuple(map(int, entry["shape"])), entry["data_offsets"]
-            if kind not in _DTYPES:
+            if kind not in types:
                 if kind in ("BOOL", "U8", "I8", "I16", "I32", "I64", "U16", "U32", "U64"):
                     continue  # buffers such as masks
                 raise ValueError(f"{name} is of type {kind}")
-            nbytes = math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
+            nbytes = math.prod(shape) * np.dtype(types[kind]).itemsize
             if (
                 min(shape, default=0) < 0
                 or end - start != nbytes

@@ -47,7 +47,8 @@ def run_reference(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> Ref
     outputs = [spec.name for spec in model.signature.outputs]
     float64 = run_double(model.clean, fed, outputs)
     mapped.release()
-    exact = tuple(float64[name] for name in outputs)
+    exact = model.signature.trimmed([float64[name] for name in outputs])
+    float32 = model.signature.trimmed(float32)
     theirs = _run_source(model, fed)
     if theirs is not None and _contradicts(theirs, float32, exact):
         # Our conversion is wrong, and so is whatever is computed from it: the file itself is the judge.
@@ -141,7 +142,7 @@ def _run_source(model: ImportedModel, inputs: dict[str, np.ndarray]) -> tuple[np
     if not _is_judged(model):
         return None
     assert model.source is not None
-    return _onnxruntime(model.source, [spec.name for spec in model.signature.outputs], inputs)
+    return _onnxruntime(model.source, [spec.name for spec in model.signature.results], inputs)
 
 
 def _is_judged(model: ImportedModel) -> bool:

@@ -54,6 +54,10 @@ class BoundCall:
         self._spans = list(self._bound.values())
         self._run = run
 
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self.inputs.items())
+        return f"<BoundCall ({ends})>"
+
     @property
     def inputs(self) -> dict[str, np.ndarray]:
         """Arrays by input name, which every call reads; zeros at first."""
@@ -72,6 +76,13 @@ def checked_outputs(out: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     InputError : there are more or fewer, or one has another shape or dtype or cannot be written (all are
         listed).
     """
+    counted = [str(spec) for spec in specs if spec.counts]
+    if counted:
+        raise InputError(
+            "outputs whose size depends on values come in arrays of their own",
+            problems=counted,
+            hint="call without out=",
+        )
     given = [out] if isinstance(out, np.ndarray) else list(out) if isinstance(out, list | tuple) else None
     if given is None or len(given) != len(specs):
         count = type(out).__name__ if given is None else f"{len(given)} of them"

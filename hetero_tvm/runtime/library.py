@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
+from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs
@@ -59,6 +60,7 @@ class Library:
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._symbolic = bool(manifest.signature.symbols)
+        self._counted = any(spec.counts for spec in manifest.signature.outputs)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
     def _start(self) -> None:
@@ -126,6 +128,11 @@ class Library:
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
+
+    def _repr_html_(self) -> str:
+        ends = views.ends(self.signature.inputs, self.signature.outputs)
+        facts = [("target", self.manifest.target.kind), ("threads", self.threads)]
+        return views.view(self.manifest.name, facts, ends)
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the model.
@@ -228,6 +235,9 @@ class Library:
         arrays = tuple(
             result_array(tensor, dtype, inputs) for tensor, dtype in zip(_flat(result), dtypes, strict=True)
         )
+        if self._counted:
+            arrays = self.signature.trimmed(arrays)
+            return arrays[0] if len(arrays) == 1 else arrays
         return arrays[0] if len(dtypes) == 1 else arrays
 
 

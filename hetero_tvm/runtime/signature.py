@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -12,15 +14,19 @@ class TensorSpec:
     """Name, shape and dtype of one input or output.
 
     ``dtype`` is a NumPy dtype name (or ``bfloat16``); a dimension is a number, or the name of
-    one that is known only at run time.
+    one that is known only at run time.  ``counts`` has (axis, position of an output) for each axis of an
+    output that is padded: how many of its elements count, that other output tells.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
+    counts: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        counted = {axis for axis, _ in self.counts}
+        sizes = (f"0..{size}" if axis in counted else str(size) for axis, size in enumerate(self.shape))
+        return f"{self.name}: {self.dtype}[{', '.join(sizes)}]"
 
     @property
     def static(self) -> bool:
@@ -28,11 +34,13 @@ class TensorSpec:
         return all(isinstance(size, int) for size in self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        plain = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        return {**plain, "counts": [list(pair) for pair in self.counts]} if self.counts else plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorSpec:
-        return cls(str(data["name"]), tuple(data["shape"]), str(data["dtype"]))
+        counts = tuple((int(axis), int(place)) for axis, place in data.get("counts", ()))
+        return cls(str(data["name"]), tuple(data["shape"]), str(data["dtype"]), counts)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,27 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     symbols: tuple[Symbol, ...] = ()
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """Outputs that a caller asked for: without those that only tell how much of others counts."""
+        told = {place for spec in self.outputs for _, place in spec.counts}
+        return tuple(spec for place, spec in enumerate(self.outputs) if place not in told)
+
+    def trimmed(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Outputs cut to what counts, without the counts: one array for each of :attr:`results`."""
+        told = {place for spec in self.outputs for _, place in spec.counts}
+        if not told:
+            return tuple(arrays)
+        kept = []
+        for place, (spec, array) in enumerate(zip(self.outputs, arrays, strict=True)):
+            if place in told:
+                continue
+            cut = [slice(None)] * array.ndim
+            for axis, count in spec.counts:
+                cut[axis] = slice(int(arrays[count]))
+            kept.append(array[tuple(cut)].copy() if spec.counts else array)
+        return tuple(kept)
 
     def misfits(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Reasons why inputs of these ``shapes``, by name and of the right ranks, do not fit the symbols."""

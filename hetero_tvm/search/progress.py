@@ -8,6 +8,8 @@ import threading
 from time import monotonic
 from typing import Any, TextIO
 
+from hetero_tvm.host.terminal import percent
+
 _PLAIN_INTERVAL = 2.0
 """Seconds between plain lines."""
 _NOTEBOOK_INTERVAL = 0.25
@@ -78,7 +80,7 @@ class Progress:
                     silence = monotonic() - self._heard
                     now = {**self._last, "elapsed": self._last["elapsed"] + silence}
                     text = describe(now, self._failed)
-                    self._draw(f"{text}  ({silence:.0f} s since: compiling, or waiting for idle cores)")
+                    self._draw(f"{text}  ({silence:.0f} s compiling, or waiting for idle cores)")
 
 
 def describe(event: dict[str, Any], failed: int = 0) -> str:
@@ -89,7 +91,7 @@ def describe(event: dict[str, Any], failed: int = 0) -> str:
         parts.append(str(event["task"]) if isinstance(event["task"], str) else "")
     if event.get("best_seconds"):
         gflops = event["flops"] / event["best_seconds"] / 1e9
-        share = f" ({gflops / event['peak_gflops']:.0%} of peak)" if event.get("peak_gflops") else ""
+        share = f" ({percent(gflops / event['peak_gflops'])} of peak)" if event.get("peak_gflops") else ""
         parts.append(f"best {gflops:.1f} GFLOP/s{share}")
     if event.get("total_seconds"):
         parts.append(f"model {event['total_seconds'] * 1e3:.2f} ms")
@@ -126,14 +128,20 @@ class NotebookProgress:
 
         self._failed = 0
         self._next = 0.0
-        self._handle = display(_Bar(0.0, "starting ..."), display_id=True)
+        self._text = "starting ..."
+        self._handle = display(_Bar(0.0, self._text), display_id=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["event"] == "trial":
             self._failed += event["status"] != "ok"
         if event["event"] in ("start", "done") or monotonic() >= self._next:
             self._next = monotonic() + _NOTEBOOK_INTERVAL
-            self._handle.update(_Bar(share_done(event), describe(event, self._failed)))
+            self._text = describe(event, self._failed)
+            self._handle.update(_Bar(share_done(event), self._text))
+
+    def finish(self) -> None:
+        """Fill the bar, whatever the last event was."""
+        self._handle.update(_Bar(1.0, self._text))
 
 
 def share_done(event: dict[str, Any]) -> float:

@@ -44,11 +44,18 @@ def environment(folder: Path, wheel: Path) -> Path:
     return made
 
 
+def _quietly(command: list[str | Path]) -> None:
+    """Run a command; what it prints (thousands of lines) is shown only if it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}\n{command}: status {done.returncode}")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         dist = folder / "dist"
-        subprocess.run([sys.executable, "-m", "build", "--no-isolation", "-o", dist, ROOT], check=True)
+        _quietly([sys.executable, "-m", "build", "--no-isolation", "-o", dist, ROOT])
         script = ROOT / "packaging" / "runtime_wheel.py"
         subprocess.run([sys.executable, script, "--out", dist], check=True, cwd=ROOT)
         whole, runtime = (environment(folder, next(dist.glob(f"{name}-*.whl"))) for name in MOST_MEGABYTES)

@@ -13,6 +13,7 @@ from onnx import defs
 
 from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
+from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.expand import SHAPED
 from hetero_tvm.frontend.onnx.forms import FORMS
 from hetero_tvm.frontend.onnx.promise import PROMISED
@@ -26,9 +27,14 @@ Made by `python -m tests.campaign.onnx_support`; do not edit.
 
 An operator is *converted* to kernels, *written out* in other operators, or expanded by its *definition* in
 ONNX.  *With shapes*: it is also taken where the shape of its result depends on values that come at run
-time and the file declares that shape; the values are checked when the model runs.  A form of an operator that
-is not covered is refused by name.  *Opsets* are the versions of the operator; files from opset 1 on are
-converted.
+time and the file declares that shape; the values are checked when the model runs.  *Counted*: it is taken
+where nothing declares the shape.  The result, and what is computed from it, is padded to the largest size
+that it could have, and cut to its true size in the arrays that a call gives; libraries for C and C++ give the
+padded array, and the size as another output, `NAME_count`.  Operators on counted tensors that would need
+the true size inside are refused, all of them listed.
+
+A form of an operator that is not covered is refused by name.  *Opsets* are the versions of the operator;
+files from opset 1 on are converted.
 
 Types: floats are float16, bfloat16, float32 and float64 (those of 16 bits are computed in float32, or as
 `--precision` says), integers are int8 to int64 and uint8 to uint64.  Weights of 4 bits and less are taken
@@ -74,7 +80,7 @@ def table() -> str:
 def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | None:
     """How an operator is imported; None when it is not."""
     ways: list[str] = []
-    if name in SHAPES_FROM_VALUES and name not in PROMISED:
+    if name in SHAPES_FROM_VALUES and name not in PROMISED and name not in SOURCES:
         return None
     if name in SHAPED or name in FORMS or (name in PROMISED and not PROMISED[name][0]):
         ways.append("written out")
@@ -86,6 +92,8 @@ def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | N
         return None
     if name in PROMISED and PROMISED[name][0]:
         ways.append("with shapes")
+    if name in SOURCES:
+        ways.append("counted")
     return ", ".join(ways)
 
 

@@ -1,6 +1,7 @@
 """Steps of a command: named, counted, never silent for long."""
 
 import io
+import sys
 import threading
 
 import pytest
@@ -29,6 +30,39 @@ def test_steps_are_counted_and_a_long_one_says_that_it_still_runs(monkeypatch):
     assert lines[0] == "[1/2] compile: about 60 s"
     assert any(line.startswith("[1/2] compile ... ") and line.endswith("s left") for line in lines)
     assert "[2/2] export" in lines
+
+
+def test_a_step_that_holds_the_lock_of_python_is_not_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "_LONGEST_SILENCE", 0.01)
+    with (tmp_path / "said").open("w") as stream:
+        told = Steps(2, stream=stream)
+        held = sys.getswitchinterval()
+        sys.setswitchinterval(1000)  # no other thread of this process may run
+        try:
+            with told.step("compile", expected=60.0):
+                while "... " not in (tmp_path / "said").read_text():
+                    pass
+            with told.step("export"):
+                pass
+        finally:
+            sys.setswitchinterval(held)
+        teller = told._teller
+        del told
+    assert teller.returncode == 0
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert lines[0] == "[1/2] compile: about 60 s" and "[2/2] export" in lines
+    assert lines[1].startswith("[1/2] compile ... 0 s, about ") and lines[1].endswith("s left")
+
+
+def test_an_ended_teller_is_no_error(tmp_path):
+    with (tmp_path / "said").open("w") as stream:
+        told = Steps(2, stream=stream)
+        with told.step("compile"):
+            told._teller.kill()
+            told._teller.wait()
+        with told.step("export"):
+            pass
+    assert "[2/2] export" in (tmp_path / "said").read_text()
 
 
 def test_quiet():

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hetero_tvm.host.terminal import Column, console, milliseconds, percent, table
+from hetero_tvm.host.terminal import Column, console, figure, milliseconds, percent, table
 
 COLUMNS = [
     Column("kernel", text=True),
@@ -45,10 +45,29 @@ def test_numbers_stay_whole(width):
         assert "% of roofline" in said.partition("left out at")[2].replace("\n", " ")
 
 
-def test_a_pipe_has_120_columns():
+def test_a_pipe_has_120_columns_unless_the_user_says_another_number(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert console(io.StringIO()).width == 120
+    monkeypatch.setenv("COLUMNS", "80")
+    assert console(io.StringIO()).width == 80
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert console(io.StringIO()).width == 120
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_endless_names_keep_their_ends(width):
+    stream = io.StringIO()
+    printer = console(stream)
+    printer.width = width
+    name = "fused_" + "strided_slice_add_tir_sigmoid_" * 8 + "concatenate11"
+    printer.print(table("kernels", COLUMNS, [(name, *ROWS[0][1:])], width))
+    lines = stream.getvalue().splitlines()
+    assert len([line for line in lines if "│" in line]) <= 5 and max(map(len, lines)) <= width
+    folded = "".join(line[2 : line.index("│", 1)].strip() for line in lines if line.startswith("│"))
+    assert folded.startswith("fused_strided") and folded.endswith("concatenate11") and "…" in folded
 
 
 def test_numbers():
     assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
+    assert [figure(v) for v in (0, 0.00123456, 1.5, 12345.6)] == ["0", "0.00123", "1.5", "12346"]
     assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+
 from hetero_tvm.runtime import Signature, TensorSpec
 
 IDS = TensorSpec("ids", ("batch", 128), "int64")
@@ -20,3 +22,15 @@ def test_json_round_trip():
 
 def test_open_dimensions():
     assert STATES.static and not IDS.static and TensorSpec("y", (), "float32").static
+
+
+def test_what_does_not_count_is_cut_off():
+    rows = TensorSpec("rows", (5, 2), "float32", ((0, 2),))
+    signature = Signature((), (rows, TensorSpec("y", (3,), "int64"), TensorSpec("rows_count", (), "int64")))
+    assert str(rows) == "rows: float32[0..5, 2]"
+    assert TensorSpec.from_json(rows.to_json()) == rows
+    assert [spec.name for spec in signature.results] == ["rows", "y"]
+    table = np.arange(10, dtype="float32").reshape(5, 2)
+    kept, y = signature.trimmed([table, np.arange(3), np.array(2)])
+    np.testing.assert_array_equal(kept, table[:2])
+    assert kept.base is None and y.shape == (3,)

@@ -108,7 +108,7 @@ def test_a_search_that_waits_says_so(monkeypatch):
     monkeypatch.setattr(progress_module, "_PLAIN_INTERVAL", 0.01)
     spoken, text = threading.Event(), io.StringIO()
     write = text.write
-    text.write = lambda words: ("s since" in words and spoken.set()) or write(words)
+    text.write = lambda words: ("s compiling" in words and spoken.set()) or write(words)
     with Progress(stream=text) as progress:
         progress({**EVENT, "event": "start", "task": None})
         assert spoken.wait(30)

@@ -22,6 +22,7 @@ from hetero_tvm.frontend.onnx.check import (
     sort_nodes,
 )
 from hetero_tvm.frontend.onnx.contrib import expand_contrib
+from hetero_tvm.frontend.onnx.counting import Tracker
 from hetero_tvm.frontend.onnx.definitions import (
     first_lines,
     inline_bodies,
@@ -279,8 +280,14 @@ def _simplify(
 ) -> onnx.GraphProto:
     """Inline, fold and remove until nothing changes; returns the graph with its inferred types."""
     folder = Folder(pool, {o.domain: o.version for o in model.opset_import}, limits)
+    tracker, opset = Tracker(), opset_of(model)
     for _ in range(_MOST_ROUNDS):
         check_size(model, limits, "written_nodes")
+        # Before anything is folded: the extents of padded tensors are not those that the model asks for.
+        while tracker.is_active and tracker.follow(
+            model.graph, _types(_infer(model, pool, limits, strict=False).graph), pool, opset
+        ):
+            pass
         inferred = _infer(model, pool, limits)
         inlined = inline_bodies(model, inferred, pool, supported)
         if inlined is not None:
@@ -292,8 +299,12 @@ def _simplify(
         expanded = expand_shaped(model.graph, types, pool, opset_of(model))
         if removed or expanded or write_forms(model.graph, types, pool, opset_of(model)):
             continue
-        if not write_promised(model.graph, types, pool, opset_of(model), promises):
+        if not (
+            write_promised(model.graph, types, pool, opset, promises)
+            or tracker.begin(model.graph, types, pool, opset)
+        ):
             break
+    tracker.finish(model)
     refuse_shapeless(model.graph)
     merge_identities(model.graph)
     inferred = _infer(model, pool, limits)
@@ -301,13 +312,18 @@ def _simplify(
     return inferred.graph
 
 
-def _infer(model: onnx.ModelProto, pool: ConstantPool, limits: Limits) -> onnx.ModelProto:
-    """Infer all types afresh: what the file says of its inner values may be stale."""
+def _infer(
+    model: onnx.ModelProto, pool: ConstantPool, limits: Limits, *, strict: bool = True
+) -> onnx.ModelProto:
+    """Infer all types afresh: what the file says of its inner values may be stale.
+
+    Unless ``strict``, as far as they do not contradict each other.
+    """
     light = with_constants(model, pool)
     for value in light.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        inferred = shape_inference.infer_shapes(light, strict_mode=True)
+        inferred = shape_inference.infer_shapes(light, strict_mode=strict)
     except Exception as error:
         raise ModelError(
             f"The model's shapes or types contradict each other: {first_lines(error)}"

@@ -12,6 +12,7 @@ from onnx import helper
 from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.clean import clean
+from hetero_tvm.frontend.onnx.counting import counts_of
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -139,9 +140,13 @@ def _signature(model: onnx.ModelProto, module: IRModule) -> Signature:
     if result is None or len(result) != len(model.graph.output):
         raise ModelError(f"The outputs have no fixed shapes: {main.ret_ty}.")
     inputs = [_specs(parameter.ty)[0] for parameter in main.params]
+    counts = counts_of(model)
     return Signature(
         tuple(TensorSpec(v.name, *spec) for v, spec in zip(model.graph.input, inputs, strict=True)),
-        tuple(TensorSpec(v.name, *spec) for v, spec in zip(model.graph.output, result, strict=True)),
+        tuple(
+            TensorSpec(v.name, *spec, counts.get(v.name, ()))
+            for v, spec in zip(model.graph.output, result, strict=True)
+        ),
     )
 
 

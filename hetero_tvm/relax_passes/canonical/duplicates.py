@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetero_tvm.host.tvm import Expr, Var, relax, structural_equal, tvm
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, is_tensor, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
+_REDUCTIONS = ("relax.mean", "relax.sum", "relax.max")
 _COMPARED_ELEMENTS = 1 << 12
 """Most elements of constants that are compared by value; larger ones only by identity, which is quick."""
 
@@ -60,8 +61,22 @@ def _same(a: Expr, b: Expr) -> bool:
             return a.same_as(b)
         return one.shape == two.shape and one.dtype == two.dtype and one.tobytes() == two.tobytes()
     if isinstance(a, tvm.ir.Call) and isinstance(b, tvm.ir.Call):
-        alike = a.op.same_as(b.op) and len(a.args) == len(b.args) and structural_equal(a.attrs, b.attrs)
+        alike = a.op.same_as(b.op) and len(a.args) == len(b.args) and _same_attributes(a, b)
         return alike and all(_same(x, y) for x, y in zip(a.args, b.args, strict=True))
     if isinstance(a, relax.Tuple) and isinstance(b, relax.Tuple):
         return len(a.fields) == len(b.fields) and all(map(_same, a.fields, b.fields))
     return type(a) is type(b) and structural_equal(a, b)
+
+
+def _same_attributes(a: tvm.ir.Call, b: tvm.ir.Call) -> bool:
+    """Whether two calls of one operator have equal attributes; a reduction's last axis is also its -1st."""
+    if structural_equal(a.attrs, b.attrs):
+        return True
+    if a.op.name not in _REDUCTIONS or a.attrs.keepdims != b.attrs.keepdims or not is_tensor(a.args[0]):
+        return False
+    rank = len(shape_of(a.args[0]))
+    axes = [call.attrs.axis for call in (a, b)]
+    if None in axes:
+        return False
+    one, two = (sorted(int(axis) % rank for axis in found) for found in axes)
+    return one == two

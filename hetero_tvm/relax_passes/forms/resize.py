@@ -1,15 +1,19 @@
-"""Images of another size as products with constant matrices, for targets with a matrix unit."""
+"""Images of another size: products with constant matrices, for targets with a matrix unit, or a kernel."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax, te, topi, tvm
+from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax, te, topi, tvm
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_MOST_WEIGHTS = 1 << 24
+"""Elements of the largest matrix that is made to find the neighbours along an axis."""
 
 
 class _Found(NamedTuple):
@@ -99,3 +103,63 @@ def interpolation(
     result = tvm.runtime.tensor(np.zeros((before, 1, after, 2), np.float32))
     kernel["main"](tvm.runtime.tensor(units), result)
     return np.ascontiguousarray(result.numpy()[:, 0, :, 0].T)
+
+
+class ResizeAsKernel(Rule):
+    """``resize2d(x [N, C, H, W])`` between two neighbours along each axis -> a kernel, scheduled already.
+
+    Parameters
+    ----------
+    neighbours : positions and weights [2, after] of a matrix of weights; None where there are more than two.
+    kernel : makes it, from (planes, height, width), and the positions of rows and columns.
+    """
+
+    name = "resize_kernel"
+    counted = False
+    anchors = ("relax.image.resize2d",)
+
+    def __init__(
+        self,
+        neighbours: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray] | None],
+        kernel: Callable[..., PrimFunc],
+    ):
+        self.neighbours, self.kernel = neighbours, kernel
+
+    def match(self, graph: Graph, var: Var) -> tuple[Expr, list[tuple[np.ndarray, np.ndarray]]] | None:
+        call = graph.value(var)
+        attrs, before, after = call.attrs, shape_of(call.args[0]), shape_of(var)
+        mode = str(attrs.coordinate_transformation_mode)
+        plain = dtype_of(call.args[0]) == dtype_of(var) == "float32" and str(attrs.layout) == "NCHW"
+        if not plain or str(attrs.method) != "linear" or mode == "tf_crop_and_resize":
+            return None
+        sizes = list(zip(before[2:], after[2:], strict=True))
+        if not all((*before, *after)) or before == after or 1 in before[2:]:
+            return None
+        if any(a * max(a, b) > _MOST_WEIGHTS for a, b in sizes):
+            return None
+        key = (
+            str(attrs.method),
+            mode,
+            str(attrs.rounding_method),
+            float(attrs.cubic_alpha),
+            int(attrs.cubic_exclude),
+        )
+        found = [self.neighbours(interpolation(a, b, *key)) for a, b in sizes]
+        return None if any(axis is None for axis in found) else (call.args[0], found)
+
+    def rewrite(
+        self, graph: Graph, var: Var, found: tuple[Expr, list[tuple[np.ndarray, np.ndarray]]]
+    ) -> None:
+        x, ((rows, row_weights), (columns, column_weights)) = found
+        batch, channels, height, width = shape_of(x)
+        before, after = ((batch * channels, *extent) for extent in ((height, width), shape_of(var)[2:]))
+        function = self.kernel(before, rows, columns)
+        bind = graph.binder(var, [var])
+        image = bind(relax.op.reshape(x, before), "planes")
+        constants = [relax.const(array) for array in (rows, row_weights, columns, column_weights)]
+        call = relax.call_tir(
+            graph.add_function(function, "resize"),
+            [image, *constants],
+            out_ty=relax.TensorType(after, "float32"),
+        )
+        graph.replace(var, relax.op.reshape(bind(call, "resized"), shape_of(var)))

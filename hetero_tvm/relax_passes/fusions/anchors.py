@@ -83,7 +83,7 @@ def close(anchors: Iterable[Anchor], report: Report) -> None:
             report.misses.append({"rule": rules[0], "node": anchor.node, "reason": anchor.reason})
 
 
-def _around(graph: Graph, var: Var, steps: int = 3) -> set[str]:
+def _around(graph: Graph, var: Var, steps: int = 5) -> set[str]:
     """Names of the node and of those that follow within a few steps: a rule may anchor at one of them."""
     names, level = {graph.node(var)}, [var]
     for _ in range(steps):

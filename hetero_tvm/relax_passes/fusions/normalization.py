@@ -54,6 +54,8 @@ class _Norm(Rule):
     def _parts(self, graph: Graph, var: Var) -> _Found | None:
         parts = variance_under(graph, var)
         if parts is None:
+            if self.centered and (reasons := _strange_deviation(graph, var)):
+                raise Miss(reasons)
             return None
         eps, x, base, axes = parts
         if (x is not None) != self.centered:
@@ -144,6 +146,46 @@ def variance_under(graph: Graph, root: Var) -> tuple[float, Expr | None, Expr | 
     return None
 
 
+_SCALED = ("relax.multiply", "relax.divide", "relax.add", "relax.reshape", "relax.expand_dims")
+"""Steps between the mean of squares and the root, those with a number first."""
+
+
+def _strange_deviation(graph: Graph, root: Var) -> str | None:
+    """Reasons why a value divided by a standard deviation is no norm as the field has it.
+
+    PyTorch's ``x.std()`` divides the variance by n - 1; ``(x - mean) / (std + eps)`` adds eps too late.
+    None where ``root`` is no standard deviation, or nothing is divided by it.
+    """
+    user, behind = graph.only_user(root), False
+    if user is not None and graph.op_name(user) == "relax.add":
+        user, behind = graph.only_user(user), True
+    if user is None or graph.op_name(user) not in ("relax.divide", "relax.multiply"):
+        return None
+    expr, share, inside = graph.value(root).args[0], 1.0, False
+    while (step := graph.call(expr, *_SCALED)) is not None:
+        factor = scalar_of(graph.value(step.args[1])) if step.op.name in _SCALED[:3] else 1.0
+        if not factor:
+            return None
+        inside |= step.op.name == "relax.add"
+        share *= {"relax.multiply": factor, "relax.divide": 1 / factor}.get(step.op.name, 1.0)
+        expr = step.args[0]
+    mean = graph.call(expr, "relax.mean")
+    base = _square_root_of(graph, mean.args[0]) if mean is not None else None
+    if base is None or _centered(graph, base, _axes(mean)) is None:
+        return None
+    count = math.prod(shape_of(base)[axis] for axis in _axes(mean))
+    reasons = []
+    if count > 1 and math.isclose(share, count / (count - 1), rel_tol=1e-6):
+        reasons.append(f"the variance is divided by {count - 1}, expected {count} (not unbiased)")
+    elif not math.isclose(share, 1.0, rel_tol=1e-6):
+        reasons.append(f"the variance is multiplied by {share:.6g}")
+    if not inside:
+        reasons.append(
+            "epsilon is added behind the root, expected inside" if behind else "there is no epsilon"
+        )
+    return " and ".join(reasons) or None
+
+
 def _variance(graph: Graph, expr: Expr) -> tuple[Expr | None, Expr | None, list[int]] | None:
     """``(x, x - mean(x), axes)`` of a variance, ``(None, x, axes)`` of a mean of squares; else None.
 
@@ -160,21 +202,27 @@ def _variance(graph: Graph, expr: Expr) -> tuple[Expr | None, Expr | None, list[
 
 
 def _mean(graph: Graph, expr: Expr) -> tuple[Expr, list[int]] | None:
-    """``(y, axes)`` when ``expr`` is the mean of y that keeps the axes, also as a sum times ``1 / n``."""
-    call = graph.call(expr, "relax.mean")
-    if call is not None:
-        return (call.args[0], _axes(call)) if call.attrs.keepdims else None
-    product = graph.call(expr, "relax.multiply", "relax.divide")
-    if product is None:
+    """``(y, axes)`` when ``expr`` is the mean of y that keeps the axes, also as a sum times ``1 / n``.
+
+    Axes that the mean drops may be put back behind it, as PyTorch's ``var(keepdim=True)`` is exported.
+    """
+    kept = expr
+    while (moved := graph.call(kept, "relax.reshape", "relax.expand_dims")) is not None:
+        kept = moved.args[0]
+    call, share = graph.call(kept, "relax.mean"), 1.0
+    if call is None:
+        product = graph.call(kept, "relax.multiply", "relax.divide")
+        call = graph.call(product.args[0], "relax.sum") if product is not None else None
+        factor = scalar_of(graph.value(product.args[1])) if call is not None else None
+        if not factor:
+            return None
+        share = factor if product.op.name == "relax.multiply" else 1 / factor
+    shape, axes = shape_of(call.args[0]), _axes(call)
+    if call.op.name == "relax.sum":
+        share *= math.prod(shape[axis] for axis in axes)
+    if shape_of(expr) != tuple(1 if axis in axes else size for axis, size in enumerate(shape)):
         return None
-    total = graph.call(product.args[0], "relax.sum")
-    factor = scalar_of(graph.value(product.args[1]))
-    if total is None or not factor or not total.attrs.keepdims:
-        return None
-    shape, axes = shape_of(total.args[0]), _axes(total)
-    n = math.prod(shape[axis] for axis in axes)
-    share = factor if product.op.name == "relax.multiply" else 1 / factor
-    return (total.args[0], axes) if math.isclose(share * n, 1, rel_tol=1e-6) else None
+    return (call.args[0], axes) if math.isclose(share, 1, rel_tol=1e-6) else None
 
 
 def _axes(call: Call) -> list[int]:

@@ -141,7 +141,7 @@ class CudaLibrary(Library):
         """The results without the numbers that follow them.  :class:`LibraryError`: one of these is not 0."""
         count = len(self.manifest.signature.outputs)
         refuse_flagged(self.manifest.name, self.manifest.checks, map(int, results[count:]))
-        return results[:count]
+        return self.signature.trimmed(results[:count])
 
     def raise_pending(self, wait: bool = True) -> None:
         """Raise what :meth:`on_device` found wrong with the indices of an earlier call.

@@ -23,6 +23,7 @@ from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
+from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
@@ -41,6 +42,7 @@ from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
+from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
@@ -123,6 +125,7 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         OrderAsKernel(
             functools.partial(emit_topk, machine=machine)
         ),  # vectors skip what is not among the best
+        ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
 

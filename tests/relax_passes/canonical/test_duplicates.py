@@ -45,6 +45,23 @@ def test_what_is_no_duplicate(second):
     assert calls(after) == calls(before)
 
 
+def test_the_last_axis_has_two_names():
+    def body(emit, x):
+        first = emit(op.mean(x, axis=[-1], keepdims=True))
+        return emit(op.multiply(emit(op.add(x, first)), emit(op.mean(x, axis=[2], keepdims=True))))
+
+    assert simplified(body, MergeDuplicates()) == {"mean": 1, "add": 1, "multiply": 1}
+
+
+@pytest.mark.parametrize("other", [{"axis": [0], "keepdims": True}, {"axis": [1, 2], "keepdims": True}])
+def test_other_axes_are_no_duplicate(other):
+    def body(emit, x):
+        first = emit(op.mean(x, axis=[-1], keepdims=True))
+        return emit(op.multiply(emit(op.add(x, first)), emit(op.mean(x, **other))))
+
+    assert simplified(body, MergeDuplicates())["mean"] == 2
+
+
 def test_two_results_stay_two():
     before = module(X, lambda e, x: (e(op.add(x, constant(1.0))), e(op.add(x, constant(1.0)))))
     after, _, _ = fuse(before, MergeDuplicates())

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel, ResizeAsProducts
+from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from tests.relax_passes.compiled import floats, module_of, result, rewritten
-from tests.relax_passes.graphs import constant, op
+from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite
 
 
@@ -56,3 +58,44 @@ class TestResizeAsProducts(Rewrite):
 
     def expected(self, x):
         return op.matmul(constant([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]), x)
+
+
+# as a kernel -----------------------------------------------------------------------------------------
+def _as_kernel():
+    machine = CpuModel("a", lanes=8)
+    return ResizeAsKernel(neighbours, lambda *of: emit_resize(machine, *of))
+
+
+@pytest.mark.parametrize("name", ["half pixels", "corners", "one axis", "to one"])
+def test_kernels_of_neighbours(name):
+    size, options = RESIZES[name]
+    x = [floats(2, 3, 4, 5)]
+    after, report = rewritten(resized(size, **options), x, [_as_kernel()])
+    assert report.misses == [] and "resize2d" not in after.script(show_meta=False)
+    expected = result(module_of(resized(size, **options), *x), x)
+    np.testing.assert_allclose(result(after, x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cubic", "neighbours", "the same"])
+def test_other_methods_are_no_kernels(name):
+    size, options = RESIZES[name]
+    after, _ = rewritten(resized(size, **options), [floats(2, 3, 4, 5)], [_as_kernel()])
+    assert "resize2d" in after.script(show_meta=False)
+
+
+class TestResizeAsKernel(Rewrite):
+    rule = _as_kernel()
+    inputs = {"x": (1, 3, 2, 5)}
+
+    def before(self, x):
+        return op.image.resize2d(x, (4, 5), layout="NCHW", coordinate_transformation_mode="half_pixel")
+
+    def expected(self, x):
+        rows = constant([[0, 0, 0, 1], [0, 1, 1, 1]], "int32")
+        weights = constant([[0.5, 0.75, 0.25, 0.5], [0.5, 0.25, 0.75, 0.5]])
+        columns = constant([[0, 1, 2, 3, 4]] * 2, "int32")
+        places = np.zeros((2, 4), np.int32), np.zeros((2, 5), np.int32)
+        function = relax.BlockBuilder.current().add_func(self.rule.kernel((3, 2, 5), *places), "resize")
+        operands = [op.reshape(x, (3, 2, 5)), rows, weights, columns, constant([[0.5] * 5] * 2)]
+        result = relax.call_tir(function, operands, out_ty=relax.TensorType((3, 4, 5), "float32"))
+        return op.reshape(result, (1, 3, 4, 5))

@@ -137,6 +137,76 @@ def test_axes_apart():
     assert miss(FuseRmsNorm(), body) == "the mean is over axes [0, 2] of 3, expected neighbours"
 
 
+@pytest.mark.parametrize("axis", [-1, 2])
+@pytest.mark.parametrize("total", [False, True])
+def test_a_mean_that_drops_its_axis_which_is_put_back(axis, total):
+    """PyTorch's ``x.var(-1, keepdim=True, unbiased=False)``."""
+
+    def body(emit, x):
+        base = emit(op.subtract(x, emit(op.mean(x, axis=[axis], keepdims=True))))
+        square = emit(op.multiply(base, base))
+        if total:
+            mean = emit(op.multiply(emit(op.sum(square, axis=[axis])), constant(1 / 8)))
+        else:
+            mean = emit(op.mean(square, axis=[axis]))
+        kept = emit(op.reshape(mean, (2, 3, 1)))
+        return emit(op.divide(base, emit(op.sqrt(emit(op.add(kept, EPS))))))
+
+    before = module(X, body)
+    after, names, report = fuse(before, FuseLayerNorm())
+    assert report.fusions == {"layer_norm": 1} and calls(after) == {"normalize": 1}
+    assert set().union(*names.values()) == names_of(before)
+    same_numbers(before, after)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (3, 2, 1)])
+def test_a_mean_that_is_put_back_elsewhere_is_none(shape):
+    def body(emit, x):
+        base = emit(op.subtract(x, emit(op.mean(x, axis=[-1], keepdims=True))))
+        mean = emit(op.reshape(emit(op.mean(emit(op.multiply(base, base)), axis=[-1])), shape))
+        return emit(op.sqrt(emit(op.add(mean, EPS))))
+
+    assert miss(FuseLayerNorm(), body) is None
+
+
+@pytest.mark.parametrize(
+    ("unbiased", "behind", "reason"),
+    [
+        (
+            True,
+            True,
+            "the variance is divided by 7, expected 8 (not unbiased) and epsilon is added behind the root, "
+            "expected inside",
+        ),
+        (True, False, "the variance is divided by 7, expected 8 (not unbiased) and there is no epsilon"),
+        (False, True, "epsilon is added behind the root, expected inside"),
+        (False, False, "there is no epsilon"),
+    ],
+)
+def test_a_deviation_of_another_kind_says_how_it_differs(unbiased, behind, reason):
+    """``(x - mean) / (std + eps)`` as the Annotated Transformer has it, with PyTorch's unbiased ``std``."""
+
+    def body(emit, x):
+        base = emit(op.subtract(x, emit(op.mean(x, axis=[-1], keepdims=True))))
+        variance = emit(op.mean(emit(op.multiply(base, base)), axis=[-1], keepdims=True))
+        if unbiased:
+            variance = emit(op.divide(emit(op.multiply(variance, constant(8.0))), constant(7.0)))
+        deviation = emit(op.sqrt(variance))
+        if behind:
+            deviation = emit(op.add(deviation, EPS))
+        return emit(op.divide(base, deviation))
+
+    assert miss(FuseLayerNorm(), body) == reason
+
+
+def test_a_deviation_that_divides_nothing_is_no_near_miss():
+    def body(emit, x):
+        base = emit(op.subtract(x, emit(op.mean(x, axis=[-1], keepdims=True))))
+        return emit(op.sqrt(emit(op.mean(emit(op.multiply(base, base)), axis=[-1], keepdims=True))))
+
+    assert miss(FuseLayerNorm(), body) is None
+
+
 def test_scale_over_other_axes_stays_outside():
     def body(emit, x):
         return norm(emit, x, axis=1, shift=False, scale=constant(weights(8)))

@@ -1,4 +1,4 @@
-"""NonMaxSuppression of a promised number of boxes: as many rounds of the best box left and what it hides."""
+"""NonMaxSuppression: as many rounds of the best box left and what it hides as boxes may be taken."""
 
 from __future__ import annotations
 
@@ -12,31 +12,55 @@ _MOST_ROUNDS = 512
 
 
 def non_max(b: PromisedBody) -> bool:
-    """Write out a NonMaxSuppression, of boxes [B, N, 4] and scores [B, C, N].
+    """Write out a NonMaxSuppression, of boxes [B, N, 4] and scores [B, C, N], of a promised number of boxes.
 
-    Each round takes the best box of every class that is left, and hides those that overlap with it.  Classes
-    take no more than the whole result holds, so that many rounds are enough.
+    Classes take no more than the whole result holds, so that many rounds are enough.
     """
-    boxes, scores, wanted = b.shape(b.input(0)), b.shape(b.input(1)), b.promised()
-    if boxes is None or scores is None or wanted is None:
+    scores, wanted = b.shape(b.input(1)), b.promised()
+    if b.shape(b.input(0)) is None or scores is None or wanted is None:
         return False
-    (batch, classes, count), total = (int(n or 0) for n in scores), wanted[0]
-    most = b.value(2)
-    rounds = min(count, total, int(most.reshape(-1)[0]) if most is not None else count)
+    total = wanted[0]
+    rounds = min(total, most_rounds(b))
     if not total or not rounds:
         b.end(0, b.ints(np.zeros((total, 3))))
         return True
+    table, flags, length = candidates(b, b.input(1), rounds)
+    b.end(0, _rows(b, table, flags, length, total))
+    return True
+
+
+def most_rounds(b: PromisedBody) -> int:
+    """Number of boxes of a class that may be taken at most."""
+    count, most = int((b.shape(b.input(1)) or ())[2] or 0), b.value(2)
+    return count if most is None else max(0, min(count, int(most.reshape(-1)[0])))
+
+
+def candidates(b: PromisedBody, scores: str, rounds: int) -> tuple[str, str, int]:
+    """Rows (sequence, class, box) that may be taken, by sequence, class and round.
+
+    Each round takes the best box of every class that is left, and hides those that overlap with it.
+
+    Returns
+    -------
+    The rows, int64 [n, 3]; whether each is taken, bool [n]; and n.
+
+    Raises
+    ------
+    UnsupportedOperatorError : there are too many rounds.
+    """
     if rounds > _MOST_ROUNDS:
         raise UnsupportedOperatorError(
             f"Node {b.node.name!r} (NonMaxSuppression) may take {rounds} boxes of a class; up to "
             f"{_MOST_ROUNDS} are supported.",
             hint="Set max_output_boxes_per_class to a smaller constant.",
         )
+    batch, classes, count = (int(n or 0) for n in b.shape(b.input(1)) or ())
+    most = b.value(2)
     dtype = b.dtype(b.input(0))
     low, high, area = _corners(b, dtype)
     lowest = b.const(np.finfo(dtype).min, dtype)
     limit = b.op("Reshape", b.input(3), b.ints([])) if b.input(3) else b.const(0, dtype)
-    left = b.input(1)
+    left = scores
     if b.input(4):
         threshold = b.op("Reshape", b.input(4), b.ints([]))
         left = b.op("Where", b.op("Greater", left, threshold), left, lowest)
@@ -66,8 +90,15 @@ def non_max(b: PromisedBody) -> bool:
         places = b.ints(np.arange(count))
         gone = b.op("Or", hidden, b.op("Equal", places, best))
         left = b.op("Where", gone, lowest, left)
-    b.end(0, _rows(b, chosen, taken, batch, classes, total))
-    return True
+    length = batch * classes * rounds
+    flags, boxes = (
+        b.op("Reshape", parts[0] if rounds == 1 else b.op("Concat", *parts, axis=2), b.ints([-1]))
+        for parts in (taken, chosen)
+    )
+    grid = np.indices((batch, classes, rounds))[:2].reshape(2, -1)
+    columns = [*(b.ints(column) for column in grid), boxes]
+    table = b.op("Concat", *(b.op("Unsqueeze", c, b.ints([1])) for c in columns), axis=1)
+    return table, flags, length
 
 
 def _corners(b: PromisedBody, dtype: str) -> tuple[list[str], list[str], str]:
@@ -91,15 +122,9 @@ def _of(b: PromisedBody, x: str, best: str, batch: int, classes: int) -> str:
     return b.op("Reshape", b.op("GatherElements", x, places, axis=2), b.ints([batch, classes, 1]))
 
 
-def _rows(b: PromisedBody, chosen: list[str], taken: list[str], batch: int, classes: int, total: int) -> str:
-    """Rows (sequence, class, box) of what was taken, by sequence, class and round."""
-    rounds = len(chosen)
-    flags, boxes = (
-        b.op("Reshape", parts[0] if rounds == 1 else b.op("Concat", *parts, axis=2), b.ints([-1]))
-        for parts in (taken, chosen)
-    )
+def _rows(b: PromisedBody, table: str, flags: str, length: int, total: int) -> str:
+    """The rows that are taken, of which there must be ``total``."""
     number = b.op("Cast", flags, to=TensorProto.INT64)
-    length = batch * classes * rounds
     key = b.op("Mul", number, b.ints(np.arange(length, 0, -1)))
     b.op("TopK", key, b.ints([total]), axis=0)
     places = f"{b.nodes[-1].output[0]}_places"
@@ -108,7 +133,4 @@ def _rows(b: PromisedBody, chosen: list[str], taken: list[str], batch: int, clas
     places = b.guard(
         places, b.op("Equal", found, b.ints(total)), what="the boxes that are taken", dtype="int64"
     )
-    grid = np.indices((batch, classes, rounds))[:2].reshape(2, -1)
-    columns = [*(b.ints(column) for column in grid), boxes]
-    table = b.op("Concat", *(b.op("Unsqueeze", c, b.ints([1])) for c in columns), axis=1)
     return b.op("Gather", table, places, axis=0)

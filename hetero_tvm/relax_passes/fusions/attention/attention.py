@@ -179,8 +179,16 @@ def _second_product(graph: Graph, softmax: Var) -> Miss | tuple[_Guard | None, V
     if not _product_follows(graph, weights):
         return None
     if user is None:
-        return Miss("the weights are not used by one matmul alone")
+        return Miss(f"the weights are not used by one matmul alone, but by {_uses(graph, weights)}")
     return Miss(f"{graph.op_name(user)} ({graph.node(user)}) stands between the weights and the product")
+
+
+def _uses(graph: Graph, var: Var) -> str:
+    """Operators and nodes that use ``var``, and whether it is a result, in words."""
+    users = graph.users(var)
+    calls = [user for user in users if user is not None and graph.op_name(user)]
+    named = [f"{graph.op_name(user)} ({graph.node(user)})" for user in calls]
+    return " and ".join([*named, *(["a result of the model"] if len(named) < len(users) else [])])
 
 
 def _product_follows(graph: Graph, var: Var, depth: int = 3) -> bool:

@@ -13,6 +13,7 @@ registers when there are few rows (:mod:`.words`), and panel by panel in L2 when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
-from hetero_tvm.schedules.emit import Index, int32, vector_pieces
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
 
 _UNROLL = 4
 _ROWS_SHARED = 96
@@ -209,9 +210,10 @@ def _tile(
 
     def ahead(step: Expr) -> None:
         """One line of the next panel per step: how many tiles share the work is known at run time only."""
-        line = (number * (depth // _UNROLL) + step) * (64 // 4)
-        following = tirx.min(panel + 1, int32(p.layout.panels - 1))
         width = p.layout.width
+        lines = -(-math.prod(int(extent) for extent in p.weight[0].shape[1:]) // LINE_FLOATS)
+        line = tirx.min(number * (depth // _UNROLL) + step, int32(lines - 1)) * LINE_FLOATS
+        following = tirx.min(panel + 1, int32(p.layout.panels - 1))
         k.prefetch(p.weight[0], [following, quotient(line, width), remainder(line, width)])
 
     accumulate(

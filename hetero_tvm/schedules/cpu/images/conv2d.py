@@ -139,7 +139,7 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     # Taps read at odd offsets: a vector load then touches two cache lines.
     # A tile that keeps two FMA units busy suits a CPU with one, as hypervisors make some appear, as well.
     two_units = dataclasses.replace(machine, fma_units=max(2.0, machine.fma_units))
-    per_k = tile.step_cycles(two_units, machine.load_cycles * 1.3)
+    per_k = tile.step_cycles(two_units, machine.load_cycles * 1.3) * two_units.fma_units / machine.fma_units
     panel = per_k * depth + 30 + 2.0 * rows * vectors
     work = blocks.count * groups * op.batch
     busiest = -(-work // machine.threads) * -(-tiles // groups)

@@ -28,6 +28,9 @@ import numpy as np
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
 
+_ONE_INTEGER_MULTIPLIER = ("znver1",)
+"""CPUs that multiply integers in one of the two ports that multiply floats."""
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -81,9 +84,10 @@ def dot_for(machine: CpuModel, pairs_safe: bool = False) -> Dot:
     if lanes == 8 and ("avx_vnni" in features or {"avx512_vnni", "avx512vl"} <= features):
         return Dot("dot4", 4, "uint8", 1.0, 0, _dot4("avx512.vpdpbusd.256", lanes))
     if (lanes == 16 and "avx512bw" in features) or (lanes == 8 and "avx2" in features):
+        slow = 2.0 if machine.mcpu in _ONE_INTEGER_MULTIPLIER else 1.0
         if pairs_safe:
-            return Dot("pairs4", 4, "uint8", 2.1, 2, _pairs4(lanes))
-        return Dot("pairs2", 2, "int16", 1.3, 1, _pairs2(lanes))
+            return Dot("pairs4", 4, "uint8", 2.1 * slow, 2, _pairs4(lanes))
+        return Dot("pairs2", 2, "int16", 1.3 * slow, 1, _pairs2(lanes))
     return Dot("single", 1, "uint8", 2.0, 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
@@ -46,6 +47,40 @@ class ImageDecisions:
         return cls(filters, rows, vectors, blocks, parts, point["unroll"])
 
 
+class ImageResult:
+    """Way out of the sums of a convolution: operands, declared behind X and W, and the image Y."""
+
+    def __init__(self, k: Kernel, op: QuantConv2d):
+        self.k, self.op = k, op
+        extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
+        y = k.argument("Y", op.output.shape, op.output.dtype)
+        _, _, height, width = op.output.shape
+        self.y = k.view(y, (op.batch * op.filters, height * width))
+        self.bias, self.scale = extra[0], extra[1] if op.scaled else None
+        if op.residual:
+            self.join, r = extra[2:]
+            self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
+
+    def of_filter(self, plane: Expr, one: Expr, start: Expr) -> Callable[[Expr, Index, int], None]:
+        """``put(sums, pixel, width)`` of plane ``plane`` of Y: that of filter ``one``, whose sums still lack
+        ``start``."""
+        k, op = self.k, self.op
+        start = k.let(start + k.load(self.bias, [one]))
+        scale = None if self.scale is None else k.let(k.load(self.scale, [one]))
+        join = [k.let(k.load(self.join, [int32(n)])) for n in range(4)] if op.residual else []
+
+        def put(sums: Expr, pixel: Index, width: int) -> None:
+            total = sums + k.splat(start, width)
+            steps = None if scale is None else k.splat(scale, width)
+            place = [plane, k.ramp(pixel, width)]
+            value = requantized(k, op, total, steps, width, whole=bool(op.residual))
+            if op.residual:
+                value = with_residual(k, op, value, k.load(self.residual, place), join, width)
+            k.store(self.y, value, place)
+
+        return put
+
+
 class ImageKernel:
     """Emits one convolution."""
 
@@ -68,14 +103,8 @@ class ImageKernel:
         with k:
             x = k.argument("X", op.inputs[0].shape, op.x_dtype)
             self.w = k.argument("W", shape.weight_shape(self.decisions.filters), "int32")
-            extra = [k.argument(o.name, o.shape, o.dtype) for o in op.inputs[2:]]
-            y = k.argument("Y", op.output.shape, op.output.dtype)
+            self.result = ImageResult(k, op)
             self.x = k.view(x, (op.batch * op.channels, op.height * op.width))
-            self.y = k.view(y, (op.batch * op.filters, shape.out_height * shape.out_width))
-            self.bias, self.scale = extra[0], extra[1] if op.scaled else None
-            if op.residual:
-                self.join, r = extra[2:]
-                self.residual = k.view(r, tuple(int(extent) for extent in self.y.shape))
             with k.imported(*self.dot.imports):
                 with k.parallel(planes * self.blocks * self.parts, op.flops) as item:
                     part = tirx.floormod(item, self.parts)
@@ -147,23 +176,14 @@ class ImageKernel:
         with k.unroll(height) as f, k.unroll(rows * vectors) as v:
             k.store(acc, zero, [f, k.ramp(v * lanes, lanes)])
         self._accumulate(acc, group, tile, height, y, rows, x, vectors)
-        width = shape.out_width
-        join = [k.let(k.load(self.join, [int32(n)])) for n in range(4)] if self.op.residual else []
         with k.unroll(height) as f:
             start = k.load(self.w, [group, tile, int32(shape.steps), f])
-            one = group * shape.filters + first + f
-            start = k.let(start + k.load(self.bias, [one]))
-            scale = None if self.scale is None else k.let(k.load(self.scale, [one]))
+            own = first + f
+            put = self.result.of_filter(plane * shape.filters + own, group * shape.filters + own, start)
             for row in range(rows):
                 for at, many in vector_pieces(columns, lanes):
                     total = k.load(acc, [f, k.ramp(row * vectors * lanes + at, many)])
-                    total = total + k.splat(start, many)
-                    steps = None if scale is None else k.splat(scale, many)
-                    place = [plane * shape.filters + first + f, k.ramp((y + row) * width + x + at, many)]
-                    value = requantized(k, self.op, total, steps, many, whole=bool(self.op.residual))
-                    if self.op.residual:
-                        value = with_residual(k, self.op, value, k.load(self.residual, place), join, many)
-                    k.store(self.y, value, place)
+                    put(total, (y + row) * shape.out_width + x + at, many)
 
     def _accumulate(
         self, acc: Buffer, group: Expr, tile: Expr, height: int, y: Index, rows: int, x: Index, vectors: int

@@ -83,7 +83,8 @@ class Panels:
         def fetch(step: Expr) -> None:
             following = tirx.min(panel + 1, int32(self.count - 1))
             with k.unroll(per_step) as p:
-                at = ((tile_index * steps + step) * per_step + p) * _LINE
+                # What lies behind the panel may be no memory, which takes long to find out.
+                at = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * _LINE
                 k.prefetch(w, [following, tirx.floordiv(at, width), tirx.floormod(at, width)])
 
         return fetch

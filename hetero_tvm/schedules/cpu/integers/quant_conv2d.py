@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
@@ -29,6 +30,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
+from hetero_tvm.schedules.cpu.integers import image_winograd
 from hetero_tvm.schedules.cpu.integers.dots import dot_for
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
 from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
@@ -38,15 +40,21 @@ from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 _BY_UNROLL = {1: 1.01, 2: 1.0, 4: 1.08}
 """Time by words in a loop body: of four, LLVM starts more broadcasts at once than there are registers."""
 
+DIRECT, WINOGRAD = "direct", "winograd4"
+"""Methods: products of integers as the convolution has them, or fewer in float32."""
+
 _MOST_FILTERS = 14
 _MOST_VECTORS = 4
 
 
 class QuantConv2dSpace(DesignSpace):
-    """Knobs: register tile (filters, rows, vectors), grid of blocks and parts, unrolling of the words."""
+    """Knobs: method, register tile (filters, rows, vectors), grid of blocks and parts, unrolling of words.
+
+    Winograd's method is that of ``image_winograd.py``; its register tile has rows * vectors vectors of tiles.
+    """
 
     name = "cpu.quant_conv2d"
-    version = 1
+    version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, QuantConv2d):
@@ -59,6 +67,7 @@ class QuantConv2dSpace(DesignSpace):
 
     def knobs(self, op: QuantConv2d, machine: CpuModel) -> tuple[Knob, ...]:
         return (
+            Knob("method", _methods(op)),
             Knob("tile", tuple(self._tiles(op, machine))),
             Knob("grid", tuple(_grids(op, machine))),
             Knob("unroll", (2, 1, 4)),
@@ -67,19 +76,31 @@ class QuantConv2dSpace(DesignSpace):
     def _tiles(self, op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int, int]]:
         grids = _grids(op, machine)
         fitting = set(_fitting(op, machine))
-        return sorted(fitting, key=lambda t: min(self.cycles(op, t, g, machine) for g in grids))[:24]
+        methods = _methods(op)
+
+        def best(tile: tuple[int, int, int]) -> float:
+            return min(self.cycles(op, m, tile, grid, machine) for m in methods for grid in grids)
+
+        return sorted(fitting, key=best)[:24]
 
     def default(self, op: QuantConv2d, machine: CpuModel) -> Point:
-        tile, grid = min(
-            ((tile, grid) for tile in self._tiles(op, machine) for grid in _grids(op, machine)),
-            key=lambda choice: self.cycles(op, *choice, machine),
+        tiles, grids = self._tiles(op, machine), _grids(op, machine)
+        method, tile, grid = min(
+            product(_methods(op), tiles, grids), key=lambda choice: self.cycles(op, *choice, machine)
         )
-        return {"tile": tile, "grid": grid, "unroll": 2}
+        return {"method": method, "tile": tile, "grid": grid, "unroll": 2}
 
     def cycles(
-        self, op: QuantConv2d, tile: tuple[int, int, int], grid: tuple[int, int], machine: CpuModel
+        self,
+        op: QuantConv2d,
+        method: str,
+        tile: tuple[int, int, int],
+        grid: tuple[int, int],
+        machine: CpuModel,
     ) -> float:
         """Estimate of one call on the busiest thread."""
+        if method == WINOGRAD:
+            return image_winograd.cycles(op, _registers(tile), grid, machine)
         dot = dot_for(machine, op.pairs_safe)
         shape, (filters, rows, vectors), lanes = ImageWords(op, dot), tile, machine.lanes
         units = -(-shape.out_width // (vectors * lanes)) if shape.flat else -(-shape.out_height // rows)
@@ -136,19 +157,33 @@ class QuantConv2dSpace(DesignSpace):
         waste = [-shape.out_width % (chosen.vectors * machine.lanes) / shape.out_width]
         waste += [-shape.filters % chosen.filters / shape.filters]
         pieces = [chosen.blocks, chosen.parts, chosen.unroll]
-        estimate = self.cycles(op, point["tile"], point["grid"], machine)
+        estimate = self.cycles(op, point["method"], point["tile"], point["grid"], machine)
+        window.append(float(point["method"] == WINOGRAD))
         return [*sizes, *image, *window, *tile, *waste, *pieces, ideal / estimate]
 
     def estimate(self, op: QuantConv2d, point: Point, machine: CpuModel) -> float:
-        cycles = self.cycles(op, point["tile"], point["grid"], machine)
+        cycles = self.cycles(op, point["method"], point["tile"], point["grid"], machine)
         return cycles * _BY_UNROLL[point["unroll"]]
 
     def pack(self, op: QuantConv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        height = ImageDecisions.of(point).filters
+        if point["method"] == WINOGRAD:
+            return {1: lambda w: image_winograd.pack(op, w, height)}
         shape = ImageWords(op, dot_for(machine, op.pairs_safe))
-        return {1: lambda w: shape.pack(w, ImageDecisions.of(point).filters)}
+        return {1: lambda w: shape.pack(w, height)}
 
     def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:
-        return ImageKernel(op, ImageDecisions.of(point), machine).emit()
+        kernel = image_winograd.WinogradImageKernel if point["method"] == WINOGRAD else ImageKernel
+        return kernel(op, ImageDecisions.of(point), machine).emit()
+
+
+def _methods(op: QuantConv2d) -> tuple[str, ...]:
+    return (DIRECT, WINOGRAD) if image_winograd.applies(op) else (DIRECT,)
+
+
+def _registers(tile: tuple[int, int, int]) -> RegisterTile:
+    filters, rows, vectors = tile
+    return RegisterTile(filters, rows * vectors)
 
 
 def _fitting(op: QuantConv2d, machine: CpuModel) -> Iterator[tuple[int, int, int]]:

@@ -192,7 +192,9 @@ class MatmulKernel:
         def prefetch(step: Expr) -> None:
             next_slab = tirx.min(slab + 1, int32(self.slabs - 1))
             with k.unroll(per_step) as p:
-                line = ((tile_index * steps + step) * per_step + p) * LINE_FLOATS
+                # There are more steps than lines as a rule.  What lies behind the panel may be no memory at
+                # all, and to find that out takes longer than the products.
+                line = tirx.min((tile_index * steps + step) * per_step + p, int32(lines - 1)) * LINE_FLOATS
                 k.prefetch(self.w, [next_slab, tirx.floordiv(line, width), tirx.floormod(line, width)])
 
         def a_at(r: Expr, kk: Index) -> Expr:

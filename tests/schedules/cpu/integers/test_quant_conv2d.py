@@ -10,7 +10,7 @@ from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.cpu.integers import image_kernel
 from hetero_tvm.schedules.cpu.integers.dots import Dot, are_pairs_safe
-from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
+from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, QuantConv2dSpace
 from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
 from tests.schedules.cpu.running import TARGET, covering
@@ -53,9 +53,14 @@ def check(cases, here, extreme=False):
             given = [SPACE.pack(op, point, here)[1](a) if i == 1 else a for i, a in enumerate(arrays)]
             library[f"f{n}_{p}"](*(tvm.runtime.tensor(np.ascontiguousarray(a)) for a in given), result)
             if op.out == "float32":
-                np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6)
-            else:
+                # Sums of Winograd's method are rounded in float32: 1e-6 of the largest one.
+                bound = 0 if point["method"] == DIRECT else 3e-6 * np.abs(wanted).max()
+                np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-6, atol=bound)
+            elif point["method"] == DIRECT:
                 np.testing.assert_array_equal(result.numpy(), wanted, err_msg=f"{op} at {point}")
+            else:  # a sum near a half may be rounded to its other side
+                apart = np.abs(result.numpy().astype(int) - wanted)
+                assert apart.max() <= 1 and (apart > 0).mean() <= 1e-3, f"{op} at {point}"
 
 
 # fmt: off

@@ -1,0 +1,395 @@
+"""Rules of operators that read counted tensors: which axes of results are counted, what must not be read.
+
+A new operator is one function and one entry in ``RULES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hetero_tvm.frontend.onnx.counted import shapes
+from hetero_tvm.frontend.onnx.counted.tensors import Axes, Count, Step, Unfit
+
+Rule = Callable[[Step], None]
+"""Marks the results of a node, and writes it anew where it would read what does not count."""
+
+
+def elementwise(b: Step) -> None:
+    """Operators on elements, with broadcasting."""
+    shapes_of = {n: b.extents(n) for n, name in enumerate(b.node.input) if name}
+    rank = max(len(shape) for shape in shapes_of.values())
+    axes: dict[int, Count] = {}
+    for index in shapes_of:
+        for axis, count in b.axes(index).items():
+            axes.setdefault(axis + rank - len(shapes_of[index]), count)
+    for axis, count in axes.items():
+        for index, shape in shapes_of.items():
+            own = axis - (rank - len(shape))
+            if own < 0 or b.axes(index).get(own) == count:
+                continue
+            if own in b.axes(index):
+                raise Unfit("two operands have counts that need not be equal")
+            if shape[own] != 1:
+                raise Unfit(f"an operand has {shape[own]} elements along a counted axis of another")
+    if b.node.op_type in ("Div", "Mod") and b.axes(1) and not b.is_float(b.input(1)):
+        b.again({1: b.masked(1, 1)})
+    b.mark(0, axes)
+
+
+def same(b: Step) -> None:
+    """Operators that work on the last axes, or on channels, of each element of the first one alone."""
+    _first_operand_only(b)
+    if set(b.axes(0)) - {0}:
+        raise Unfit("an axis other than the first is counted")
+    for index in range(len(b.node.output)):
+        b.mark(index, b.axes(0))
+
+
+def normalized(b: Step) -> None:
+    """Layer normalization and the like, over axes behind those that are counted."""
+    _first_operand_only(b)
+    rank = len(b.extents(0))
+    if any(axis >= int(b.attributes.get("axis", -1)) % rank for axis in b.axes(0)):
+        raise Unfit("it normalizes over a counted axis")
+    b.mark(0, b.axes(0))
+
+
+def softmax(b: Step) -> None:
+    """Softmax, LogSoftmax and Hardmax."""
+    axis = int(b.attributes.get("axis", -1)) % len(b.extents(0))
+    if axis in b.axes(0):
+        b.again({0: b.masked(0, b.lowest(0), {axis})})
+    b.mark(0, b.axes(0))
+
+
+def running(b: Step) -> None:
+    """CumSum."""
+    (axis,) = b.numbers(1, "axis")
+    if axis % len(b.extents(0)) in b.axes(0):
+        b.again({0: b.masked(0, 0, {axis % len(b.extents(0))})})
+    b.mark(0, b.axes(0))
+
+
+def reduction(b: Step) -> None:
+    """Reductions: what does not count is replaced by what changes nothing."""
+    rank, kind = len(b.extents(0)), b.node.op_type
+    axes = b.reduced_axes(rank)
+    if axes is None:
+        if b.attributes.get("noop_with_empty_axes", 0):
+            b.mark(0, b.axes(0))
+            return
+        axes = list(range(rank))
+    hit = {axis: count for axis, count in b.axes(0).items() if axis in axes}
+    if hit and kind == "ReduceMean":
+        _mean(b, axes, hit)
+    elif hit:
+        neutral = {
+            "ReduceProd": 1, "ReduceMax": b.lowest(0), "ReduceMin": b.highest(0),
+            "ReduceLogSumExp": b.lowest(0),
+        }  # fmt: skip
+        b.again({0: b.masked(0, neutral.get(kind, 0), set(hit))})
+    _mark_reduced(b, axes)
+
+
+def _mark_reduced(b: Step, axes: list[int]) -> None:
+    keep = b.attributes.get("keepdims", 1)
+    b.mark(
+        0,
+        {
+            axis if keep else axis - sum(a < axis for a in axes): count
+            for axis, count in b.axes(0).items()
+            if axis not in axes
+        },
+    )
+
+
+def _mean(b: Step, axes: list[int], hit: Axes) -> None:
+    """Sum of what counts by how much does."""
+    dtype, extents = b.dtype(b.input(0)), b.extents(0)
+    total = b.reduce(
+        "ReduceSum", b.masked(0, 0, set(hit)), axes, int(b.attributes.get("keepdims", 1)), axes_as_input=13
+    )
+    number = b.ints(int(np.prod([extents[axis] for axis in axes if axis not in hit])))
+    for count in hit.values():
+        number = b.op("Mul", number, count.name)
+    b.finish(0, b.op("Div", total, b.op("CastLike", number, b.const(0, dtype))))
+
+
+def arg_reduction(b: Step) -> None:
+    """ArgMax and ArgMin."""
+    rank = len(b.extents(0))
+    axis = int(b.attributes.get("axis", 0)) % rank
+    if axis in b.axes(0):
+        if b.attributes.get("select_last_index", 0):
+            raise Unfit("it takes the last of equal values along a counted axis")
+        value = b.lowest(0) if b.node.op_type == "ArgMax" else b.highest(0)
+        b.again({0: b.masked(0, value, {axis})})
+    _mark_reduced(b, [axis])
+
+
+def transpose(b: Step) -> None:
+    """Transpose."""
+    rank = len(b.extents(0))
+    order = list(b.attributes.get("perm", range(rank)[::-1]))
+    b.mark(0, {order.index(axis): count for axis, count in b.axes(0).items()})
+
+
+def squeeze(b: Step) -> None:
+    """Squeeze of axes that are not counted."""
+    extents = b.extents(0)
+    axes = [n for n, size in enumerate(extents) if size == 1]
+    if b.input(1):
+        axes = [axis % len(extents) for axis in b.numbers(1, "axes")]
+    if any(axis in b.axes(0) for axis in axes):
+        raise Unfit("it drops a counted axis")
+    b.mark(0, {axis - sum(a < axis for a in axes): count for axis, count in b.axes(0).items()})
+
+
+def unsqueeze(b: Step) -> None:
+    """Unsqueeze."""
+    given = b.numbers(1, "axes")
+    rank = len(b.extents(0)) + len(given)
+    new = {axis % rank for axis in given}
+    kept = [axis for axis in range(rank) if axis not in new]
+    b.mark(0, {kept[axis]: count for axis, count in b.axes(0).items()})
+
+
+def gather(b: Step) -> None:
+    """Gather by counted indices, or from a counted axis."""
+    extents = b.extents(0)
+    axis, rank = int(b.attributes.get("axis", 0)) % len(extents), len(b.extents(1))
+    own = b.axes(0)
+    places = _indices(b, 1, own.get(axis))
+    if places != b.input(1):
+        b.again({1: places})
+    axes = {a if a < axis else a + rank - 1: count for a, count in own.items() if a != axis}
+    b.mark(0, {**axes, **{axis + a: count for a, count in b.axes(1).items()}})
+
+
+def gather_elements(b: Step) -> None:
+    """GatherElements by counted indices, or from a counted axis."""
+    extents = b.extents(0)
+    axis = int(b.attributes.get("axis", 0)) % len(extents)
+    if any(a != axis and b.axes(1).get(a) != count for a, count in b.axes(0).items()):
+        raise Unfit("indices and data have counts that need not be equal")
+    places = _indices(b, 1, b.axes(0).get(axis))
+    if places != b.input(1):
+        b.again({1: places})
+    b.mark(0, b.axes(1))
+
+
+def gather_nd(b: Step) -> None:
+    """GatherND by counted rows of indices."""
+    if b.axes(0) or int(b.attributes.get("batch_dims", 0)):
+        raise Unfit("its data is counted, or it has batches")
+    if len(b.extents(1)) - 1 in b.axes(1):
+        raise Unfit("the length of its rows of indices is counted")
+    b.again({1: b.masked(1, 0)})
+    b.mark(0, b.axes(1))
+
+
+def _indices(b: Step, index: int, count: Count | None) -> str:
+    """Indices of which those that do not count are 0; of a counted axis, none lies behind what counts."""
+    places, own = b.input(index), b.axes(index)
+    if count is not None:
+        places = b.from_end(b.whole(places), count.name)
+        inside = b.op("Less", places, count.name)
+        for axis, mine in own.items():
+            inside = b.op("Or", inside, b.op("Not", b.mask(mine, axis, len(b.extents(index)))))
+        places = b.guard(places, inside, what="the indices", dtype="int64")
+        return b.masked_tensor(places, own, len(b.extents(index)), 0, "int64")
+    return b.masked(index, 0) if own else places
+
+
+def scatter_nd(b: Step) -> None:
+    """ScatterND of counted rows: what does not count is written as what lies there."""
+    if b.axes(0) or set(b.axes(1)) != {0} or b.axes(2) != b.axes(1) or len(b.extents(1)) != 2:
+        raise Unfit("not its rows of indices and updates alone are counted")
+    kind = b.attributes.get("reduction", b"none")
+    if kind not in (b"none", b"add", "none", "add"):
+        raise Unfit("its reduction is not a sum")
+    (count,) = b.axes(1).values()
+    if kind in (b"add", "add"):
+        b.again({1: b.masked(1, 0), 2: b.masked(2, 0)})
+        return
+    # Rows that do not count write what the first one writes, or what is there where none counts.
+    rank, zero = len(b.extents(2)), b.ints([0])
+    first = b.op("Gather", b.masked(1, 0), zero, axis=0)
+    none = b.op("Equal", count.name, b.ints(0))
+    there = b.op("GatherND", b.input(0), first)
+    written = b.op("Where", none, there, b.op("Gather", b.input(2), zero, axis=0))
+    places = b.op("Where", b.mask(count, 0, 2), b.input(1), first)
+    b.again({1: places, 2: b.op("Where", b.mask(count, 0, rank), b.input(2), written)})
+
+
+def concat(b: Step) -> None:
+    """Concat along another axis, or of what counts of each operand."""
+    rank = len(b.extents(0))
+    axis = int(b.attributes["axis"]) % rank
+    rest: dict[int, Count] = {}
+    for index in range(len(b.node.input)):
+        for a, count in b.axes(index).items():
+            if a != axis and rest.setdefault(a, count) != count:
+                raise Unfit("two operands have counts that need not be equal")
+    for a, count in rest.items():
+        if any(b.axes(index).get(a) != count for index in range(len(b.node.input))):
+            raise Unfit(f"an operand has {count.most} elements along a counted axis of another")
+    if not any(axis in b.axes(index) for index in range(len(b.node.input))):
+        b.mark(0, rest)
+        return
+    parts, flags, pieces = [], [], []
+    for index, name in enumerate(b.node.input):
+        size = b.extents(index)[axis]
+        if not size:
+            continue
+        count = b.axes(index).get(axis)
+        pieces.append(size if count is None else count)
+        parts.append(name)
+        one = b.const(np.ones(size), "bool") if count is None else b.mask(count, 0, 1)
+        flags.append(one)
+    total = b.plus(*pieces)
+    length = sum(p if isinstance(p, int) else p.most for p in pieces)
+    joined = parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=axis)
+    held = flags[0] if len(flags) == 1 else b.op("Concat", *flags, axis=0)
+    places, _ = b.found(held, length, "")
+    b.finish(0, b.op("Gather", joined, places, axis=axis))
+    assert isinstance(total, Count)
+    b.mark(0, {**rest, axis: total})
+
+
+def split(b: Step) -> None:
+    """Split along an axis that is not counted."""
+    axis = int(b.attributes.get("axis", 0)) % len(b.extents(0))
+    if axis in b.axes(0):
+        raise Unfit("it divides a counted axis")
+    for index in range(len(b.node.output)):
+        b.mark(index, b.axes(0))
+
+
+def pad(b: Step) -> None:
+    """Pad along axes that are not counted."""
+    rank = len(b.extents(0))
+    pads = b.numbers(1, "pads")
+    axes = [axis % rank for axis in b.numbers(3, "axes")] if b.input(3) else list(range(rank))
+    for n, axis in enumerate(axes):
+        if axis in b.axes(0) and (pads[n] or pads[n + len(axes)]):
+            raise Unfit("it pads a counted axis")
+    b.mark(0, b.axes(0))
+
+
+def product(b: Step) -> None:
+    """MatMul: rows, columns and batches may be counted, and what is summed over."""
+    left, right = b.extents(0), b.extents(1)
+    if min(len(left), len(right)) < 2:
+        raise Unfit("an operand is a vector")
+    rank = max(len(left), len(right))
+    axes: dict[int, Count] = {}
+    for index, shape in enumerate((left, right)):
+        summed = len(shape) - 1 - index
+        for axis, count in b.axes(index).items():
+            if axis == summed:
+                continue
+            place = axis + rank - len(shape)
+            other = (right, left)[index]
+            theirs = place - (rank - len(other))
+            if (
+                place < rank - 2
+                and theirs >= 0
+                and other[theirs] != 1
+                and b.axes(1 - index).get(theirs) != count
+            ):
+                raise Unfit("two operands have counts that need not be equal")
+            axes[place] = count
+    inner = [b.axes(0).get(len(left) - 1), b.axes(1).get(len(right) - 2)]
+    if any(inner):
+        if inner[0] != inner[1]:
+            raise Unfit("it sums over two counts that need not be equal")
+        b.again({0: b.masked(0, 0, {len(left) - 1}), 1: b.masked(1, 0, {len(right) - 2})})
+    b.mark(0, axes)
+
+
+def gemm(b: Step) -> None:
+    """Gemm of counted rows."""
+    row = 1 if b.attributes.get("transA", 0) else 0
+    if b.axes(1) or b.axes(2) or set(b.axes(0)) != {row}:
+        raise Unfit("something else than its rows is counted")
+    if b.input(2) and len(b.extents(2)) == 2 and b.extents(2)[0] != 1:
+        raise Unfit("what is added has a row for each of its rows")
+    b.mark(0, {0: b.axes(0)[row]})
+
+
+def rois(b: Step) -> None:
+    """RoiAlign of counted boxes."""
+    if b.axes(0) or set(b.axes(1)) != {0} or b.axes(1) != b.axes(2) and b.axes(2):
+        raise Unfit("something else than its boxes is counted")
+    if b.axes(2):
+        b.again({2: b.masked(2, 0)})
+    b.mark(0, b.axes(1))
+
+
+def one_hot(b: Step) -> None:
+    """OneHot of counted indices."""
+    rank = len(b.extents(0)) + 1
+    axis = int(b.attributes.get("axis", -1)) % rank
+    b.mark(0, {a if a < axis else a + 1: count for a, count in b.axes(0).items()})
+
+
+def _first_operand_only(b: Step) -> None:
+    if any(b.axes(index) for index in range(1, len(b.node.input))):
+        raise Unfit("an operand other than the first is counted")
+
+
+# fmt: off
+_ELEMENTWISE = (
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
+    "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div",
+    "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
+    "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish",
+    "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
+    "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh",
+    "ThresholdedRelu", "Where", "Xor",
+)
+_ROWS = (
+    "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
+    "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "SpaceToDepth",
+)
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE, elementwise),
+    **dict.fromkeys(_ROWS, same),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), normalized),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), softmax),
+    **dict.fromkeys((
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+        "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    ), reduction),
+    "ArgMax": arg_reduction,
+    "ArgMin": arg_reduction,
+    "Concat": concat,
+    "ConstantOfShape": shapes.constant_of_shape,
+    "CumSum": running,
+    "Expand": shapes.expand,
+    "Flatten": shapes.reshape,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "Gemm": gemm,
+    "MatMul": product,
+    "OneHot": one_hot,
+    "Pad": pad,
+    "Range": shapes.count_up,
+    "Reshape": shapes.reshape,
+    "RoiAlign": rois,
+    "ScatterND": scatter_nd,
+    "Shape": shapes.shape,
+    "Size": shapes.size,
+    "Slice": shapes.slices,
+    "Split": split,
+    "Squeeze": squeeze,
+    "Tile": shapes.tile,
+    "Transpose": transpose,
+    "Unsqueeze": unsqueeze,
+}
+"""Operator -> its rule."""
+# fmt: on

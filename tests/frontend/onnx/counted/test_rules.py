@@ -1,0 +1,116 @@
+"""Operators on counted tensors, beside onnxruntime."""
+
+import numpy as np
+import onnx
+import pytest
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx.counted.rules import RULES
+from tests.frontend.onnx.counted.helpers import agrees
+from tests.frontend.onnx.counted.test_sources import sparse
+
+RNG = np.random.default_rng(8)
+FOUND = "i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(w, t)"
+ONE = "one = Constant<value = int64[1] {1}>()"
+ZERO = "zero = Constant<value = int64[1] {0}>()"
+
+
+def check(results: str, body: str, empty: bool = True) -> None:
+    """``g`` has rows of 6 of ``w``, and is counted along its first axis."""
+    x, w = sparse(5), RNG.standard_normal((5, 6)).astype("float32")
+    given = [{"x": x, "w": w}, {"x": x * 0 + 1, "w": w}, *([{"x": x * 0, "w": w}] if empty else [])]
+    agrees(f"(float[5] x, float[5,6] w) => ({results}) {{ {FOUND} {body} }}", *given)
+
+
+def test_rules_are_onnx_operators():
+    assert {name for name in RULES if not onnx.defs.has(name)} == set()
+
+
+def test_elementwise():
+    check("float[N,6] y, bool[N,6] z", "a = Exp(g) b = Add(a, g) y = Where(z, a, b) z = Less(a, b)")
+    check("int64[N,1] y", "d = Constant<value = int64[1] {12}>() u = Add(t, d) y = Div(d, u)")
+
+
+@pytest.mark.parametrize("kind", ["Sum", "Max", "Min", "Mean", "Prod", "L2", "LogSumExp"])
+def test_reductions(kind):
+    # Of no elements only a sum is defined alike everywhere.
+    kept, dropped = f"y = Reduce{kind}(g, zero)", f"z = Reduce{kind}<keepdims = 0>(g, zero)"
+    check("float[1,6] y, float[6] z", f"{ZERO} {kept} {dropped}", empty=kind == "Sum")
+    check(
+        "float[N,1] y, float z",
+        f"{ONE} y = Reduce{kind}(g, one) z = Reduce{kind}<keepdims = 0>(g)",
+        empty=False,
+    )
+
+
+def test_places_of_extrema():
+    check(
+        "int64[1,6] y, int64[N] z",
+        "y = ArgMax<axis = 0>(g) z = ArgMin<axis = 1, keepdims = 0>(g)",
+        empty=False,
+    )
+
+
+def test_softmax_and_running_sums():
+    check("float[N,6] y, float[N,6] z", "y = Softmax<axis = 0>(g) z = Softmax<axis = 1>(g)")
+    check("float[N,6] y", f"{ZERO} s = Squeeze(zero) y = CumSum<reverse = 1>(g, s)")
+
+
+def test_views():
+    check("float[1,N,6] y", f"{ZERO} y = Unsqueeze(g, zero)")
+    check("int64[N] y", f"{ONE} y = Squeeze(t, one)")
+    check("float[N,3] y, float[N,3] z", "y, z = Split<axis = 1, num_outputs = 2>(g)")
+    check("float[N,8] y", "p = Constant<value = int64[4] {0, 1, 0, 1}>() y = Pad(g, p)")
+
+
+def test_gathers():
+    check("float[N,6] y", f"{ONE} q = Squeeze(t, one) y = Gather<axis = 0>(w, q)")
+    check("float[6] y", "k = Constant<value = int64 {-1}>() y = Gather<axis = 0>(g, k)", empty=False)
+    check("float[N] y", "k = Constant<value = int64 {2}>() y = Gather<axis = 1>(g, k)")
+    check(
+        "float[N,2] y",
+        "r = ArgMax<axis = 1>(g) r2 = Concat<axis = 1>(r, r) y = GatherElements<axis = 1>(g, r2)",
+    )
+
+
+def test_scatter_writes_what_counts_only():
+    for kind in ("none", "add"):
+        check("float[5,6] y", f'u = Exp(g) y = ScatterND<reduction = "{kind}">(w, t, u)')
+
+
+def test_concat():
+    check("float[N,12] y", "y = Concat<axis = 1>(g, g)")
+    check("float[M,6] y", "e = Exp(g) y = Concat<axis = 0>(g, w, e)")
+
+
+def test_products():
+    check("float[N,N] y", "h = Transpose<perm = [1, 0]>(g) y = MatMul(g, h)")
+    check("float[6,6] y", "h = Transpose<perm = [1, 0]>(g) y = MatMul(h, g)")
+    check("float[N,5] y", "y = Gemm<transB = 1>(g, w)")
+
+
+def test_one_hot():
+    check("float[N,1,5] y", "d = Constant<value = int64 {5}>() v = Constant<value = float[2] {0.0, 1.0}>() "
+          "y = OneHot(t, d, v)")  # fmt: skip
+
+
+def test_boxes_of_regions():
+    x, image = sparse(4), RNG.random((1, 2, 8, 8)).astype("float32")
+    rois = np.array([[0, 0, 4, 4], [1, 1, 6, 5], [2, 0, 7, 7], [0, 3, 3, 7]], "float32")
+    agrees(
+        """(float[4] x, float[1,2,8,8] m, float[4,4] r) => (float[N,2,3,3] y, float[N,2,1,1] z) {
+          i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(r, t) s = Shape<end = 1>(t)
+          b = ConstantOfShape<value = int64[1] {0}>(s)
+          y = RoiAlign<output_height = 3, output_width = 3, sampling_ratio = 2>(m, g, b) z = GlobalMaxPool(y)
+        }""",
+        {"x": x, "m": image, "r": rois},
+    )
+
+
+def test_all_that_cannot_be_done_is_listed():
+    with pytest.raises(UnsupportedOperatorError) as error:
+        check("float[N,6] y, float[5,6] z", "a = NonZero(w) b = Transpose<perm = [1, 0]>(a) "
+              "e = GatherND(w, b) "
+              f"{ONE} c = Unsqueeze(e, one) y = Add(g, c) z = Add(g, w)")  # fmt: skip
+    assert "'Add_y' (Add): two operands have counts" in str(error.value)
+    assert "'Add_z' (Add): an operand has 5 elements" in str(error.value)

@@ -1,0 +1,182 @@
+"""Integers packed by others are read without rounding; what cannot be kept as integers becomes floats."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hetero_tvm
+from hetero_tvm.errors import ModelError
+from hetero_tvm.language.packed import PackedFolder
+from hetero_tvm.ops.decoding.storage import QuantizedWeight
+from tests import tiny_llama
+
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 96, "eos_token_id": 95}
+CONFIG = {**tiny_llama.CONFIG, **SIZES}
+PLANS = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False},
+    "gptq8": {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False},
+    "gptq_v2": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 32,
+        "sym": True,
+        "checkpoint_format": "gptq_v2",
+    },
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+    "compressed": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "symmetric": True}}},
+    },
+}
+
+
+def words(values, bits):
+    """int32 of the last axis, low bits first, in the plainest way."""
+    per = 32 // bits
+    out = np.zeros((*values.shape[:-1], values.shape[-1] // per), np.uint32)
+    for place in range(per):
+        out |= values[..., place::per].astype(np.uint32) << np.uint32(bits * place)
+    return out.view(np.int32)
+
+
+def awq_words(values):
+    order = [8 * block + column for block in range(values.shape[1] // 8) for column in AWQ_COLUMNS]
+    return words(values[:, order], 4)
+
+
+def random_parts(generator, n, k, bits, symmetric, group=32):
+    """Integers [N, K], scales and zeros [N, groups]."""
+    q = generator.integers(0, 1 << bits, (n, k))
+    scale = (generator.uniform(0.01, 0.05, (n, -(-k // group))) * 8 / (1 << (bits - 1))).astype(np.float16)
+    middle = np.full(scale.shape, 1 << (bits - 1))
+    return q, scale, middle if symmetric else generator.integers(0, 1 << bits, scale.shape)
+
+
+def weight_of(q, scale, zero, group=32):
+    order = np.arange(q.shape[1]) // group
+    return ((q - zero[:, order]) * scale.astype(np.float64)[:, order]).astype(np.float32)
+
+
+def tensors_of(name, base, q, scale, zero):
+    """Tensors as the method stores them."""
+    bits = 8 if name == "gptq8" else 4
+    if name == "compressed":
+        return {
+            base + ".weight_packed": words(q, bits),
+            base + ".weight_scale": scale,
+            base + ".weight_shape": np.array(q.shape, np.int64),
+        }
+    if name == "awq":
+        return {
+            base + ".qweight": awq_words(q.T),
+            base + ".qzeros": awq_words(zero.T),
+            base + ".scales": scale.T.copy(),
+        }
+    stored = zero if name == "gptq_v2" else (zero - 1) % (1 << bits)
+    return {
+        base + ".qweight": words(q, bits).T.copy(),
+        base + ".qzeros": words(stored.T, bits),
+        base + ".scales": scale.T.copy(),
+        base + ".g_idx": (np.arange(q.shape[1]) // 32).astype(np.int32),
+    }
+
+
+def write(folder, name, tensors, plan=None):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": plan or PLANS[name]}))
+    tiny_llama.write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def parts_for(name, n, k, seed=0):
+    symmetric = name in ("gptq_v2", "compressed")
+    return random_parts(np.random.default_rng(seed), n, k, 8 if name == "gptq8" else 4, symmetric)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_integers_stay_as_they_are(tmp_path, name):
+    q, scale, zero = parts_for(name, 24, 96)
+    read = PackedFolder(write(tmp_path / "c", name, tensors_of(name, "a", q, scale, zero)))
+    assert "a.weight" in read and "a.bias" not in read and "quantization_config" not in read.config
+    weight = read.matrix("a.weight")
+    assert isinstance(weight, QuantizedWeight) and weight.storage.group == 32
+    np.testing.assert_array_equal(weight.q, q)
+    np.testing.assert_array_equal(weight.scale, scale)
+    assert weight.zero is None if name in ("gptq_v2", "compressed") else (weight.zero == zero).all()
+    np.testing.assert_array_equal(read.array("a.weight"), weight_of(q, scale, zero))
+
+
+@pytest.mark.parametrize(("group", "kept"), [(-1, 64), (64, 64), (256, 128), (16, None), (48, None)])
+def test_groups_of_other_sizes(tmp_path, group, kept):
+    k = {-1: 192, 256: 512}.get(group, 192)
+    size = k if group == -1 else group
+    q, scale, zero = random_parts(np.random.default_rng(1), 8, k, 4, False, size)
+    plan = {**PLANS["awq"], "group_size": group}
+    read = PackedFolder(write(tmp_path / "c", "awq", tensors_of("awq", "a", q, scale, zero), plan))
+    weight = read.matrix("a.weight")
+    assert (weight.storage.group if isinstance(weight, QuantizedWeight) else None) == kept
+    np.testing.assert_array_equal(read.array("a.weight"), weight_of(q, scale, zero, size))
+
+
+def test_columns_in_the_order_of_activations_become_floats(tmp_path):
+    q, scale, zero = parts_for("gptq", 16, 64)
+    order = np.random.default_rng(2).permutation(np.arange(64) // 32).astype(np.int32)
+    tensors = {**tensors_of("gptq", "a", q, scale, zero), "a.g_idx": order}
+    weight = PackedFolder(write(tmp_path / "c", "gptq", tensors)).matrix("a.weight")
+    np.testing.assert_array_equal(weight, ((q - zero[:, order]) * scale.astype(np.float32)[:, order]))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"quant_method": "bitsandbytes"}, ("bitsandbytes", "known methods")),
+        ({**PLANS["gptq"], "bits": 3, "group_size": 0}, ("3 bits", "group_size is 0")),
+        ({**PLANS["awq"], "version": "marlin"}, ("marlin",)),
+        (
+            {**PLANS["compressed"], "format": "float-quantized", "config_groups": {}},
+            ("float-quantized", "zeros"),
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_all_reasons(tmp_path, plan, words):
+    with pytest.raises(ModelError) as caught:
+        PackedFolder(write(tmp_path / "c", "", {"a.weight": np.zeros((2, 2), np.float32)}, plan))
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("part", ["qweight", "qzeros", "scales", "g_idx"])
+def test_parts_that_do_not_fit_or_are_missing(tmp_path, part):
+    tensors = tensors_of("gptq", "a", *parts_for("gptq", 16, 64))
+    wrong = {**tensors, f"a.{part}": tensors[f"a.{part}"][..., :1].copy()}
+    with pytest.raises(ModelError, match="do not fit"):
+        PackedFolder(write(tmp_path / "c", "gptq", wrong)).matrix("a.weight")
+    if part in ("qzeros", "scales"):
+        del wrong[f"a.{part}"]
+        with pytest.raises(ModelError, match=f"no tensor 'a.{part}'"):
+            PackedFolder(write(tmp_path / "d", "gptq", wrong)).matrix("a.weight")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PLANS)
+def test_a_model_of_them_continues_texts(tmp_path, name):
+    tensors, floats = {}, {}
+    for number, (full, array) in enumerate(tiny_llama.weights(CONFIG).items()):
+        if array.ndim == 2 and "proj" in full:
+            q, scale, zero = parts_for(name, *array.shape, seed=number)
+            tensors |= tensors_of(name, full.removesuffix(".weight"), q, scale, zero)
+            floats[full] = weight_of(q, scale, zero)
+        else:
+            tensors[full] = floats[full] = array
+    out = tmp_path / "out"
+    hetero_tvm.build_language_model(
+        write(tmp_path / "c", name, tensors), out, precision="int4", rows=24, page=tiny_llama.PAGE
+    )
+    with hetero_tvm.load_language_model(out).session() as session:
+        made = session.append([5, 6, 7])
+    wanted = tiny_llama.logits([5, 6, 7], floats, CONFIG)[-1]
+    # Embeddings and logits are rounded to 4 bits by the build, rows to 8 beside them.
+    cosine = made @ wanted / np.linalg.norm(made) / np.linalg.norm(wanted)
+    assert cosine > 0.98
