@@ -16,7 +16,7 @@ gpu_offline() {
         for tag in 2_34 2_28 2_27 2_24 2_17 2014; do platform+=(--platform "manylinux${tag/#2_/_2_}_x86_64"); done
         python3 -m pip download -q --no-deps --only-binary=:all: --implementation cp --python-version "$python" \
             "${platform[@]}" --platform any -d "$work" \
-            apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 xgboost-cpu==3.2.0 platformdirs==4.3.6 || return
+            apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 xgboost-cpu==3.2.0 || return
         rm -rf .gpu1 .gpu2 && mkdir .gpu1 .gpu2 || return
         split -n 2 -d "$work"/apache_tvm-*.whl "$work/half" || return
         mv "$work/half00" .gpu1/ && mv "$work/half01" .gpu2/ || return

@@ -42,7 +42,7 @@ _COMPILER = (
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({name for name in globals() if name.startswith("__")} | {*__all__, "errors", "version"})
 
 
 def __getattr__(name: str) -> Any:

@@ -114,10 +114,15 @@ def tune_model(
     expect(minutes, (int, float, type(None)), "minutes is a number, or None for no limit")
     expect(patience, (int, float, type(None)), "patience is a number of seconds, or None")
     expect(seed, (int,), "seed is a whole number")
-    below = [trials is not None and trials < 0, minutes is not None and not minutes > 0, seed < 0]
-    if any(below) or (patience is not None and not patience >= 0):
+    given = {"trials": trials, "patience": patience, "seed": seed}
+    wrong = [
+        f"{name}={value} is negative" for name, value in given.items() if value is not None and not value >= 0
+    ]
+    if minutes is not None and not minutes > 0:
+        wrong.append(f"minutes={minutes} leaves no time")
+    if wrong:
         raise UsageError(
-            f"trials={trials}, minutes={minutes}, patience={patience} and seed={seed} cannot be negative",
+            ", ".join(wrong),
             hint="trials=64 is the default, trials=0 measures nothing, and minutes=5 is a limit too",
         )
     folders = RecordFolders(logs, use_shipped)
@@ -125,6 +130,8 @@ def tune_model(
     if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
+    if isinstance(on_event, NotebookProgress):
+        on_event.finish()
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 
 

@@ -194,7 +194,7 @@ def load_model(
     from hetero_tvm.reference.given import checked_inputs, read_inputs
 
     # First: a model may take long to read, and a search longer.
-    if getattr(options, "out", None) is not None:
+    if getattr(options, "out", None) is not None and not getattr(options, "dry_run", False):
         check_out(options.out)
     target = load_target(options.target, options.precision)
     for line in target.findings():

@@ -30,6 +30,7 @@ EXTRAS = {
     ),
     "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
+    "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),
     "serve": (("starlette", "uvicorn", "jinja2"), "language models behind HTTP: serve_text"),
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
@@ -37,6 +38,7 @@ EXTRAS = {
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),
     "rpc": (("tornado", "cloudpickle"), "measuring on other machines: serve, tune --rpc"),
     "notebook": (("ipykernel", "jupyterlab"), "the tutorials"),
+    "docs": (("mkdocs-material",), "the documentation as a site: mkdocs build"),
     "test": (("pytest", "hypothesis"), "the tests"),
 }
 """Extras of the package: distributions that each brings, and what for."""

@@ -21,7 +21,7 @@ from hetero_tvm.compile.length_check import differences, judged_model, other_siz
 from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
-from hetero_tvm.compile.report_page import report_html
+from hetero_tvm.compile.report_page import report_fragment, report_html
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
@@ -66,6 +66,9 @@ class BuiltModel:
     def __repr__(self) -> str:
         size = f"{len(self.optimized.tasks)} kernels, arena {self.memory.peak:,} bytes"
         return f"<BuiltModel {self.optimized.model.name!r} for {self.optimized.target.kind}: {size}>"
+
+    def _repr_html_(self) -> str:
+        return report_fragment(self)
 
     def to_html(self) -> str:
         """A self-contained HTML page: kernels, fusions with reasons, memory plan, machine."""

@@ -23,6 +23,7 @@ from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.signature import Symbol
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
+from hetero_tvm.pages import views
 from hetero_tvm.records.store import RecordFolders, RecordStore
 from hetero_tvm.relax_passes.pipeline import optimize
 from hetero_tvm.relax_passes.rewriting.fused import checks_of
@@ -66,6 +67,13 @@ class OptimizedModel:
         fused = sum(self.report.fusions.values())
         words = f"{len(self.tasks)} kernels, {fused} fusions, {len(self.report.misses)} misses"
         return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(t.name, t.count, t.flops, t.space.name if t.space else "stock") for t in self.tasks]
+        work = sum(task.count * task.flops for task in self.tasks) / 1e9
+        facts = [("target", self.target.kind), ("kernels", len(rows)), ("work", f"{work:.3g} GFLOP")]
+        parts = views.fusion_parts(self.report.to_json())
+        return views.view(self.model.name, facts, views.task_table(rows), *parts)
 
     @property
     def signature(self) -> Signature:

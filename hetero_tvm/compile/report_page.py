@@ -14,9 +14,9 @@ from hetero_tvm.compile.truth import EndToEnd
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.terminal import milliseconds
 from hetero_tvm.memory.model_plan import MemoryPlan
-from hetero_tvm.pages import charts
+from hetero_tvm.pages import charts, views
 from hetero_tvm.pages import search_parts as search_page
-from hetero_tvm.pages.page import Html, page, section, table, text, tiles
+from hetero_tvm.pages.page import Html, fragment, page, section, table, text, tiles
 from hetero_tvm.reference import Accuracy
 from hetero_tvm.relax_passes.rewriting.rule import Report
 from hetero_tvm.runtime.manifest import current_versions
@@ -85,6 +85,16 @@ def report_html(
     return page(optimized.model.name, f"for {target}: {inputs}", sections, data)
 
 
+def report_fragment(built: Built) -> str:
+    """Kernels, memory and accuracy of a build, for a cell of a notebook."""
+    return fragment(
+        section(built.optimized.model.name, tiles(_headlines(built, None, None))),
+        section("Kernels", search_page.kernel_table(_rows(built))),
+        section("Memory of one call", *memory_parts(built.memory)),
+        section("Numbers", *_accuracy(built)),
+    )
+
+
 def write_report(library: Path, markup: str) -> Path:
     """Write a page beside the library that it is of; gives its path.
 
@@ -136,15 +146,7 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
 
 def fusion_parts(report: Report) -> list[Any]:
     """Fusions that fired, and those that nearly did, with the reason."""
-    parts: list[Any] = []
-    if report.fusions:
-        parts.append(table(("fusion", "count"), sorted(report.fusions.items()), numbers=(1,)))
-    for kind, (fused, every) in sorted(report.anchors.items()):
-        parts.append(f"{kind}: {fused} of {every} inside fused operators")
-    if report.misses:
-        rows = [(miss["rule"], miss["node"], miss["reason"]) for miss in report.misses]
-        parts += ["Not fused, and why:", table(("fusion", "node", "reason"), rows)]
-    return parts
+    return views.fusion_parts(report.to_json())
 
 
 def memory_parts(memory: MemoryPlan) -> list[Any]:

@@ -12,6 +12,7 @@ import onnx
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host.tvm import IRModule
+from hetero_tvm.pages import views
 from hetero_tvm.runtime.signature import Signature, Symbol, TensorSpec
 
 __all__ = [
@@ -69,6 +70,10 @@ class ImportedModel:
         return (
             f"<ImportedModel {self.name!r}: {self.signature}, {self.weight_bytes / 1e6:,.1f} MB of weights>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = [("weights", f"{self.weight_bytes / 1e6:,.1f} MB"), ("stored as", self.stored)]
+        return views.view(self.name, facts, views.ends(self.signature.inputs, self.signature.outputs))
 
     @property
     def onnx_model(self) -> onnx.ModelProto:

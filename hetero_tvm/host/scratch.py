@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from hetero_tvm.errors import UsageError
+
+_SHARED_MEMORY = Path("/dev/shm")
+
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
@@ -28,8 +32,22 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def temporary_folder(prefix: str) -> AbstractContextManager[Path]:
-    """A :func:`scratch_folder` where temporary files lie; ``prefix`` begins with ``hetero_tvm-``."""
-    return scratch_folder(Path(tempfile.gettempdir()), prefix)
+    """A :func:`scratch_folder` where temporary files lie; ``prefix`` begins with ``hetero_tvm-``.
+
+    In a container whose root is read-only these lie in shared memory.
+
+    Raises
+    ------
+    UsageError : nothing can be written to at all.
+    """
+    try:
+        return scratch_folder(Path(tempfile.gettempdir()), prefix)
+    except FileNotFoundError as error:
+        if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
+            return scratch_folder(_SHARED_MEMORY, prefix)
+        raise UsageError(
+            "there is no folder for temporary files", hint="export TMPDIR=/path/to/a/folder"
+        ) from error
 
 
 def _make(parent: Path, prefix: str) -> tuple[Path, int]:

@@ -96,7 +96,8 @@ def roofline(dots: Sequence[Dot], peak_gflops: float, bandwidth_gbs: float) -> H
         f'<text x="{x.at(x.high) - 4:.0f}" y="{y.at(peak_gflops) - 5:.0f}" text-anchor="end">'
         f"{peak_gflops:.0f} GFLOP/s</text>"
     )
-    at = f'x="{x.at(start) + 6:.0f}" y="{y.at(start * bandwidth_gbs) - 8:.0f}"'
+    middle = math.sqrt(start * max(ridge, start))  # under the slope, where it hides neither roof nor ticks
+    at = f'x="{x.at(middle) + 6:.0f}" y="{y.at(middle * bandwidth_gbs) + 16:.0f}"'
     marks.append(f"<text {at}>{bandwidth_gbs:.0f} GB/s</text>")
     for dot in sorted(dots, key=lambda dot: -dot.share):
         if dot.intensity <= 0 or dot.gflops <= 0:

@@ -54,6 +54,9 @@ class Accuracy:
     def ok(self) -> bool:
         return all(output.ok for output in self.outputs)
 
+    def __repr__(self) -> str:
+        return f"<Accuracy: {'ok' if self.ok else 'WRONG'}; {'; '.join(str(self).splitlines())}>"
+
     def __str__(self) -> str:
         return "\n".join(f"output {index}: {output}" for index, output in enumerate(self.outputs))
 

@@ -54,6 +54,10 @@ class BoundCall:
         self._spans = list(self._bound.values())
         self._run = run
 
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self.inputs.items())
+        return f"<BoundCall ({ends})>"
+
     @property
     def inputs(self) -> dict[str, np.ndarray]:
         """Arrays by input name, which every call reads; zeros at first."""

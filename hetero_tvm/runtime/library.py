@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_tvm.errors import HeteroTVMError, InputError, LibraryError
 from hetero_tvm.host.peaks import measure_bandwidth, measure_peak
+from hetero_tvm.pages import views
 from hetero_tvm.runtime import tvm_runtime
 from hetero_tvm.runtime.arrays import InputSlot, numpy_dtype, result_array
 from hetero_tvm.runtime.binding import BoundCall, checked_outputs
@@ -127,6 +128,11 @@ class Library:
 
     def __repr__(self) -> str:
         return f"<Library {self.manifest.name!r} {self.signature} on {self.threads} threads>"
+
+    def _repr_html_(self) -> str:
+        ends = views.ends(self.signature.inputs, self.signature.outputs)
+        facts = [("target", self.manifest.target.kind), ("threads", self.threads)]
+        return views.view(self.manifest.name, facts, ends)
 
     def __call__(self, *args: Any, **kwargs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """Run the model.

@@ -74,6 +74,10 @@ class Manifest:
     language: dict[str, Any] = field(default_factory=dict)
     """Facts of a language model (``generation/facts.py``); empty for other models."""
 
+    def __repr__(self) -> str:
+        words = f"{self.signature} for {self.target.kind}: {len(self.kernels)} kernels"
+        return f"<Manifest of {self.name!r} {words}>"
+
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values, ``manifest_version`` first."""
         return {

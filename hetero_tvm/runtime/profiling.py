@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.pages.profile_tables import show_profile
+from hetero_tvm.pages.views import profile_view
 from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Event, Observed, Observer
 
@@ -110,6 +111,9 @@ class Profile:
             f"<Profile of {self.name!r}: {1e3 * self.seconds:.4g} ms, {len(self.kernels)} kernels, "
             f"{self.threads} threads>"
         )
+
+    def _repr_html_(self) -> str:
+        return profile_view(self.to_json())
 
     @property
     def kernel_seconds(self) -> float:
@@ -309,7 +313,9 @@ def _kernels(
     found = []
     for name, group in groups.items():
         row = rows.get(name, {})
-        flops, nbytes = int(row.get("flops", 0)), int(row.get("bytes", 0))
+        # Where sizes are open, a row tells the work of the largest ones: not that of these calls.
+        known = {} if manifest.signature.symbols else row
+        flops, nbytes = int(known.get("flops", 0)), int(known.get("bytes", 0))
         balances = [call.balance for call in group if call.balance is not None]
         roof = None
         if peak and bandwidth and row and (flops or nbytes):

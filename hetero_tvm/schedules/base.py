@@ -60,6 +60,9 @@ class DesignSpace(ABC):
     driver: Driver | None = None
     """Native functions that the kernels call, for CPU targets and what derives from them."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, version {self.version}>"
+
     @abstractmethod
     def refuses(self, op: FusedOp, machine: Machine) -> str | None:
         """Reason why this space cannot serve ``op``; None when it can."""

@@ -41,6 +41,10 @@ class Task:
     nbytes: int
     sampled: SampledSpace | None = None
 
+    def __repr__(self) -> str:
+        space = self.space.name if self.space is not None else "no space"
+        return f"<Task {self.name!r}: {self.count} calls, {self.flops / 1e6:.4g} MFLOP each, {space}>"
+
     @property
     def count(self) -> int:
         """Calls of this kernel per inference."""

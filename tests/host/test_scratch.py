@@ -5,7 +5,11 @@ import sys
 import threading
 from pathlib import Path
 
-from hetero_tvm.host.scratch import scratch_folder
+import pytest
+
+from hetero_tvm.errors import UsageError
+from hetero_tvm.host import scratch
+from hetero_tvm.host.scratch import scratch_folder, temporary_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +39,20 @@ def test_the_next_one_removes_what_a_killed_process_left(tmp_path):
     with scratch_folder(tmp_path, ".work-") as folder:
         assert folder.is_dir() and not left.exists()
     assert not folder.exists() and all(path.exists() for path in others)
+
+
+def test_where_the_root_is_read_only_temporary_folders_lie_in_shared_memory(tmp_path, monkeypatch):
+    def none():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", none)
+    monkeypatch.setattr(scratch, "_SHARED_MEMORY", tmp_path)
+    with temporary_folder("hetero_tvm-test-") as folder:
+        assert folder.parent == tmp_path and folder.is_dir()
+    monkeypatch.setattr(scratch, "_SHARED_MEMORY", tmp_path / "none")
+    with pytest.raises(UsageError, match="temporary files") as caught:
+        temporary_folder("hetero_tvm-test-")
+    assert "TMPDIR" in caught.value.hint
 
 
 def test_many_at_once_do_not_sweep_each_other(tmp_path):

@@ -45,11 +45,11 @@ def saved(folder, name, array):
 def test_numbers_are_those_of_python(programs, mlp, tmp_path):
     x = sample()
     result = run(programs / "plain", mlp, saved(tmp_path, "x", x))
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0 and result.stderr == ""
     expected = load(mlp)(x)
     assert float(result.stdout.rpartition("sum ")[2]) == pytest.approx(float(expected.sum()), rel=1e-4)
     result = run(programs / "run", mlp, tmp_path / "x.npy")
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0 and result.stderr == ""  # no warning of TVM's for every function
     low, high = float(expected.min()), float(expected.max())
     assert f"from {low:.6g} to {high:.6g}" in result.stdout and "ms per call" in result.stdout
 

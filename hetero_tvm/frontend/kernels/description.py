@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.errors import ModelError
+from hetero_tvm.errors import ModelError, UsageError
+from hetero_tvm.host.install import extra_command
 
 _MOST_BYTES = 64 << 20
 """Largest file that is read: a description holds shapes, and small constants."""
@@ -90,7 +91,12 @@ def parse_description(data: Any, where: str = "the description") -> Description:
     ------
     ModelError : faults of form, or of names, shapes and types; all of them, each with its JSON path.
     """
-    from jsonschema import Draft202012Validator
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError as error:
+        raise UsageError(
+            f"{where} is checked with jsonschema, which is not installed", hint=extra_command("descriptions")
+        ) from error
 
     faults = [
         f"{error.json_path}: {_said(error)}"

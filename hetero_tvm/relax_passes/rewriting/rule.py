@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetero_tvm.host.tvm import Expr, Var
+from hetero_tvm.pages import views
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of
 
 
@@ -53,6 +54,9 @@ class Report:
     def __repr__(self) -> str:
         found = ", ".join(f"{name} {count}" for name, count in sorted(self.fusions.items()))
         return f"<Report: {found or 'no fusions'}; {len(self.misses)} misses>"
+
+    def _repr_html_(self) -> str:
+        return views.view("Fusions", (), *views.fusion_parts(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """Fusions, misses with reasons, anchors, conversions and times as JSON values."""

@@ -26,6 +26,11 @@ __all__ = [
 class Target(OptimizingTarget, CompilingTarget, MeasuredTarget, DescribedTarget):
     """Concrete target: a kind and the variant that it is built for."""
 
+    def __repr__(self) -> str:
+        described = self.describe()
+        device = [described.get("device"), *described.get("archs", ()), described.get("cpu")]
+        return f"<{type(self).__name__} {' '.join(filter(None, device))}>"
+
     @classmethod
     def from_variant(cls, variant: str) -> Target:
         """The target of ``KIND:VARIANT``; an empty variant is what is found on this machine.

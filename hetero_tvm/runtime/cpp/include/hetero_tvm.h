@@ -23,10 +23,13 @@
 #define _GNU_SOURCE
 #endif
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <tvm/ffi/c_api.h>
 
 #include "../verify.h"
@@ -318,6 +321,46 @@ static inline void hetero_tvm_close(hetero_tvm_model* model) {
   free(model);
 }
 
+/* TVM's runtime warns ("Scope Loaded:") of every function that it loads.  From here on what is written to stderr
+ * waits in memory; gives its file, -1 where that cannot be had.  `kept` is stderr. */
+static inline int hetero_tvm_hush(int* kept) {
+  fflush(stderr);
+  *kept = -1;
+  int file = memfd_create("stderr", MFD_CLOEXEC);
+  if (file < 0) return -1;
+  *kept = fcntl(2, F_DUPFD_CLOEXEC, 3);
+  if (*kept >= 0 && dup2(file, 2) == 2) return file;
+  if (*kept >= 0) close(*kept);
+  close(file);
+  return -1;
+}
+
+/* Let stderr be what it was, and write there all that waited but those warnings. */
+static inline void hetero_tvm_speak(int file, int kept) {
+  char line[1024];
+  if (file < 0) return;
+  fflush(stderr);
+  dup2(kept, 2);
+  close(kept);
+  FILE* stream = lseek(file, 0, SEEK_SET) == 0 ? fdopen(file, "r") : NULL;
+  while (stream && fgets(line, sizeof line, stream))
+    if (!strstr(line, "Scope Loaded:")) fputs(line, stderr);
+  if (stream)
+    fclose(stream);
+  else
+    close(file);
+}
+
+static inline int hetero_tvm_load_machine(hetero_tvm_model* model, const char* path) {
+  TVMFFIObjectHandle function;
+  TVMFFIAny name = hetero_tvm_text(path);
+  if (hetero_tvm_invoke("ffi.ModuleLoadFromFile", &name, 1, &model->library)) return 1;
+  if (hetero_tvm_member(model->library, "vm_load_executable", 0, &function)) return 1;
+  int status = TVMFFIFunctionCall(function, NULL, 0, &model->machine);
+  TVMFFIObjectDecRef(function);
+  return status ? hetero_tvm_raised(path) : 0;
+}
+
 static inline int hetero_tvm_start(hetero_tvm_model* model, const char* path) {
   TVMFFIAny args[3], ignored;
   TVMFFIObjectHandle function;
@@ -344,12 +387,10 @@ static inline int hetero_tvm_start(hetero_tvm_model* model, const char* path) {
   if (!model->input || !model->output || !model->name || !model->results)
     return hetero_tvm_fail(path, "its manifest cannot be read");
   if (name) hetero_tvm_copy(name, model->name, HETERO_TVM_MAX_NAME);
-  args[0] = hetero_tvm_text(path);
-  if (hetero_tvm_invoke("ffi.ModuleLoadFromFile", args, 1, &model->library)) return 1;
-  if (hetero_tvm_member(model->library, "vm_load_executable", 0, &function)) return 1;
-  int status = TVMFFIFunctionCall(function, NULL, 0, &model->machine);
-  TVMFFIObjectDecRef(function);
-  if (status) return hetero_tvm_raised(path);
+  int kept, held = hetero_tvm_hush(&kept);
+  int status = hetero_tvm_load_machine(model, path);
+  hetero_tvm_speak(held, kept);
+  if (status) return status;
   if (hetero_tvm_member(model->machine, "vm_initialization", 0, &function)) return 1;
   args[0] = hetero_tvm_int(kDLCPU);
   args[1] = hetero_tvm_int(0);

@@ -1,0 +1,77 @@
+"""Views of the API's objects for cells of notebooks, made from plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from hetero_tvm.pages.page import Html, fragment, section, share_bar, table, tiles
+
+_MOST_KERNELS = 20
+
+
+class End(Protocol):
+    """An input or output of a model."""
+
+    name: str
+    shape: Sequence[int | str]
+    dtype: str
+
+
+def view(title: str, facts: Sequence[tuple[str, Any]], *parts: Any) -> str:
+    """A heading, the numbers that matter most, and what stands under them."""
+    return fragment(section(title, tiles(facts) if facts else "", *parts))
+
+
+def ends(inputs: Sequence[End], outputs: Sequence[End]) -> Html:
+    """Table of the inputs and outputs of a model."""
+    rows = [
+        (kind, end.name, end.dtype, " x ".join(map(str, end.shape)) or "one number")
+        for kind, those in (("input", inputs), ("output", outputs))
+        for end in those
+    ]
+    return table(("", "name", "dtype", "shape"), rows)
+
+
+def fusion_parts(report: Mapping[str, Any]) -> list[Any]:
+    """Fusions that fired, and those that nearly did, with the reason (``Report.to_json``)."""
+    parts: list[Any] = []
+    if report["fusions"]:
+        parts.append(table(("fusion", "count"), sorted(report["fusions"].items()), numbers=(1,)))
+    for kind, found in sorted(report["anchors"].items()):
+        parts.append(f"{kind}: {found['fused']} of {found['all']} inside fused operators")
+    if report["misses"]:
+        rows = [(miss["rule"], miss["node"], miss["reason"]) for miss in report["misses"]]
+        parts += ["Not fused, and why:", table(("fusion", "node", "reason"), rows)]
+    return parts
+
+
+def task_table(rows: Sequence[tuple[str, int, int, str]]) -> Html:
+    """Kernels with their calls, flops of a call, and design space; those with most work first."""
+    ordered = sorted(rows, key=lambda row: -row[1] * row[2])
+    cells = [(name, calls, f"{flops / 1e6:.3g}", space) for name, calls, flops, space in ordered]
+    return table(("kernel", "calls", "MFLOP of a call", "space"), cells, numbers=(1, 2))
+
+
+def profile_view(document: Mapping[str, Any]) -> str:
+    """Kernels of a profile (``Profile.to_json``), the longest first."""
+    kernels = document["kernels"]
+    rows = [
+        (
+            row["kernel"],
+            row["calls"],
+            f"{row['ms']:.3g}",
+            share_bar(row["share"]),
+            "" if row["gflops"] is None else f"{row['gflops']:.1f}",
+            "" if row["roofline"] is None else f"{min(1.0, row['roofline']):.0%}",
+        )
+        for row in kernels[:_MOST_KERNELS]
+    ]
+    facts = [("a call", f"{document['call_ms']:.4g} ms"), ("threads", document["threads"])]
+    rest = len(kernels) - len(rows)
+    return view(
+        document["model"],
+        facts,
+        table(("kernel", "calls", "ms", "share", "GFLOP/s", "% of roof"), rows, numbers=(1, 2, 4, 5)),
+        f"and {rest} shorter ones" if rest else "",
+    )
