@@ -130,6 +130,8 @@ def tune_model(
     if on_event is None and progress is not False and trials != 0 and in_notebook():
         on_event = NotebookProgress()
     report = optimized.target.tuner(rpc).tune(optimized, options, folders, on_event or (lambda event: None))
+    if isinstance(on_event, NotebookProgress):
+        on_event.finish()
     return TunedModel(optimized, _choices(optimized.variants()[0], folders), report)
 
 

@@ -98,7 +98,7 @@ def apply_schedules(
         if task.key not in kernels:
             kernel, packers = _scheduled(task, points, scheduled, target)
             kernels[task.key] = (
-                graph.add_function(target.stamp(_marked(kernel, task)), symbol(task.name) + suffix),
+                graph.add_function(target.stamp(marked(kernel, task)), symbol(task.name) + suffix),
                 packers,
             )
         kernel, packers = kernels[task.key]
@@ -148,7 +148,7 @@ def symbols(module: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _marked(kernel: Any, task: Task) -> Any:
+def marked(kernel: Any, task: Task) -> Any:
     """The kernel without a symbol of its own; an applied trace comes as a module with one function."""
     if isinstance(kernel, tvm.IRModule):
         (kernel,) = kernel.functions.values()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.kernels import run_time_kernel
+from hetero_tvm.compile.kernels import marked
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.errors import BuildError
 from hetero_tvm.host.constants import constant
@@ -135,7 +136,9 @@ class _Lifting:
             kernel, packers = run_time_kernel(
                 functions, self._sizes, bounded, space, point, self._optimized.target
             )
-            if kernel.attrs and "global_symbol" in kernel.attrs:
+            if task is not None:
+                kernel = marked(kernel, task)
+            elif kernel.attrs and "global_symbol" in kernel.attrs:
                 kernel = kernel.without_attr("global_symbol")
             name = symbol(variables[0].name_hint if task is None else task.name)
             variable = self._builder.add_func(self._optimized.target.stamp(kernel), name)

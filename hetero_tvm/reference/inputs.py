@@ -39,7 +39,7 @@ def sample_inputs(model: onnx.ModelProto | ImportedModel, seed: int = 0) -> dict
             continue
         tensor = value.type.tensor_type
         dims = [dim.dim_value for dim in tensor.shape.dim]
-        if any(dim < 1 for dim in dims):
+        if any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in tensor.shape.dim):
             raise ModelError(
                 f"Input {value.name!r} has no fixed shape.", hint="Import the model with shapes first."
             )
@@ -97,6 +97,16 @@ _KEEPS_VALUES = frozenset(
 )
 
 
+_LENGTHS = {"ReverseSequence": 1, "RNN": 4, "GRU": 4, "LSTM": 4}
+"""Operators on sequences -> which of their inputs says how long each is."""
+
+
+def _steps(node: onnx.NodeProto, shapes: _Shapes) -> list[int]:
+    """Steps of the sequences that a node reads; empty where they are not known."""
+    time = next((a.i for a in node.attribute if a.name in ("time_axis", "layout")), 0)
+    return [int(n) for n in shapes.get(node.input[0], ())[time : time + 1] if n]
+
+
 def _readers(name: str, consumers: _Consumers) -> list[tuple[onnx.NodeProto, str]]:
     """Nodes that compute with an input's values, behind casts and reshapes; each with the name it reads."""
     found, stack, seen = [], [name], set()
@@ -114,9 +124,14 @@ def _readers(name: str, consumers: _Consumers) -> list[tuple[onnx.NodeProto, str
 
 
 def _table_rows(name: str, consumers: _Consumers, shapes: _Shapes) -> int | None:
-    """Number of rows of the smallest tensor that an integer input indexes; None when it indexes none."""
+    """Number of rows of the smallest tensor that an integer input indexes; None when it indexes none.
+
+    Of lengths of sequences, one more than the longest: that many values are allowed.
+    """
     rows = []
     for node, read in _readers(name, consumers):
+        if node.op_type in _LENGTHS and read in node.input[_LENGTHS[node.op_type] :][:1]:
+            rows += [extent + 1 for extent in _steps(node, shapes)]
         if node.op_type not in _INDEXING or read not in node.input[1:2]:
             continue
         shape = shapes.get(node.input[0], ())

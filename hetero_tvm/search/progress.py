@@ -128,14 +128,20 @@ class NotebookProgress:
 
         self._failed = 0
         self._next = 0.0
-        self._handle = display(_Bar(0.0, "starting ..."), display_id=True)
+        self._text = "starting ..."
+        self._handle = display(_Bar(0.0, self._text), display_id=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["event"] == "trial":
             self._failed += event["status"] != "ok"
         if event["event"] in ("start", "done") or monotonic() >= self._next:
             self._next = monotonic() + _NOTEBOOK_INTERVAL
-            self._handle.update(_Bar(share_done(event), describe(event, self._failed)))
+            self._text = describe(event, self._failed)
+            self._handle.update(_Bar(share_done(event), self._text))
+
+    def finish(self) -> None:
+        """Fill the bar, whatever the last event was."""
+        self._handle.update(_Bar(1.0, self._text))
 
 
 def share_done(event: dict[str, Any]) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.errors import UsageError, last_line
 from hetero_tvm.host.tvm import PrimFunc, tvm
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.candidates import Candidate, default_candidate
@@ -349,7 +350,7 @@ class StockProposer(_Proposer):
         from hetero_tvm.search.metaschedule import stock_space
 
         ms = load_metaschedule()
-        sampled = task.sampled
+        self._sampled = sampled = task.sampled
         space = stock_space(None if sampled is None else lambda schedule: sampled(schedule, machine))
         self._default = default_candidate(task, machine)
         super().__init__(task.workload, target, task.name, seed, space, batch)
@@ -395,7 +396,7 @@ class StockProposer(_Proposer):
         if not self._started:
             self._start(self._model)
         for _ in range(4):
-            generated = self._generate()
+            generated = self._generated()
             if generated is None:
                 return []
             self._proposed = {trace_text(candidate.sch.trace): candidate for candidate in generated}
@@ -404,6 +405,20 @@ class StockProposer(_Proposer):
                 return [{"trace": text} for text in fresh[:most]]
             self._finish()
         return []
+
+    def _generated(self) -> list[Any] | None:
+        """MetaSchedule's next candidates.  :class:`UsageError`: a user's space fails with other decisions."""
+        try:
+            return self._generate()
+        except Exception as error:  # TVM's, of whatever step the space takes
+            if self._sampled is None:
+                raise
+            raise UsageError(
+                f"the design space {self._sampled.name} fails with other decisions than its own: "
+                f"{last_line(error)}",
+                hint="loops of one iteration vanish when a block is moved, and get_loops then gives fewer: "
+                "move it with preserve_unit_loops=True, or sample no tile of 1",
+            ) from error
 
     def _finish(self) -> None:
         """Report the last batch to MetaSchedule and train its model on it."""

@@ -36,6 +36,13 @@ def test_every_size_gives_the_numbers_of_the_model_at_that_size(optimized, net):
             np.testing.assert_allclose(result, exact, atol=2e-5 * np.abs(exact).max())
 
 
+def test_a_profile_names_the_nodes_of_each_kernel(net):
+    arrays = [np.ones((2, 8), "int64")] * len(net.signature.inputs)
+    found = net.profile(*arrays, seconds=0.01)
+    assert all(call.nodes for call in found.calls if not call.kernel.startswith(("check", "front")))
+    assert all(not kernel.flops for kernel in found.kernels)  # of other sizes
+
+
 def test_sizes_outside_and_symbols_that_differ_are_refused_by_name(net):
     names = [spec.name for spec in net.signature.inputs]
     assert [str(symbol) for symbol in net.signature.symbols] == ["batch = 1..3", "sequence = 2..20"]

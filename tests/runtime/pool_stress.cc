@@ -121,6 +121,17 @@ int main(int count, char** arguments) {
                 hetero_tvm::UsableCores(arguments[2], arguments[3]));
     return 0;
   }
+  if (name == "environment") {
+    const char* problem = hetero_tvm::EnvironmentProblem();
+    const int status = Launch([](int, TVMParallelGroupEnv*, void*) { return 0; }, nullptr, 4);
+    if ((status != 0) != (problem != nullptr)) Fail("a problem of the environment");
+    std::printf("%s\n", status ? problem : "fine");
+    const Limits limits{2, 0, nullptr};
+    Use(&limits);
+    if (Launch([](int, TVMParallelGroupEnv*, void*) { return 0; }, nullptr, 4) != 0) Fail("limits of the caller");
+    std::printf("fine\n");
+    return 0;
+  }
   if (name == "limits") {
     const hetero_tvm::Pool* pool = hetero_tvm::FindPool(FindCell());
     std::printf("%d %d\n", pool->limit, pool->pinned);

@@ -121,6 +121,30 @@ def test_limits_of_a_program_without_python(stress, variables, limit, pinned):
     assert done.stdout.split() == [str(limit), str(pinned)]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("HETERO_TVM_THREADS", "-3", "is not a whole number of at least 1"),
+        ("HETERO_TVM_THREADS", "abc", "is not a whole number of at least 1"),
+        ("HETERO_TVM_THREADS", "0", "is not a whole number of at least 1"),
+        ("HETERO_TVM_THREADS", "2 3", "is not a whole number of at least 1"),
+        ("HETERO_TVM_THREADS", "99999999999999999999", "is not a whole number of at least 1"),
+        ("HETERO_TVM_THREADS", "100000", "is above the limit of 256"),
+        ("HETERO_TVM_PIN", "x", "is not 0, 1, or a list of core ids"),
+        ("HETERO_TVM_THREADS", "", "fine"),
+        ("HETERO_TVM_THREADS", " 2 ", "fine"),
+        ("HETERO_TVM_PIN", "0,", "fine"),
+    ],
+)
+def test_nonsense_in_the_environment_is_an_error_of_the_launch(stress, variable, value, said):
+    """Unless the caller says how many threads it wants."""
+    done = subprocess.run(
+        [stress, "environment"], capture_output=True, text=True, check=True, env={variable: value}
+    )
+    expected = "fine" if said == "fine" else f"{variable}='{value}' {said}"
+    assert [line.split(" such as")[0] for line in done.stdout.splitlines()] == [expected, "fine"]
+
+
 # --- libraries in a process --------------------
 @two_cores
 def test_libraries_of_several_files_share_one_pool(run_python, mlp, wide, heavy):

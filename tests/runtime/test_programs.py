@@ -107,3 +107,9 @@ def test_an_index_out_of_range_is_a_message(program, tmp_path):
     result = run(program, library, "f32:1x3", "i64:1x9")  # indices are 0 and 1
     assert result.returncode == 1
     assert "victim: an index lies outside [-1, 1)" in result.stderr
+
+
+@pytest.mark.parametrize("value", ["-3", "abc", "0", "100000"])
+def test_a_senseless_number_of_threads_is_a_message(program, mlp, value):
+    result = run(program, mlp, f"f32:{ROWS}x{WIDTH}", HETERO_TVM_THREADS=value)
+    assert result.returncode == 1 and f"HETERO_TVM_THREADS='{value}'" in result.stderr

@@ -106,6 +106,13 @@ except UsageError as error:
     assert (count, runs) == (1, [])
 
 
+@pytest.mark.parametrize("value", ["-3", "0", "2.0", "+2", "1e3", "99999999999"])
+def test_numbers_that_count_no_threads(four_cores, value):
+    four_cores.setenv(threads.THREADS_VARIABLE, value)
+    with pytest.raises(UsageError, match="is not a whole number of at least 1"):
+        choose_pinning()
+
+
 @pytest.mark.parametrize("name", [threads.THREADS_VARIABLE, threads.PIN_VARIABLE])
 def test_nonsense_in_the_environment_is_named(four_cores, name):
     four_cores.setenv(name, "many")

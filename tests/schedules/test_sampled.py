@@ -84,6 +84,41 @@ def test_a_search_in_it_finds_learns_and_resumes(tmp_path):
     assert build_model(tuned).check().ok
 
 
+@design_space("product")
+def decided_in_python(schedule):
+    i, _, _ = schedule.get_loops(schedule.get_sblock("C"))
+    drawn = schedule.sample_categorical([2, 4, 8], [0.25, 0.25, 0.5], decision=1)
+    schedule.split(i, [None, int(schedule.get(drawn))])
+
+
+@design_space("product")
+def counts_loops(schedule):
+    block = schedule.get_sblock("C")
+    i, j, k = schedule.get_loops(block)
+    i0, i1 = schedule.split(i, schedule.sample_perfect_tile(i, 2, 16, decision=[4, 4]))
+    j0, j1 = schedule.split(j, schedule.sample_perfect_tile(j, 2, 16, decision=[4, 8]))
+    schedule.reorder(i0, j0, k, i1, j1)
+    result = schedule.cache_write(block, 0, "local")
+    schedule.reverse_compute_at(result, j0)  # a tile of one row has one loop less
+    schedule.vectorize(schedule.get_loops(result)[-1])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("space", [decided_in_python, counts_loops], ids=lambda space: space.name)
+def test_a_space_that_cannot_be_searched_says_why(space, tmp_path):
+    def search():
+        options = {"trials": 12, "logs": tmp_path, "use_shipped": False, "patience": 0}
+        return tune_op(scaled_product(16, 8, 32), name="product", spaces=[space], **options)
+
+    if space is counts_loops:
+        with pytest.raises(UsageError, match="counts_loops fails with other decisions.*") as caught:
+            search()
+        assert "preserve_unit_loops=True" in str(caught.value)
+    else:
+        (warning,) = search().report.warnings
+        assert warning.startswith("all candidates of user.decided_in_python are one program")
+
+
 def test_what_is_wrong_is_told():
     with pytest.raises(UsageError, match="names of the kernels"):
         design_space()

@@ -291,7 +291,7 @@ def _one_hot(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     if isinstance(values, tvm.ir.GenericConst):
         off, on = (relax.const(value, str(values.ty.dtype)) for value in values.value.numpy())
     else:
-        off, on = (relax.op.take(values, relax.const(n, "int64"), axis=0) for n in (0, 1))
+        off, on = (relax.op.take(values, relax.const(n, "int64"), axis=0, mode="wrap") for n in (0, 1))
     return relax.op.where(hot, on, off)
 
 
@@ -310,6 +310,28 @@ def _bit_cast(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.BlockBuilder.current().emit_te(reinterpreted, x, primfunc_name_hint="bit_cast")
 
 
+def _image(images: Expr, index: Expr) -> Expr:
+    """Numbers of images by ``index``, looked up: so they are checked where they are used, as any index is."""
+    count = (static_shape(images) or (1,))[0]
+    chosen = _gather([relax.const(np.arange(count), "int64"), index], {})
+    return index if chosen is None else chosen
+
+
+def _roi_align(inputs: Inputs, attrs: dict[str, Any]) -> None:
+    """Leave the operator to TVM, whose kernel reads whatever image its indices name."""
+    inputs[2] = _image(inputs[0], inputs[2])
+
+
+def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
+    """Leave the operator to TVM, whose kernel reads whatever image the first column names."""
+    rois = inputs[1]
+    shape, dtype = static_shape(rois), rois.ty.dtype
+    if shape is not None and shape[0]:
+        first = relax.op.astype(relax.op.strided_slice(rois, [1], [0], [1]), "int64")
+        image = relax.op.astype(_image(inputs[0], first), dtype)
+        inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
+
+
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
     "BitCast": _bit_cast,
@@ -322,10 +344,12 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "GatherND": _gather_nd,
     "IsInf": _is_inf,
     "Max": _pairwise(relax.op.maximum),
+    "MaxRoiPool": _max_roi_pool,
     "Min": _pairwise(relax.op.minimum),
     "Mod": _mod,
     "OneHot": _one_hot,
     "Pad": _pad,
+    "RoiAlign": _roi_align,
     "Scatter": _scatter_elements,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,

@@ -8,12 +8,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Expr, Var, relax
+from hetero_tvm.host.tvm import Call, Expr, Var, relax, te
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
+
+
+def lookup_in_one_row(graph: Graph, table: Expr, index: Expr, axis: int) -> Call:
+    """``take`` of non-negative indices along an axis of extent 1, by a kernel that reads them.
+
+    TVM's reads no index that can be but 0: it would pass for a view of the table, and with it the check of
+    the indices for dead code.
+    """
+    shape, places = shape_of(table), shape_of(index)
+    x = te.placeholder(shape, dtype_of(table), "table")
+    at = te.placeholder(places, dtype_of(index), "index")
+    end = axis + len(places)
+    result = (*shape[:axis], *places, *shape[axis + 1 :])
+    y = te.compute(result, lambda *i: x(*i[:axis], at(*i[axis:end]), *i[end:]), name="taken")
+    function = te.create_prim_func([x, at, y], "int64").without_attr("global_symbol")
+    out = relax.TensorType(list(result), dtype_of(table))
+    return relax.call_tir(graph.add_function(function, "lookup"), [table, index], out_ty=out)
 
 
 class _Found(NamedTuple):
@@ -63,7 +80,10 @@ class GatherAsTake(Rule):
         table = bind(relax.op.reshape(x, (-1, run) if run > 1 else (-1,)), "table")
         if (known := array_of(graph.value(index))) is not None:
             index = relax.const(known.reshape(-1))  # in one row, which may be a slice
-        taken = bind(relax.op.take(table, index, axis=0, mode="wrap"), "taken")
+        if math.prod(shape) == run and array_of(graph.value(index)) is None:
+            taken = bind(lookup_in_one_row(graph, table, index, 0), "taken")
+        else:
+            taken = bind(relax.op.take(table, index, axis=0, mode="wrap"), "taken")
         graph.replace(var, relax.op.reshape(taken, shape_of(var)))
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from hetero_tvm.codegen.pipeline import DIVISION_ERROR, INDEX_ERROR
 from hetero_tvm.host.tvm import Call, Expr, IRModule, PrimFunc, SBlock, SBlockRealize, T, Var, relax, tirx
 from hetero_tvm.ops.embedding_norm import EmbeddingNorm
+from hetero_tvm.relax_passes.forms.gather import lookup_in_one_row
 from hetero_tvm.relax_passes.rewriting.fused import CHECK_ATTR, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass, Report
@@ -56,7 +58,7 @@ class CheckAtRunTime(GraphPass):
                     called = graph.call_function(function, "check", [operand], operand)
                     known = graph.insert_before(var, called, f"{var.name}#checked", [var])
                     checked[operand, bounds] = known
-                graph.replace(var, with_operand(graph.value(var), operand, known))
+                graph.replace(var, _reading(graph, with_operand(graph.value(var), operand, known)))
 
 
 _Kernel = Callable[[Sequence[int], str], PrimFunc]
@@ -100,7 +102,9 @@ def lookups(functions: IRModule, value: Expr, name: str | None) -> Iterator[tupl
 
 
 def index_message(node: str, valid: str) -> str:
-    """Text about an index outside of a tensor."""
+    """Text about an index outside of a tensor, or what a node that is a check says (``Body.checked``)."""
+    if said := re.fullmatch(r"(.*)/check_\d+ \((.*)\)", node):
+        return ": ".join(said.groups())
     return f"{node}: an index lies outside {valid}"
 
 
@@ -115,6 +119,16 @@ def within(ranges: Ranges, dtype: str) -> Ranges:
     return tuple((max(first, limits.min), min(end, limits.max)) for first, end in ranges)
 
 
+def _reading(graph: Graph, call: Call) -> Call:
+    """The call, in a form whose kernel reads its checked indices also where only one index is valid."""
+    if getattr(call.op, "name", "") != "relax.take" or str(call.attrs.mode) != "wrap":
+        return call
+    shape, axis = shape_of(call.args[0]), call.attrs.axis
+    if axis is None or shape[int(axis)] != 1:
+        return call
+    return lookup_in_one_row(graph, *call.args, int(axis) % len(shape))
+
+
 def _text(ranges: Sequence[tuple[int, int]]) -> str:
     if len(ranges) == 1:
         return "[{}, {})".format(*ranges[0])
@@ -126,15 +140,19 @@ def _index_kernel(node: str, ranges: Ranges, valid: str, shape: Sequence[int], d
         first, end = ranges[column]
         return tirx.any(index < tirx.const(first, dtype), index >= tirx.const(end, dtype))
 
+    def kept(index: Expr, column: int) -> Expr:
+        # Of one row, first and last are the same: lookups behind this need not count from the end.
+        return tirx.const(0, dtype) if ranges[column][1] == 1 else index
+
     ranges = within(ranges, dtype)
-    return _check_kernel(shape, dtype, len(ranges), wrong, INDEX_ERROR, index_message(node, valid))
+    return _check_kernel(shape, dtype, len(ranges), wrong, kept, INDEX_ERROR, index_message(node, valid))
 
 
 def _divisor_kernel(message: str, shape: Sequence[int], dtype: str) -> PrimFunc:
     def wrong(divisor: Expr, column: int) -> Expr:
         return tirx.EQ(divisor, tirx.const(0, dtype))
 
-    return _check_kernel(shape, dtype, 1, wrong, DIVISION_ERROR, message)
+    return _check_kernel(shape, dtype, 1, wrong, lambda divisor, column: divisor, DIVISION_ERROR, message)
 
 
 def _check_kernel(
@@ -142,10 +160,11 @@ def _check_kernel(
     dtype: str,
     columns: int,
     wrong: Callable[[Expr, int], Expr],
+    kept: Callable[[Expr, int], Expr],
     error: str,
     message: str,
 ) -> PrimFunc:
-    """A kernel that copies its input and fails where an element of it is ``wrong``."""
+    """A kernel that copies what is ``kept`` of its input, and fails where an element of it is ``wrong``."""
     k = Kernel("check")
     rows = math.prod(shape) // columns
     with k:
@@ -157,7 +176,7 @@ def _check_kernel(
             for column in range(columns):
                 value = x[row, column]
                 T.buffer_store(found, found[0] | tirx.Cast("int32", wrong(value, column)), [0])
-                T.buffer_store(y, value, [row, column])
+                T.buffer_store(y, kept(value, column), [row, column])
         with T.Assert(tirx.EQ(found[0], 0), message, error):
             pass
     # The passes that follow expect a block around everything.

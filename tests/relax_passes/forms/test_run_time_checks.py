@@ -1,13 +1,16 @@
 """Hostile indices and divisors end in an error that names the node, never in foreign memory or a trap."""
 
 import json
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.errors import LibraryError
 from hetero_tvm.frontend import import_model
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.relax_passes.rewriting.fused import is_call_tir, is_check
@@ -113,6 +116,52 @@ def test_indices(name, dtype, tmp_path):
             np.testing.assert_array_equal(np.array(answer, np.float32), numpy(*call.values()))
 
 
+ONE_OF_EACH = """g (float[1, 3] row, int64[1] i, float[3, 1] column, int64 j, float[5, 2] steps,
+        int64[2] lengths,
+        float[2, 1, 4, 4] images, float[1, 4] boxes, int64[1] image, float[1, 5] rois) =>
+        (float[1, 3] a, float[3] b, float[5, 2] c, float[1, 1, 2, 2] d, float[1, 1, 2, 2] e) {
+        a = Gather(row, i)
+        b = Gather<axis = 1>(column, j)
+        c = ReverseSequence<time_axis = 0, batch_axis = 1>(steps, lengths)
+        d = RoiAlign<output_height = 2, output_width = 2>(images, boxes, image)
+        e = MaxRoiPool<pooled_shape = [2, 2]>(images, rois) }"""
+
+
+@pytest.mark.parametrize("target", ["cpu", pytest.param("npu", marks=pytest.mark.exhaustive)])
+def test_what_leads_somewhere_is_checked(target):
+    """Indices into one row, which a kernel that wraps need not read; lengths; numbers of images."""
+    model = text_model(ONE_OF_EACH)
+    for node in model.graph.node:
+        node.name = f"node_{node.output[0]}"
+    built = build_model(optimize_model(import_model(model), target), use_shipped=False)
+    box = np.array([[0, 0, 3, 3]], np.float32)
+    good = {
+        "row": X[:1],
+        "i": np.array([-1]),
+        "column": X[:1].T.copy(),
+        "j": np.array(0),
+        "steps": np.arange(10, dtype=np.float32).reshape(5, 2),
+        "lengths": np.array([5, 0]),
+        "images": np.random.default_rng(0).standard_normal((2, 1, 4, 4)).astype(np.float32),
+        "boxes": box,
+        "image": np.array([1]),
+        "rois": np.concatenate([[[1]], box], 1).astype(np.float32),
+    }
+    del model.graph.node[4:], model.graph.output[4:]  # ONNX's own evaluator has no MaxRoiPool
+    for ours, wanted in zip(built.run(good), ReferenceEvaluator(model).run(None, good), strict=False):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-2 if target == "npu" else 1e-5, atol=1e-5)
+    wrong = [("i", value, "node_a: an index lies outside [-1, 1)") for value in (1, -2, 2**40)]
+    wrong += [("j", value, "node_b: an index lies outside [-1, 1)") for value in (1, -2)]
+    wrong += [("lengths", value, "node_c: lengths must lie in [0, 5]") for value in (6, -1, 2**63 - 1)]
+    wrong += [("image", value, "node_d: an index lies outside [-2, 2)") for value in (2, 10**9)]
+    wrong += [("rois", value, "node_e: an index lies outside [-2, 2)") for value in (2, 1e30, np.nan)]
+    for name, value, message in wrong:
+        bad = good[name].copy()
+        bad.flat[0] = value
+        with pytest.raises(LibraryError, match=re.escape(message)):
+            built.run(good | {name: bad})
+
+
 def test_each_axis_of_an_index_has_its_own_range(tmp_path):
     text = "g (float[4, 3] x, int64[3, 2] i) => (float[3] y) { y = GatherND(x, i) }"
     inside, first, second = [[3, 2], [-4, -3], [0, 1]], [[3, 2], [4, 0], [0, 0]], [[3, 2], [0, 3], [0, 0]]
@@ -179,10 +228,13 @@ def _toward_zero(x, y, operator):
 
 
 def test_sampled_inputs_pass_the_checks():
-    text = """g (float[4, 3] x, int64[9, 2] i, int64[9] j, int64[50] a, int64[50] b)
-        => (float[9] y, float[9, 3] z, int64[50] w) {
+    text = """g (float[4, 3] x, int64[9, 2] i, int64[9] j, int64[50] a, int64[50] b, float[2, 50] s,
+        int64[50] n)
+        => (float[9] y, float[9, 3] z, int64[50] w, float[2, 50] r) {
+        r = ReverseSequence(s, n)
         y = GatherND(x, i)
         z = Gather(x, j)
         w = Div(a, b) }"""
     inputs = sample_inputs(text_model(text))
     assert inputs["i"].max() < 3 and inputs["j"].max() < 4 and inputs["b"].min() > 0
+    assert set(inputs["n"]) == {0, 1, 2}

@@ -116,11 +116,6 @@ class PromisedBody(Body):
         negative = self.op("Less", indices, self.ints(0))
         return self.op("Where", negative, self.op("Add", indices, size), indices)
 
-    def every(self, test: str) -> str:
-        """Whether all elements of a boolean tensor hold, as an int32 scalar of 0 or 1."""
-        number = self.op("Cast", test, to=TensorProto.INT32)
-        return self.op("ReduceMin", self.op("Reshape", number, self.ints([-1])), keepdims=0)
-
     def all_of(self, numbers: Iterator[str]) -> str:
         """The least of int32 scalars: 1 where all tests hold."""
         result = next(numbers)
@@ -140,16 +135,8 @@ class PromisedBody(Body):
         """
         known = y in self._pool or y in self._types
         dtype = dtype or self.dtype(y if known else self.node.output[0])
-        broken = self.op("Sub", self.const(1, "int32"), kept)
-        place = self.op("Cast", self.op("Mul", broken, self.const(2, "int32")), to=TensorProto.INT64)
-        # A lookup behind two rows is what fails: its error carries the name of this node.  One row would
-        # pass for a view, and what is looked up changes nothing.
-        rows = self.const([dtype == "bool"] * 2, dtype)
-        nothing = self.op("Gather", rows, place, axis=0)
         asked = what or f"the values of {', '.join(filter(None, self.node.input[1:]))}"
-        name = f"{self.node.name}/check_{len(self.nodes)}"
-        self.nodes[-1].name = f"{name} ({asked} must give the shapes that the model declares)"
-        return self.op("And" if dtype == "bool" else "Sub", y, nothing)
+        return self.checked(y, kept, dtype, f"{asked} must give the shapes that the model declares")
 
     def again(self, inputs: Mapping[int, str], **attributes: object) -> None:
         """Write the node itself with other inputs and attributes, and with its own results."""

@@ -202,7 +202,10 @@ class _Layer(Body):
         return self.const(np.zeros((1, 1)), self.dtype)
 
     def _masks(self) -> list[str]:
-        """Masks of the sequences that still run, as bool [B, 1] by time; "" where all do."""
+        """Masks of the sequences that still run, as bool [B, 1] by time; "" where all do.
+
+        Lengths beyond the input's or below zero are an error of the call, as in ONNX Runtime.
+        """
         lengths = self.input(4)
         if not lengths:
             return [""] * self.steps
@@ -210,6 +213,10 @@ class _Layer(Body):
         if lengths in self.pool:
             running = times.reshape(self.steps, self.batch) < self.pool.array(lengths)
             return ["" if row.all() else self.const(row[:, None], "bool") for row in running]
+        least, most = (self.const(value, "int32") for value in (0, self.steps))
+        outside = self.op("Or", self.op("Less", lengths, least), self.op("Less", most, lengths))
+        text = f"{lengths} must lie in [0, {self.steps}]"
+        lengths = self.checked(lengths, self.every(self.op("Not", outside)), "int32", text)
         lengths = self.op("Tile", lengths, self.const([self.steps], "int64"))
         runs = self.op("Less", self.const(times, "int32"), lengths)
         return self._pieces(self.reshape(runs, self.steps * self.batch, 1), self.steps)

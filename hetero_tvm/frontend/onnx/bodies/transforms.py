@@ -97,7 +97,10 @@ def stft(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -> 
 def reverse_sequence(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """Write out the reversal of every sequence's beginning as a lookup; None while shapes are unknown."""
+    """Write out the reversal of every sequence's beginning as a lookup; None while shapes are unknown.
+
+    Lengths below zero or beyond the sequence are an error of the call, as in ONNX Runtime.
+    """
     shape = pool.shape(node.input[0], types)
     if shape is None:
         return None
@@ -106,6 +109,11 @@ def reverse_sequence(
     along_time, along_batch = ([-1 if n == axis else 1 for n in range(len(shape))] for axis in (time, batch))
     place = b.const(np.arange(shape[time]).reshape(along_time), "int64")
     lengths = b.op("Cast", node.input[1], to=onnx.TensorProto.INT64)
+    if shape[batch]:
+        least, most = (b.const(value, "int64") for value in (0, shape[time]))
+        outside = b.op("Or", b.op("Less", lengths, least), b.op("Less", most, lengths))
+        text = f"{node.input[1]} must lie in [0, {shape[time]}]"
+        lengths = b.checked(lengths, b.every(b.op("Not", outside)), "int64", text)
     lengths = b.op("Reshape", lengths, b.const(along_batch, "int64"))
     mirrored = b.op("Sub", b.op("Sub", lengths, b.const(1, "int64")), place)
     at = b.op("Where", b.op("Less", place, lengths), mirrored, place)

@@ -114,6 +114,25 @@ class Body:
         """Mean over the last axes, which stay."""
         return self.reduce("ReduceMean", x, list(axes), 1, axes_as_input=18)
 
+    def every(self, test: str) -> str:
+        """Whether all elements of a boolean tensor hold, as an int32 scalar of 0 or 1."""
+        number = self.op("Cast", test, to=onnx.TensorProto.INT32)
+        return self.op("ReduceMin", self.op("Reshape", number, self.const([-1], "int64")), keepdims=0)
+
+    def checked(self, y: str, kept: str, dtype: str, text: str) -> str:
+        """``y``, behind a check that the int32 scalar ``kept`` is 1: elsewhere a call ends in an error.
+
+        The error says the node's name and ``text``; ``dtype`` is that of ``y``.
+        """
+        broken = self.op("Sub", self.const(1, "int32"), kept)
+        place = self.op("Cast", self.op("Mul", broken, self.const(2, "int32")), to=onnx.TensorProto.INT64)
+        # A lookup behind two rows is what fails, and what is looked up changes nothing.
+        rows = self.const([dtype == "bool"] * 2, dtype)
+        nothing = self.op("Gather", rows, place, axis=0)
+        # By this name ``relax_passes/forms/run_time_checks.py`` knows it for a check.
+        self.nodes[-1].name = f"{self.node.name}/check_{len(self.nodes)} ({text})"
+        return self.op("And" if dtype == "bool" else "Sub", y, nothing)
+
     def end(self, index: int, value: str) -> None:
         """Give ``value`` the name of an output that is asked for."""
         if self.wants(index):

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -105,6 +106,42 @@ int ParseCores(const char* text, int32_t* cores, int most) {
   return count ? count : -1;
 }
 
+namespace {
+
+// A whole number of at least 1, spaces around it allowed; 0: something else.
+long ParseThreads(std::string text) {
+  const char* spaces = " \t\n\r\f\v";
+  text.erase(0, text.find_first_not_of(spaces));
+  text.erase(text.find_last_not_of(spaces) + 1);
+  if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::strtol(text.c_str(), nullptr, 10);
+}
+
+bool IsBlank(const char* text) { return !text || !text[std::strspn(text, " \t\n\r\f\v")]; }
+
+std::string FindProblem() {
+  const char* pin = std::getenv("HETERO_TVM_PIN");
+  const std::string cores = pin ? pin : "";
+  int32_t listed[kMostThreads];
+  if (!IsBlank(pin) && cores != "0" && cores != "1" && ParseCores(pin, listed, kMostThreads) < 0) {
+    return "HETERO_TVM_PIN='" + cores + "' is not 0, 1, or a list of core ids such as 2,3";
+  }
+  const char* text = std::getenv("HETERO_TVM_THREADS");
+  if (IsBlank(text)) return "";
+  const long threads = ParseThreads(text);
+  const std::string given = std::string("HETERO_TVM_THREADS='") + text + "'";
+  if (threads < 1) return given + " is not a whole number of at least 1";
+  if (threads > kMostThreads) return given + " is above the limit of " + std::to_string(kMostThreads);
+  return "";
+}
+
+}  // namespace
+
+const char* EnvironmentProblem() {
+  static const std::string problem = FindProblem();
+  return problem.empty() ? nullptr : problem.c_str();
+}
+
 void ReadLimits(Pool* pool) {
   pool->limit = UsableCores("/proc", "");
   pool->pinned = 0;
@@ -122,7 +159,7 @@ void ReadLimits(Pool* pool) {
     if (count > 0) pool->limit = pool->pinned = count;
   }
   const char* text = std::getenv("HETERO_TVM_THREADS");
-  const long threads = text ? std::strtol(text, nullptr, 10) : 0;
+  const long threads = text ? ParseThreads(text) : 0;
   if (threads > 0) pool->limit = static_cast<int32_t>(threads < kMostThreads ? threads : kMostThreads);
   if (pool->limit > pool->pinned) pool->pinned = 0;  // too few cores are listed
 }

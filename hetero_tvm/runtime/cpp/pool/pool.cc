@@ -386,6 +386,12 @@ int Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   const Limits* limits = reinterpret_cast<const Limits*>(caller & ~uintptr_t{1});
   int threads = limits ? limits->threads : 0;
   int status = 0, found = 0;
+  if (threads == 0 && !(caller & 1)) {  // the environment decides
+    if (const char* problem = EnvironmentProblem()) {
+      LeaveText("ValueError", problem);
+      return -1;
+    }
+  }
   if (!(caller & 1) && threads != 1 && threads != -1) {
     Pool* pool = FindPool(cell);
     const int32_t* cores = limits && limits->pinned ? limits->core : nullptr;

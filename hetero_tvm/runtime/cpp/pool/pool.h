@@ -133,6 +133,7 @@ void LeaveText(const char* kind, const char* text);
 int UsableCores(const char* proc, const char* root);  // affinity mask and control groups; "/proc", ""
 double CpuQuota(const char* proc, const char* root);  // in cores; 0: none
 int ParseCores(const char* text, int32_t* cores, int most);  // "2,4-7" -> count; -1: not a list
+const char* EnvironmentProblem();  // what is wrong with HETERO_TVM_THREADS or HETERO_TVM_PIN; null: nothing
 void ReadLimits(Pool* pool);
 
 }  // namespace hetero_tvm

@@ -9,8 +9,9 @@ Loop structure::
         the last m % MR rows: one more tile of that height
 
 B is packed because the tile wants whole vectors of columns: rows are copied, and columns (the keys of
-``Q K^T``) transposed in registers.  A is read where it lies, a scalar per row and step; so neither operand
-is transposed, sliced or repeated before, nor the result after.
+``Q K^T``) transposed in registers.  Where a tile has all rows of A, rows of B are read where they lie.  A is
+always read where it lies, a scalar per row and step; so neither operand is transposed, sliced or repeated
+before, nor the result after.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BatchMatmulSpace(DesignSpace):
     """Knobs: rows and vectors of the register tile, unrolling."""
 
     name = "cpu.batch_matmul"
-    version = 1
+    version = 2
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, BatchMatmul):
@@ -51,7 +52,7 @@ class BatchMatmulSpace(DesignSpace):
 
     def knobs(self, op: BatchMatmul, machine: CpuModel) -> tuple[Knob, ...]:
         tiles = []
-        for vectors in (2, 1, 4, 3):
+        for vectors in (2, 1, 4, 3, 6) if op.m == 1 else (2, 1, 4, 3):
             for rows in (6, 4, 8, 12, 3, 2, 1):
                 fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.m
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
@@ -75,6 +76,7 @@ class BatchMatmulSpace(DesignSpace):
         panels = -(-op.n // (vectors * machine.lanes))
         steps = -(-op.m // rows) * panels
         work = op.batch * panels
+        per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
         return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
 
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
@@ -95,11 +97,14 @@ class BatchMatmulSpace(DesignSpace):
                 a_base = k.let(strided_position(item, op.lead, a_place))
                 b_base = k.let(strided_position(item, op.lead, b_place) + panel * columns * b_column)
                 y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]) + panel * columns)
-                packed = k.scratch((1, op.k, columns))
+                in_place = _reads_in_place(op, rows)
+                packed = k.scratch((1, 1 if in_place and last == columns else op.k, columns))
 
                 def of_width(width: int) -> None:
                     """Emit the tiles of a panel with ``width`` columns."""
-                    if b_column == 1 or width == 1:
+                    if in_place and width == columns:
+                        pass
+                    elif b_column == 1 or width == 1:
                         b_rows = pack.Rows(right, b_base, b_row, op.k, width)
                         pack.rows_as_they_are(k, packed, b_rows, columns, lanes)
                     elif b_row == 1 or op.k == 1:
@@ -121,6 +126,12 @@ class BatchMatmulSpace(DesignSpace):
                 def of_height(first: Expr, height: int, width: int) -> None:
                     """Emit one register tile of ``height`` rows."""
                     acc = k.scratch((height, columns))
+
+                    def b_at(d: Index, at: Expr) -> Expr:
+                        if in_place and width == columns:
+                            return k.load(right, [k.ramp(b_base + d * b_row + at.base, lanes)])
+                        return k.load(packed, [int32(0), d, at])
+
                     register_tile.accumulate(
                         k,
                         acc,
@@ -129,7 +140,7 @@ class BatchMatmulSpace(DesignSpace):
                         op.k,
                         point["unroll"],
                         a_at=lambda r, d: k.load(left, [a_base + (first + r) * a_row + d * a_column]),
-                        b_at=lambda d, at: k.load(packed, [int32(0), d, at]),
+                        b_at=b_at,
                     )
 
                     def put(r: Expr, column: Index, lanes_: int, value: Expr) -> None:
@@ -142,6 +153,11 @@ class BatchMatmulSpace(DesignSpace):
                 else:
                     k.branch(panel < panels - 1, lambda: of_width(columns), lambda: of_width(last))
         return k.function
+
+
+def _reads_in_place(op: BatchMatmul, rows: int) -> bool:
+    """Whether one tile has all rows, and rows of B are contiguous: a panel is used once, without a copy."""
+    return op.m <= rows and op.right_at[-1] == 1
 
 
 def _result_strides(op: BatchMatmul) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ def test_shapes_and_strides(machine):
         plain((2, 3), 4, 16, 9, (0, 2, 1, 3)),  # heads behind rows, as after an attention
         plain((), 13, 37, 8),
         plain((3,), 1, 1, 1),
+        plain((2,), 1, 7 * machine.lanes + 3, 6),  # one row: B is not copied, but for its last columns
         plain((2,), 5, 1, 33),
         attention_like(2, 11, 3, 10),
         attention_like(1, 21, 2, 16),
