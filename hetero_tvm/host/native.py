@@ -25,7 +25,6 @@ from pathlib import Path
 from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.host.files import replaced, sync
-from hetero_tvm.host.folders import user_cache_folder
 from hetero_tvm.host.scratch import scratch_folder
 
 CACHE_VARIABLE = "HETERO_TVM_CACHE"
@@ -44,7 +43,9 @@ def cache_dir() -> Path:
     if chosen:
         folder = Path(chosen).expanduser()
     else:
-        folder = user_cache_folder() / "native"
+        import platformdirs
+
+        folder = Path(platformdirs.user_cache_dir("hetero_tvm")) / "native"
     sanitizers = os.environ.get(SANITIZE_VARIABLE)
     return folder / f"sanitized-{sanitizers.replace(',', '-')}" if sanitizers else folder
 

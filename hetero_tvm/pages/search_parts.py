@@ -10,8 +10,8 @@ from hetero_tvm.pages import charts
 from hetero_tvm.pages.page import Html, section, share_bar, table, text
 
 _CAPTION = (
-    "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches; "
-    "one over the flat roof computes in fewer bits, or others used the cores while the roof was measured. "
+    "Roofs as measured on this machine while it tuned. A kernel over the slope has its operands in caches. "
+    "One over the flat roof computes in fewer bits, or the roof was measured while others used the cores. "
     "The larger a dot, the more of the time it takes."
 )
 

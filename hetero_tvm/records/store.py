@@ -19,7 +19,6 @@ from importlib import resources
 from pathlib import Path
 
 from hetero_tvm.errors import RecordError
-from hetero_tvm.host.folders import user_data_folder
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.appending import append_line, lines_between, unwritable
 from hetero_tvm.records.record import (
@@ -44,7 +43,9 @@ def user_logs() -> Path:
     """The default folder for new records (environment variable ``HETERO_TVM_LOGS`` overrides it)."""
     if os.environ.get(LOGS_VARIABLE):
         return Path(os.environ[LOGS_VARIABLE])
-    return user_data_folder() / "logs"
+    from platformdirs import user_data_path
+
+    return user_data_path("hetero_tvm", appauthor=False) / "logs"
 
 
 def shipped_logs() -> Path | None:

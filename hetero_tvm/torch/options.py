@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import UsageError
-from hetero_tvm.host.folders import user_cache_folder
 
 FROZEN, INPUTS = "frozen", "inputs"
 EAGER, RAISE = "eager", "raise"
@@ -100,7 +99,9 @@ class Options:
             return Path(self.cache).expanduser()
         if chosen := os.environ.get("HETERO_TVM_CACHE"):
             return Path(chosen).expanduser() / "torch"
-        return user_cache_folder() / "torch"
+        import platformdirs
+
+        return Path(platformdirs.user_cache_dir("hetero_tvm")) / "torch"
 
     @property
     def bound(self) -> int:
