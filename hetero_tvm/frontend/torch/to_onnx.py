@@ -203,7 +203,7 @@ def _scoped(node: Node) -> str:
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Call each ONNX node after the program's node that it was made from.
 
-    Of several nodes made from one, the last has its name and the others carry their operator too, and a number
+    Of several nodes made from one, the last has its name, the others carry their operator too, and a number
     where that is not enough: ONNX Runtime takes each name once.
     """
     names = [_scope(node) for node in graph.node]
