@@ -119,7 +119,7 @@ class Workplace:
 
     def litter(self) -> list[str]:
         """What a command that ended well must not leave."""
-        # `.ses` is onnxruntime's, an identity that it keeps; locks are files that stay, a few for all folders.
+        # `.ses` is onnxruntime's identity; locks are files that stay, a few for all folders;
         # `cc...` are those of a compiler that was killed while it linked.
         kept = re.compile(r"\.ses|\.hetero_tvm-.*\.lock|cc\w+\.(res|s|o|cdtor\.[co]|ld|le)")
         names = [path.name for path in self.temporary.iterdir()]

@@ -28,7 +28,7 @@ from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
-from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
@@ -47,6 +47,7 @@ from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_s
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
+from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -127,6 +128,7 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         OrderAsKernel(
             functools.partial(emit_topk, machine=machine)
         ),  # vectors skip what is not among the best
+        SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
