@@ -211,6 +211,26 @@ def _top_k(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
     return relax.Tuple([relax.op.gather_elements(x, places, axis), places])
 
 
+def suppressed(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """Rows of all boxes that may be taken, and how many are; the importer keeps both apart."""
+    boxes, scores, most, limit, least = inputs[:5]
+    if attrs.get("center_point_box", 0):
+        x, y, width, height = (relax.op.strided_slice(boxes, [2], [n], [n + 1]) for n in range(4))
+        half = relax.const(0.5, str(boxes.ty.dtype))
+        width, height = relax.op.multiply(width, half), relax.op.multiply(height, half)
+        low, high = ((op(y, height), op(x, width)) for op in (relax.op.subtract, relax.op.add))
+        boxes = relax.op.concat([*low, *high], axis=2)
+
+    def scalar(value: Expr) -> Expr:
+        if isinstance(value, tvm.ir.GenericConst):
+            return relax.const(value.value.numpy().reshape(()), str(value.ty.dtype))
+        return relax.op.reshape(value, [])
+
+    return relax.op.vision.all_class_non_max_suppression(
+        boxes, scores, scalar(most), scalar(limit), scalar(least), "onnx"
+    )
+
+
 WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
 """Operators whose windows :func:`explicit_padding` places."""
 
@@ -347,6 +367,7 @@ CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "MaxRoiPool": _max_roi_pool,
     "Min": _pairwise(relax.op.minimum),
     "Mod": _mod,
+    "NonMaxSuppression": suppressed,
     "OneHot": _one_hot,
     "Pad": _pad,
     "RoiAlign": _roi_align,

@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.onnx.bodies.suppression import PADDED
 from hetero_tvm.frontend.onnx.check import remove_dead_nodes, set_nodes
 from hetero_tvm.frontend.onnx.counted.rules import RULES
 from hetero_tvm.frontend.onnx.counted.shapes import whole_numbers
@@ -47,6 +48,7 @@ class Tracker:
             return (
                 node.op_type in SOURCES
                 and not (node.op_type == "Compress" and node.input[1] in pool)
+                and node.doc_string != PADDED
                 and any(name and pool.shape(name, types) is None for name in node.output)
                 and all(pool.shape(name, types) is not None for name in node.input if name)
             )

@@ -13,7 +13,7 @@ import onnx
 from hetero_tvm.errors import HeteroTVMError, ModelError, last_line
 from hetero_tvm.frontend.onnx import quantized as onnx_quantized
 from hetero_tvm.frontend.onnx.check import opset_of
-from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding
+from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
 from hetero_tvm.frontend.onnx.graph.constants import tensor_type
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
 from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
@@ -99,6 +99,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         super().__init__(shapes, "float32", sanitize=False)
         self._stored = stored
         self._known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+        self._totals: dict[str, relax.Var] = {}  # numbers of rows of suppressions
         self.at: onnx.NodeProto | None = None
         self.marks: set[str] = set()
         self.order: list[tuple[str, str | None]] = []  # node, binding of its first result
@@ -130,7 +131,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self.at = node
             if node.op_type in SHAPES_FROM_VALUES and node.op_type not in CONVERTERS:
                 raise _depends_on_values(node)
-            super()._construct_nodes(SimpleNamespace(node=[node]))
+            if not self._converts_rows(node):
+                super()._construct_nodes(SimpleNamespace(node=[node]))
             for name in filter(None, node.output):
                 self._nodes[name] = self._settle(node, name, self._nodes[name])
             marker = self.bb.emit(relax.const(0, "int32"), name_hint="end_of_node")
@@ -138,6 +140,24 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             first = self._nodes.get(node.output[0])
             self.order.append((node.name, first.name if isinstance(first, relax.Var) else None))
         self.at = None
+
+    def _converts_rows(self, node: onnx.NodeProto) -> bool:
+        """Convert a suppression and what is written behind it: its rows are padded, their number known."""
+        if node.op_type == "NonMaxSuppression":
+            given = [self._nodes[name] for name in node.input]
+            attributes = self._parse_attr(node.attribute)
+            both = self.bb.emit(suppressed(given, attributes))
+            self._nodes[node.output[0]] = self.bb.emit(relax.TupleGetItem(both, 0))
+            self._totals[node.output[0]] = self.bb.emit(relax.TupleGetItem(both, 1))
+            return True
+        total = self._totals.get(node.input[0]) if node.input else None
+        if total is None or node.op_type not in ("Shape", "Concat"):
+            return False
+        found = self._nodes[node.input[0]]
+        if node.op_type == "Shape":
+            found = relax.op.concat([total, relax.const([3], "int64")], axis=0)
+        self._nodes[node.output[0]] = found
+        return True
 
     def _convert_operator(
         self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int

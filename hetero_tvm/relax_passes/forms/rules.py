@@ -14,7 +14,7 @@ from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
 from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
 from hetero_tvm.relax_passes.forms.scan import ScanAsShifts
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
-from hetero_tvm.relax_passes.forms.topk import TopkAsExtrema
+from hetero_tvm.relax_passes.forms.topk import SuppressionAsKernel, TopkAsExtrema
 from hetero_tvm.relax_passes.forms.triangle import TriangleAsMask
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
@@ -33,4 +33,5 @@ FORMS: tuple[Rule, ...] = (
     GridSampleAsTake(),
     ScatterAsSelection(),
     TopkAsExtrema(),
+    SuppressionAsKernel(None),  # refuses: a loop over data that no instruction has
 )

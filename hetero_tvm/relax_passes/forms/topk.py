@@ -1,4 +1,4 @@
-"""The greatest values and their positions as a kernel, or one after another for targets that do not sort."""
+"""Orders as kernels (the greatest values, boxes that are kept), or one after another where nothing sorts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.host.tvm import Expr, PrimFunc, Var, relax
-from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 _MOST_VALUES = 8
@@ -142,3 +143,45 @@ class OrderAsKernel(Rule):
         fields = var.ty.fields if isinstance(var.ty, relax.TupleType) else None
         gvar = graph.add_function(function, name)
         graph.replace(var, relax.call_tir(gvar, [found.x], out_ty=list(fields) if fields else var.ty))
+
+
+class _Suppression(NamedTuple):
+    args: list[Expr]
+    rounds: int
+
+
+class SuppressionAsKernel(Rule):
+    """``all_class_non_max_suppression`` of float32 -> a kernel that is scheduled already.
+
+    Parameters
+    ----------
+    kernel : makes it, from the numbers of sequences, classes, boxes, and boxes of a class that may be taken;
+        None where a target has none.
+    """
+
+    name = "suppression"
+    counted = False
+    anchors = ("relax.vision.all_class_non_max_suppression",)
+
+    def __init__(self, kernel: Callable[[int, int, int, int], PrimFunc] | None):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> _Suppression | None:
+        call = graph.value(var)
+        args = list(call.args[:5])
+        if any(dtype_of(arg) != "float32" for arg in (args[0], args[1], args[3], args[4])):
+            return None
+        most, count = array_of(args[2]), shape_of(args[1])[2]
+        return _Suppression(args, count if most is None else max(0, min(count, int(most.reshape(-1)[0]))))
+
+    def rewrite(self, graph: Graph, var: Var, found: _Suppression) -> None:
+        batch, classes, count = shape_of(found.args[1])
+        if self.kernel is None:
+            raise UnsupportedOperatorError(
+                f"The target has no kernel for a suppression of boxes in {found.rounds} rounds.",
+                problems=[f"node {var.name.partition('/NonMaxSuppression')[0]!r} (NonMaxSuppression)"],
+                hint="Build it for the CPU, export the model without what follows its network, or set "
+                "max_output_boxes_per_class to a constant of at most 8.",
+            )
+        gvar = graph.add_function(self.kernel(batch, classes, count, found.rounds), "suppression")
+        graph.replace(var, relax.call_tir(gvar, found.args, out_ty=list(var.ty.fields)))

@@ -16,7 +16,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
-from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
 from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
@@ -28,7 +28,7 @@ from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
 from hetero_tvm.relax_passes.forms.run_time_checks import CheckAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsKernel
-from hetero_tvm.relax_passes.forms.topk import OrderAsKernel
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
@@ -44,8 +44,10 @@ from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
+from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
+from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from hetero_tvm.schedules.cpu.symbolic import kernels
 from hetero_tvm.schedules.symbolic import Witnesses
@@ -119,12 +121,14 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         Conv3dAsConv2d(),  # depth is summed up as channels are
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+        ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
         CancelReshapes(),  # between two of them
         OrderAsKernel(
             functools.partial(emit_topk, machine=machine)
         ),  # vectors skip what is not among the best
+        SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
@@ -299,6 +303,7 @@ class CpuTarget(Target):
         return generic.schedule(function, self.machine)
 
     run_time_sizes = True
+    fixed_size_passes = frozenset({ResizeAsKernel.name, ArgAsKernel.name})  # constants of each size
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

@@ -20,6 +20,7 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.run_time_flags import FlagAtRunTime
 from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices
+from hetero_tvm.relax_passes.forms.topk import SuppressionAsKernel
 from hetero_tvm.relax_passes.pipeline import fusions
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.relax_passes.storage.layout import BlockImages
@@ -200,7 +201,8 @@ class CudaTarget(Target):
 
         # TVM's own scan counts on the lanes of a warp to run in step, which nothing promises.
         # What indexes is clamped before anything becomes a kernel of ours.
-        forms = (FlagAtRunTime(), Conv1dAsConv2d(), ConvTransposeAsPhases(), ScanAsKernel(scan))
+        rows = (ScanAsKernel(scan), SuppressionAsKernel(None))
+        forms = (FlagAtRunTime(), Conv1dAsConv2d(), ConvTransposeAsPhases(), *rows)
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
         return (*forms, *fusions(claims), SplitAsSlices(), BlockImages(_BLOCK, serves, halos=False))
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, TopkAsExtrema
+from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKernel, TopkAsExtrema
+from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
 from hetero_tvm.schedules.cpu.rows.topk import emit_topk
 from tests.relax_passes.compiled import floats, result, rewritten
 from tests.relax_passes.graphs import constant, op, relax
@@ -120,3 +122,27 @@ class TestOrderAsKernel(Rewrite):
 
     def expected(self, x):
         return any_kernel("sort", (2, 7), "float32", x)
+
+
+class TestSuppressionAsKernel(Rewrite):
+    rule = SuppressionAsKernel(emit_suppression)
+    inputs = {"boxes": (1, 6, 4), "scores": (1, 2, 6)}
+
+    def before(self, boxes, scores):
+        half = relax.const(0.5, "float32")
+        return op.vision.all_class_non_max_suppression(
+            boxes, scores, relax.const(3, "int64"), half, half, "onnx"
+        )
+
+    def expected(self, boxes, scores):
+        half = relax.const(0.5, "float32")
+        results = [relax.TensorType((12, 3), "int64"), relax.TensorType((1,), "int64")]
+        variable = relax.BlockBuilder.current().add_func(emit_suppression(1, 2, 6, 3), "suppression")
+        return relax.call_tir(variable, [boxes, scores, relax.const(3, "int64"), half, half], out_ty=results)
+
+
+def test_a_target_without_a_kernel_names_the_node():
+    case = TestSuppressionAsKernel()
+    boxes, scores = floats(1, 6, 4), floats(1, 2, 6)
+    with pytest.raises(UnsupportedOperatorError, match="at most 8"):
+        rewritten(case.before, [boxes, scores], [SuppressionAsKernel(None)])

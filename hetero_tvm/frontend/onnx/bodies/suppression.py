@@ -1,14 +1,16 @@
-"""NonMaxSuppression: as many rounds of the best box left and what it hides as boxes may be taken."""
+"""NonMaxSuppression: rounds of the best box left and what it hides, or the operator itself, padded."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto
 
-from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
 
-_MOST_ROUNDS = 512
+PADDED = "padded by what follows"
+"""Note at a node that is not to be written out again."""
+_MOST_WRITTEN = 8
+"""Rounds up to which they are written out in operators that every target has."""
 
 
 def non_max(b: PromisedBody) -> bool:
@@ -23,10 +25,35 @@ def non_max(b: PromisedBody) -> bool:
     rounds = min(total, most_rounds(b))
     if not total or not rounds:
         b.end(0, b.ints(np.zeros((total, 3))))
-        return True
-    table, flags, length = candidates(b, b.input(1), rounds)
-    b.end(0, _rows(b, table, flags, length, total))
+    elif rounds > _MOST_WRITTEN:
+        table, found, _ = kept(b, b.input(1), most_rounds(b))
+        fits = b.op("Equal", found, b.ints(total))
+        table = b.guard(table, fits, what="the boxes that are taken", dtype="int64")
+        b.end(0, b.cut(table, 0, 0, total))
+    else:
+        table, flags, length = candidates(b, b.input(1), rounds)
+        b.end(0, _rows(b, table, flags, length, total))
     return True
+
+
+def kept(b: PromisedBody, scores: str, rounds: int) -> tuple[str, str, int]:
+    """The operator itself, with a padded result.
+
+    Returns
+    -------
+    Rows (sequence, class, box), int64 [n, 3], zeros behind what is taken; their number, a scalar; and n.
+    """
+    batch, classes, _ = (int(n or 0) for n in b.shape(b.input(1)) or ())
+    length = batch * classes * rounds
+    # Scores that do not count are the lowest number: no box has to be taken for one of those.
+    least = b.input(4) or b.const([np.finfo(np.float32).min])
+    limit = b.input(3) or b.const([0.0])
+    kind = int(b.attributes.get("center_point_box", 0))
+    rows = b.op("NonMaxSuppression", b.input(0), scores, b.input(2), limit, least, center_point_box=kind)
+    b.nodes[-1].doc_string = PADDED
+    number = b.op("Gather", b.op("Shape", rows), b.ints(0), axis=0)
+    longer = b.op("Concat", rows, b.ints(np.zeros((length, 3))), axis=0)
+    return b.op("Reshape", b.cut(longer, 0, 0, length), b.ints([length, 3])), number, length
 
 
 def most_rounds(b: PromisedBody) -> int:
@@ -43,17 +70,7 @@ def candidates(b: PromisedBody, scores: str, rounds: int) -> tuple[str, str, int
     Returns
     -------
     The rows, int64 [n, 3]; whether each is taken, bool [n]; and n.
-
-    Raises
-    ------
-    UnsupportedOperatorError : there are too many rounds.
     """
-    if rounds > _MOST_ROUNDS:
-        raise UnsupportedOperatorError(
-            f"Node {b.node.name!r} (NonMaxSuppression) may take {rounds} boxes of a class; up to "
-            f"{_MOST_ROUNDS} are supported.",
-            hint="Set max_output_boxes_per_class to a smaller constant.",
-        )
     batch, classes, count = (int(n or 0) for n in b.shape(b.input(1)) or ())
     most = b.value(2)
     dtype = b.dtype(b.input(0))

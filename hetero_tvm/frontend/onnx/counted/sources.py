@@ -60,10 +60,9 @@ def suppressed(b: Step) -> None:
     if not b.input(2) or not rounds:  # none, when no number is given
         b.finish(0, b.ints(np.zeros((0, 3))))
         return
-    table, flags, length = suppression.candidates(b, scores, rounds)
-    places, count = b.found(flags, length, f"taken({b.wants(0)})")
-    b.finish(0, b.op("Gather", table, places, axis=0))
-    b.mark(0, {0: count})
+    table, number, length = suppression.kept(b, scores, rounds)
+    b.finish(0, table)
+    b.mark(0, {0: Count(f"taken({b.wants(0)})", number, length)})
 
 
 def unique(b: Step) -> None:

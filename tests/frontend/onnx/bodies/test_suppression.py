@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.errors import UnsupportedOperatorError
+import hetero_tvm
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import run_onnxruntime, text_model
+from tests.frontend.onnx.helpers import operators, run_onnxruntime, text_model
 
 
 def model_of(total, count=8, center=0):
@@ -34,6 +34,20 @@ def test_boxes_of_two_images_and_three_classes(center, most):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_too_many_boxes_are_refused():
-    with pytest.raises(UnsupportedOperatorError, match="may take 600 boxes"):
-        import_onnx(model_of(700, count=600))
+@pytest.mark.parametrize("center", [0, 1])
+def test_many_boxes_keep_the_operator(center):
+    random = np.random.default_rng(center)
+    inputs = {
+        "boxes": random.random((2, 20, 4), np.float32),
+        "scores": random.random((2, 3, 20), np.float32),
+        "most": np.array([15]),
+        "iou": np.array([0.5], np.float32),
+        "least": np.array([0.1], np.float32),
+    }
+    (expected,) = run_onnxruntime(model_of("N", 20, center), inputs)
+    model = import_onnx(model_of(len(expected), 20, center))
+    assert operators(model)["NonMaxSuppression"] == 1 and len(expected) > 20
+    (got,) = run_onnxruntime(model.onnx_model, inputs)
+    np.testing.assert_array_equal(got, expected)
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(model), use_shipped=False)
+    np.testing.assert_array_equal(built.run(inputs)[0], expected)
