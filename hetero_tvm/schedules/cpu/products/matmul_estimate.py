@@ -56,7 +56,7 @@ def estimate(op: Matmul, tile: RegisterTile, row_blocks: int, machine: CpuModel,
 
     def per_k(r: int) -> float:
         issue = r * vectors / machine.fma_units
-        loads = machine.broadcast_cycles * r + machine.load_cycles * vectors
+        loads = 0.5 * r + machine.load_cycles * vectors
         # Each row is a stream of its own, and rows a power of two apart share few sets of an 8-way L1.
         crowded = 1.0 + 0.02 * max(0, r - 8)
         # With few accumulators more than the bare latency shows: 8 of the needed 8 reach 91%.
