@@ -18,6 +18,9 @@ settings.load_profile("steady")
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "100")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Workers of pytest-xdist are told that their terminal has 80 columns; tests write to pipes, which have none.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(params=["few", pytest.param("every", marks=pytest.mark.exhaustive)])
 def pick(request: pytest.FixtureRequest) -> Callable[[Sequence, int], list]:

@@ -36,7 +36,7 @@ EXTRAS = {
     "bench": (("onnxruntime", "openvino", "torch"), "other runtimes beside ours: bench --vs"),
     "torch": (("torch", "onnxscript"), "models from PyTorch: torch.export programs and .pt2 files"),
     "cuda": (("nvidia-cuda-nvrtc",), "machine code for NVIDIA GPUs, without a CUDA toolkit"),
-    "rpc": (("tornado", "cloudpickle"), "measuring on other machines: serve, tune --rpc"),
+    "rpc": (("tornado", "cloudpickle", "psutil"), "measuring on other machines: serve, tune --rpc"),
     "notebook": (("ipykernel", "jupyterlab"), "the tutorials"),
     "docs": (("mkdocs-material",), "the documentation as a site: mkdocs build"),
     "test": (("pytest", "hypothesis"), "the tests"),
@@ -47,7 +47,7 @@ _SPECIAL = ("avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 """Features that make integers and halves fast."""
 _UNEVEN = 0.5
 """Spread of repetitions above which a machine is told to be uneven."""
-_NEEDED = ("numpy", "onnx", "rich", "psutil", "platformdirs", "cloudpickle", "ml_dtypes")
+_NEEDED = ("numpy", "onnx", "rich", "platformdirs", "cloudpickle", "ml_dtypes")
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,8 @@ def optimize_model(
             f"--target {target.kind} has kernels for fixed shapes only",
             hint="give one size for each dimension; ranges are for --target cpu",
         )
+    if model.open is not None:
+        disabled |= target.fixed_size_passes
     optimized = _optimized(model, target, disabled, None if dump_ir is None else Path(dump_ir), spaces)
     if model.open is None:
         return optimized

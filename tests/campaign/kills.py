@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class Workplace:
         return [sys.executable, "-m", f"hetero_tvm.{name}", str(self.model), *common, *options]
 
     def tune(self, trials: int = TRIALS) -> list[str]:
-        return self.command("tune", "--trials", str(trials))
+        return self.command("tune", "--trials", str(trials), "--patience", "0")
 
     def start(self, command: list[str]) -> subprocess.Popen:
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -118,9 +119,12 @@ class Workplace:
 
     def litter(self) -> list[str]:
         """What a command that ended well must not leave."""
-        # `.ses` is onnxruntime's, an identity that it keeps.
-        found = [f"tmp/{path.name}" for path in self.temporary.iterdir() if path.name != ".ses"]
-        expected = {"model.so", "model.manifest.json"}
+        # `.ses` is onnxruntime's identity; locks are files that stay, a few for all folders;
+        # `cc...` are those of a compiler that was killed while it linked.
+        kept = re.compile(r"\.ses|\.hetero_tvm-.*\.lock|cc\w+\.(res|s|o|cdtor\.[co]|ld|le)")
+        names = [path.name for path in self.temporary.iterdir()]
+        found = [f"tmp/{name}" for name in names if not kept.fullmatch(name)]
+        expected = {"model.so", "model.manifest.json", "report.html"}
         if self.out.is_dir():
             found += [f"out/{path.name}" for path in self.out.iterdir() if path.name not in expected]
         if self.logs.is_dir():

@@ -86,6 +86,25 @@ def test_a_model_that_is_another_one_at_other_sizes_is_refused_with_its_node():
         build_model(optimized)
 
 
+def test_kernels_of_one_size_are_left_out(tmp_path):
+    """Resizing and positions of extrema have kernels whose constants belong to one size."""
+    text = """
+    g (float[1, 2, h, 40] x) => (float[1, 2, a, 80] y, int64[1, 2, h, 1] places)
+    {
+        scales = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+        y = Resize<mode = "linear">(x, , scales)
+        places = ArgMax<axis = -1>(x)
+    }
+    """
+    optimized = optimize_model(import_model(text_model(text), shapes={"x": (1, 2, Span(2, 30), 40)}))
+    net = hetero_tvm.load(build_model(optimized).export(tmp_path / "model.so"))
+    for height in (2, 11, 30):
+        inputs = {"x": np.random.default_rng(height).standard_normal((1, 2, height, 40)).astype("float32")}
+        reference = run_reference(optimized.model.open.at({"h": height}), inputs)
+        for result, exact in zip(net(**inputs), reference.float64, strict=True):
+            np.testing.assert_allclose(result, exact, atol=1e-5)
+
+
 def test_targets_without_such_kernels_refuse_ranges(optimized):
     from hetero_tvm.errors import UsageError
 

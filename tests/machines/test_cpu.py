@@ -44,3 +44,9 @@ def test_code_for_zen_with_512_bits_is_scheduled_as_for_another_core_and_keeps_i
 
 def test_loads_per_cycle():
     assert [CpuModel("x", lanes=lanes).load_cycles for lanes in (4, 8, 16)] == [0.5, 0.5, 1.0]
+
+
+def test_broadcasts_to_two_halves_are_slow():
+    whole, halves = CpuModel("x", lanes=8), CpuModel("znver1", lanes=8, fma_units=1.0)
+    assert whole.broadcast_cycles < halves.broadcast_cycles
+    assert CpuModel("x", lanes=16, fma_units=1.0).broadcast_cycles == whole.broadcast_cycles

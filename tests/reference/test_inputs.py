@@ -44,3 +44,8 @@ def test_symbolic_shapes_are_refused():
     source = text_model("g (float[N] x) => (float[N] y) { y = Exp(x) }")
     with pytest.raises(ModelError, match="'x' has no fixed shape"):
         sample_inputs(source)
+
+
+def test_an_extent_of_zero_is_fixed():
+    source = text_model("g (float[0,3] x, int64[2,0] i) => (float[0,3] y) { y = Exp(x) }")
+    assert {name: array.shape for name, array in sample_inputs(source).items()} == {"x": (0, 3), "i": (2, 0)}

@@ -18,8 +18,10 @@ from tests.tutorials.notebooks import NOTEBOOKS, code, execute, read, with_param
 SMALLER: dict[str, dict] = {
     "01_quick_start": {"name": "minilm-l6-tiny", "trials": 4},
     "02_npu": {"model_name": "zoo:minilm-l6-tiny", "trials": 4},
-    "05_why_did_it_not_fuse": {"width": 64, "length": 16, "layers": 1},
+    "05_why_did_it_not_fuse": {"width": 64, "heads": 2, "length": 16, "layers": 1},
     "06_write_a_design_space": {"n": 96, "trials": 4},
+    "07_the_search": {"m": 16, "k": 32, "n": 64, "sample": 16, "trials": 4},
+    "08_deploy": {"model_name": "zoo:minilm-l6-tiny", "sequence": 16, "workers": 2, "requests": 16},
     "09_your_own_target": {"model_name": "zoo:minilm-l6-tiny", "sequence": 8, "widths": (4, 8)},
 }
 #: The first is what a newcomer opens; the others take longer.

@@ -203,13 +203,17 @@ def _scoped(node: Node) -> str:
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Call each ONNX node after the program's node that it was made from.
 
-    Of several nodes made from one, the last has its name and the others carry their operator too.
+    Of several nodes made from one, the last has its name, the others carry their operator too, and a number
+    where that is not enough: ONNX Runtime takes each name once.
     """
     names = [_scope(node) for node in graph.node]
     last = {name: index for index, name in enumerate(names)}
+    count: Counter[str] = Counter()
     for index, (node, name) in enumerate(zip(graph.node, names, strict=True)):
         if name:
-            node.name = name if last[name] == index else f"{name}.{node.op_type}"
+            full = name if last[name] == index else f"{name}.{node.op_type}"
+            count[full] += 1
+            node.name = full if count[full] == 1 else f"{full}.{count[full]}"
 
 
 def _scope(node: onnx.NodeProto) -> str:

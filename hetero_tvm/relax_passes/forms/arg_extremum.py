@@ -7,15 +7,19 @@ than the least number.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Call, Var, relax
+from hetero_tvm.host.tvm import Call, PrimFunc, Var, relax
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Rule
 
 _MOST_ELEMENTS = 1 << 31
 """Elements of a tensor whose positions int32 still counts."""
+
+_LONG = 32
+"""Elements of a row from which a kernel of rows is worth it."""
 
 
 class ArgAsExtremum(Rule):
@@ -54,3 +58,39 @@ class ArgAsExtremum(Rule):
         first = bind(relax.op.min(least, axis, keepdims=True), "first")
         first = bind(relax.op.astype(first, dtype_of(var)), "typed") if dtype_of(var) != "int32" else first
         graph.replace(var, relax.op.reshape(first, shape_of(var)))
+
+
+class ArgAsKernel(Rule):
+    """``argmax(x)`` of float32 along its last axis -> a kernel that is scheduled already.
+
+    Parameters
+    ----------
+    kernel : makes it, from the shape, whether the greatest is wanted, and the dtype of the positions.
+    """
+
+    name = "arg_kernel"
+    counted = False
+    anchors = ("relax.argmax", "relax.argmin")
+
+    def __init__(self, kernel: Callable[[tuple[int, ...], bool, str], PrimFunc]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> Call | None:
+        call = graph.value(var)
+        shape = shape_of(call.args[0])
+        if not shape or not math.prod(shape) or dtype_of(call.args[0]) != "float32":
+            return None
+        last = call.attrs.axis is not None and int(call.attrs.axis) % len(shape) == len(shape) - 1
+        return call if last and shape[-1] >= _LONG and math.prod(shape) < _MOST_ELEMENTS else None
+
+    def rewrite(self, graph: Graph, var: Var, found: Call) -> None:
+        shape, dtype = shape_of(found.args[0]), dtype_of(var)
+        function = self.kernel(shape, graph.op_name(var) == "relax.argmax", dtype)
+        name = (graph.op_name(var) or "").removeprefix("relax.")
+        call = relax.call_tir(
+            graph.add_function(function, name),
+            [found.args[0]],
+            out_ty=relax.TensorType((math.prod(shape[:-1]),), dtype),
+        )
+        bind = graph.binder(var, [var])
+        graph.replace(var, relax.op.reshape(bind(call, "rows"), shape_of(var)))

@@ -215,7 +215,7 @@ static inline int hetero_tvm_verify(const char* path, char* message, size_t size
     }
   }
   if (file >= 0) close(file);
-  if (why && message && size) snprintf(message, size, "%s: %s", path, why);
+  if (why && message && size) snprintf(message, size, "%.300s: %.200s", path, why);
   return why != NULL;
 }
 

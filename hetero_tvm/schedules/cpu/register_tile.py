@@ -59,11 +59,11 @@ class RegisterTile:
     def step_cycles(self, machine: CpuModel, load_cycles: float) -> float:
         """Cycles of one k: FMA issue, load issue or FMA latency, whichever is the bound.
 
-        ``load_cycles`` is what one vector load takes; a broadcast takes half a cycle.
+        ``load_cycles`` is what one vector load takes.
         """
         return max(
             self.rows * self.vectors / machine.fma_units,
-            0.5 * self.rows + load_cycles * self.vectors,
+            machine.broadcast_cycles * self.rows + load_cycles * self.vectors,
             _EXPOSED_LATENCY * machine.fma_latency,
         )
 

@@ -76,6 +76,9 @@ class CompilingTarget(ABC):
     run_time_sizes: bool = False
     """Whether kernels can have extents that are known when they run."""
 
+    fixed_size_passes: frozenset[str] = frozenset()
+    """Names of passes whose kernels serve one size, which are left out where dimensions stay open."""
+
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         """A kernel of one's own for all sizes; None: the space's kernel is lifted."""
         return None

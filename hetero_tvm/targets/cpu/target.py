@@ -16,7 +16,7 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
-from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
 from hetero_tvm.relax_passes.forms.attention import AttentionAsProducts
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
@@ -44,6 +44,7 @@ from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
+from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
 from hetero_tvm.schedules.cpu.rows.suppression import emit_suppression
@@ -120,6 +121,7 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         Conv3dAsConv2d(),  # depth is summed up as channels are
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
         Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+        ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
         CancelReshapes(),  # between two of them
@@ -301,6 +303,7 @@ class CpuTarget(Target):
         return generic.schedule(function, self.machine)
 
     run_time_sizes = True
+    fixed_size_passes = frozenset({ResizeAsKernel.name, ArgAsKernel.name})  # constants of each size
 
     def run_time_kernel(self, witnesses: Witnesses, space: DesignSpace, point: Point) -> PrimFunc | None:
         return kernels.emit(witnesses, space, point, self.machine)

@@ -20,6 +20,20 @@ def test_nodes_are_called_as_in_the_program():
     assert {"table/embedding", "norm/layer_norm", "body.1/gelu", "add"} <= nodes
 
 
+def test_no_two_nodes_have_one_name():
+    """ONNX Runtime refuses such a file; attention is many nodes with few kinds of operators."""
+
+    class Attend(nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.rand(1, 2, 4, 8)
+    model = import_model(export(Attend(), (x,)))
+    names = [node.name for node in model.original.to_onnx().graph.node]
+    assert len(set(names)) == len(names) > 4
+    assert any(name.endswith("scaled_dot_product_attention.Mul.2") for name in names)
+
+
 def test_everything_that_cannot_be_translated_is_listed():
     class Rare(nn.Module):
         def forward(self, x):

@@ -2,9 +2,11 @@
 
 import pytest
 
-from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum
-from tests.relax_passes.compiled import RNG, check_results, floats
-from tests.relax_passes.graphs import constant, op
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
+from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
+from tests.relax_passes.compiled import RNG, check_results, floats, rewritten
+from tests.relax_passes.graphs import constant, op, relax
 from tests.relax_passes.rewrite import Rewrite, bind
 
 CASES = {
@@ -33,3 +35,40 @@ class TestArgAsExtremum(Rewrite):
         positions = op.where(hits, constant([[0, 1, 2]], "int32"), constant(2, "int32"))
         first = op.min(positions, [1], keepdims=True)
         return op.reshape(op.astype(first, "int64"), (2,))
+
+
+# as a kernel -----------------------------------------------------------------------------------------
+def _kernel(shape, largest, dtype):
+    return emit_arg_extremum(CpuModel("a", lanes=8), shape, largest, dtype)
+
+
+LONG = {
+    "the last axis": lambda x: op.argmax(x, 2),
+    "kept": lambda x: op.argmin(x, -1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("build", LONG.values(), ids=LONG.keys())
+def test_kernels_of_long_rows(build):
+    check_results(build, [floats(2, 3, 70)], ArgAsKernel(_kernel), gone="argmax argmin")
+
+
+@pytest.mark.parametrize(
+    "build, x", [(LONG["the last axis"], (2, 3, 5)), (lambda x: op.argmax(x, 0), (70, 2))]
+)
+def test_other_axes_are_no_kernels(build, x):
+    after, _ = rewritten(build, [floats(*x)], [ArgAsKernel(_kernel)])
+    assert "argmax" in after.script(show_meta=False)
+
+
+class TestArgAsKernel(Rewrite):
+    rule = ArgAsKernel(_kernel)
+    inputs = {"x": (2, 40)}
+
+    def before(self, x):
+        return op.argmax(x, 1)
+
+    def expected(self, x):
+        function = relax.BlockBuilder.current().add_func(_kernel((2, 40), True, "int64"), "argmax")
+        call = relax.call_tir(function, [x], out_ty=relax.TensorType((2,), "int64"))
+        return op.reshape(call, (2,))

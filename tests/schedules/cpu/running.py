@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetero_tvm.codegen.pipeline import compile_kernels
-from hetero_tvm.host.tvm import tvm
+from hetero_tvm.host.tvm import tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.targets.registry import parse_target
 from tests.ops.helpers import sample_inputs
@@ -127,3 +127,24 @@ def check_shapes(space, ops, machine, tolerance: float = 2e-6) -> None:
         assert space.refuses(op, machine) is None
         check_points(space, op, covering(space, op, machine, seen), machine, tolerance=tolerance)
         assert {(knob.name, c) for knob in space.knobs(op, machine) for c in knob.choices} <= seen
+
+
+def prefetches_beyond(function):
+    """Prefetches of a kernel that may be of no element of their buffer, whatever the loops count."""
+    analyzer, bad = tvm.sym.Analyzer(), []
+
+    def check(call):
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "tirx.address_of":
+            load = call.args[0]
+            bounds = [analyzer.const_int_bound(index) for index in load.indices]
+            if any(b.max_value >= int(e) for b, e in zip(bounds, load.source.shape, strict=True)):
+                bad.append(load)
+        return call
+
+    def prefetch(statement):
+        if "llvm.prefetch" in str(statement):
+            tvm_ffi.structural_map(statement, (tvm.ir.Call, check))
+        return statement
+
+    tvm_ffi.structural_map(function.body, (tirx.Evaluate, prefetch))
+    return bad

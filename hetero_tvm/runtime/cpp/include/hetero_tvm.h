@@ -73,7 +73,7 @@ static HETERO_TVM_THREAD char hetero_tvm_message[1024];
 static inline const char* hetero_tvm_error(void) { return hetero_tvm_message; }
 
 static inline int hetero_tvm_fail(const char* where, const char* what) {
-  snprintf(hetero_tvm_message, sizeof hetero_tvm_message, "%s%s%s", where ? where : "", where ? ": " : "", what);
+  snprintf(hetero_tvm_message, sizeof hetero_tvm_message, "%.400s%s%.600s", where ? where : "", where ? ": " : "", what);
   return 1;
 }
 

@@ -158,7 +158,7 @@ def tile_fits(tile: RegisterTile, dot: Dot, machine: CpuModel) -> bool:
 def step_cycles(tile: RegisterTile, dot: Dot, machine: CpuModel) -> float:
     """Cycles of one step: multiplications, loads, or the latency of the accumulators."""
     issue = dot.cycles * tile.rows * tile.vectors / machine.fma_units
-    loads = 0.5 * tile.rows + machine.load_cycles * tile.vectors
+    loads = machine.broadcast_cycles * tile.rows + machine.load_cycles * tile.vectors
     spare = 1.25 * machine.fma_latency * machine.fma_units
     thin = 1.0 + 0.2 * max(0.0, 1.0 - tile.rows * tile.vectors / spare)
     return max(issue, loads, machine.fma_latency) * thin

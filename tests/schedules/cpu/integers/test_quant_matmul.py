@@ -10,7 +10,7 @@ from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
 from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
-from tests.schedules.cpu.running import TARGET, covering
+from tests.schedules.cpu.running import TARGET, covering, prefetches_beyond
 
 SPACE = QuantMatmulSpace()
 
@@ -71,3 +71,11 @@ def test_refusals():
     here = machine(8, "avx2")
     assert SPACE.refuses(QuantConv2d(), here) == "not a quantised matmul"
     assert SPACE.refuses(QuantMatmul(lead=(0,), n=4, k=4), here) == "an extent is zero"
+
+
+def test_what_is_fetched_ahead_exists():
+    """Far more tiles than lines of a panel: an address beyond it may be of no memory, which takes long."""
+    op, here = QuantMatmul(lead=(1024,), n=64, k=64), machine(8, "avx2")
+    function = SPACE.emit(op, {**SPACE.default(op, here), "prefetch": 1}, here)
+    assert "llvm.prefetch" in function.script()
+    assert prefetches_beyond(function) == []

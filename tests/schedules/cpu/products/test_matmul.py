@@ -20,6 +20,7 @@ from tests.schedules.cpu.running import (
     check_shapes,
     llvm_of,
     point_runners,
+    prefetches_beyond,
 )
 
 SPACE = MatmulSpace()
@@ -171,3 +172,12 @@ def test_the_tile_is_neither_on_the_heap_nor_predicated():
     ir = llvm_of(SPACE.emit(op, SPACE.default(op, AVX2), AVX2))
     assert "TVMBackendAllocWorkspace" not in ir
     assert "llvm.masked" not in ir
+
+
+def test_what_is_fetched_ahead_exists():
+    """Far more tiles than lines of a panel: an address beyond it may be of no memory, which takes long."""
+    op = Matmul((2048,), 64, 64)
+    point = {**SPACE.default(op, AVX2), "prefetch": 1}
+    function = SPACE.emit(op, point, AVX2)
+    assert "llvm.prefetch" in function.script()
+    assert prefetches_beyond(function) == []

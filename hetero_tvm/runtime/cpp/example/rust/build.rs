@@ -1,0 +1,46 @@
+//! Compiles `shim.c`, which gives the functions of the C header a place, and links TVM's two libraries.
+//!
+//! They are those of the Python that `PYTHON` names (default: python3); `CC` is the C compiler (default: cc).
+
+use std::{env, path::PathBuf, process::Command};
+
+const FOLDERS: &str = "import importlib.util as u, pathlib
+p = lambda n: pathlib.Path(u.find_spec(n).submodule_search_locations[0])
+print(p('tvm') / 'lib', p('tvm_ffi') / 'lib', p('tvm_ffi') / 'include', sep='\\n')";
+
+fn main() {
+    let python = env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let found = Command::new(&python).args(["-c", FOLDERS]).output().expect("PYTHON cannot be run");
+    let text = String::from_utf8(found.stdout).expect("a path that is not UTF-8");
+    let folders: Vec<&str> = text.lines().collect();
+    assert!(folders.len() == 3, "{python} has no apache-tvm: set PYTHON");
+
+    let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
+    let out = PathBuf::from(env::var("OUT_DIR").unwrap());
+    let object = out.join("shim.o");
+    let archive = out.join("libshim.a");
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    run(Command::new(compiler)
+        .args(["-std=c11", "-O2", "-fPIC", "-Wall", "-c"])
+        .arg(here.join("shim.c"))
+        .arg("-I")
+        .arg(here.join("../../include"))
+        .args(["-isystem", folders[2], "-o"])
+        .arg(&object));
+    run(Command::new("ar").arg("crs").arg(&archive).arg(&object));
+
+    println!("cargo:rustc-link-search=native={}", out.display());
+    println!("cargo:rustc-link-lib=static=shim");
+    println!("cargo:rustc-link-arg=-Wl,--no-as-needed"); // the runtime's functions are found by name
+    for (folder, name) in [(folders[0], "tvm_runtime"), (folders[0], "tvm_runtime_extra"), (folders[1], "tvm_ffi")] {
+        println!("cargo:rustc-link-arg={folder}/lib{name}.so");
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
+    }
+    println!("cargo:rustc-link-arg=-ldl");
+    println!("cargo:rerun-if-changed=shim.c");
+    println!("cargo:rerun-if-env-changed=PYTHON");
+}
+
+fn run(command: &mut Command) {
+    assert!(command.status().expect("a C compiler is needed").success(), "{command:?} failed");
+}
