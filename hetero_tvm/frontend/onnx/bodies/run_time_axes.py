@@ -42,10 +42,12 @@ def reduction(b: PromisedBody) -> bool:
     x = b.input(0)
     if flags := b.dtype(x) == "bool":
         x = b.op("Cast", x, to=TensorProto.UINT8)
-    y = _selected(
-        b, choices, lambda axes: b.reduce(b.node.op_type, x, list(axes), int(keep), axes_as_input=first)
-    )
-    b.end(0, b.op("Cast", y, to=TensorProto.BOOL) if flags else y)
+
+    def reduced(axes: Sequence[int]) -> str:
+        y = b.reduce(b.node.op_type, x, list(axes), int(keep), axes_as_input=first)
+        return b.op("Cast", y, to=TensorProto.BOOL) if flags else y
+
+    b.end(0, _selected(b, choices, reduced))
     return True
 
 
