@@ -121,6 +121,9 @@ def window(b: Builder, x: Value, kernel, pool: bool = False, ceil: bool = False)
     kind = b.number(0, 4)
     if kind == 0:
         attributes["auto_pad"] = b.one(["SAME_UPPER", "SAME_LOWER", "VALID"])
+        if "strides" in attributes:  # windows with gaps between: the references do not agree, or refuse them
+            strides = [min(s, k) for s, k in zip(attributes["strides"], kernel, strict=True)]
+            attributes["strides"] = strides
     elif kind <= 2:
         attributes["pads"] = [b.number(0, k - 1 if pool else k) for k in (*kernel, *kernel)]
         if kind == 1:

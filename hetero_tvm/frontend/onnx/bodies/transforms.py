@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 
@@ -158,11 +162,34 @@ def col2im(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         x = b.op("Transpose", x, perm=[0, 1, 4, 2, 5, 3])
         b.end(0, b.op("Reshape", x, b.const([batch, channels, *image], "int64")))
         return b.nodes
-    x = b.op("Reshape", node.input[0], b.const([batch, shape[1], *counts], "int64"))
-    dtype = pool.dtype(node.input[0], types)
-    ones = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, 1, 1, 1))
-    rest = [image[n] + pads[n] + pads[n + 2] - reach[n] - (counts[n] - 1) * strides[n] for n in range(2)]
-    window = {"strides": strides, "dilations": dilations, "pads": pads, "kernel_shape": block}
-    y = b.op("ConvTranspose", x, b.const(ones, dtype), group=channels, **window, output_padding=rest)
-    b.end(0, y)
+    # Every pixel adds up what lies on it; the place behind the last one holds a zero for those with less.  A
+    # product with 0 and 1 would spread NaN and infinities over the image.
+    places = _contributions(image, block, counts, strides, dilations, pads)
+    x = b.op("Reshape", node.input[0], b.const([batch, channels, -1], "int64"))
+    zero = b.const(np.zeros((batch, channels, 1)), pool.dtype(node.input[0], types))
+    x = b.op("Gather", b.op("Concat", x, zero, axis=2), b.const(places, "int64"), axis=2)
+    y = b.op("ReduceSum", x, b.const([3], "int64"), keepdims=0)
+    b.end(0, b.op("Reshape", y, b.const([batch, channels, *image], "int64")))
     return b.nodes
+
+
+def _contributions(
+    image: Sequence[int],
+    block: Sequence[int],
+    counts: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> np.ndarray:
+    """Numbers of the elements of all blocks, [taps, blocks] in one row, that lie on each pixel: int64
+    [pixels, most]; the number of elements where a pixel has fewer."""
+    total = math.prod(block) * math.prod(counts)
+    lists: list[list[int]] = [[] for _ in range(math.prod(image))]
+    indices = itertools.product(*map(range, (*block, *counts)))
+    for number, (row_tap, column_tap, row, column) in enumerate(indices):
+        at_row = row * strides[0] + row_tap * dilations[0] - pads[0]
+        at_column = column * strides[1] + column_tap * dilations[1] - pads[1]
+        if 0 <= at_row < image[0] and 0 <= at_column < image[1]:
+            lists[at_row * image[1] + at_column].append(number)
+    most = max(1, max(map(len, lists), default=1))
+    return np.array([each + [total] * (most - len(each)) for each in lists], np.int64).reshape(-1, most)

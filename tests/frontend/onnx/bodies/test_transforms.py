@@ -57,6 +57,17 @@ def test_numbers(kind, x, constants, options):
     np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_a_special_value_stays_where_it_lies(special):
+    x = noise(1, 8, 8)
+    x[0, 3, 2] = special
+    model = model_of("Col2Im", x, [3, 5], [2, 2])
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    assert np.count_nonzero(~np.isfinite(expected)) == 1
+    (got,) = run_tvm(import_model(model), {"x": x})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+
+
 def test_refused():
     with pytest.raises(UnsupportedOperatorError, match="transforms 8192 values"):
         import_model(model_of("DFT", noise(1, 8192, 1)))
