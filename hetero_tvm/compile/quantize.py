@@ -130,6 +130,13 @@ def quantize_model(
         raise UsageError(f"there is no method {method!r}", hint=f"known: {', '.join(METHODS)}")
     if method == "static" and data is None:
         raise UsageError("static quantisation finds ranges on samples", hint="--data FILE.npz gives them")
+    counted = [spec.name for spec in model.signature.results if spec.counts]
+    if counted:
+        raise UsageError(
+            f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: the results of "
+            "float32 and of 8 bits cannot be compared element by element",
+            hint="quantize the part of the model before them",
+        )
     lower = parse_target(target).with_precision("int8")
     samples = samples_of(model, data)
     plain = build(optimize_model(model, target))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hetero_tvm.errors import ModelError
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.signature import TensorSpec
@@ -31,6 +32,12 @@ class TensorCall:
     def __init__(
         self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]
     ):
+        counted = [spec.name for spec in library.signature.outputs if spec.counts]
+        if counted:
+            raise ModelError(
+                f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over whole",
+                hint="build the exported program with hetero_tvm.import_model: its library gives what counts",
+            )
         self.library = library
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)

@@ -5,7 +5,8 @@ import onnxruntime
 import pytest
 
 import hetero_tvm
-from hetero_tvm.errors import InputError
+from hetero_tvm.compile.quantize import quantize_model
+from hetero_tvm.errors import InputError, ModelError, UsageError
 from tests.frontend.onnx.counted.helpers import model_of
 from tests.frontend.onnx.test_counting import DETECTOR
 
@@ -37,6 +38,16 @@ def test_results_have_their_true_size(tmp_path):
     assert str(net.signature.outputs[0]) == "y: float32[0..20]"
     with pytest.raises(InputError, match="size depends on values"):
         net(x, out=[np.empty(20, "float32"), np.empty((2, 20), "int64"), np.empty((), "float32")])
+    pytest.importorskip("torch")
+    from hetero_tvm.torch.call import TensorCall
+
+    with pytest.raises(ModelError, match="handed over whole"):
+        TensorCall(net, (0,), (("result", 0),), ())
+
+
+def test_eight_bits_cannot_be_compared_with_results_of_another_size():
+    with pytest.raises(UsageError, match="how many elements y, places have"):
+        quantize_model(hetero_tvm.import_model(model_of(FOUND)), hetero_tvm.build_model)
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ import pytest
 from hetero_tvm import zoo
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model, import_onnx, source_names
+from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.reference import compare, run_reference
 from tests.frontend.onnx.helpers import add_weight, bindings, run_tvm, text_model
 
