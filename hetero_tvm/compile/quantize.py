@@ -133,7 +133,7 @@ def quantize_model(
     counted = [spec.name for spec in model.signature.results if spec.counts]
     if counted:
         raise UsageError(
-            f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: the results of "
+            f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: results of "
             "float32 and of 8 bits cannot be compared element by element",
             hint="quantize the part of the model before them",
         )

@@ -35,7 +35,8 @@ class TensorCall:
         counted = [spec.name for spec in library.signature.outputs if spec.counts]
         if counted:
             raise ModelError(
-                f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over whole",
+                f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over "
+                "whole",
                 hint="build the exported program with hetero_tvm.import_model: its library gives what counts",
             )
         self.library = library
