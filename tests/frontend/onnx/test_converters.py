@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+import hetero_tvm
 from hetero_tvm.errors import ModelError
 from hetero_tvm.frontend import import_model, import_onnx
 from hetero_tvm.reference import compare, run_reference, sample_inputs
@@ -355,3 +356,17 @@ def test_powers_of_other_types(base, exponent):
     (y,) = run_tvm(import_onnx(source), inputs)
     assert y.dtype == kinds[base]
     np.testing.assert_allclose(y, [1, 8, 1], rtol=1e-6)
+
+
+def test_whole_powers_with_exponents_of_floats_are_exact():
+    """Truncation would take what is computed just below a whole number one too low."""
+    pairs = [(n, k) for n in range(2, 41) for k in range(1, 31) if n**k < 2**31]
+    x, e = (np.array(column) for column in zip(*pairs, strict=True))
+    source = text_model(
+        f"g (int32[{len(x)}] x, float[{len(x)}] e) => (int32[{len(x)}] y) {{ y = Pow(x, e) }}"
+    )
+    built = hetero_tvm.build_model(
+        hetero_tvm.optimize_model(hetero_tvm.import_model(source)), use_shipped=False
+    )
+    (y,) = built.run({"x": x.astype(np.int32), "e": e.astype(np.float32)})
+    np.testing.assert_array_equal(y, x.astype(np.int64) ** e)

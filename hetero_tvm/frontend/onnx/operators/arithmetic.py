@@ -70,8 +70,9 @@ def _pow(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         return None
     if "float" in kind:
         return None if kind == other else relax.op.power(base, relax.op.astype(exponent, kind))
-    if "float" in other:
-        return relax.op.astype(relax.op.power(relax.op.astype(base, other), exponent), kind)
+    if "float" in other:  # in double: a power that is a whole number must not end just below it
+        powers = relax.op.power(relax.op.astype(base, "float64"), relax.op.astype(exponent, "float64"))
+        return relax.op.astype(powers, kind)
     one, zero = relax.const(1, kind), relax.const(0, kind)
     count = relax.op.astype(exponent, kind) if kind != other else exponent
     odd = relax.op.bitwise_and(count, one)
