@@ -59,7 +59,12 @@ class SinkMoves(Rule):
             order = composed(order_of(first), order_of(graph.value(var)))
         else:
             first = graph.call(operand, *RESHAPES)
-            if first is None or shape_of(first.args[0]) != shape_of(var):
+            shape = shape_of(var)
+            if first is None or shape_of(first.args[0]) != shape:
+                return None
+            # A scalar of more axes than that (float[1] beside float[]) would widen the result.
+            others = [argument for argument in graph.value(step_var).args if not argument.same_as(operand)]
+            if any(len(shape_of(argument)) > len(shape) for argument in others):
                 return None
             order = None
         return _Found(step_var, operand, first.args[0], order)

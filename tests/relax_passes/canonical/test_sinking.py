@@ -1,5 +1,6 @@
 """Transposes and reshapes meet behind an elementwise step."""
 
+import numpy as np
 import pytest
 
 from hetero_tvm.relax_passes.canonical.sinking import SinkMoves
@@ -12,6 +13,8 @@ from tests.relax_passes.graphs import (
     weights,
 )
 from tests.relax_passes.rewrite import Rewrite
+
+ONE = constant(np.ones((1, 1, 1, 1), "float32"))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,9 @@ def test_reshapes_undo_each_other_across_an_elementwise_step():
             op.permute_dims(e(op.add(e(op.permute_dims(x, (0, 2, 1))), constant(weights(3)))), (0, 2, 1))
         ),
         lambda e, x: e(op.permute_dims(e(op.exp(e(op.reshape(x, (3, 2, 4))))), (1, 0, 2))),
+        # One number, of more axes than what comes out.
+        lambda e, x: e(op.reshape(e(op.add(e(op.reshape(x, (1, 2, 3, 4))), ONE)), (2, 3, 4))),
+        lambda e, x: e(op.reshape(e(op.add(e(op.reshape(e(op.sum(x, (0, 1, 2))), (1,))), ONE)), ())),
     ],
 )
 def test_what_cannot_sink(body):
