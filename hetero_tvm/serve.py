@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import multiprocessing
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -92,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
         say += f", known to {options.tracker} as {options.key!r}"
     elif options.token is None and TOKEN_VARIABLE not in os.environ:
         say += f", for --rpc {token}@HOST:{options.port}"
-    if not _is_loopback(options.host):
+    if not cli_common.is_loopback(options.host):
         print(
             f"warning: {options.host} is seen by other machines: the token crosses the network in plain "
             "text, and whoever has it can run code here",
@@ -151,13 +149,6 @@ def _token(options: argparse.Namespace) -> str:
             "a token has at least one character, and no space", hint="leave out --token for a random one"
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return all(ipaddress.ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
-    except (OSError, ValueError):
-        return False
 
 
 def _leave() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import secrets
 import sys
@@ -68,23 +67,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.port > 65535:
         raise UsageError(f"{options.port} is not a port", hint="1 to 65535, or 0 for any that is free")
     key = options.api_key or os.environ.get(KEY_VARIABLE)
-    if key is None and not _is_own(options.host):
+    if key is None and not cli_common.is_loopback(options.host):
         key = secrets.token_urlsafe(24)
         print(f"API key: {key}", flush=True)
     model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
     name = options.name or model.library.path.resolve().parent.name
     app = Server(model, name, key, options.most).app()
     return 0 if listen(app, options.host, options.port) else 2
-
-
-def _is_own(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from hetero_tvm import serve_text
+from hetero_tvm.cli import common
 from tests import tiny_llama
 
 for name in ("starlette", "uvicorn", "httpx"):
@@ -24,8 +25,8 @@ def test_mistakes(capsys, tmp_path):
 
 
 def test_addresses_of_this_machine():
-    assert all(map(serve_text._is_own, ("localhost", "127.0.0.1", "::1")))
-    assert not any(map(serve_text._is_own, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
+    assert all(map(common.is_loopback, ("localhost", "127.0.0.1", "::1")))
+    assert not any(map(common.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
 
 
 def test_it_answers_and_ends_by_sigterm(tmp_path):

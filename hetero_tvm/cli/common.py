@@ -90,6 +90,17 @@ def _number(text: str, kind: type, least: float, what: str) -> Any:
     return value
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or a name."""
+    import ipaddress
+    import socket
+
+    try:
+        return all(ipaddress.ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
+    except (OSError, ValueError):
+        return False
+
+
 def parser(
     command: str,
     description: str,

@@ -130,8 +130,7 @@ def quantize_model(
         raise UsageError(f"there is no method {method!r}", hint=f"known: {', '.join(METHODS)}")
     if method == "static" and data is None:
         raise UsageError("static quantisation finds ranges on samples", hint="--data FILE.npz gives them")
-    counted = [spec.name for spec in model.signature.results if spec.counts]
-    if counted:
+    if counted := model.signature.counted:
         raise UsageError(
             f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: results of "
             "float32 and of 8 bits cannot be compared element by element",

@@ -47,7 +47,7 @@ def generate(
     stop = frozenset(model.facts.stop if stop is None else stop)
     batch = Batch(model, most)
     requests = [
-        batch.submit(Request(prompt, max_new_tokens, _own_seed(sampling, number), stop))
+        batch.submit(Request(prompt, max_new_tokens, sampling.for_text(number), stop))
         for number, prompt in enumerate(_without_padding(prompts, mask))
     ]
     batch.run()
@@ -82,14 +82,6 @@ def stream(
     finally:
         request.cancel()
         batch.run()
-
-
-def _own_seed(sampling: Sampling, number: int) -> Sampling:
-    """Texts of one call draw different numbers."""
-    if sampling.seed is None or not number:
-        return sampling
-    values = {**sampling.__dict__, "seed": sampling.seed + number}
-    return Sampling(**values)
 
 
 def _without_padding(prompts: Sequence[Prompt] | np.ndarray, mask: np.ndarray | None) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Sampling:
             problems.append(f"min_p is {self.min_p}, expected 0 to 1")
         if problems:
             raise UsageError("options that no sampling can have", problems=problems)
+
+    def for_text(self, number: int) -> Sampling:
+        """The same for the ``number``-th text of a call: each draws numbers of its own."""
+        return self if self.seed is None else replace(self, seed=self.seed + number)
 
     @property
     def greedy(self) -> bool:

@@ -14,7 +14,7 @@ from hetero_tvm.compile.weights import set_apart
 from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, TargetError, UsageError, last_line
 from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.language.architectures import describe
-from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder
+from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.decoder import Decoder
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import PackedFolder
@@ -134,8 +134,8 @@ def _open(path: Path) -> Checkpoint:
         raise ModelError(f"{path} does not exist")
     if path.suffix == ".gguf":
         return GgufFile(path)
-    folder = SafetensorsFolder(path)
-    return PackedFolder(path) if isinstance(folder.config.get("quantization_config"), Mapping) else folder
+    plan = read_json(path / "config.json").get("quantization_config")
+    return PackedFolder(path) if isinstance(plan, Mapping) else SafetensorsFolder(path)
 
 
 def _check(decoder: Decoder, cache: str | None, context: int | None, rows: int, page: int) -> None:

@@ -61,9 +61,9 @@ class SafetensorsFolder:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.config: Mapping[str, Any] = _json(folder / "config.json")
+        self.config: Mapping[str, Any] = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
-        if generation.is_file() and (stop := _json(generation).get("eos_token_id")) is not None:
+        if generation.is_file() and (stop := read_json(generation).get("eos_token_id")) is not None:
             self.config = {**self.config, "eos_token_id": stop}
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
@@ -83,7 +83,7 @@ class SafetensorsFolder:
                 f"{self.folder} has neither {_SINGLE} nor {_INDEX}",
                 hint="save the model with save_pretrained(folder, safe_serialization=True)",
             )
-        names = _json(index).get("weight_map")
+        names = read_json(index).get("weight_map")
         if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
             raise ModelError(f"{index} has no weight_map")
         files = sorted(set(names.values()))
@@ -154,7 +154,8 @@ def read_safetensors(
         raise ModelError(f"{path} is no safetensors file, or it is damaged: {error}") from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; :class:`ModelError` when there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

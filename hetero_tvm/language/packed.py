@@ -56,6 +56,7 @@ class PackedFolder(SafetensorsFolder):
                 problems=problems,
                 hint="build from the float checkpoint with --precision int8 or int4, or from a GGUF file",
             )
+        self._integers_part = "weight_packed" if self._method == "compressed-tensors" else "qweight"
         self._zero_offset = 1 if self._method == "gptq" and plan.get("checkpoint_format") != "gptq_v2" else 0
 
     def names(self, names: Names) -> Names:
@@ -86,8 +87,7 @@ class PackedFolder(SafetensorsFolder):
         return value.dequantized() if isinstance(value, QuantizedWeight) else np.asarray(value, np.float32)
 
     def _packed(self, name: str) -> str:
-        part = "weight_packed" if self._method == "compressed-tensors" else "qweight"
-        return f"{name.removesuffix('.weight')}.{part}"
+        return f"{name.removesuffix('.weight')}.{self._integers_part}"
 
     def _part(self, base: str, part: str) -> np.ndarray:
         name = f"{base}.{part}"
@@ -97,7 +97,7 @@ class PackedFolder(SafetensorsFolder):
 
     def _unpacked(self, base: str) -> Weight:
         bits = self._bits
-        packed = self._part(base, "weight_packed" if self._method == "compressed-tensors" else "qweight")
+        packed = self._part(base, self._integers_part)
         if self._method == "compressed-tensors":
             n, k = (int(extent) for extent in self._part(base, "weight_shape"))
             q = _integers(packed, bits)[:n, :k]

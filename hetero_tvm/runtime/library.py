@@ -60,7 +60,7 @@ class Library:
         self._slots = [InputSlot(self._runtime, spec, alignment) for spec in manifest.signature.inputs]
         self._names = [spec.name for spec in manifest.signature.inputs]
         self._symbolic = bool(manifest.signature.symbols)
-        self._counted = any(spec.counts for spec in manifest.signature.outputs)
+        self._counted = bool(manifest.signature.counted)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in manifest.signature.outputs]
 
     def _start(self) -> None:

@@ -71,6 +71,11 @@ class Signature:
     symbols: tuple[Symbol, ...] = ()
 
     @property
+    def counted(self) -> tuple[str, ...]:
+        """Names of the outputs whose number of elements depends on values."""
+        return tuple(spec.name for spec in self.outputs if spec.counts)
+
+    @property
     def results(self) -> tuple[TensorSpec, ...]:
         """Outputs that a caller asked for: without those that only tell how much of others counts."""
         told = {place for spec in self.outputs for _, place in spec.counts}

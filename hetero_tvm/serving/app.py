@@ -131,7 +131,7 @@ class Server:
         if longest is None:
             longest = max(1, self.model.context - len(tokens) + 1)
         stop = frozenset(self.model.facts.stop)
-        return Request(tokens, longest, wishes.sampling_of(number), stop)
+        return Request(tokens, longest, wishes.sampling.for_text(number), stop)
 
 
 class _Answer:

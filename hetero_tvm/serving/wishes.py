@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_tvm.errors import InputError, UsageError
@@ -42,13 +42,6 @@ class Wishes:
     stop: list[str]
     stream: bool
     usage: bool
-    fields: Mapping[str, Any] = field(repr=False)
-
-    def sampling_of(self, number: int) -> Sampling:
-        """The sampling of a choice: each draws numbers of its own."""
-        seed = self.sampling.seed
-        values = {**self.sampling.__dict__, "seed": None if seed is None else seed + number}
-        return Sampling(**values)
 
 
 def read(body: Any, chat: bool) -> Wishes:
@@ -85,7 +78,7 @@ def read(body: Any, chat: bool) -> Wishes:
         raise InputError("the request cannot be served", problems=fields.problems)
     if longest is None and not chat:
         longest = 16  # OpenAI's own default
-    return Wishes(prompts, messages, sampling, longest, choices, stop, stream, usage, body)
+    return Wishes(prompts, messages, sampling, longest, choices, stop, stream, usage)
 
 
 class _Fields:

@@ -32,8 +32,7 @@ class TensorCall:
     def __init__(
         self, library: Library, inputs: Sequence[int], outputs: Sequence[Source], own: Sequence[int]
     ):
-        counted = [spec.name for spec in library.signature.outputs if spec.counts]
-        if counted:
+        if counted := library.signature.counted:
             raise ModelError(
                 f"how many elements {', '.join(counted)} have depends on values, and tensors are handed over "
                 "whole",

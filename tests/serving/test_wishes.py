@@ -27,7 +27,11 @@ def test_fields():
     body = {"max_tokens": 3, "max_completion_tokens": 4, "stop": "x", "n": 2, "seed": 7, "top_k": -1}
     wishes = read({**TALK, **body, "stream": True, "stream_options": {"include_usage": True}}, chat=True)
     assert (wishes.max_tokens, wishes.stop, wishes.choices, wishes.usage) == (4, ["x"], 2, True)
-    assert (wishes.sampling.top_k, wishes.sampling_of(0).seed, wishes.sampling_of(1).seed) == (0, 7, 8)
+    assert (wishes.sampling.top_k, wishes.sampling.for_text(0).seed, wishes.sampling.for_text(1).seed) == (
+        0,
+        7,
+        8,
+    )
 
 
 def test_parts_of_a_message_are_joined():

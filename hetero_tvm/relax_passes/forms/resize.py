@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,15 +51,7 @@ class ResizeAsProducts(Rule):
             return _Found(call.args[0], nearest, None, None)
         if nearest and all(a % b == 0 for a, b in zip(after[2:], before[2:], strict=True)):
             return None
-        key = (
-            str(attrs.method),
-            mode,
-            str(attrs.rounding_method),
-            float(attrs.cubic_alpha),
-            int(attrs.cubic_exclude),
-        )
-        weights = [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
-        return _Found(call.args[0], nearest, *weights)
+        return _Found(call.args[0], nearest, *_weights(attrs, before, after))
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, nearest, rows, columns = found
@@ -84,6 +76,18 @@ class ResizeAsProducts(Rule):
                 graph.replace(var, value)
             else:
                 x = graph.insert_before(var, value, f"{var.name}#first", [var])
+
+
+def _weights(attrs: Any, before: Sequence[int], after: Sequence[int]) -> list[np.ndarray]:
+    """The weights of rows and columns, for the attributes of a resize and its shapes [N, C, H, W]."""
+    key = (
+        str(attrs.method),
+        str(attrs.coordinate_transformation_mode),
+        str(attrs.rounding_method),
+        float(attrs.cubic_alpha),
+        int(attrs.cubic_exclude),
+    )
+    return [interpolation(a, b, *key) for a, b in zip(before[2:], after[2:], strict=True)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,14 +141,7 @@ class ResizeAsKernel(Rule):
             return None
         if any(a * max(a, b) > _MOST_WEIGHTS for a, b in sizes):
             return None
-        key = (
-            str(attrs.method),
-            mode,
-            str(attrs.rounding_method),
-            float(attrs.cubic_alpha),
-            int(attrs.cubic_exclude),
-        )
-        found = [self.neighbours(interpolation(a, b, *key)) for a, b in sizes]
+        found = [self.neighbours(weights) for weights in _weights(attrs, before, after)]
         return None if any(axis is None for axis in found) else (call.args[0], found)
 
     def rewrite(
