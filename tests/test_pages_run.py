@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import zip_longest
 
 import pytest
 
@@ -41,10 +42,10 @@ x = torch.arange(16).reshape(1, 16)
 mask = torch.ones(1, 16)
 """
 BEFORE = {
-    "README.md": [BERT, "", NET + "ids = x\n", "del ids, mask\n" + BERT],
+    "README.md": [BERT, NET + "ids = x\n", "del ids, mask\n" + BERT],
     "pytorch.md": [NET + "ids = x\n"],
     "own-operators.md": [],
-    "language-models.md": ["from tests.tiny_llama import write\n\nwrite('checkpoint')\n"],
+    "language-models.md": ["from pathlib import Path\n\nfrom tests.tiny_llama import write\n\nwrite(Path('checkpoint'))\n"],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
     "how-to.md": [],
@@ -52,15 +53,16 @@ BEFORE = {
 """Code before each block of a page, which prepares what it names."""
 SMALLER = {
     "(1, 128)": "(1, 16)",
-    "cache_tokens=16384": "cache_tokens=64",
+    "cache_tokens=16384": "cache_tokens=512",
     "max_new_tokens=64": "max_new_tokens=4",
 }
 
 
 def script(path):
     """All blocks of a page as one program, with small sizes."""
-    given = iter(BEFORE.get(path.name, ()))
-    text = "\n".join(next(given, "") + block for block in blocks(path, "python"))
+    given, code = BEFORE.get(path.name, ()), blocks(path, "python")
+    assert len(given) <= len(code)
+    text = "\n".join(before + block for before, block in zip_longest(given, code, fillvalue=""))
     for large, small in SMALLER.items():
         text = text.replace(large, small)
     return re.sub(r"trials=\d+", "trials=2", text)
