@@ -41,11 +41,18 @@ model = net = Net()
 x = torch.arange(16).reshape(1, 16)
 mask = torch.ones(1, 16)
 """
+LLAMA = """
+from pathlib import Path
+
+from tests.tiny_llama import write
+
+write(Path("checkpoint"))
+"""
 BEFORE = {
     "README.md": [BERT, NET + "ids = x\n", "del ids, mask\n" + BERT],
     "pytorch.md": [NET + "ids = x\n"],
     "own-operators.md": [],
-    "language-models.md": ["from pathlib import Path\n\nfrom tests.tiny_llama import write\n\nwrite(Path('checkpoint'))\n"],
+    "language-models.md": [LLAMA],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
     "how-to.md": [],
