@@ -80,7 +80,7 @@ def test_every_page_with_code_is_known():
     assert pages == set(BEFORE)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", [p for p in PAGES if p.name in BEFORE], ids=lambda path: path.name)
 def test_blocks_run(path, tmp_path):
     if path.name == "stablehlo.md":
