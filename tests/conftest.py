@@ -1,4 +1,4 @@
-"""Three selections: a newcomer's tests, the thorough ones, which CI runs as well, and the sweeps behind them."""
+"""Three selections: a newcomer's tests, the thorough ones, which CI runs too, and the sweeps behind them."""
 
 import os
 from collections.abc import Callable, Sequence
