@@ -87,7 +87,8 @@ class Calibration:
         tensors = {n.input[0] for n in self._quantized((), {}).graph.node if n.op_type == "QuantizeLinear"}
         ranges = least_error_ranges(self._samples, self._values_of(tensors))
         return {
-            name: [{"rmin": np.float32(low), "rmax": np.float32(high)}] for name, (low, high) in ranges.items()
+            name: [{"rmin": np.float32(low), "rmax": np.float32(high)}]
+            for name, (low, high) in ranges.items()
         }
 
     def _quantized(self, kept: Sequence[str], ranges: Mapping[str, Any]) -> onnx.ModelProto:

@@ -97,7 +97,9 @@ class QuantizationReport:
         lines.append(f"{self.quantized} products in {self.bits} bits, {len(self.kept)} kept in float32")
         if self.smoothed:
             lines.append(f"{self.smoothed} of them with smoothed operands")
-        lines.append("weights: {:.1f} MB in float32, {:.1f} MB now".format(*(b / 1e6 for b in self.weight_bytes)))
+        lines.append(
+            "weights: {:.1f} MB in float32, {:.1f} MB now".format(*(b / 1e6 for b in self.weight_bytes))
+        )
         lines += [f"kept in float32: {node}" for node in self.kept]
         lines += [f"left in float32: {node}: {reason}" for node, reason in self.left.items()]
         return "\n".join(lines)
@@ -194,7 +196,8 @@ def _refuse(
         raise UsageError(f"{method} quantisation finds {what} on samples", hint="--data FILE.npz gives them")
     if storage is not None and method != "weight-only":
         raise UsageError(
-            f"--method {method} has no weights of {storage.bits} bits in groups", hint="--method weight-only has"
+            f"--method {method} has no weights of {storage.bits} bits in groups",
+            hint="--method weight-only has",
         )
     if parse_target(target).kind != "cpu" and method in ("smooth", "weight-only"):
         raise UsageError(f"--method {method} is for --target cpu", hint="--method dynamic or static")
@@ -228,9 +231,7 @@ def _rounding(
         ranges = Calibration(model, samples, calibration)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
-        return _Rounding(
-            layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target)
-        )
+        return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))
     lower = parse_target(target)
     products = products_of(plain, samples if method == "smooth" else samples[:1])
     if method == "weight-only":

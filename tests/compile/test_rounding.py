@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from hetero_tvm.compile.rounding import Product, dynamic_layers, smoothed_layers, smoothing_factors, stored_layers
+from hetero_tvm.compile.rounding import (
+    Product,
+    dynamic_layers,
+    smoothed_layers,
+    smoothing_factors,
+    stored_layers,
+)
 from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul

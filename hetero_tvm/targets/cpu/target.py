@@ -307,7 +307,9 @@ class CpuTarget(Target):
         known_safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
-            FuseQuantized(claims, known_safe, bounds=True),  # before constants are folded: its weights are integers
+            FuseQuantized(
+                claims, known_safe, bounds=True
+            ),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             *_forms(claims, self.machine),
             *fusions(claims),

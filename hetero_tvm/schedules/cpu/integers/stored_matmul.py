@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.decoding.contracts import Linear
@@ -167,4 +167,3 @@ def _layout(op: StoredMatmul, machine: CpuModel, together: int | None = None) ->
         return layout
     panels = -(-op.n // layout.columns)
     return PanelLayout(linear, machine.lanes, together, -(-panels // together) * together)
-

@@ -1,4 +1,4 @@
-"""Products with stored weights against NumPy in float64: every form, every number of rows with a way of its own."""
+"""Products with stored weights against NumPy in float64: every form, every number of rows that matters."""
 
 import dataclasses
 
@@ -59,7 +59,9 @@ def test_every_choice_computes_the_product(case):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("form, group, zero_points", [("int4", 32, True), ("int8", 64, False), ("f16", 0, False)])
+@pytest.mark.parametrize(
+    "form, group, zero_points", [("int4", 32, True), ("int8", 64, False), ("f16", 0, False)]
+)
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 37])
 @pytest.mark.parametrize("here", [PLAIN, INTEGERS], ids=["floats", "integers"])
 def test_rows_and_sizes(form, group, zero_points, rows, here):
