@@ -136,7 +136,7 @@ class Calibration:
         return tuple(sorted(layers, key=lambda layer: -layer.error))
 
     def _values_of(self, names: Iterable[str]) -> Values:
-        """What gives the values of these tensors for a sample."""
+        """Function from a sample to the values of these tensors, by name."""
         import onnxruntime
 
         ready = onnx.load(self._ready)

@@ -30,12 +30,14 @@ from hetero_tvm.reference.accuracy import cosine
 from hetero_tvm.reference.given import checked_inputs
 from hetero_tvm.relax_passes.rewriting.graph import is_constant
 from hetero_tvm.runtime.arrays import numpy_dtype
-from hetero_tvm.schedules.cpu.integers.dots import wants_pairs_safe
 from hetero_tvm.targets.registry import parse_target
 
 METHODS = ("dynamic", "static", "smooth", "weight-only")
 SAMPLES = 4
 """Samples that are drawn where no data are given."""
+
+DEFAULT_STORAGE = Storage.named("int8")
+"""Form of weights of ``weight-only`` where none is asked for."""
 
 Metric = Callable[[Mapping[str, np.ndarray]], float]
 """A figure of merit from the outputs by name, samples along the first axis."""
@@ -199,8 +201,10 @@ def _refuse(
             f"--method {method} has no weights of {storage.bits} bits in groups",
             hint="--method weight-only has",
         )
-    if parse_target(target).kind != "cpu" and method in ("smooth", "weight-only"):
-        raise UsageError(f"--method {method} is for --target cpu", hint="--method dynamic or static")
+    if method == "smooth":
+        parse_target(target).smoothing({})
+    elif method == "weight-only":
+        parse_target(target).storing(storage or DEFAULT_STORAGE)
     if counted := model.signature.counted:
         raise UsageError(
             f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: results of "
@@ -235,15 +239,15 @@ def _rounding(
     lower = parse_target(target)
     products = products_of(plain, samples if method == "smooth" else samples[:1])
     if method == "weight-only":
-        storage = storage or Storage.named("int8")
+        storage = storage or DEFAULT_STORAGE
         lower, layers = lower.storing(storage), stored_layers(products, storage)
         return _Rounding(layers, lambda kept: optimize_model(model, lower.keeping(kept)), storage.bits)
     lower = lower.with_precision("int8")
     if method == "smooth":
-        layers, factors = smoothed_layers(products, wants_pairs_safe(lower.machine))
+        layers, factors = smoothed_layers(products, lower.pairs_safe)
         lower = lower.smoothing(factors)
     else:
-        layers = dynamic_layers(products, pairs_safe=False)
+        layers = dynamic_layers(products, lower.pairs_safe)
     return _Rounding(layers, lambda kept: optimize_model(model, lower.keeping(kept)))
 
 

@@ -1,4 +1,4 @@
-"""What rounding costs each product of a model alone: operands from samples, references of the rounded forms.
+"""Errors that rounding brings to each product of a model alone: operands from samples, references of the rounded forms.
 
 Products are those of the optimized float32 model, as the rules of the precisions meet them: with epilogues,
 merged projections, gates.
@@ -158,7 +158,7 @@ def smoothed_layers(
 
 
 def smoothing_factors(largest: np.ndarray, w: np.ndarray, alpha: float) -> np.ndarray:
-    """What X [rows, k] is divided by and the rows of W [k, n] are multiplied with, float32 [k]."""
+    """Vector that X [rows, k] is divided by and the rows of W [k, n] are multiplied with, float32 [k]."""
     rows = np.abs(w).max(1)
     live = (largest > 0) & (rows > 0)
     raw = np.where(live, largest, 1.0) ** alpha / np.where(live, rows, 1.0) ** (1 - alpha)

@@ -216,6 +216,10 @@ class CpuTarget(Target):
         """This target at ``int8`` with ``factors`` that smooth operands of products."""
         return self._with(precision="int8", factors=factors)
 
+    @property
+    def pairs_safe(self) -> bool:
+        return wants_pairs_safe(self.machine)
+
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
         return type(self)(self._mcpu, self._threads, **{**own, "factors": self.factors, **changed})
@@ -299,17 +303,14 @@ class CpuTarget(Target):
 
         lower: tuple[GraphPass, ...] = ()
         if self.precision == "int8":
-            safe = wants_pairs_safe(self.machine)
-            lower = (QuantizeDynamically(claims, safe, self.kept, self.factors),)
+            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
-        known_safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
+        safe = are_pairs_safe if self.pairs_safe else lambda w: False
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
-            FuseQuantized(
-                claims, known_safe, bounds=True
-            ),  # before constants are folded: its weights are integers
+            FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
             FuseQuantizedAdd(claims),  # after the convolutions, whose last step a sum becomes
             *_forms(claims, self.machine),
             *fusions(claims),

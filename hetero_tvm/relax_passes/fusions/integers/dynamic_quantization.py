@@ -44,8 +44,8 @@ class QuantizeDynamically(Rule):
     claims : whether the target has a kernel for an operator.
     pairs_safe : whether weights are scaled so that no two of a pair saturate 16 bits.
     kept : source nodes whose products stay in float32.
-    factors : vectors [k] by source node of a product: X is divided by its vector before it is rounded, and the
-        rows of the weights are multiplied with it (SmoothQuant).
+    factors : vectors [k] by source node of a product: X is divided by its vector before it is rounded, and
+        the rows of the weights are multiplied with it (SmoothQuant).
     """
 
     name = "dynamic_quantization"
