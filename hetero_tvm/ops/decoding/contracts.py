@@ -111,14 +111,24 @@ class CachedAttention:
     ----------
     window : keys that a row sees, its own included; 0 for all.
     softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
+    relative : distances for which a table ``[heads, relative + KEYS]`` of biases is an operand; 0 for none.
+        The bias of the key ``d`` before a row is at ``relative - 1 - d``; what follows is not used.
     """
 
     heads: Heads
     scale: float
     window: int = 0
     softcap: float = 0.0
+    relative: int = 0
 
-    def reference(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def reference(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        positions: np.ndarray,
+        biases: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
         h = self.heads
         group = h.heads // h.kv_heads
@@ -130,6 +140,9 @@ class CachedAttention:
                 scores = keys @ q.reshape(len(q), h.heads, h.dim)[row, head] * self.scale
                 if self.softcap:
                     scores = self.softcap * np.tanh(scores / self.softcap)
+                if biases is not None:
+                    distances = position - np.arange(first, position + 1)
+                    scores = scores + biases[head, self.relative - 1 - distances]
                 p = np.exp(scores - scores.max())
                 out[row, head] = p / p.sum() @ v[first : position + 1, head // group]
         return out.reshape(q.shape)
@@ -171,3 +184,79 @@ class RowNorm:
     shifted: bool = False
     residual: bool = False
     picked: bool = False
+
+
+@dataclass(frozen=True)
+class AppendSource:
+    """Keys and values of the rows of a source (what a decoder attends to across), into the pool.
+
+    The operand is ``[rows, 2 * kv_heads * dim]``: keys beside values.
+    """
+
+    heads: Heads
+
+
+@dataclass(frozen=True)
+class SourceAttention:
+    """``softmax(scale Q K^T + bias) V`` among all rows of one source, in both directions.
+
+    The operand QKV is ``[rows, 3 * heads * dim]``; the bias, where there is one, ``[heads, rows, rows]``.
+
+    Parameters
+    ----------
+    longest : largest number of rows.
+    """
+
+    heads: int
+    dim: int
+    scale: float
+    longest: int
+    bias: bool = False
+
+    def reference(self, qkv: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+        """The result [rows, heads * dim]."""
+        q, k, v = np.moveaxis(qkv.reshape(len(qkv), 3, self.heads, self.dim), 0, 2)
+        scores = q @ k.swapaxes(1, 2) * self.scale
+        if bias is not None:
+            scores = scores + bias
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.moveaxis(p / p.sum(-1, keepdims=True) @ v, 0, 1).reshape(len(qkv), -1)
+
+
+@dataclass(frozen=True)
+class RelativeBias:
+    """Bias ``[heads, rows, rows]`` of each pair of rows from a table ``[heads, 2 * longest - 1]`` by their
+    distance: that of query i and key j is at ``longest - 1 + j - i``.
+
+    Its rows are counted by the operand ``rows [rows]`` int32, whose values are not used.
+    """
+
+    heads: int
+    longest: int
+
+    def reference(self, table: np.ndarray, rows: int) -> np.ndarray:
+        """The result."""
+        places = np.arange(rows)
+        return table[:, self.longest - 1 + places[None, :] - places[:, None]]
+
+
+@dataclass(frozen=True)
+class Unfold:
+    """Neighbouring rows side by side, zeros outside: X [frames, width] gives Y [frames / stride, size *
+    width], for a convolution over rows as a product.
+
+    Parameters
+    ----------
+    size, stride : rows side by side (odd; the row itself is in the middle); rows from one to the next.
+    """
+
+    width: int
+    size: int = 3
+    stride: int = 1
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        """The result."""
+        around = self.size // 2
+        padded = np.pad(x, ((around, around), (0, 0)))
+        rows = range(0, len(x), self.stride)
+        return np.stack([padded[row : row + self.size].reshape(-1) for row in rows])

@@ -14,11 +14,12 @@ per call.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads
+from hetero_tvm.ops.decoding.contracts import KEYS, Append, AppendSource, CachedAttention, Heads
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, maximum, reduce_row
@@ -46,6 +47,22 @@ class _Pool:
         """One channel of ``width`` neighbouring keys."""
         at = [page, self.layer, head, panel, channel, self._k.ramp(key, width)]
         return _widened(self._k.load(self.keys, at), self._heads, width)
+
+    def put(
+        self,
+        page: Expr,
+        head: Expr,
+        slot: Expr,
+        key_at: Callable[[Expr], Expr],
+        value_at: Callable[[Expr], Expr],
+    ) -> None:
+        """Write the key and the value of a head, float32 by channel, to a slot of a page."""
+        k, dim = self._k, self._heads.dim
+        panel, key = quotient(slot, KEYS), remainder(slot, KEYS)
+        with k.serial(dim) as d:
+            k.store(self.keys, self.stored(key_at(d)), [page, self.layer, head, panel, d, key])
+        with k.serial(dim) as d:
+            k.store(self.values, self.stored(value_at(d)), [page, self.layer, head, slot, d])
 
     def value(self, page: Expr, head: Expr, row: Index, channel: Index, width: int) -> Expr:
         """Neighbouring channels of one value."""
@@ -133,20 +150,52 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             with k.serial(h.kv_heads) as head:
                 normalized((h.heads + head) * h.dim, 1)
                 rotated()
-                panel, key = quotient(slot, KEYS), remainder(slot, KEYS)
-                with k.serial(h.dim) as d:
-                    value = pool.stored(k.load(head_values, [d]))
-                    k.store(pool.keys, value, [page, pool.layer, head, panel, d, key])
-                with k.serial(h.dim) as d:
-                    value = pool.stored(k.load(qkv, [i, (h.heads + h.kv_heads + head) * h.dim + d]))
-                    k.store(pool.values, value, [page, pool.layer, head, slot, d])
+                value_at = (h.heads + h.kv_heads + head) * h.dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d: k.load(head_values, [d]),
+                    lambda d: k.load(qkv, [i, value_at + d]),
+                )
 
         each_row(k, rows, machine, one_row)
     return k.function
 
 
+def emit_append_source(op: AppendSource, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments KV [rows, 2 * kv_heads * dim], positions, sequences, tables, layer [1], K, V."""
+    h = op.heads
+    k = SymbolicKernel("append_source")
+    with k:
+        symbol = k.symbol("n")
+        kv = k.argument("KV", (symbol, 2 * h.kv_heads * h.dim))
+        positions, sequences, tables, _ = _places(k, symbol)
+        layer = k.argument("layer", (1,), "int32")
+        pool = _Pool(k, h)
+
+        def one_row(i: Expr) -> None:
+            pool.layer = k.let(k.load(layer, [0]))
+            position, row = k.let(k.load(positions, [i])), k.let(k.load(sequences, [i]))
+            page = k.let(k.load(tables, [row, quotient(position, h.page)]))
+            slot = k.let(remainder(position, h.page))
+            with k.serial(h.kv_heads) as head:
+                key_at, value_at = head * h.dim, (h.kv_heads + head) * h.dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d: k.load(kv, [i, key_at + d]),
+                    lambda d: k.load(kv, [i, value_at + d]),
+                )
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
+
+
 def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, O as Q."""
+    """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, the table
+    of biases when there is one, O as Q."""
     h = op.heads
     k = SymbolicKernel("attention")
     with k:
@@ -155,6 +204,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
         positions, sequences, tables, pages = _places(k, symbol)
         layer = k.argument("layer", (1,), "int32")
         pool = _Pool(k, h)
+        biases = k.argument("biases", (h.heads, op.relative + KEYS)) if op.relative else None
         out = k.argument("O", (symbol, h.heads * h.dim))
         rows = k.count(symbol)
         longest = k.count(pages) * h.page
@@ -164,7 +214,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
             sequence = k.let(k.load(sequences, [i]))
             length = k.let(k.load(positions, [i]) + 1)
             start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-            row = _Row(k, op, machine, q, out, pool, tables, i, head, sequence, start, length)
+            row = _Row(k, op, machine, q, out, pool, tables, biases, i, head, sequence, start, length)
             group = h.heads // h.kv_heads
             most = 6 if machine.registers < 32 else 12
             pieces = -(-group // most)
@@ -186,6 +236,7 @@ class _Row:
         out: Buffer,
         pool: _Pool,
         tables: Buffer,
+        biases: Buffer | None,
         row: Expr,
         head: Expr,
         sequence: Expr,
@@ -194,6 +245,7 @@ class _Row:
     ):
         self._k, self._op, self._machine = k, op, machine
         self._q, self._out, self._pool, self._tables = q, out, pool, tables
+        self._biases = biases
         self._row, self._head, self._sequence = row, head, sequence
         self._start, self._length = start, length
         self._first = k.let(quotient(start, KEYS))
@@ -205,7 +257,7 @@ class _Row:
         k = self._k
         scores, factor = k.scratch((count, longest)), k.scratch((count,))
         base = (self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first) * self._op.heads.dim
-        self._scores(scores, count, base)
+        self._scores(scores, count, base, first)
         self._softmax(scores, factor, count)
         self._values(scores, factor, count, base)
 
@@ -214,8 +266,9 @@ class _Row:
         whole = self._first + panel
         return self._k.let(self._k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
 
-    def _scores(self, scores: Buffer, count: int, base: Expr) -> None:
+    def _scores(self, scores: Buffer, count: int, base: Expr, first: int) -> None:
         k, op, dim = self._k, self._op, self._op.heads.dim
+        group = op.heads.heads // op.heads.kv_heads
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(self._panels) as p:
             page, inner = self._page(p), k.let(remainder(self._first + p, self._per_page))
@@ -236,6 +289,11 @@ class _Row:
                     if op.softcap:
                         capped = vector_math.tanh(value * k.splat(1.0 / op.softcap, lanes))
                         value = capped * k.splat(op.softcap, lanes)
+                    if self._biases is not None:
+                        # The last panel reads up to KEYS - 1 places behind the table's last distance.
+                        place = (self._first + p) * KEYS + (op.relative + c) - self._length
+                        at = [self._head * group + (first + r), k.ramp(place, lanes)]
+                        value = value + k.load(self._biases, at)
                     key = k.ramp((self._first + p) * KEYS + c, lanes)
                     visible = key < k.splat(self._length, lanes)
                     if op.window:
