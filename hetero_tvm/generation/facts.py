@@ -14,6 +14,7 @@ from hetero_tvm.errors import LibraryError
 
 VERSION = 2
 _KEYS = 16
+_SCALES = 4
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,9 @@ class LanguageFacts:
     def page_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the keys and of the values of one page."""
         lead = (self.layers, self.kv_heads)
+        if self.cache == "int8":
+            panel = (*lead, self.page // _KEYS, self.dim + _SCALES, _KEYS)
+            return panel, panel
         return (*lead, self.page // _KEYS, self.dim, _KEYS), (*lead, self.page, self.dim)
 
     @property

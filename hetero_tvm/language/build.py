@@ -33,7 +33,7 @@ from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.registry import parse_target
 
-CACHES = {"f32": "float32", "f16": "float16"}
+CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
@@ -66,7 +66,7 @@ def build_language_model(
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``int8``, ``int4``; arithmetic is float32.
     group, zero_points : of integers, see :class:`hetero_tvm.ops.decoding.storage.Storage`.
-    cache : type of keys and values, ``f32`` or ``f16``; default f32 for f32 weights, else f16.
+    cache : type of keys and values, ``f32``, ``f16`` or ``int8``; default f32 for f32 weights, else f16.
     context : largest number of tokens of a text; default that of the model.
     rows : new tokens that one step takes at most; longer prompts go in pieces.
     page : tokens of a page of the cache, a multiple of 16.

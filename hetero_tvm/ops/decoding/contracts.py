@@ -4,7 +4,8 @@ Rows are tokens: of one sequence (a prompt), of several (a batch), or both.  A r
 position; keys and values of all sequences lie in pages of a pool, which a table per sequence names.
 
 Pools: keys ``[pages, layers, kv_heads, page / 16, dim, 16]``, values ``[pages, layers, kv_heads, page,
-dim]``.
+dim]``.  Pools of int8 are ``[pages, layers, kv_heads, page / 16, dim + 4, 16]`` both: the bytes of 16 keys or
+values as above, then their float32 scales, one per token and head: a page is all there is to copy.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from hetero_tvm.ops.decoding.storage import Storage
 
 KEYS = 16
 """Keys that lie beside each other in the pool."""
+SCALES = 4
+"""Rows of KEYS bytes that the scales of as many tokens take."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Heads:
     ----------
     heads, kv_heads, dim : query heads, key heads, channels of each.
     layers, page : layers in the pool; keys in a page.
-    cache : type of keys and values: ``float32`` or ``float16``.
+    cache : type of keys and values: ``float32``, ``float16``, or ``int8`` (``x ~ q * scale``).
     """
 
     heads: int
@@ -84,6 +87,9 @@ class Heads:
     def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the pools of keys and of values."""
         lead = (pages, self.layers, self.kv_heads)
+        if self.cache == "int8":
+            shape = (*lead, self.page // KEYS, self.dim + SCALES, KEYS)
+            return shape, shape
         return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.dim)
 
 
