@@ -60,7 +60,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         MergeReshapes(),  # when no rule needs the shapes in between any more
-        FuseSoftmax(),  # last: attention has taken its softmax by now
+        FuseSoftmax(claims),  # last: attention has taken its softmax by now
     )
 
 

@@ -12,6 +12,8 @@ B is packed because the tile wants whole vectors of columns: rows are copied, an
 ``Q K^T``) transposed in registers.  Where a tile has all rows of A, rows of B are read where they lie.  A is
 always read where it lies, a scalar per row and step; so neither operand is transposed, sliced or repeated
 before, nor the result after.
+
+Few rows of A with a large B whose rows are contiguous: ``streamed.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.products import pack
+from hetero_tvm.schedules.cpu.products.streamed import MOST_ROWS, emit_strip, strip_of
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
 
@@ -33,11 +36,15 @@ _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
 
 
+PANELS, STRIPS = "panels", "strips"
+"""How B is read: columns of the register tile at a time, or few rows at a time."""
+
+
 class BatchMatmulSpace(DesignSpace):
-    """Knobs: rows and vectors of the register tile, unrolling."""
+    """Knobs: rows and vectors of the register tile, unrolling, the order in which B is read."""
 
     name = "cpu.batch_matmul"
-    version = 2
+    version = 3
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, BatchMatmul):
@@ -58,28 +65,46 @@ class BatchMatmulSpace(DesignSpace):
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
-        return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2))
+        orders = (PANELS, STRIPS) if _streams(op) else (PANELS,)
+        return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2)), Knob("order", orders, absent=PANELS)
 
     def default(self, op: BatchMatmul, machine: CpuModel) -> Point:
-        points = [{"tile": tile, "unroll": 4} for tile in self.knobs(op, machine)[0].choices]
+        tiles, _, orders = (knob.choices for knob in self.knobs(op, machine))
+        points = [{"tile": tile, "unroll": 4, "order": order} for tile in tiles for order in orders]
         return min(points, key=lambda point: self.estimate(op, point, machine))
 
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
         rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
-        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"]]
+        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) == STRIPS]
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
         rows, vectors = point["tile"]
+        outside = max(0.0, 1.0 - machine.l2 / (4 * op.k * op.n))
+        if _order(point) == STRIPS:
+            per_vector = max(op.m / machine.fma_units, 1.3) + 2.5 * outside
+            work = op.batch * -(-op.n // strip_of(op, machine))
+            share = -(-work // machine.threads) * machine.threads / work
+            return -(-op.n // machine.lanes) * per_vector * share
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
         panels = -(-op.n // (vectors * machine.lanes))
         steps = -(-op.m // rows) * panels
         work = op.batch * panels
+        if _streams(op) and _reads_in_place(op, rows):
+            per_k += 6.0 * outside * vectors  # a page for few vectors of each row
         per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
         return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
 
+    def canonical(self, op: BatchMatmul, point: Point, machine: CpuModel) -> Point:
+        if _order(point) == PANELS:
+            return {**point, "order": PANELS}
+        tiles, unrolls, _ = (knob.choices for knob in self.knobs(op, machine))
+        return {"tile": tiles[0], "unroll": unrolls[0], "order": STRIPS}
+
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
+        if _order(point) == STRIPS:
+            return _emit_strips(op, machine)
         tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
         rows, columns = tile.rows, tile.columns(lanes)
         panels = -(-op.n // columns)
@@ -153,6 +178,52 @@ class BatchMatmulSpace(DesignSpace):
                 else:
                     k.branch(panel < panels - 1, lambda: of_width(columns), lambda: of_width(last))
         return k.function
+
+
+def _emit_strips(op: BatchMatmul, machine: CpuModel) -> PrimFunc:
+    """The kernel that reads few rows of B at a time."""
+    lanes, strip = machine.lanes, strip_of(op, machine)
+    strips = -(-op.n // strip)
+    last = op.n - (strips - 1) * strip
+    *lead_strides, row_stride = _result_strides(op)
+    k = Kernel()
+    with k:
+        left, right = (k.argument(o.name, o.shape) for o in op.inputs)
+        y = k.argument("Y", op.output.shape)
+        left, right, y = (k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y))
+        with k.parallel(op.batch * strips, op.flops) as work:
+            number, item = tirx.floormod(work, strips), tirx.floordiv(work, strips)
+            *a_place, a_row, a_column = op.left_at
+            *b_place, b_row, _ = op.right_at
+            a_base = k.let(strided_position(item, op.lead, a_place))
+            b_base = k.let(strided_position(item, op.lead, b_place) + number * strip)
+            y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]) + number * strip)
+
+            def of_width(width: int) -> None:
+                emit_strip(
+                    k,
+                    op,
+                    width,
+                    lanes,
+                    a_at=lambda r, d: k.load(left, [a_base + r * a_row + d * a_column]),
+                    b_at=lambda d, c, w: k.load(right, [k.ramp(b_base + d * b_row + c, w)]),
+                    put=lambda r, c, w, v: k.store(y, v, [k.ramp(y_base + r * row_stride + c, w)]),
+                )
+
+            if strips == 1 or last == strip:
+                of_width(last)
+            else:
+                k.branch(number < strips - 1, lambda: of_width(strip), lambda: of_width(last))
+    return k.function
+
+
+def _order(point: Point) -> str:
+    return str(point.get("order", PANELS))
+
+
+def _streams(op: BatchMatmul) -> bool:
+    """Whether B may be read few rows at a time: they are contiguous, and few rows of A want them."""
+    return op.m <= MOST_ROWS and op.n > 1 and op.right_at[-1] == 1
 
 
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:

@@ -209,10 +209,12 @@ class ReductionKernel:
             return
         steps, rest = divmod(part.length, sets * lanes)
         if steps:
+            # Two registers in one expression: what is computed of each term waits less.
+            wide = 2 * lanes if sets % 2 == 0 else lanes
             with k.serial(steps) as s:
-                for u in range(sets):
-                    with vector(lanes) as v:
-                        take(v + u * lanes, first + ((s * sets + u) * lanes + v), v)
+                for u in range(0, sets * lanes, wide):
+                    with vector(wide) as v:
+                        take(v + u, first + (s * (sets * lanes) + u + v), v)
         for u, (start, width) in enumerate(vector_pieces(rest, lanes)):
             with vector(width) as v:
                 take(v + u % sets * lanes, first + (steps * sets * lanes + start + v), v)
