@@ -80,7 +80,6 @@ class ConvKernel:
         plain, target = k.view(self.w, (op.filters, products)), k.scratch(packed)
         flat = k.view(target, (self.tiles, products, self.rows))
         with k.parallel(self.tiles, op.flops) as tile:
-
             group, start = self._place(tile)
             first = k.let(group * self.filters + start)
 

@@ -13,7 +13,8 @@ B is packed because the tile wants whole vectors of columns: rows are copied, an
 always read where it lies, a scalar per row and step; so neither operand is transposed, sliced or repeated
 before, nor the result after.
 
-Few rows of A with a large B whose rows are contiguous: ``streamed.py``.
+Few rows of A with a large B whose rows are contiguous, or rows that are contiguous along the reduction:
+``few_rows.py``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import register_tile
-from hetero_tvm.schedules.cpu.products import pack
-from hetero_tvm.schedules.cpu.products.streamed import MOST_ROWS, emit_strip, strip_of
+from hetero_tvm.schedules.cpu.products import few_rows, pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
 
@@ -36,8 +36,8 @@ _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
 
 
-PANELS, STRIPS = "panels", "strips"
-"""How B is read: columns of the register tile at a time, or few rows at a time."""
+PANELS = "panels"
+"""The order of the register tiles: B is read by columns of one."""
 
 
 class BatchMatmulSpace(DesignSpace):
@@ -65,7 +65,7 @@ class BatchMatmulSpace(DesignSpace):
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
-        orders = (PANELS, STRIPS) if _streams(op) else (PANELS,)
+        orders = (PANELS, *few_rows.orders(op))
         return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2)), Knob("order", orders, absent=PANELS)
 
     def default(self, op: BatchMatmul, machine: CpuModel) -> Point:
@@ -77,22 +77,17 @@ class BatchMatmulSpace(DesignSpace):
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
         rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
-        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) == STRIPS]
+        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) != PANELS]
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
         rows, vectors = point["tile"]
-        outside = max(0.0, 1.0 - machine.l2 / (4 * op.k * op.n))
-        if _order(point) == STRIPS:
-            per_vector = max(op.m / machine.fma_units, 1.3) + 2.5 * outside
-            work = op.batch * -(-op.n // strip_of(op, machine))
-            share = -(-work // machine.threads) * machine.threads / work
-            return -(-op.n // machine.lanes) * per_vector * share
+        if _order(point) != PANELS:
+            return few_rows.estimate(op, _order(point), machine)
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
         panels = -(-op.n // (vectors * machine.lanes))
         steps = -(-op.m // rows) * panels
         work = op.batch * panels
-        if _streams(op) and _reads_in_place(op, rows):
-            per_k += 6.0 * outside * vectors  # a page for few vectors of each row
+        per_k += few_rows.page_cycles(op, vectors, machine) / -(-op.m // rows)
         per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
         return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
 
@@ -100,16 +95,16 @@ class BatchMatmulSpace(DesignSpace):
         if _order(point) == PANELS:
             return {**point, "order": PANELS}
         tiles, unrolls, _ = (knob.choices for knob in self.knobs(op, machine))
-        return {"tile": tiles[0], "unroll": unrolls[0], "order": STRIPS}
+        return {"tile": tiles[0], "unroll": unrolls[0], "order": point["order"]}
 
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
-        if _order(point) == STRIPS:
-            return _emit_strips(op, machine)
+        if _order(point) != PANELS:
+            return few_rows.emit(op, _order(point), machine)
         tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
         rows, columns = tile.rows, tile.columns(lanes)
         panels = -(-op.n // columns)
         last = op.n - (panels - 1) * columns
-        *lead_strides, row_stride = _result_strides(op)
+        *lead_strides, row_stride = few_rows.result_strides(op)
         k = Kernel()
         with k:
             left, right = (k.argument(o.name, o.shape) for o in op.inputs)
@@ -180,61 +175,10 @@ class BatchMatmulSpace(DesignSpace):
         return k.function
 
 
-def _emit_strips(op: BatchMatmul, machine: CpuModel) -> PrimFunc:
-    """The kernel that reads few rows of B at a time."""
-    lanes, strip = machine.lanes, strip_of(op, machine)
-    strips = -(-op.n // strip)
-    last = op.n - (strips - 1) * strip
-    *lead_strides, row_stride = _result_strides(op)
-    k = Kernel()
-    with k:
-        left, right = (k.argument(o.name, o.shape) for o in op.inputs)
-        y = k.argument("Y", op.output.shape)
-        left, right, y = (k.view(b, (math.prod(int(e) for e in b.shape),)) for b in (left, right, y))
-        with k.parallel(op.batch * strips, op.flops) as work:
-            number, item = tirx.floormod(work, strips), tirx.floordiv(work, strips)
-            *a_place, a_row, a_column = op.left_at
-            *b_place, b_row, _ = op.right_at
-            a_base = k.let(strided_position(item, op.lead, a_place))
-            b_base = k.let(strided_position(item, op.lead, b_place) + number * strip)
-            y_base = k.let(strided_position(item, op.lead, [0, *lead_strides]) + number * strip)
-
-            def of_width(width: int) -> None:
-                emit_strip(
-                    k,
-                    op,
-                    width,
-                    lanes,
-                    a_at=lambda r, d: k.load(left, [a_base + r * a_row + d * a_column]),
-                    b_at=lambda d, c, w: k.load(right, [k.ramp(b_base + d * b_row + c, w)]),
-                    put=lambda r, c, w, v: k.store(y, v, [k.ramp(y_base + r * row_stride + c, w)]),
-                )
-
-            if strips == 1 or last == strip:
-                of_width(last)
-            else:
-                k.branch(number < strips - 1, lambda: of_width(strip), lambda: of_width(last))
-    return k.function
-
-
 def _order(point: Point) -> str:
     return str(point.get("order", PANELS))
-
-
-def _streams(op: BatchMatmul) -> bool:
-    """Whether B may be read few rows at a time: they are contiguous, and few rows of A want them."""
-    return op.m <= MOST_ROWS and op.n > 1 and op.right_at[-1] == 1
 
 
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:
     """Whether one tile has all rows, and rows of B are contiguous: a panel is used once, without a copy."""
     return op.m <= rows and op.right_at[-1] == 1
-
-
-def _result_strides(op: BatchMatmul) -> tuple[int, ...]:
-    """Strides in Y of each lead dimension and of the rows."""
-    extents, strides, below = (*op.lead, op.m, op.n), {}, 1
-    for axis in reversed(op.order):
-        strides[axis] = below
-        below *= extents[axis]
-    return tuple(strides[axis] for axis in range(len(extents) - 1))

@@ -21,11 +21,13 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.emit import Index, Kernel, vector_loop
 
-MOST_ROWS = 4
-"""Most rows of A: their factors of a few rows of B have a register each."""
+MOST_ROWS = 8
+"""Most rows of A: with more the register tile, which reads them again, is no slower."""
 
-_FACTORS = 8
+_FACTORS = 16
+"""Of A, multiplied between two accesses of an accumulator."""
 _STRIP_BYTES = 8 << 10
+"""Bytes of the accumulators."""
 
 
 def strip_of(op: BatchMatmul, machine: CpuModel) -> int:
