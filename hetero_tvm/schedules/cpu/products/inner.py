@@ -31,7 +31,7 @@ _BLOCKS_PER_THREAD = 4
 
 @dataclass(frozen=True)
 class Roles:
-    """Which operand has the few rows.
+    """Roles of the operands: which one has the few rows.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def block_of(op: BatchMatmul, roles: Roles, machine: CpuModel) -> int:
 
 
 def rows_at_once(roles: Roles) -> int:
-    """Of the many rows, those that accumulate together."""
+    """Rows of the many that accumulate together."""
     return max(2, _ACCUMULATORS // roles.few)
 
 

@@ -25,7 +25,7 @@ MOST_ROWS = 8
 """Most rows of A: with more the register tile, which reads them again, is no slower."""
 
 _FACTORS = 16
-"""Of A, multiplied between two accesses of an accumulator."""
+"""Factors of A between two accesses of an accumulator."""
 _STRIP_BYTES = 8 << 10
 """Bytes of the accumulators."""
 
