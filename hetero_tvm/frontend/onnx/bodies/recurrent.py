@@ -1,6 +1,6 @@
 """ONNX's RNN, GRU and LSTM: left to one kernel where they have its form, else plain nodes, step by step.
 
-The kernel (``ops/recurrence.py``) has constant weights of the state, and the activations of PyTorch and Keras.
+The kernel (``ops/recurrence.py``) has constant weights of the state, and activations as in PyTorch and Keras.
 Elsewhere, what the gates take from the input is one product for all time steps; a step then multiplies the
 state only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
 taken apart and put together by trees of ``Split`` and ``Concat``, so that all steps are the same kernels and
