@@ -1,4 +1,4 @@
-"""Errors that rounding brings to each product of a model alone: operands from samples, references of the rounded forms.
+"""Errors that rounding brings to each product of a model alone.
 
 Products are those of the optimized float32 model, as the rules of the precisions meet them: with epilogues,
 merged projections, gates.

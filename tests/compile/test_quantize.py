@@ -49,9 +49,9 @@ def test_a_bar_that_no_model_meets(model):
 
 def test_smooth(model):
     """Products are smoothed where that helps on the samples."""
-    rng = np.random.default_rng(0)
-    inputs = {s.name: rng.integers(1, 50, (2, *s.shape)).astype(s.dtype) for s in model.signature.inputs}
-    built, report = quantize_model(model, build, method="smooth", data=inputs)
+    drawn = samples_of(model, None)[:2]
+    data = {name: np.stack([sample[name] for sample in drawn]) for name in drawn[0]}
+    built, report = quantize_model(model, build, method="smooth", data=data)
     assert report.method == "smooth" and report.least_cosine > 0.99 and not report.kept
     smoothed = [task for task in built.optimized.tasks if "smooth_" in task.name]
     assert report.smoothed == sum(task.count for task in smoothed)
