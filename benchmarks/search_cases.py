@@ -19,6 +19,7 @@ from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
+from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 
@@ -136,6 +137,11 @@ def _rows() -> dict[str, list[FusedOp]]:
                 (0, 768 * rows, 64 * rows, 64),
             )
             for rows in (7, 64, 512)
+        ],
+        "cpu.recurrence": [
+            Recurrence("lstm", 64, 1, 256),
+            Recurrence("gru", 32, 8, 128, reverse=True),
+            Recurrence("lstm", 16, 4, 512, initial=True),
         ],
         "cpu.elementwise": [
             Elementwise((n,), f) for n, f in ((2048, "relu"), (64 * 3072, "gelu_erf"), (1 << 21, "silu"))

@@ -23,6 +23,7 @@ from hetero_tvm.schedules.cpu.rows.embedding_norm import EmbeddingNormSpace
 from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
+from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
 from hetero_tvm.schedules.cpu.rows.rope import RopeSpace
 from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
 
@@ -51,4 +52,5 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     PlainPool2dSpace(),
     RelayoutSpace(),
     InterleaveSpace(),
+    RecurrenceSpace(),
 )

@@ -127,7 +127,7 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
         Conv3dAsConv2d(),  # depth is summed up as channels are
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
-        Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+        Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
         ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
