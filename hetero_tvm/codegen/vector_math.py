@@ -96,8 +96,8 @@ def exp(x: Expr) -> Expr:
 
 
 _EXP2 = (0.00132647273, 0.00967151270, 0.0555073374, 0.240222421, 0.693146978, 1.0)
-"""2**r on [-1/2, 1/2], relative error 2e-7 (least maximum among those that are 1 at 0: the logarithm of a sum of
-exponentials that one term makes up is 0)."""
+"""2**r on [-1/2, 1/2], relative error 2e-7 (least maximum among those that are 1 at 0: the logarithm of a
+sum of exponentials that one term makes up is 0)."""
 
 
 def softmax_exp(x: Expr, peak: Expr) -> Expr:

@@ -119,7 +119,7 @@ _ONE_AXIS = 13
 
 
 class _OfRows(OpRun):
-    """What is computed of each row: along an axis, or over all axes from one on, as the opset says."""
+    """Operator on each row: along an axis, or over all axes from one on, as the opset says."""
 
     op_domain = ""
 
