@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.ranges import range_check
+from hetero_tvm.compile.dynamic.shares import shared_out
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
@@ -225,6 +226,8 @@ def build(
             (variant, usable_choices(variant.tasks, chosen))
             for variant, chosen in [(optimized.variants()[0], choices), *others]
         ]
+        if optimized.lengths is not None:
+            variants = [(variant, shared_out(variant, chosen)) for variant, chosen in variants]
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
