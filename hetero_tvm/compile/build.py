@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from hetero_tvm.compile.dynamic.ranges import range_check
-from hetero_tvm.compile.dynamic.shares import shared_out
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.fault import first_fault
 from hetero_tvm.compile.kernels import apply_choices, symbols, usable_choices
@@ -23,6 +22,7 @@ from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_fragment, report_html
+from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped

@@ -18,7 +18,7 @@ _LOWEST = 1e-10
 _RANGE = 8.0
 """Powers of ten below the loudest that are kept."""
 _LINEAR, _STEP = 1000.0, 200.0 / 3
-"""Hz up to which the mel scale is linear, Hz per mel there (Slaney, 1998); then 27 mels are a factor of 6.4."""
+"""Hz up to which the mel scale is linear, Hz per mel there (Slaney, 1998); then it is logarithmic."""
 
 
 def read_wave(path: str | os.PathLike[str]) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm.api import import_model, optimize_model
-from hetero_tvm.compile.dynamic.shares import shared_out
+from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.frontend import Span
 from hetero_tvm.records.choose import Choice
 
