@@ -29,6 +29,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import benchmarks.further_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES
 from benchmarks.operator_cases import CASES, build
 
