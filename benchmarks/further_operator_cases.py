@@ -40,23 +40,27 @@ _computed("1-D", (1, 64, 2000), (64, 64, 3), pads=[1, 1])
 
 # products ----------------------------------------------------------------------------------------
 def _product(
-    name: str, a: tuple[int, ...], b: tuple[int, ...], turn_a: list[int] = [], turn_b: list[int] = []
+    name: str,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    turn_a: tuple[int, ...] = (),
+    turn_b: tuple[int, ...] = (),
 ) -> None:
     def make(n: Any) -> None:
         x, y = n.x(*a), n.x(*b)
-        x = n.op("Transpose", x, perm=turn_a) if turn_a else x
-        n.op("MatMul", x, n.op("Transpose", y, perm=turn_b) if turn_b else y)
+        x = n.op("Transpose", x, perm=list(turn_a)) if turn_a else x
+        n.op("MatMul", x, n.op("Transpose", y, perm=list(turn_b)) if turn_b else y)
 
     _case(f"product {name}", make)
 
 
-_product("of a vector with a transposed matrix", (1, 2048), (1024, 2048), turn_b=[1, 0])
+_product("of a vector with a transposed matrix", (1, 2048), (1024, 2048), turn_b=(1, 0))
 _product("of a matrix with a vector", (1024, 2048), (2048, 1))
 _product("of two rows", (2, 2048), (2048, 1024))
 _product("of four rows", (4, 2048), (2048, 1024))
 _product("of vectors in batches", (16, 1, 256), (16, 256, 1024))
-_product("of a vector with keys", (12, 1, 64), (12, 1024, 64), turn_b=[0, 2, 1])
-_product("of transposed odd matrices", (333, 77), (129, 333), turn_a=[1, 0], turn_b=[1, 0])
+_product("of a vector with keys", (12, 1, 64), (12, 1024, 64), turn_b=(0, 2, 1))
+_product("of transposed odd matrices", (333, 77), (129, 333), turn_a=(1, 0), turn_b=(1, 0))
 _case("einsum ijk,jil->kl", lambda n: n.op("Einsum", n.x(12, 9, 40), n.x(9, 12, 50), equation="ijk,jil->kl"))
 _case("einsum bn,anm,bm->ba", lambda n: _bilinear(n, n.x(16, 64), n.x(10, 64, 64), n.x(16, 64)))
 
@@ -79,7 +83,10 @@ _one("log softmax of a middle axis", "LogSoftmax", (1, 19, 128, 128), axis=1)
 _case("argmax of a middle axis", lambda n: n.op("ArgMax", n.x(8, 100, 300), axis=1, keepdims=0))
 _case("layer norm 1x49x1023", lambda n: n.op("LayerNormalization", n.x(1, 49, 1023), n.w(1023), n.w(1023)))
 _case("normalised rows", lambda n: _normalised(n, n.x(1000, 300)))
-_case("layer norm over three axes", lambda n: n.op("LayerNormalization", n.x(16, 8, 20, 20), n.w(8, 20, 20), axis=1))
+_case(
+    "layer norm over three axes",
+    lambda n: n.op("LayerNormalization", n.x(16, 8, 20, 20), n.w(8, 20, 20), axis=1),
+)
 _case("mean and deviation", lambda n: n.op("MeanVarianceNormalization", n.x(4, 32, 64, 64)))
 
 
@@ -136,10 +143,15 @@ _case("selu", lambda n: n.op("Selu", n.x(512, 1000)))
 _case("hard sigmoid", lambda n: n.op("HardSigmoid", n.x(1, 64, 75, 75)))
 _case("erf", lambda n: n.op("Erf", n.x(512, 1000)))
 _case("sqrt of a sum", lambda n: n.op("Sqrt", n.op("Add", n.op("Abs", n.x(512, 1000)), n.c(1e-6))))
-_case("division of rows", lambda n: n.op("Div", n.x(512, 1000), n.op("Add", n.op("Abs", n.x(512, 1)), n.c(1.0))))
+_case(
+    "division of rows", lambda n: n.op("Div", n.x(512, 1000), n.op("Add", n.op("Abs", n.x(512, 1)), n.c(1.0)))
+)
 _case("floor and modulo", lambda n: n.op("Mod", n.x(512, 1000), n.c(0.7), fmod=1))
 _case("dequantize", lambda n: _dequantize(n))
-_case("where of rows", lambda n: n.op("Where", n.given(n.random.random((1024, 1)) > 0.5), n.x(1024, 777), n.x(777)))
+_case(
+    "where of rows",
+    lambda n: n.op("Where", n.given(n.random.random((1024, 1)) > 0.5), n.x(1024, 777), n.x(777)),
+)
 
 
 def _dequantize(n: Any) -> str:
