@@ -13,6 +13,7 @@ from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
+from hetero_tvm.schedules.cpu.integers.stored_matmul import StoredMatmulSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
@@ -32,6 +33,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     BatchMatmulSpace(),
     DynamicMatmulSpace(),
     DynamicGatedMatmulSpace(),
+    StoredMatmulSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
     AttentionSpace(),

@@ -18,6 +18,9 @@ SUMS = {
     "first_of_three": ((9, 6, 16), (0,)),
     "middle": ((3, 200, 35), (1,)),
     "middle_wide": ((2, 300, 200), (1,)),
+    "far_rows": ((2, 300, 603), (1,)),  # long strips, the last one short
+    "far_rows_in_strips": ((45, 2101), (0,)),
+    "few_far_rows": ((9, 1, 520), (0,)),
     "outer_two": ((5, 4, 33), (0, 1)),
     "inner_two": ((3, 4, 7, 7), (2, 3)),
     "around": ((5, 40, 33), (0, 2)),
@@ -106,6 +109,7 @@ def test_infinities_and_masked_rows():
     np.testing.assert_array_equal(results["min"], values.min(0))
 
 
+@pytest.mark.thorough
 def test_what_is_fused_around_a_reduction():
     shape = (12, 345)
     functions = {
