@@ -14,10 +14,12 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
+from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 
@@ -72,6 +74,11 @@ def _integers() -> dict[str, list[FusedOp]]:
         "cpu.dynamic_gated_matmul": [
             DynamicGatedMatmul((1,), 2048, 768, "silu"),
             DynamicGatedMatmul((128,), 2048, 768, "silu"),
+        ],
+        "cpu.stored_matmul": [
+            StoredMatmul((1,), 2048, 768, ("bias",), "int4", 32, True),
+            StoredMatmul((1,), 2048, 768, ("bias",), "bf16"),
+            StoredMatmul((128,), 768, 768, ("bias",), "int8", 128),
         ],
         "cpu.quant_matmul": [QuantMatmul("uint8", "uint8", 128, False, *size) for size in sizes],
         "cpu.quant_conv2d": [
@@ -130,6 +137,11 @@ def _rows() -> dict[str, list[FusedOp]]:
                 (0, 768 * rows, 64 * rows, 64),
             )
             for rows in (7, 64, 512)
+        ],
+        "cpu.recurrence": [
+            Recurrence("lstm", 64, 1, 256),
+            Recurrence("gru", 32, 8, 128, reverse=True),
+            Recurrence("lstm", 16, 4, 512, initial=True),
         ],
         "cpu.elementwise": [
             Elementwise((n,), f) for n, f in ((2048, "relu"), (64 * 3072, "gelu_erf"), (1 << 21, "silu"))

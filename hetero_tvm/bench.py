@@ -89,6 +89,8 @@ def _lengths(text: str) -> list[int]:
 def _decode(options: argparse.Namespace) -> int:
     """Speed of a language model, as a share of the bandwidth that is measured beside it."""
     model = load_language_model(options.model, threads=options.threads)
+    if model.sources is not None:
+        raise UsageError(f"a {model.facts.architecture} model needs a source: --decode measures none")
     measured = measure_decoding(model, rounds=options.rounds or 5, prompts=options.prompts)
     cli_common.say(options, str(measured))
     if options.json:

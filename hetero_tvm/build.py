@@ -37,7 +37,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     language.add_argument("--zero-points", action="store_true", help="a zero of its own for every group")
     language.add_argument(
-        "--cache", metavar="NAME", help="keys and values: f32 or f16 (default: f32 for f32 weights)"
+        "--cache",
+        "--kv-dtype",
+        metavar="NAME",
+        help="keys and values: f32, f16 or int8 (default: f32 for f32 weights, else f16)",
     )
     language.add_argument(
         "--context", type=cli_common.positive, metavar="N", help="tokens of a text (default: the model's)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.cli import common as cli_common
@@ -43,6 +44,20 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="5,6,7",
         help="a prompt as tokens; may be repeated",
     )
+    source = parser.add_argument_group("encoder-decoders (speech, translation, summaries)")
+    source.add_argument(
+        "--source", action="append", default=[], metavar="TEXT", help="text to translate; may be repeated"
+    )
+    source.add_argument(
+        "--source-ids", action="append", default=[], type=_ids, metavar="5,6,7", help="the same as tokens"
+    )
+    source.add_argument(
+        "--features",
+        action="append",
+        default=[],
+        metavar="FILE.npy",
+        help="features of audio, float32 [channels, frames]; may be repeated",
+    )
     parser.add_argument("--max-new-tokens", type=cli_common.positive, default=128, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, the likeliest token")
     parser.add_argument("--top-k", type=cli_common.count, default=0)
@@ -75,7 +90,8 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.generation.sampling import Sampling
     from hetero_tvm.generation.text import FILE, Tokenizer, Words
 
-    if not options.prompt and not options.prompt_ids:
+    about = len(options.source) + len(options.source_ids) + len(options.features)
+    if not options.prompt and not options.prompt_ids and not about:
         raise UsageError("there is no prompt", hint="give --prompt TEXT or --prompt-ids 5,6,7")
     sampling = Sampling(
         options.repetition_penalty,
@@ -87,10 +103,16 @@ def _run(options: argparse.Namespace) -> int:
     )
     model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
     tokenizer = None
-    if options.prompt or (model.library.path.parent / FILE).is_file():
+    if options.prompt or options.source or (model.library.path.parent / FILE).is_file():
         tokenizer = Tokenizer(model.library.path.parent)
     template = ChatTemplate(model.library.path.parent) if options.chat else None
     prompts = [*options.prompt_ids, *(_tokens(tokenizer, text, template) for text in options.prompt)]
+    sources: list[Any] = [*options.source_ids, *(tokenizer.encode(t) for t in options.source)]
+    sources += [_features(Path(name)) for name in options.features]
+    if sources and len(prompts) not in (0, 1, len(sources)):
+        raise UsageError(f"there are {len(prompts)} prompts and {len(sources)} sources")
+    if sources:
+        prompts = prompts * len(sources) if len(prompts) == 1 else prompts or [()] * len(sources)
     stop = () if options.ignore_stop else options.stop_ids or model.facts.stop
     words = Words(tokenizer) if tokenizer and len(prompts) == 1 and not options.json else None
 
@@ -100,8 +122,8 @@ def _run(options: argparse.Namespace) -> int:
 
     batch = Batch(model)
     requests = [
-        batch.submit(Request(prompt, options.max_new_tokens, sampling, frozenset(stop), show))
-        for prompt in prompts
+        batch.submit(Request(prompt, options.max_new_tokens, sampling, frozenset(stop), show, source=source))
+        for prompt, source in zip(prompts, sources or [None] * len(prompts), strict=True)
     ]
     batch.run()
     if options.json:
@@ -117,6 +139,16 @@ def _run(options: argparse.Namespace) -> int:
         if request.error is not None:
             raise request.error
     return 0
+
+
+def _features(path: Path) -> Any:
+    """An array of a file."""
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read {path}: {error}", hint="write it with numpy.save") from None
 
 
 def _tokens(tokenizer: Tokenizer, text: str, template: ChatTemplate | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""``python -m hetero_tvm.quantize MODEL``: 8-bit products, the accuracy measured, one .so exported."""
+"""``python -m hetero_tvm.quantize MODEL``: products of few bits, the accuracy measured, one .so exported."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from hetero_tvm.errors import UsageError
 
 if TYPE_CHECKING:
     from hetero_tvm.compile.quantize import Metric
+    from hetero_tvm.ops.decoding.storage import Storage
 
 _EXAMPLES = {
     "bert.onnx --batch 1 --sequence 128 --data samples.npz --out out/int8": "measured on data of your own",
     "zoo:minilm-l6 --least-cosine 0.999": "a higher bar: more layers stay in float32",
+    "llama.onnx --method weight-only --bits 4 --group 32 --zero-points": "weights in an eighth of the memory",
 }
 
 
@@ -28,20 +30,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     text = (
-        "Build a model with 8-bit products, measure what that costs beside float32, export one .so and "
+        "Build a model with products of few bits, measure what that costs beside float32, export one .so and "
         "accuracy.json.  Layers that would break the accuracy stay in float32."
     )
     parser = cli_common.parser("quantize", text, _EXAMPLES)
     parser.add_argument(
         "--method",
         default="dynamic",
-        help="dynamic: weights rounded now, activations row by row at run time; static: their ranges "
-        "found on --data, convolution networks in 8 bits from end to end (default: dynamic)",
+        help="dynamic: weights rounded now, activations row by row at run time; smooth: as dynamic, after "
+        "outliers that --data shows were moved into the weights; static: ranges found on --data, "
+        "convolution networks in 8 bits from end to end; weight-only: weights alone (default: dynamic)",
+    )
+    parser.add_argument(
+        "--bits", type=int, choices=(4, 8), help="bits of a weight with weight-only (default: 8)"
+    )
+    parser.add_argument(
+        "--group",
+        type=int,
+        metavar="N",
+        help="weights of weight-only that share a scale: 32, 64 or 128 (default: 32 with 4 bits, else 128)",
+    )
+    parser.add_argument(
+        "--zero-points", action="store_true", help="zero points for groups of weight-only, beside the scales"
     )
     parser.add_argument(
         "--calibration",
         default="minmax",
-        help="how static finds ranges: minmax, percentile or entropy (default: minmax)",
+        help="how static finds ranges: minmax, percentile, mse or entropy (default: minmax)",
     )
     parser.add_argument(
         "--metric",
@@ -82,6 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         least_cosine=options.least_cosine,
         calibration=options.calibration,
         metric=None if options.metric is None else read_metric(options.metric),
+        storage=storage_of(options),
     )
     cli_common.say(options, str(report))
     exported = cli_common.export(built, options)
@@ -92,6 +108,24 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         cli_common.print_json({"model": options.model, "quantization": document, **exported})
     return 0
+
+
+def storage_of(options: argparse.Namespace) -> Storage | None:
+    """The form of weights that the options ask for; None where they ask for none.
+
+    Raises
+    ------
+    UsageError : there are no such groups, or the method stores no weights in groups.
+    """
+    given = {"--bits": options.bits, "--group": options.group, "--zero-points": options.zero_points or None}
+    named = [name for name, value in given.items() if value is not None]
+    if options.method != "weight-only":
+        if named:
+            raise UsageError(f"{', '.join(named)}: for --method weight-only", hint="--method weight-only")
+        return None
+    from hetero_tvm.ops.decoding.storage import Storage
+
+    return Storage.named(f"int{options.bits or 8}", options.group, options.zero_points)
 
 
 def read_metric(text: str) -> Metric:

@@ -71,6 +71,11 @@ def _run(options: argparse.Namespace) -> int:
         key = secrets.token_urlsafe(24)
         print(f"API key: {key}", flush=True)
     model = load_language_model(options.model, threads=options.threads, cache_tokens=options.cache_tokens)
+    if model.sources is not None:
+        raise UsageError(
+            f"a {model.facts.architecture} model needs a source for every text: the API has no place for it",
+            hint="python -m hetero_tvm.generate DIR --source TEXT",
+        )
     name = options.name or model.library.path.resolve().parent.name
     app = Server(model, name, key, options.most).app()
     return 0 if listen(app, options.host, options.port) else 2

@@ -1,4 +1,4 @@
-"""Two selections: tests that a newcomer runs, and with ``-m exhaustive`` the sweeps behind them."""
+"""Three selections: a newcomer's tests, the thorough ones, which CI runs too, and the sweeps behind them."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import zip_longest
 
 import pytest
 
@@ -40,11 +41,18 @@ model = net = Net()
 x = torch.arange(16).reshape(1, 16)
 mask = torch.ones(1, 16)
 """
+LLAMA = """
+from pathlib import Path
+
+from tests.tiny_llama import write
+
+write(Path("checkpoint"))
+"""
 BEFORE = {
-    "README.md": [BERT, "", NET + "ids = x\n", "del ids, mask\n" + BERT],
+    "README.md": [BERT, NET + "ids = x\n", "del ids, mask\n" + BERT],
     "pytorch.md": [NET + "ids = x\n"],
     "own-operators.md": [],
-    "language-models.md": ["from tests.tiny_llama import write\n\nwrite('checkpoint')\n"],
+    "language-models.md": [LLAMA],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
     "how-to.md": [],
@@ -52,15 +60,16 @@ BEFORE = {
 """Code before each block of a page, which prepares what it names."""
 SMALLER = {
     "(1, 128)": "(1, 16)",
-    "cache_tokens=16384": "cache_tokens=64",
+    "cache_tokens=16384": "cache_tokens=512",
     "max_new_tokens=64": "max_new_tokens=4",
 }
 
 
 def script(path):
     """All blocks of a page as one program, with small sizes."""
-    given = iter(BEFORE.get(path.name, ()))
-    text = "\n".join(next(given, "") + block for block in blocks(path, "python"))
+    given, code = BEFORE.get(path.name, ()), blocks(path, "python")
+    assert len(given) <= len(code)
+    text = "\n".join(before + block for before, block in zip_longest(given, code, fillvalue=""))
     for large, small in SMALLER.items():
         text = text.replace(large, small)
     return re.sub(r"trials=\d+", "trials=2", text)
@@ -71,7 +80,7 @@ def test_every_page_with_code_is_known():
     assert pages == set(BEFORE)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", [p for p in PAGES if p.name in BEFORE], ids=lambda path: path.name)
 def test_blocks_run(path, tmp_path):
     if path.name == "stablehlo.md":

@@ -9,7 +9,7 @@ import pytest
 from tests.import_graph import ROOT
 
 
-@pytest.mark.exhaustive
+@pytest.mark.thorough
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs pip install '.[docs]'")
 def test_site_is_built(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(tmp_path)]

@@ -53,7 +53,4 @@ TARGET_HELP = (
     "cpu[:CPU], npu[:edge|mobile|datacenter], cuda[:sm_XX[,sm_YY]] (default: cpu, this machine's own)"
 )
 DISABLE_HELP = f"a fusion to switch off; repeatable. Among them: {', '.join(FUSIONS)}"
-PRECISION_HELP = (
-    "f32; int8 for cpu, f16 (also fp16, float16) and bf16 for cuda and npu, tf32 for cuda "
-    "(default: the target's)"
-)
+PRECISION_HELP = "f32, f16 (also fp16, float16) and bf16; int8 for cpu, tf32 for cuda (default: the target's)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hetero_tvm.codegen.vector_math import _c, _horner, _i, _let, _typed
+from hetero_tvm.codegen.vector_math import _EXP2, _c, _horner, _i, _let, _typed
 from hetero_tvm.host.tvm import Expr, tirx, tvm
 
 _LOG = (
@@ -22,7 +22,6 @@ _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 _ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
 _ASIN = (4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
-_EXP2 = (0.00132763816, 0.00967551725, 0.0555071332, 0.240221202, 0.693146967, 1.00000007)
 _SQRT_HALF_BITS = 0x3F3504F3
 _LEAST_NORMAL = 1.1754943508222875e-38
 

@@ -227,7 +227,7 @@ def build(
         ]
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
-        lowered = _merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
+        lowered = merged([module for module, _ in parts], [v.target.entry for v, _ in variants])
         found = symbols(lowered)
         weights = None
         if optimized.target.constants_apart:
@@ -296,7 +296,7 @@ def _lowered(
     return lower(module, optimized.sources, target.in_place, target.device_passes)
 
 
-def _merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
+def merged(modules: Sequence[IRModule], entries: Sequence[str]) -> IRModule:
     """Module with the kernels of all variants; each variant's ``main`` becomes its entry."""
     if len(modules) == 1 and entries[0] == "main":
         return modules[0]

@@ -9,10 +9,11 @@ they win.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from hetero_tvm.compile.least_error import Values, least_error_ranges
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
 
-CALIBRATIONS = ("minmax", "percentile", "entropy")
-"""Ways to find the range of a tensor: all that samples show; all but the outermost 0.001%; the range that
-keeps most of the distribution."""
+CALIBRATIONS = ("minmax", "percentile", "mse", "entropy")
+"""Ways to find the range of a tensor: all that samples show; all but the outermost 0.001%; the range of least
+squared error; the range that keeps most of the distribution."""
 
 _LAYERS = ("Conv", "MatMul", "Gemm")
 _BETWEEN = ("Add", "Mul", "Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Flatten",
@@ -73,15 +75,29 @@ class Calibration:
         onnx.save(model.onnx_model, plain)
         with _QuietLogging():
             quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)  # norms into convolutions
-        self._ready, self._ranges = ready, ready.with_suffix(".json")
+        self._ready = ready
 
     def quantized(self, kept: Sequence[str] = ()) -> onnx.ModelProto:
         """The model with quantisers around everything but the nodes ``kept``."""
+        return self._quantized(kept, self._least_error if self._way == "mse" else {})
+
+    @functools.cached_property
+    def _least_error(self) -> dict[str, list[dict[str, np.ndarray]]]:
+        """Ranges of least squared error of all tensors between quantisers, as ONNX Runtime takes them."""
+        tensors = {n.input[0] for n in self._quantized((), {}).graph.node if n.op_type == "QuantizeLinear"}
+        ranges = least_error_ranges(self._samples, self._values_of(tensors))
+        return {
+            name: [{"rmin": np.float32(low), "rmax": np.float32(high)}]
+            for name, (low, high) in ranges.items()
+        }
+
+    def _quantized(self, kept: Sequence[str], ranges: Mapping[str, Any]) -> onnx.ModelProto:
+        """The model with quantisers; ``ranges`` go before those of ONNX Runtime's calibrators."""
         from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
         kinds = [node.op_type for node in onnx.load(self._ready, load_external_data=False).graph.node]
         images = kinds.count("Conv") > kinds.count("MatMul") + kinds.count("Gemm")
-        method = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}[self._way]
+        method = {"percentile": "Percentile", "entropy": "Entropy"}.get(self._way, "MinMax")
         path = self._ready.with_name("quantized.onnx")
         with _QuietLogging():
             quantize_static(
@@ -95,7 +111,11 @@ class Calibration:
                 weight_type=QuantType.QInt8,
                 nodes_to_exclude=list(kept),
                 calibrate_method=getattr(CalibrationMethod, method),
-                extra_options={"MatMulConstBOnly": True, "CalibPercentile": 99.999},
+                extra_options={
+                    "MatMulConstBOnly": True,
+                    "CalibPercentile": 99.999,
+                    "TensorQuantOverrides": dict(ranges),
+                },
             )
         return onnx.load(path)
 
@@ -105,24 +125,33 @@ class Calibration:
 
     def layers(self, quantized: onnx.ModelProto) -> tuple[QuantizableLayer, ...]:
         """Layers between quantisers, the most sensitive first, judged on the first sample."""
-        import onnxruntime
-
         found = _operands(quantized)
-        ready = onnx.load(self._ready)
-        weights = {tensor.name: tensor for tensor in ready.graph.initializer}
-        given = {value.name for value in ready.graph.input}
-        wanted = sorted({x for x, *_ in found.values() if x not in given})
-        del ready.graph.output[:]
-        ready.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
-        session = onnxruntime.InferenceSession(ready.SerializeToString())
-        values = dict(zip(wanted, session.run(wanted, dict(self._samples[0])), strict=True))
-        values.update(self._samples[0])
+        weights = {tensor.name: tensor for tensor in onnx.load(self._ready).graph.initializer}
+        values = dict(self._values_of({x for x, *_ in found.values()})(self._samples[0]))
         layers = []
         for node, (x, steps, rounded, name) in found.items():
             w = numpy_helper.to_array(weights[name]) if name in weights else rounded
             errors = _distance(_rounded(values[x], *steps), values[x]), _distance(rounded, w)
             layers.append(QuantizableLayer(node, float(np.hypot(*errors))))
         return tuple(sorted(layers, key=lambda layer: -layer.error))
+
+    def _values_of(self, names: Iterable[str]) -> Values:
+        """Function from a sample to the values of these tensors, by name."""
+        import onnxruntime
+
+        ready = onnx.load(self._ready)
+        given = {value.name for value in ready.graph.input}
+        wanted = sorted(set(names) - given)
+        del ready.graph.output[:]
+        ready.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
+        session = onnxruntime.InferenceSession(ready.SerializeToString()) if wanted else None
+
+        def values(sample: Mapping[str, np.ndarray]) -> Iterable[tuple[str, np.ndarray]]:
+            made = session.run(wanted, dict(sample)) if session is not None else []
+            own = [(name, np.asarray(sample[name])) for name in sorted(set(names) & given)]
+            return [*zip(wanted, made, strict=True), *own]
+
+        return values
 
 
 def _operands(

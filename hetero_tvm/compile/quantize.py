@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hetero_tvm.compile.build import BuiltModel
 from hetero_tvm.compile.calibration import Calibration
-from hetero_tvm.compile.fault import every_result
 from hetero_tvm.compile.optimize import OptimizedModel, optimize_model
+from hetero_tvm.compile.rounding import (
+    Layer,
+    Samples,
+    dynamic_layers,
+    products_of,
+    smoothed_layers,
+    stored_layers,
+)
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
 from hetero_tvm.frontend import ImportedModel
-from hetero_tvm.host.tvm import relax
-from hetero_tvm.ops.base import FusedOp
-from hetero_tvm.ops.gated_matmul import GatedMatmul
-from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul, quantized_weights
+from hetero_tvm.host.tvm import Expr, relax
+from hetero_tvm.ops.decoding.storage import Storage
+from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
-from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.reference.accuracy import cosine
 from hetero_tvm.reference.given import checked_inputs
-from hetero_tvm.relax_passes.rewriting.graph import array_of
+from hetero_tvm.relax_passes.rewriting.graph import is_constant
+from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.targets.registry import parse_target
 
-METHODS = ("dynamic", "static")
+METHODS = ("dynamic", "static", "smooth", "weight-only")
 SAMPLES = 4
 """Samples that are drawn where no data are given."""
 
-Samples = Sequence[Mapping[str, np.ndarray]]
+DEFAULT_STORAGE = Storage.named("int8")
+"""Form of weights of ``weight-only`` where none is asked for."""
+
 Metric = Callable[[Mapping[str, np.ndarray]], float]
 """A figure of merit from the outputs by name, samples along the first axis."""
 Build = Callable[[OptimizedModel], BuiltModel]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One product: its source nodes, and the relative error that 8 bits bring to its result alone."""
-
-    nodes: tuple[str, ...]
-    error: float
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,26 @@ class QuantizationReport:
     Attributes
     ----------
     outputs : distance of every floating-point output.
-    quantized : products and convolutions in 8 bits.
+    quantized : products and convolutions in few bits.
     kept : those in float32 because the accuracy would not hold, the most sensitive first.
     layers : all of them, the most sensitive first.
-    metric : what the user's function gives for float32 and for 8 bits; None without one.
+    metric : what the user's function gives for float32 and for few bits; None without one.
+    left : what else stayed in float32: node -> reason.
+    smoothed : products whose operands are smoothed.
+    weight_bytes : bytes of constants in float32, and as they are exported.
     """
 
     method: str
     samples: int
+    bits: int
     outputs: tuple[OutputDistance, ...]
     quantized: int
     kept: tuple[str, ...]
     layers: tuple[Layer, ...]
     metric: tuple[float, float] | None = None
+    left: Mapping[str, str] = field(default_factory=dict)
+    smoothed: int = 0
+    weight_bytes: tuple[int, int] = (0, 0)
 
     @property
     def least_cosine(self) -> float:
@@ -88,9 +95,15 @@ class QuantizationReport:
             for output in self.outputs
         ]
         if self.metric is not None:
-            lines.append("metric: {:.6g} in float32, {:.6g} in 8 bits".format(*self.metric))
-        lines.append(f"{self.quantized} products in 8 bits, {len(self.kept)} kept in float32")
+            lines.append("metric: {:.6g} in float32, {:.6g} quantised".format(*self.metric))
+        lines.append(f"{self.quantized} products in {self.bits} bits, {len(self.kept)} kept in float32")
+        if self.smoothed:
+            lines.append(f"{self.smoothed} of them with smoothed operands")
+        lines.append(
+            "weights: {:.1f} MB in float32, {:.1f} MB now".format(*(b / 1e6 for b in self.weight_bytes))
+        )
         lines += [f"kept in float32: {node}" for node in self.kept]
+        lines += [f"left in float32: {node}: {reason}" for node, reason in self.left.items()]
         return "\n".join(lines)
 
 
@@ -104,70 +117,158 @@ def quantize_model(
     least_cosine: float = 0.99,
     calibration: str = "minmax",
     metric: Metric | None = None,
+    storage: Storage | None = None,
 ) -> tuple[BuiltModel, QuantizationReport]:
-    """Build a model with 8-bit products, and measure what that costs.
+    """Build a model with products of few bits, and measure what that costs.
 
     Parameters
     ----------
     build : what compiles an optimized model.
     method : ``dynamic``: weights are rounded now, what they are multiplied with when the model runs, row by
-        row; data serve for the measurement only.  ``static``: every tensor around products and convolutions
-        has one range, found on the data (``calibration.py``).
+        row; data serve for the measurement only.  ``smooth``: as dynamic, after outliers in columns of what
+        is multiplied were moved into the weights (SmoothQuant), where samples show that it helps.
+        ``static``: every tensor around products and convolutions has one range, found on the data
+        (``calibration.py``).  ``weight-only``: weights in ``storage``, float32 arithmetic.
     data : arrays by input name, each with the shape of its input, or one axis of samples in front; None for
         sampled ones, which say little of the accuracy on real data.
     least_cosine : bar for the cosine between every output and float32's, on every sample.  While it does not
         hold, the most sensitive products stay in float32, twice as many each time.
     calibration : how ``static`` finds ranges (:data:`hetero_tvm.compile.calibration.CALIBRATIONS`).
-    metric : judges the outputs of float32 and of 8 bits, for the report.
+    metric : judges the outputs of float32 and of the quantised model, for the report.
+    storage : form of weights of ``weight-only``; None for 8 bits in groups of 128.
 
     Raises
     ------
-    AccuracyError : the bar does not hold with any product in 8 bits.
+    AccuracyError : the bar does not hold with any product in few bits.
     InputError, UsageError : the data do not fit, or ``static`` has none; the method is unknown; the target
-        has no 8-bit products.
+        has no 8-bit products; ``storage`` is given to another method; the model has nothing to quantise.
     """
+    _refuse(model, target, method, data, storage)
+    samples = samples_of(model, data)
+    plain = build(optimize_model(model, target))
+    wanted = [plain.run(sample) for sample in samples]
+    rounding = _rounding(model, plain, samples, target, method, calibration, storage)
+    if not rounding.layers:
+        raise UsageError(
+            f"{model.name} has no product with constant weights that --method {method} could quantise",
+            hint="--method static takes convolutions" if method != "static" else None,
+        )
+    kept: tuple[str, ...] = ()
+    while True:
+        built = build(rounding.optimized(kept))
+        given = [built.run(sample) for sample in samples]
+        tasks = built.optimized.tasks
+        report = QuantizationReport(
+            method,
+            len(samples),
+            rounding.bits,
+            _distances(built, given, wanted),
+            sum(task.count for task in tasks if isinstance(task.op, _QUANTIZED)),
+            kept,
+            rounding.layers,
+            None if metric is None else (_judged(metric, model, wanted), _judged(metric, model, given)),
+            _left(built.optimized, kept),
+            sum(task.count for task in tasks if getattr(task.op, "smoothed", False)),
+            (_weight_bytes(plain), _weight_bytes(built)),
+        )
+        if report.least_cosine >= least_cosine:
+            return built, report
+        more = max(1, 2 * len(kept))
+        if len(kept) >= len(rounding.layers):
+            raise AccuracyError(
+                f"{model.name}: the cosine stays below {least_cosine:g}",
+                problems=str(report).splitlines(),
+                hint="--least-cosine sets the bar; --data FILE.npz gives real samples to measure on",
+            )
+        kept = tuple(layer.nodes[-1] for layer in rounding.layers[:more])
+
+
+def _refuse(
+    model: ImportedModel,
+    target: str,
+    method: str,
+    data: Mapping[str, np.ndarray] | None,
+    storage: Storage | None,
+) -> None:
+    """Refuse what cannot end well."""
     if method not in METHODS:
         raise UsageError(f"there is no method {method!r}", hint=f"known: {', '.join(METHODS)}")
-    if method == "static" and data is None:
-        raise UsageError("static quantisation finds ranges on samples", hint="--data FILE.npz gives them")
+    if method in ("static", "smooth") and data is None:
+        what = "ranges" if method == "static" else "outliers"
+        raise UsageError(f"{method} quantisation finds {what} on samples", hint="--data FILE.npz gives them")
+    if storage is not None and method != "weight-only":
+        raise UsageError(
+            f"--method {method} has no weights of {storage.bits} bits in groups",
+            hint="--method weight-only has",
+        )
+    if method == "smooth":
+        parse_target(target).smoothing({})
+    elif method == "weight-only":
+        parse_target(target).storing(storage or DEFAULT_STORAGE)
     if counted := model.signature.counted:
         raise UsageError(
             f"how many elements {', '.join(counted)} have depends on values, which 8 bits change: results of "
             "float32 and of 8 bits cannot be compared element by element",
             hint="quantize the part of the model before them",
         )
-    lower = parse_target(target).with_precision("int8")
-    samples = samples_of(model, data)
-    plain = build(optimize_model(model, target))
-    wanted = [plain.run(sample) for sample in samples]
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """A method at work on a model: its layers, the most sensitive first, and the model with some kept."""
+
+    layers: tuple[Layer, ...]
+    optimized: Callable[[Sequence[str]], OptimizedModel]
+    bits: int = 8
+
+
+def _rounding(
+    model: ImportedModel,
+    plain: BuiltModel,
+    samples: Samples,
+    target: str,
+    method: str,
+    calibration: str,
+    storage: Storage | None,
+) -> _Rounding:
     if method == "static":
         ranges = Calibration(model, samples, calibration)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
+        return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))
+    lower = parse_target(target)
+    products = products_of(plain, samples if method == "smooth" else samples[:1])
+    if method == "weight-only":
+        storage = storage or DEFAULT_STORAGE
+        lower, layers = lower.storing(storage), stored_layers(products, storage)
+        return _Rounding(layers, lambda kept: optimize_model(model, lower.keeping(kept)), storage.bits)
+    lower = lower.with_precision("int8")
+    if method == "smooth":
+        layers, factors = smoothed_layers(products, lower.pairs_safe)
+        lower = lower.smoothing(factors)
     else:
-        layers = sensitivity(plain, samples[0])
-    kept: tuple[str, ...] = ()
-    while True:
-        if method == "static":
-            optimized = optimize_model(ranges.imported(ranges.quantized(kept)), target)
-        else:
-            optimized = optimize_model(model, lower.keeping(kept))
-        built = build(optimized)
-        count = sum(task.count for task in built.optimized.tasks if isinstance(task.op, _QUANTIZED))
-        given = [built.run(sample) for sample in samples]
-        outputs = _distances(built, given, wanted)
-        figures = None if metric is None else (_judged(metric, model, wanted), _judged(metric, model, given))
-        report = QuantizationReport(method, len(samples), outputs, count, kept, layers, figures)
-        if report.least_cosine >= least_cosine:
-            return built, report
-        more = max(1, 2 * len(kept))
-        if len(kept) >= len(layers):
-            raise AccuracyError(
-                f"{model.name}: the cosine stays below {least_cosine:g}",
-                problems=str(report).splitlines(),
-                hint="--least-cosine sets the bar; --data FILE.npz gives real samples to measure on",
-            )
-        kept = tuple(layer.nodes[-1] for layer in layers[:more])
+        layers = dynamic_layers(products, lower.pairs_safe)
+    return _Rounding(layers, lambda kept: optimize_model(model, lower.keeping(kept)))
+
+
+def _left(optimized: OptimizedModel, kept: Sequence[str]) -> dict[str, str]:
+    """Products and convolutions that no rule of low precision took: node -> reason."""
+    rules = ("dynamic_quantization", "stored_weights", "quantized", "quantized_add")
+    misses = [miss for miss in optimized.report.misses if miss["rule"] in rules]
+    return {miss["node"]: miss["reason"] for miss in misses if miss["node"] not in kept}
+
+
+def _weight_bytes(built: BuiltModel) -> int:
+    """Bytes of the constants of an optimized model."""
+    found: dict[Expr, int] = {}
+
+    def visit(expr: Expr) -> None:
+        if is_constant(expr):
+            count = int(np.prod(expr.value.shape, dtype=np.int64))
+            found[expr] = count * numpy_dtype(str(expr.value.dtype)).itemsize
+
+    relax.analysis.post_order_visit(built.optimized.module["main"], visit)
+    return sum(found.values())
 
 
 def samples_of(model: ImportedModel, data: Mapping[str, np.ndarray] | None) -> Samples:
@@ -191,38 +292,7 @@ def samples_of(model: ImportedModel, data: Mapping[str, np.ndarray] | None) -> S
     ]
 
 
-def sensitivity(built: BuiltModel, inputs: Mapping[str, np.ndarray]) -> tuple[Layer, ...]:
-    """Products of a float32 model with the error that 8 bits bring to each alone, the largest first."""
-    layers = []
-    for nodes, op, arrays in _products(built, inputs):
-        lower: FusedOp = (
-            DynamicGatedMatmul(op.lead, op.n, op.k, op.activation, op.biased)
-            if isinstance(op, GatedMatmul)
-            else DynamicMatmul(op.lead, op.n, op.k, op.epilogue)
-        )
-        x, w, *extra = (np.asarray(array, np.float32) for array in arrays)
-        exact = op.reference(x, w, *extra)
-        rounded = lower.reference(x, *quantized_weights(w, False), *extra)
-        size = float(np.linalg.norm(exact)) or 1.0
-        layers.append(Layer(nodes, float(np.linalg.norm(rounded - exact)) / size))
-    return tuple(sorted(layers, key=lambda layer: -layer.error))
-
-
-def _products(
-    built: BuiltModel, inputs: Mapping[str, np.ndarray]
-) -> Iterator[tuple[tuple[str, ...], Any, list[np.ndarray]]]:
-    """Products with constant weights: source nodes, contract, operands."""
-    optimized = built.optimized
-    for binding, op, values in every_result(optimized, built.choices, inputs):
-        if not isinstance(op, Matmul | GatedMatmul):
-            continue
-        fields = binding.value.args[1].fields
-        if array_of(fields[1]) is not None:
-            arrays = [values[arg] if isinstance(arg, relax.Var) else arg.value.numpy() for arg in fields]
-            yield optimized.sources.get(binding.var.name, (binding.var.name,)), op, arrays
-
-
-_QUANTIZED = (DynamicMatmul, DynamicGatedMatmul, QuantMatmul, QuantConv2d)
+_QUANTIZED = (DynamicMatmul, DynamicGatedMatmul, QuantMatmul, QuantConv2d, StoredMatmul)
 
 
 def _judged(metric: Metric, model: ImportedModel, results: Sequence[Sequence[np.ndarray]]) -> float:

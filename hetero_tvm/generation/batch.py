@@ -14,6 +14,7 @@ from hetero_tvm.errors import CapacityError, HeteroTVMError, InputError, UsageEr
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
 from hetero_tvm.generation.session import Session
+from hetero_tvm.generation.source import Source
 
 
 @dataclass(eq=False)
@@ -26,6 +27,8 @@ class Request:
     max_new_tokens : tokens to generate at most.
     sampling : way to choose them.
     stop : tokens that end the text; the last token is one of them then.
+    source : what the text is about, of an encoder-decoder: tokens, features of audio, or a
+        :class:`~hetero_tvm.generation.source.Source`.  An empty prompt stands for the model's own then.
     on_token : called with every token as it comes.  When it raises, this text ends with that error.
     """
 
@@ -34,6 +37,7 @@ class Request:
     sampling: Sampling = GREEDY
     stop: Collection[int] = ()
     on_token: Callable[[int], None] | None = None
+    source: np.ndarray | Sequence[int] | Source | None = None
     tokens: list[int] = field(default_factory=list)
     """Tokens that were generated."""
     reason: str | None = None
@@ -87,6 +91,16 @@ class Batch:
         InputError : a token that is not in the vocabulary.
         CapacityError : it can never fit into the context.
         """
+        sources = self.model.sources
+        if sources is not None and not len(request.prompt):
+            request.prompt = sources.facts.start
+        if (sources is None) != (request.source is None):
+            raise UsageError(
+                "the model takes no source" if sources is None else "the text needs a source",
+                hint="sources are for encoder-decoders",
+            )
+        if sources is not None and not isinstance(request.source, Source):
+            sources.check(request.source)
         problems = self.model.token_problems(request.prompt)
         if request.max_new_tokens < 1:
             problems.append(f"{request.max_new_tokens} new tokens are asked for")
@@ -140,6 +154,9 @@ class Batch:
 
     def _take(self, request: Request, logits: np.ndarray) -> None:
         """The next token of a text."""
+        sources = self.model.sources
+        if sources is not None:
+            logits = sources.allowed(logits, first=not request.tokens)
         text = [*request.prompt, *request.tokens] if request.sampling.repetition_penalty != 1 else ()
         token = request.sampling.choose(logits, text, request._random)
         request.tokens.append(token)
@@ -162,12 +179,31 @@ class Batch:
             request = self._waiting[0]
             if self._active and request._pages > self.model.pool.free - promised:
                 return
+            if self._active and not self._has_room(request.source):
+                return
             self._waiting.popleft()
+            try:
+                request._session = self._session(request.source)
+            except HeteroTVMError as error:
+                self._end(request, "error", error)
+                continue
             promised += request._pages
-            request._session = self.model.session()
             request._random = np.random.default_rng(request.sampling.seed)
             request._started = time.perf_counter()
             self._active.append(request)
+
+    def _has_room(self, source: np.ndarray | Sequence[int] | Source | None) -> bool:
+        sources = self.model.sources
+        if sources is None or isinstance(source, Source):
+            return True
+        return sources.pages_of(source) <= sources.pool.free
+
+    def _session(self, source: np.ndarray | Sequence[int] | Source | None) -> Session:
+        """The session of a text, which holds its source."""
+        if source is None or isinstance(source, Source):
+            return self.model.session(source)
+        with self.model.encode(source) as encoded:
+            return self.model.session(encoded)
 
     def _leave(self) -> None:
         """Take out texts that were cancelled."""

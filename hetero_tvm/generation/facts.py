@@ -12,8 +12,36 @@ import numpy as np
 
 from hetero_tvm.errors import LibraryError
 
-VERSION = 1
+VERSION = 2
 _KEYS = 16
+_SCALES = 4
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """Facts of the source of an encoder-decoder: what its encoder takes, and what its texts begin with.
+
+    Parameters
+    ----------
+    longest : largest number of rows of a source.
+    vocab : number of tokens of its texts; 0 for audio.
+    mels : channels of audio, ``2 * longest`` frames of which are a source; 0 for text.
+    start : tokens that every text begins with.
+    suppressed, suppressed_first : tokens that are never generated; not as the first one.
+    """
+
+    longest: int
+    vocab: int
+    mels: int
+    start: tuple[int, ...]
+    suppressed: tuple[int, ...]
+    suppressed_first: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SourceFacts:
+        """Facts from JSON values."""
+        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
 @dataclass(frozen=True)
@@ -31,6 +59,7 @@ class LanguageFacts:
     rotated : channels that are rotated.
     stop : tokens that end a text.
     read : bytes of weights that a step of one token reads.
+    source : of an encoder-decoder; None for other models.
     """
 
     architecture: str
@@ -47,6 +76,7 @@ class LanguageFacts:
     rotated: int
     stop: tuple[int, ...]
     read: int
+    source: SourceFacts | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; :meth:`from_json` reads them back."""
@@ -65,12 +95,16 @@ class LanguageFacts:
         values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
         values["ropes"] = tuple((tuple(inverse), float(factor)) for inverse, factor in values["ropes"])
         values["stop"] = tuple(values["stop"])
+        values["source"] = None if values["source"] is None else SourceFacts.from_json(values["source"])
         return cls(**values)
 
     @property
     def page_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the keys and of the values of one page."""
         lead = (self.layers, self.kv_heads)
+        if self.cache == "int8":
+            panel = (*lead, self.page // _KEYS, self.dim + _SCALES, _KEYS)
+            return panel, panel
         return (*lead, self.page // _KEYS, self.dim, _KEYS), (*lead, self.page, self.dim)
 
     @property

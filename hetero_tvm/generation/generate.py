@@ -10,6 +10,7 @@ from hetero_tvm.errors import InputError
 from hetero_tvm.generation.batch import Batch, Request
 from hetero_tvm.generation.model import LanguageModel
 from hetero_tvm.generation.sampling import GREEDY, Sampling
+from hetero_tvm.generation.source import Source
 
 Prompt = Sequence[int]
 
@@ -19,6 +20,7 @@ def generate(
     prompts: Sequence[Prompt] | np.ndarray,
     *,
     mask: np.ndarray | None = None,
+    sources: Sequence[np.ndarray | Sequence[int] | Source] | None = None,
     max_new_tokens: int = 128,
     sampling: Sampling = GREEDY,
     stop: Collection[int] | None = None,
@@ -30,6 +32,8 @@ def generate(
     ----------
     prompts : tokens of each text, of any lengths; or an array [texts, tokens] with padding on either side.
     mask : [texts, tokens], 0 where an array of prompts is padding.
+    sources : of an encoder-decoder, what each text is about: tokens, features of audio ``[mels, frames]``, or
+        what ``model.encode`` gave.  An empty prompt stands for the model's own.
     max_new_tokens : tokens to generate for each at most.
     stop : tokens that end a text; default the model's own.
     most : texts that are generated at once; others wait.
@@ -46,9 +50,12 @@ def generate(
     """
     stop = frozenset(model.facts.stop if stop is None else stop)
     batch = Batch(model, most)
+    texts = _without_padding(prompts, mask)
+    if sources is not None and len(sources) != len(texts):
+        raise InputError(f"there are {len(texts)} prompts and {len(sources)} sources")
     requests = [
-        batch.submit(Request(prompt, max_new_tokens, sampling.for_text(number), stop))
-        for number, prompt in enumerate(_without_padding(prompts, mask))
+        batch.submit(Request(prompt, max_new_tokens, sampling.for_text(number), stop, source=source))
+        for number, (prompt, source) in enumerate(zip(texts, sources or [None] * len(texts), strict=True))
     ]
     batch.run()
     return requests
@@ -61,6 +68,7 @@ def stream(
     max_new_tokens: int = 128,
     sampling: Sampling = GREEDY,
     stop: Collection[int] | None = None,
+    source: np.ndarray | Sequence[int] | Source | None = None,
 ) -> Iterator[int]:
     """Continue one text; yields each token as soon as it is there.
 
@@ -68,7 +76,7 @@ def stream(
     """
     stop = frozenset(model.facts.stop if stop is None else stop)
     batch = Batch(model)
-    request = batch.submit(Request(prompt, max_new_tokens, sampling, stop))
+    request = batch.submit(Request(prompt, max_new_tokens, sampling, stop, source=source))
     given = 0
     try:
         while given < len(request.tokens) or request.reason is None:

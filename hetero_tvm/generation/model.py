@@ -12,12 +12,14 @@ from hetero_tvm.errors import InputError, UsageError, shortened
 from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.generation.pages import PagePool
 from hetero_tvm.generation.session import Session
+from hetero_tvm.generation.source import Source, SourceEncoder
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 
 _DEFAULT_CONTEXTS = 4
 _DEFAULT_LONGEST = 4096
 _SHARE_OF_MEMORY = 4
+_DEFAULT_SOURCES = 32
 
 
 class LanguageModel:
@@ -38,15 +40,21 @@ class LanguageModel:
         self.library = library
         self.facts = LanguageFacts.from_json(library.manifest.language, library.path.name)
         page = self.facts.page
+        most = max(1, _memory() // _SHARE_OF_MEMORY // self.facts.page_bytes)
         if cache_tokens is None:
             pages = _DEFAULT_CONTEXTS * -(-min(self.facts.context, _DEFAULT_LONGEST) // page)
-            pages = max(1, min(pages, _memory() // _SHARE_OF_MEMORY // self.facts.page_bytes))
+            pages = min(pages, most)
         else:
             if isinstance(cache_tokens, bool) or not isinstance(cache_tokens, int) or cache_tokens < 1:
                 raise UsageError(f"cache_tokens is {cache_tokens!r}, expected a positive whole number")
             pages = -(-cache_tokens // page)
         try:
             self.pool = PagePool(self.facts, pages)
+            self.sources = None
+            if self.facts.source is not None:
+                each = -(-self.facts.source.longest // page)
+                room = max(each, min(_DEFAULT_SOURCES * each, most))
+                self.sources = SourceEncoder(library, self.facts, room)
         except MemoryError:
             size = pages * self.facts.page_bytes
             raise UsageError(
@@ -61,9 +69,34 @@ class LanguageModel:
         f = self.facts
         return f"<LanguageModel {f.architecture} {f.precision}, context {self.context}>"
 
-    def session(self) -> Session:
-        """A new, empty text."""
-        return Session(self)
+    def session(self, source: Source | None = None) -> Session:
+        """A new, empty text; of an encoder-decoder, one about a source that :meth:`encode` gave.
+
+        Raises
+        ------
+        UsageError : a source is missing, or the model takes none, or it is another model's.
+        """
+        if (source is None) != (self.sources is None):
+            raise UsageError(
+                "the model takes no source" if self.sources is None else "the text needs a source",
+                hint=None if self.sources is None else "model.session(model.encode(source))",
+            )
+        if source is not None and self.sources is not None and source.pool is not self.sources.pool:
+            raise UsageError("the source was encoded by another model")
+        return Session(self, source)
+
+    def encode(self, source: np.ndarray | Sequence[int]) -> Source:
+        """Encode a source for texts about it: tokens, or features of audio float32 ``[mels, frames]``.
+
+        Raises
+        ------
+        UsageError : the model has no encoder.
+        InputError : what no source of this model can be; lists all.
+        CapacityError : there is no room for another source.
+        """
+        if self.sources is None:
+            raise UsageError(f"a {self.facts.architecture} model has no encoder: it takes no source")
+        return self.sources.encode(source)
 
     def step(
         self, work: Sequence[tuple[Session, Sequence[int]]], last: Sequence[int] | None = None
@@ -172,9 +205,15 @@ class LanguageModel:
             1 << max(len(ends) - 1, 0).bit_length(), ends[0] if ends else len(rows) - 1, np.int32
         )
         picked[: len(ends)] = ends
-        return self.library(
-            ids, positions, sequences, tables, picked, self._rope, self.pool.keys, self.pool.values
-        )
+        pools = [self.pool.keys, self.pool.values]
+        if self.sources is not None:
+            held = [work[number][0].source for number in numbers]
+            source_tables = np.zeros((len(held), max(len(source.pages) for source in held)), np.int32)
+            for slot, source in enumerate(held):
+                source_tables[slot, : len(source.pages)] = source.pages
+            ends_of = np.array([source.length - 1 for source in held], np.int32)
+            pools += [ends_of[sequences], source_tables, self.sources.pool.keys, self.sources.pool.values]
+        return self.library(ids, positions, sequences, tables, picked, self._rope, *pools)
 
 
 def load_language_model(

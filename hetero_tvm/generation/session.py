@@ -10,6 +10,7 @@ import numpy as np
 from hetero_tvm.errors import CapacityError, UsageError
 from hetero_tvm.generation.facts import LanguageFacts
 from hetero_tvm.generation.pages import PagePool
+from hetero_tvm.generation.source import Source
 
 
 class Stepper(Protocol):
@@ -31,8 +32,11 @@ class Session:
     be used from several threads.
     """
 
-    def __init__(self, model: Stepper):
+    def __init__(self, model: Stepper, source: Source | None = None):
+        self._closed = True
         self.model = model
+        self.source = source.share() if source is not None else None
+        """Source of the text, of an encoder-decoder."""
         self.tokens: list[int] = []
         """Tokens whose keys and values are in the cache."""
         self.pages: list[int] = []
@@ -65,7 +69,7 @@ class Session:
     def fork(self) -> Session:
         """A session with the same text; both share the pages that are full until one of them changes."""
         self.check_open()
-        other = type(self)(self.model)
+        other = type(self)(self.model, self.source)
         self.model.pool.share(self.pages)
         other.pages, other.tokens = list(self.pages), list(self.tokens)
         return other
@@ -93,6 +97,8 @@ class Session:
         if not self._closed:
             self.rewind(0)
             self._closed = True
+            if self.source is not None:
+                self.source.close()
 
     def check_open(self) -> None:
         """Refuse a closed session.  :class:`UsageError`."""

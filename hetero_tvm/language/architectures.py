@@ -58,11 +58,12 @@ def describe(config: Config) -> tuple[Decoder, Names]:
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise ModelError(f"config.json of a {kind} model is damaged: {error}") from error
     decoder = dataclasses.replace(decoder, tied=bool(config.get("tie_word_embeddings", decoder.tied)))
-    _check(decoder)
+    check_sizes(decoder)
     return decoder, names
 
 
-def _check(d: Decoder) -> None:
+def check_sizes(d: Decoder) -> None:
+    """Raise :class:`ModelError` for sizes that no model has; lists all."""
     problems = []
     sizes = ("vocab", "width", "inner", "heads", "kv_heads", "dim", "context")
     for name in sizes:
@@ -79,14 +80,16 @@ def _check(d: Decoder) -> None:
         raise ModelError(f"this {d.architecture} configuration makes no model", problems=problems)
 
 
-def _stop(config: Config) -> tuple[int, ...]:
+def stop_of(config: Config) -> tuple[int, ...]:
+    """Tokens that end a text."""
     stop = config.get("eos_token_id")
     if stop is None:
         return ()
     return tuple(map(int, stop)) if isinstance(stop, (list, tuple)) else (int(stop),)
 
 
-def _activation(config: Config, key: str) -> str:
+def activation_of(config: Config, key: str) -> str:
+    """Our name of an activation; :class:`ModelError` when it has no kernel."""
     name = config[key]
     if name not in _ACTIVATIONS:
         raise ModelError(
@@ -126,10 +129,10 @@ def _llama(config: Config, **changes: Any) -> tuple[Decoder, Names]:
         "ropes": (rope,),
         "rotated": rotated,
         "scale": dim**-0.5,
-        "stop": _stop(config),
+        "stop": stop_of(config),
     }
     if "activation" not in changes:
-        changes["activation"] = _activation(config, "hidden_act")
+        changes["activation"] = activation_of(config, "hidden_act")
     return Decoder(**{**fields, **changes}), Names(prefixes=("model.", ""))
 
 
@@ -225,10 +228,10 @@ def _gpt2(config: Config) -> tuple[Decoder, Names]:
         eps=float(config["layer_norm_epsilon"]),
         centered=True,
         learned=int(config["n_positions"]),
-        activation=_activation(config, "activation_function"),
+        activation=activation_of(config, "activation_function"),
         gated=False,
         scale=dim**-0.5 if config.get("scale_attn_weights", True) else 1.0,
-        stop=_stop(config),
+        stop=stop_of(config),
     )
     names = Names(
         prefixes=("transformer.", ""),
@@ -273,10 +276,10 @@ def _opt(config: Config) -> tuple[Decoder, Names]:
         centered=True,
         learned=int(config["max_position_embeddings"]) + 2,
         learned_offset=2,
-        activation=_activation(config, "activation_function"),
+        activation=activation_of(config, "activation_function"),
         gated=False,
         scale=dim**-0.5,
-        stop=_stop(config),
+        stop=stop_of(config),
     )
     names = Names(
         prefixes=("model.decoder.", "decoder.", ""),

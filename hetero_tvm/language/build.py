@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hetero_tvm.compile.build import merged
 from hetero_tvm.compile.exporting import export_library
 from hetero_tvm.compile.weights import set_apart
 from hetero_tvm.errors import BuildError, HeteroTVMError, ModelError, TargetError, UsageError, last_line
-from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
+from hetero_tvm.generation.source import ENTRY
 from hetero_tvm.language.architectures import describe
 from hetero_tvm.language.checkpoint import Checkpoint, SafetensorsFolder, read_json
 from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.encoder import build_encoder
+from hetero_tvm.language.encoder_decoders import EncoderDecoder, describe_pair, is_encoder_decoder
 from hetero_tvm.language.gguf import GgufFile
 from hetero_tvm.language.packed import PackedFolder
-from hetero_tvm.language.step import INPUTS, build_step
+from hetero_tvm.language.step import INPUTS, SOURCE_INPUTS, build_step
 from hetero_tvm.language.weights import DecoderWeights
 from hetero_tvm.ops.decoding.contracts import KEYS, Heads
 from hetero_tvm.ops.decoding.storage import Storage
@@ -29,7 +33,7 @@ from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.targets.base import Target
 from hetero_tvm.targets.registry import parse_target
 
-CACHES = {"f32": "float32", "f16": "float16"}
+CACHES = {"f32": "float32", "f16": "float16", "int8": "int8"}
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
@@ -62,7 +66,7 @@ def build_language_model(
     target : ``KIND[:VARIANT]``, for example ``cpu`` (this machine) or ``cpu:x86-64-v3``.
     precision : form of the weights in memory: ``f32``, ``f16``, ``int8``, ``int4``; arithmetic is float32.
     group, zero_points : of integers, see :class:`hetero_tvm.ops.decoding.storage.Storage`.
-    cache : type of keys and values, ``f32`` or ``f16``; default f32 for f32 weights, else f16.
+    cache : type of keys and values, ``f32``, ``f16`` or ``int8``; default f32 for f32 weights, else f16.
     context : largest number of tokens of a text; default that of the model.
     rows : new tokens that one step takes at most; longer prompts go in pieces.
     page : tokens of a page of the cache, a multiple of 16.
@@ -77,7 +81,8 @@ def build_language_model(
     target = parse_target(target) if isinstance(target, str) else target
     storage = Storage.named(precision, group, zero_points)
     source = _open(Path(checkpoint))
-    decoder, names = describe(source.config)
+    pair = describe_pair(source.config) if is_encoder_decoder(source.config) else None
+    decoder, names = (pair.decoder, pair.decoder_names) if pair else describe(source.config)
     names = source.names(names)
     _check(decoder, cache, context, rows, page)
     kernels = target.step_kernels
@@ -89,6 +94,10 @@ def build_language_model(
     try:
         step, read = build_step(weights, heads, kernels, rows)
         lowered, memory = lower(step)
+        if pair is not None:
+            halves = DecoderWeights(pair.encoder, pair.encoder_names, source, storage)
+            encoder, _ = lower(build_encoder(halves, weights, heads, kernels))
+            lowered = merged([lowered, encoder], ["main", ENTRY])
         lowered, apart = set_apart(lowered)
         with quiet_fd2():
             compiled = target.compile(lowered)
@@ -114,6 +123,7 @@ def build_language_model(
         rotated=decoder.rotated,
         stop=decoder.stop,
         read=read,
+        source=None if pair is None else _source(pair),
     )
     manifest = Manifest(
         name=Path(checkpoint).resolve().name,
@@ -127,6 +137,18 @@ def build_language_model(
     path = export_library(out, compiled.executable, apart or None, manifest)
     _copy_texts(Path(checkpoint), path.parent)
     return path
+
+
+def _source(pair: EncoderDecoder) -> SourceFacts:
+    encoder = pair.encoder
+    return SourceFacts(
+        encoder.context,
+        0 if encoder.mels else encoder.vocab,
+        encoder.mels,
+        pair.start,
+        pair.suppressed,
+        pair.suppressed_first,
+    )
 
 
 def _open(path: Path) -> Checkpoint:
@@ -158,7 +180,12 @@ def _signature(facts: LanguageFacts) -> Signature:
     shapes: list[tuple[Any, ...]] = [("rows",)] * 3 + [("sequences", "pages"), ("results",), rope]
     shapes += [("pool", *keys), ("pool", *values)]
     dtypes = ["int32"] * 5 + ["float32"] + [facts.cache] * 2
-    inputs = tuple(TensorSpec(*spec) for spec in zip(INPUTS, shapes, dtypes, strict=True))
+    names = INPUTS
+    if facts.source is not None:
+        names += SOURCE_INPUTS
+        shapes += [("rows",), ("sequences", "source_pages"), ("sources", *keys), ("sources", *values)]
+        dtypes += ["int32"] * 2 + [facts.cache] * 2
+    inputs = tuple(TensorSpec(*spec) for spec in zip(names, shapes, dtypes, strict=True))
     return Signature(inputs, (TensorSpec("logits", ("results", facts.vocab), "float32"),))
 
 

@@ -26,6 +26,15 @@ _DTYPES: dict[str, Any] = {
 }
 INTEGERS: Mapping[str, Any] = {"I32": np.int32, "I64": np.int64}
 """Types of packed weights; elsewhere they are buffers such as masks."""
+_GENERATION = (
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+)
+"""Entries of ``generation_config.json`` that count before those of ``config.json``."""
 _HEADER_LIMIT = 100 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -62,9 +71,10 @@ class SafetensorsFolder:
     def __init__(self, folder: Path):
         self.folder = folder
         self.config: Mapping[str, Any] = read_json(folder / "config.json")
-        generation = folder / "generation_config.json"
-        if generation.is_file() and (stop := read_json(generation).get("eos_token_id")) is not None:
-            self.config = {**self.config, "eos_token_id": stop}
+        if (folder / "generation_config.json").is_file():
+            generation = read_json(folder / "generation_config.json")
+            told = {name: generation[name] for name in _GENERATION if generation.get(name) is not None}
+            self.config = {**self.config, **told}
         self._tensors: dict[str, tuple[memoryview, str, tuple[int, ...]]] = {}
         for path in self._files():
             self._tensors.update(read_safetensors(path, self._types))

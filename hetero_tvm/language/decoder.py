@@ -28,8 +28,22 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Relative:
+    """Biases of scores by the distance of two tokens (T5): a table [buckets, heads].
+
+    Parameters
+    ----------
+    buckets : number of them; half are for single distances, the rest grow by the logarithm.
+    distance : from which on all share the last bucket.
+    """
+
+    buckets: int
+    distance: int
+
+
+@dataclass(frozen=True)
 class Decoder:
-    """A decoder-only transformer.
+    """A transformer that continues a text, or one of the halves of an encoder-decoder.
 
     Parameters
     ----------
@@ -45,6 +59,13 @@ class Decoder:
     post_norms : what attention and MLP give is normalised before it is added.
     scale : of the scores.  ``softcap`` bounds them, ``logits_softcap`` the logits; 0 for none.
     embed_scale : of the embeddings.
+    norms_after : norms stand behind the additions, and there is no last one (BART).
+    embed_norm : embeddings are normalised.
+    sinusoids : ``marian`` or ``m2m_100`` where the positions are computed; else the checkpoint has them.
+    relative : biases by distance; None for none.
+    cross : every layer attends to a source as well.
+    final_scale : of the rows that the logits are made of.
+    mels : channels of audio that an encoder takes in the place of tokens; 0 for tokens.
     tied : whether the matrix of logits is the table of embeddings, whatever else the checkpoint has.
     stop : tokens that end a text.
     """
@@ -73,6 +94,13 @@ class Decoder:
     softcap: float = 0.0
     logits_softcap: float = 0.0
     embed_scale: float = 1.0
+    norms_after: bool = False
+    embed_norm: bool = False
+    sinusoids: str = ""
+    relative: Relative | None = None
+    cross: bool = False
+    final_scale: float = 1.0
+    mels: int = 0
     tied: bool = False
     stop: tuple[int, ...] = ()
 
@@ -87,6 +115,11 @@ class Names:
     prefixes : what may stand before every name, in the order in which it is tried.
     qkv, up : matrices that are stacked: queries, keys, values; gate and up.
     transposed : matrices are [in, out].
+    embed : the table; ``shared`` is looked for where there is none of this name.
+    cross_norm, cross_q, cross_kv, cross_out : of the attention to a source.
+    relative : table of biases by distance.
+    head_bias : added to the logits.
+    convolutions : of audio.
     """
 
     prefixes: tuple[str, ...] = ("model.",)
@@ -105,3 +138,12 @@ class Names:
     norm: str = "norm"
     heads: tuple[str, ...] = field(default=("lm_head",))
     transposed: bool = False
+    shared: str = "shared"
+    embed_norm: str = ""
+    cross_norm: str = ""
+    cross_q: str = ""
+    cross_kv: tuple[str, ...] = ()
+    cross_out: str = ""
+    relative: str = ""
+    head_bias: str = ""
+    convolutions: tuple[str, ...] = ()

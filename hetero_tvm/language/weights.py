@@ -3,6 +3,7 @@ form."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,13 +82,72 @@ class DecoderWeights:
         return arrays
 
     def table(self, name: str, rows: int, width: int) -> np.ndarray:
-        """A table of embeddings, float32 or float16 [rows, width]."""
-        weight = self.checkpoint.matrix(self.need(name))
+        """The table of this full name, float32 or float16 [rows, width]."""
+        weight = self.checkpoint.matrix(name)
         if isinstance(weight, QuantizedWeight):
             weight = weight.dequantized()
         if weight.shape != (rows, width):
-            raise ModelError(f"{self.need(name)} is {list(weight.shape)}, expected [{rows}, {width}]")
+            raise ModelError(f"{name} is {list(weight.shape)}, expected [{rows}, {width}]")
         return weight
+
+    def embeddings(self) -> str:
+        """Full name of the table of embeddings; :class:`ModelError` when there is none."""
+        return self.find(self.names.embed) or self.find(self.names.shared) or self.need(self.names.embed)
+
+    def positions(self) -> np.ndarray:
+        """Table of positions, float32 [rows, width]: the checkpoint's, or sinusoids."""
+        d = self.decoder
+        if not d.sinusoids:
+            return self.table(self.need(self.names.positions), d.learned, d.width).astype(np.float32)
+        half = -(-d.width // 2)
+        at = np.arange(d.learned)[:, None]
+        table = np.zeros((d.learned, d.width), np.float32)
+        if d.sinusoids == "marian":
+            angles = at / 10000.0 ** (2 * np.arange(half) / d.width)
+            table[:, :half], table[:, half:] = np.sin(angles), np.cos(angles)[:, : d.width - half]
+        else:
+            half = d.width // 2
+            angles = at * np.exp(np.arange(half) * (-math.log(10000.0) / (half - 1)))
+            table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
+        return table
+
+    def relative(self, longest: int, both: bool) -> np.ndarray:
+        """Biases by distance, float32 [heads, distances]: of the tokens ``longest - 1`` before a token to the
+        token itself; of those behind it as well where a token sees ``both`` sides."""
+        relative = self.decoder.relative
+        assert relative is not None
+        table = self.checkpoint.array(self.need(self.names.relative))
+        if table.shape != (relative.buckets, self.decoder.heads):
+            raise ModelError(
+                f"{self.need(self.names.relative)} is {list(table.shape)}, "
+                f"expected [{relative.buckets}, {self.decoder.heads}]"
+            )
+        ahead = np.arange(1 - longest, longest if both else 1)
+        buckets = relative.buckets // 2 if both else relative.buckets
+        exact = buckets // 2
+        far = np.abs(ahead)
+        grown = np.log(np.maximum(far, 1).astype(np.float32) / np.float32(exact))
+        grown = grown / np.float32(math.log(relative.distance / exact)) * np.float32(buckets - exact)
+        bucket = np.where(far < exact, far, np.minimum(exact + grown.astype(np.int64), buckets - 1))
+        return np.ascontiguousarray(table[bucket + np.where(both & (ahead > 0), buckets, 0)].T)
+
+    def convolution(self, name: str, n: int, k: int, size: int) -> Weight:
+        """A convolution over rows as a matrix [n, size * k] in the stored form."""
+        array = self.checkpoint.array(self.need(name))
+        if array.shape != (n, k, size):
+            raise ModelError(f"{self.need(name)} is {list(array.shape)}, expected [{n}, {k}, {size}]")
+        return stored(np.ascontiguousarray(array.transpose(0, 2, 1).reshape(n, size * k)), self.storage)
+
+    def head_bias(self) -> np.ndarray | None:
+        """Biases of the logits, float32 [vocab]; None where there are none."""
+        name = self.names.head_bias
+        found = next((p + name for p in ("", *self.names.prefixes) if p + name in self.checkpoint), None)
+        if not name or found is None:
+            return None
+        bias = self.checkpoint.array(found).reshape(-1)
+        if bias.shape != (self.decoder.vocab,):
+            raise ModelError(f"{found} has {bias.size} numbers, expected {self.decoder.vocab}")
+        return bias if bias.any() else None
 
     def head(self) -> str | None:
         """Full name of the matrix of logits; None where it is the embedding."""

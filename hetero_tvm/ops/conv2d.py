@@ -34,11 +34,13 @@ class Conv2d(FusedOp):
     x_layout, y_layout, residual_layout : layouts of the images (:class:`hetero_tvm.ops.layout.Layout` as
         text).
     dtype : type of X, W, residual and Y; the bias is float32, and so is all arithmetic.
+    constant_weight : whether W is known when the model is compiled; else it is computed at run time.
 
-    Operands: X, W [filters, channels / groups, *kernel] (constant), then those of the epilogue.
+    Operands: X, W [filters, channels / groups, *kernel], then those of the epilogue.
     """
 
     kind: ClassVar[str] = "conv2d"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("constant_weight",)
 
     batch: int
     channels: int
@@ -55,6 +57,7 @@ class Conv2d(FusedOp):
     y_layout: str = PLAIN
     residual_layout: str = PLAIN
     dtype: str = "float32"
+    constant_weight: bool = True
 
     @property
     def out_height(self) -> int:
@@ -72,11 +75,10 @@ class Conv2d(FusedOp):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
+        weight = (self.filters, self.channels // self.groups, *self.kernel)
         operands = [
             Operand("X", Layout.parse(self.x_layout).shape(self.image), self.dtype),
-            Operand(
-                "W", (self.filters, self.channels // self.groups, *self.kernel), self.dtype, constant=True
-            ),
+            Operand("W", weight, self.dtype, constant=self.constant_weight),
         ]
         for step in self.epilogue:
             if step == BIAS:
@@ -115,7 +117,8 @@ class Conv2d(FusedOp):
         kind = "depthwise" if self.depthwise else "conv2d"
         shape = f"{self.channels}x{self.height}x{self.width}_{self.filters}"
         kernel = f"k{self.kernel[0]}x{self.kernel[1]}s{self.strides[0]}"
-        return "_".join([kind, shape, kernel, *self.epilogue, *suffix(self.dtype)])
+        weight = [] if self.constant_weight else ["computed"]
+        return "_".join([kind, shape, kernel, *weight, *self.epilogue, *suffix(self.dtype)])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
         x, w, *extra = arrays

@@ -10,12 +10,12 @@ import onnx
 from onnx import helper
 
 from hetero_tvm.errors import HeteroTVMError, InputError, ModelError, UsageError
+from hetero_tvm.frontend.onnx.evaluator import REFERENCE_OPS
 from hetero_tvm.frontend.onnx.graph.constants import node_inputs
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.host import mapped
 from hetero_tvm.reference.double import to_double, without_weights
-from hetero_tvm.reference.operators import REFERENCE_OPS
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         MergeQkv(claims),  # after attention: only then is it known which projections belong together
         FoldBatchNorm(),  # before the epilogue of the convolution, of which it leaves a bias
         FoldPad(),  # before the epilogue makes a kernel of the convolution
-        FuseConv2d(),  # after both: weights, bias and padding are final now
+        FuseConv2d(claims),  # after both: weights, bias and padding are final now
         FoldOutputScales(),  # after attention, which has taken its scales for free
         FoldInputScales(),  # then: a factor between two products goes to the first
         FuseGatedMatmul(),  # before the epilogue as well: it takes two products at once
@@ -60,7 +60,7 @@ def fusions(claims: Claims) -> tuple[GraphPass, ...]:
         FuseBatchMatmul(claims),  # what attention and the epilogues have left: no weight, no softmax
         FuseAddNorm(claims),  # after the epilogues, which add residuals for free
         MergeReshapes(),  # when no rule needs the shapes in between any more
-        FuseSoftmax(),  # last: attention has taken its softmax by now
+        FuseSoftmax(claims),  # last: attention has taken its softmax by now
     )
 
 

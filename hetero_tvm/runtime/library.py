@@ -23,7 +23,7 @@ from hetero_tvm.runtime.manifest import Manifest
 from hetero_tvm.runtime.observing import Observer
 from hetero_tvm.runtime.profiling import profile_calls
 from hetero_tvm.runtime.quiet import quiet_fd2
-from hetero_tvm.runtime.signature import Signature
+from hetero_tvm.runtime.signature import Signature, TensorSpec
 from hetero_tvm.runtime.threads import ThreadPinning
 
 LOAD = "hetero_tvm_load"
@@ -179,12 +179,38 @@ class Library:
             result = self._run(tensors)
             return [result] if hasattr(result, "data_ptr") else list(_flat(result))
 
+    def function(self, name: str, inputs: Sequence[TensorSpec], dtype: str) -> Callable[..., np.ndarray]:
+        """Another function of the library as a function of arrays, in order; they fit ``inputs``.
+
+        Raises
+        ------
+        LibraryError : there is none of this name.
+        """
+        try:
+            function = self._machine[name]
+        except AttributeError:
+            raise LibraryError(
+                f"{self.path.name} has no function {name}", hint="export the model again"
+            ) from None
+        slots = [InputSlot(self._runtime, spec, self.manifest.target.alignment) for spec in inputs]
+
+        def call(*arrays: np.ndarray) -> np.ndarray:
+            self._lock.admit()
+            with self._lock.lock:
+                tensors = [slot.tensor(array) for slot, array in zip(slots, arrays, strict=True)]
+                return result_array(self._call_function(function, tensors), numpy_dtype(dtype), slots)
+
+        return call
+
     def _run(self, tensors: list[Any]) -> Any:
         return self._call_main(tensors)
 
     def _call_main(self, tensors: list[Any]) -> Any:
+        return self._call_function(self._main, tensors)
+
+    def _call_function(self, function: Any, tensors: list[Any]) -> Any:
         try:
-            return self._code.call(self._main, self._limits_at, *tensors)
+            return self._code.call(function, self._limits_at, *tensors)
         except Exception as error:
             raise LibraryError(f"{self.path.name} failed: {error}") from error
 

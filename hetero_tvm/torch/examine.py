@@ -96,9 +96,9 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
 
 
 def fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without data, of the same sizes, strides and type."""
+    """A tensor without data, of the same sizes, strides and type, on the CPU like those of the graph."""
     with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
 def _memory(tensor: torch.Tensor) -> int:

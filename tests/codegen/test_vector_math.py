@@ -140,9 +140,11 @@ def test_exp_overflows_where_float32_does():
     assert np.isinf(result[-1])
 
 
-def test_softmax_exp_never_underflows():
-    assert np.all(evaluate("softmax_exp", [-88, -1e30, -np.inf]) > 0)
-    assert np.all(evaluate("softmax_exp", [-88, -1e30, -np.inf]) < 2e-38)
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_what_softmax_exp_hides_weighs_nothing(lanes):
+    assert np.all(evaluate("softmax_exp", [-89, -1e30, -np.inf] * 8, lanes) == 0)
+    near = evaluate("softmax_exp", np.linspace(-88.2, -87, 64), lanes)
+    assert np.all((near >= 0) & (near < 2e-38))
 
 
 @pytest.mark.parametrize(

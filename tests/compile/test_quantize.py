@@ -8,6 +8,7 @@ import pytest
 from hetero_tvm import api, quantize
 from hetero_tvm.compile.quantize import quantize_model, samples_of
 from hetero_tvm.errors import AccuracyError, InputError, UsageError
+from hetero_tvm.ops.decoding.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,28 @@ def test_a_bar_that_no_model_meets(model):
         quantize_model(model, build, least_cosine=2.0)
 
 
+def test_smooth(model):
+    """Products are smoothed where that helps on the samples."""
+    rng = np.random.default_rng(0)
+    inputs = {s.name: rng.integers(1, 50, (2, *s.shape)).astype(s.dtype) for s in model.signature.inputs}
+    built, report = quantize_model(model, build, method="smooth", data=inputs)
+    assert report.method == "smooth" and report.least_cosine > 0.99 and not report.kept
+    smoothed = [task for task in built.optimized.tasks if "smooth_" in task.name]
+    assert report.smoothed == sum(task.count for task in smoothed)
+    assert built.check().ok
+
+
+@pytest.mark.parametrize("storage", [Storage.named("int4", 32, True), None], ids=["int4", "int8"])
+def test_weight_only(model, storage):
+    built, report = quantize_model(model, build, method="weight-only", storage=storage, least_cosine=0.9)
+    assert report.bits == (storage or Storage.named("int8")).bits
+    assert report.quantized == len(report.layers) - len(report.kept)
+    assert report.least_cosine > (0.9 if storage else 0.999)
+    before, after = report.weight_bytes
+    assert after < before
+    assert built.check().ok and f"in {report.bits} bits" in str(report)
+
+
 def test_samples(model):
     (one,) = samples_of(model, {s.name: np.ones(s.shape, s.dtype) for s in model.signature.inputs})
     several = {s.name: np.ones((3, *s.shape), s.dtype) for s in model.signature.inputs}
@@ -60,8 +83,18 @@ def test_samples(model):
 def test_what_is_asked_for_wrongly(model, tmp_path):
     with pytest.raises(UsageError, match="no method 'guess'"):
         quantize_model(model, build, method="guess")
-    with pytest.raises(UsageError, match="on samples"):
-        quantize_model(model, build, method="static")
+    for method in ("static", "smooth"):
+        with pytest.raises(UsageError, match="on samples"):
+            quantize_model(model, build, method=method)
+    with pytest.raises(UsageError, match="no weights of 4 bits in groups"):
+        quantize_model(model, build, storage=Storage.named("int4"))
+    with pytest.raises(UsageError, match="no weights of few bits"):
+        quantize_model(model, build, target="npu:edge", method="weight-only")
+    parser = quantize.make_parser()
+    with pytest.raises(UsageError, match="--bits, --zero-points: for --method weight-only"):
+        quantize.storage_of(parser.parse_args(["m", "--bits", "4", "--zero-points"]))
+    with pytest.raises(UsageError, match="groups of 48"):
+        quantize.storage_of(parser.parse_args(["m", "--method", "weight-only", "--group", "48"]))
     with pytest.raises(UsageError, match="no file"):
         quantize.read_metric("judge")
     (tmp_path / "judge.py").write_text("def one(outputs):\n    return 1\n")
@@ -89,7 +122,7 @@ def test_static_command(tmp_path):
     np.savez(tmp_path / "data.npz", input=images)
     (tmp_path / "judge.py").write_text("def spread(outputs):\n    return outputs['logits'].std()\n")
     options = ["--method", "static", "--data", str(tmp_path / "data.npz"), "--out", str(tmp_path), "-q"]
-    options += ["--metric", f"{tmp_path}/judge.py:spread", "--no-shipped-records"]
+    options += ["--calibration", "mse", "--metric", f"{tmp_path}/judge.py:spread", "--no-shipped-records"]
     assert quantize.main([str(tmp_path / "small.onnx"), *options]) == 0
     document = json.loads((tmp_path / "accuracy.json").read_text())
     assert document["method"] == "static" and document["samples"] == 3

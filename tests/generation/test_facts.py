@@ -1,10 +1,12 @@
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from hetero_tvm.errors import LibraryError
-from hetero_tvm.generation.facts import LanguageFacts
+from hetero_tvm.generation.facts import LanguageFacts, SourceFacts
+from hetero_tvm.ops.decoding.contracts import Heads
 
 FACTS = LanguageFacts(
     architecture="llama",
@@ -25,7 +27,9 @@ FACTS = LanguageFacts(
 
 
 def test_json_there_and_back():
-    assert LanguageFacts.from_json(json.loads(json.dumps(FACTS.to_json())), "m") == FACTS
+    source = SourceFacts(20, 50, 0, (2, 5), (7,), ())
+    for facts in (FACTS, dataclasses.replace(FACTS, source=source)):
+        assert LanguageFacts.from_json(json.loads(json.dumps(facts.to_json())), "m") == facts
     with pytest.raises(LibraryError, match="no language model"):
         LanguageFacts.from_json({}, "m")
     with pytest.raises(LibraryError, match="build the model again"):
@@ -35,6 +39,9 @@ def test_json_there_and_back():
 def test_pages_and_ropes():
     assert FACTS.page_shapes == ((3, 2, 2, 8, 16), (3, 2, 32, 8))
     assert FACTS.page_bytes == 2 * 3 * 2 * 32 * 8 * 2
+    integers = dataclasses.replace(FACTS, cache="int8")
+    assert integers.page_shapes == ((3, 2, 2, 12, 16),) * 2  # four rows of bytes are scales
+    assert integers.page_shapes[0] == Heads(4, 2, 8, 3, 32, "int8").pools(1)[0][1:]
     table = FACTS.rope_table(5)
     assert table.shape == (5, 2, 4)
     np.testing.assert_allclose(

@@ -37,7 +37,7 @@ def test_what_is_a_checkpoint(tmp_path):
     ("options", "error", "match"),
     [
         ({"precision": "int3"}, UsageError, "int3"),
-        ({"cache": "int8", "rows": 0, "page": 20, "context": 999}, UsageError, "cannot have"),
+        ({"cache": "int3", "rows": 0, "page": 20, "context": 999}, UsageError, "cannot have"),
         ({"target": "npu:mobile"}, TargetError, "npu"),
     ],
 )
@@ -78,6 +78,32 @@ def test_stored_forms_compute_what_their_weights_say(precision, least):
     want = tiny_llama.logits([*tokens, 4], tensors)[-2:]
     cosine = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
     assert cosine.min() > least
+
+
+@pytest.mark.exhaustive
+def test_keys_and_values_of_8_bits(tmp_path):
+    """A quarter of the memory and scales; forks, rewinds, pieces and company change no bit."""
+    path = build_language_model(
+        tiny_llama.write(tmp_path / "model"), tmp_path / "out", cache="int8", rows=24, page=16
+    )
+    model = hetero_tvm.load_language_model(path)
+    plain = hetero_tvm.load_language_model(tiny_llama.built())
+    dim = 8
+    assert model.facts.page_bytes * 4 * dim == plain.facts.page_bytes * (dim + 4)
+    tokens = [n % 97 for n in range(3, 40)]
+    with model.session() as one, model.session() as two:
+        got = one.append(tokens), one.append(5)
+        want = tiny_llama.logits([*tokens, 5])[-2:]
+        for a, b in zip(got, want, strict=True):
+            assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.999
+        with one.fork() as other:
+            one.rewind(20)
+            again = [one.append(token) for token in (*tokens[20:], 5)]
+            np.testing.assert_array_equal(again[-1], got[1])
+            other.rewind(len(tokens))
+            two.append([7, 8])
+            together = model.step([(two, [9]), (other, [5])])
+            np.testing.assert_array_equal(together[1], got[1])
 
 
 @pytest.mark.exhaustive

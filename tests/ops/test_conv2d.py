@@ -41,6 +41,7 @@ FORMS = {
     ),
     "depthwise": Conv2d(1, 4, 5, 5, 4, (3, 3), padding=(1, 1, 1, 1), groups=4, epilogue=("relu6",)),
     "groups": Conv2d(1, 4, 5, 5, 6, (3, 3), groups=2),
+    "computed weight": Conv2d(1, 4, 5, 5, 6, (3, 3), constant_weight=False),
     "blocks with a halo": Conv2d(
         *(1, 6, 4, 5, 5, (3, 3)),
         padding=(1, 1, 1, 1),

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from hetero_tvm.ops.base import from_json
 from hetero_tvm.ops.softmax import Softmax
 from tests.ops.helpers import check, sample_inputs
 
@@ -21,6 +22,14 @@ def test_hidden_places_large_and_undefined_values():
     x[0, 3:], x[1], x[2, 0] = -np.inf, x[1] * 1e30, np.nan
     check(op, formula, [x])
     assert (op.reference(x)[0, 3:] == 0).all() and np.isnan(op.reference(x)[2]).all()
+
+
+def test_the_logarithm():
+    op = Softmax((4,), 5, log=True)
+    (x,) = sample_inputs(op)
+    x[0, 3:], x[1], x[2, 0] = -np.inf, x[1] * 1e30, np.nan
+    check(op, lambda x: special.log_softmax(x, -1), [x])
+    assert op.label == "log_softmax_4x5" and from_json(op.to_json()) == op
 
 
 def test_half_precision_and_cost():

@@ -23,6 +23,7 @@ from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
 from hetero_tvm.ops.pool2d import Pool2d, Relayout
+from hetero_tvm.ops.recurrence import Recurrence
 from hetero_tvm.ops.rope import Rope
 from hetero_tvm.ops.softmax import Softmax
 from hetero_tvm.records.candidates import candidate_key
@@ -64,6 +65,7 @@ OPS = [
     QuantMatmul(lead=(48,), n=96, k=64),
     QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
     Interleave(1, 1, 3, 5, 33, (2, 2), (1, 1), (8, 64)),
+    Recurrence("gru", 4, 3, 40),
 ]
 MOST = 80
 

@@ -104,7 +104,7 @@ def test_saved_outputs_are_those_of_a_whole_run(path):
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.exhaustive)
+        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.thorough)
         for path in NOTEBOOKS
     ],
 )

@@ -181,6 +181,8 @@ def _mod(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
         step = relax.op.mod if attrs.get("fmod", 0) else relax.op.floor_mod
         is_zero = relax.op.equal(b, zero)
         return relax.op.where(is_zero, zero, step(a, relax.op.where(is_zero, one, b)))
+    if isinstance(b, tvm.ir.GenericConst) and b.value.numpy().size == 1 and not b.value.numpy().any():
+        return relax.op.multiply(a, relax.const(np.full(static_shape(b), np.nan).astype(dtype), dtype))
     if attrs.get("fmod", 0):
         return None
     zero, rest = relax.const(0.0, dtype), relax.op.mod(a, b)

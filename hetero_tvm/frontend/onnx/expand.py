@@ -11,7 +11,7 @@ import onnx
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.cells import CELLS
-from hetero_tvm.frontend.onnx.bodies.recurrent import recurrent
+from hetero_tvm.frontend.onnx.bodies.recurrent import KERNEL, recurrent
 from hetero_tvm.frontend.onnx.bodies.transforms import col2im, dft, reverse_sequence, stft
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS, ConstantPool, Types
@@ -56,7 +56,11 @@ def write_out(
 
 def refuse_shapeless(graph: onnx.GraphProto) -> None:
     """Refuse nodes that :func:`expand_shaped` has left; lists them."""
-    left = [n for n in graph.node if n.op_type in SHAPED and n.domain in ONNX_DOMAINS]
+    left = [
+        node
+        for node in graph.node
+        if node.op_type in SHAPED and node.domain in ONNX_DOMAINS and node.doc_string != KERNEL
+    ]
     if left:
         kinds = ", ".join(sorted({node.op_type for node in left}))
         raise UnsupportedOperatorError(

@@ -283,13 +283,17 @@ class Folder:
 
     def _reference(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Results of a node by ONNX's own evaluator."""
-        from onnx.reference import ReferenceEvaluator  # a slow import that few models need twice
+        from onnx.reference import ReferenceEvaluator  # slow imports that few models need twice
+
+        from hetero_tvm.frontend.onnx.evaluator import REFERENCE_OPS
 
         inputs = [helper.make_tensor_value_info(name, *self.pool.type_of(name)) for name in arrays]
         outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
         graph = helper.make_graph([node], "fold", inputs, outputs)
         with np.errstate(all="ignore"):
-            return ReferenceEvaluator(graph, opsets=self.opsets).run(None, arrays)
+            return ReferenceEvaluator(graph, opsets=self.opsets, new_ops=list(REFERENCE_OPS)).run(
+                None, arrays
+            )
 
     def _shape(self, node: onnx.NodeProto) -> list[np.ndarray] | None:
         """Result of a Shape or Size whose operand has a known shape."""

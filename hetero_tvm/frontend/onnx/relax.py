@@ -16,6 +16,7 @@ from hetero_tvm.frontend.onnx.check import opset_of
 from hetero_tvm.frontend.onnx.converters import CONVERTERS, WINDOWS, explicit_padding, suppressed
 from hetero_tvm.frontend.onnx.graph.constants import tensor_type
 from hetero_tvm.frontend.onnx.operators.common import Inputs, static_shape
+from hetero_tvm.frontend.onnx.operators.recurrence import RECURRENT, recurrent_layer
 from hetero_tvm.frontend.onnx.shapes import MOST_DIMENSIONS
 from hetero_tvm.frontend.stored import StoredModel, is_stub
 from hetero_tvm.host.constants import tensor_of
@@ -33,6 +34,7 @@ def supported_operators() -> frozenset[str]:
         "If",
         "Constant",
         *CONVERTERS,
+        *RECURRENT,
         *onnx_quantized.OPERATORS,
     }
 
@@ -123,7 +125,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             self._nodes[name] = relax.const(tensor_of(array))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        known = [node for node in graph.node if node.op_type not in {*CONVERTERS, *onnx_quantized.OPERATORS}]
+        ours = {*CONVERTERS, *RECURRENT, *onnx_quantized.OPERATORS}
+        known = [node for node in graph.node if node.op_type not in ours]
         super()._check_for_unsupported_ops(SimpleNamespace(node=known))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
@@ -167,6 +170,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             converted = converter(inputs, attrs) if converter else None
             if converted is not None:
                 return self.bb.normalize(converted)
+            if op_name in RECURRENT:
+                return self.bb.normalize(recurrent_layer(self.bb, op_name, inputs, attrs))
             if op_name in onnx_quantized.OPERATORS:
 
                 def other(name, inputs, attrs):

@@ -7,15 +7,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.frontend.torch.load import quiet, require
-from hetero_tvm.frontend.torch.operators import attention, bags, convolution, indexing, pooling, signals
+from hetero_tvm.frontend.torch.operators import (
+    attention,
+    bags,
+    convolution,
+    groups,
+    indexing,
+    pooling,
+    signals,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-@functools.lru_cache(maxsize=1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Functions of tensors that compute the same, by operator."""
+    """Functions of tensors that compute the same, by operator; also those of packages that are imported."""
+    return _of_pytorch() | groups.decompositions(require("torch"))
+
+
+@functools.lru_cache(maxsize=1)
+def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     torch = require("torch")
     table: dict[Any, Callable[..., Any]] = {}
     for part in (attention, bags, convolution, indexing, pooling, signals):

@@ -185,7 +185,7 @@ def _untranslatable(program: ExportedProgram) -> dict[str, list[str]]:
     with quiet():
         known, table = registry(), decomposition_table()
         for node in program.run_decompositions(dict(table)).graph.nodes:
-            if node.op == "call_function" and not known.is_registered(node.target):
+            if node.op == "call_function" and node.users and not known.is_registered(node.target):
                 missing[str(node.target)].append(_scoped(node))
     return missing
 

@@ -4,7 +4,8 @@ Rows are tokens: of one sequence (a prompt), of several (a batch), or both.  A r
 position; keys and values of all sequences lie in pages of a pool, which a table per sequence names.
 
 Pools: keys ``[pages, layers, kv_heads, page / 16, dim, 16]``, values ``[pages, layers, kv_heads, page,
-dim]``.
+dim]``.  Pools of int8 are ``[pages, layers, kv_heads, page / 16, dim + 4, 16]`` both: the bytes of 16 keys or
+values as above, then their float32 scales, one per token and head: a page is all there is to copy.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from hetero_tvm.ops.decoding.storage import Storage
 
 KEYS = 16
 """Keys that lie beside each other in the pool."""
+SCALES = 4
+"""Rows of KEYS bytes that the scales of as many tokens take."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Heads:
     ----------
     heads, kv_heads, dim : query heads, key heads, channels of each.
     layers, page : layers in the pool; keys in a page.
-    cache : type of keys and values: ``float32`` or ``float16``.
+    cache : type of keys and values: ``float32``, ``float16``, or ``int8`` (``x ~ q * scale``).
     """
 
     heads: int
@@ -84,6 +87,9 @@ class Heads:
     def pools(self, pages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of the pools of keys and of values."""
         lead = (pages, self.layers, self.kv_heads)
+        if self.cache == "int8":
+            shape = (*lead, self.page // KEYS, self.dim + SCALES, KEYS)
+            return shape, shape
         return (*lead, self.page // KEYS, self.dim, KEYS), (*lead, self.page, self.dim)
 
 
@@ -111,14 +117,24 @@ class CachedAttention:
     ----------
     window : keys that a row sees, its own included; 0 for all.
     softcap : ``softcap * tanh(scores / softcap)``; 0 for none.
+    relative : distances for which a table ``[heads, relative + KEYS]`` of biases is an operand; 0 for none.
+        The bias of the key ``d`` before a row is at ``relative - 1 - d``; what follows is not used.
     """
 
     heads: Heads
     scale: float
     window: int = 0
     softcap: float = 0.0
+    relative: int = 0
 
-    def reference(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def reference(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        positions: np.ndarray,
+        biases: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The result for one sequence: q [rows, heads * dim]; k, v [keys, kv_heads, dim]."""
         h = self.heads
         group = h.heads // h.kv_heads
@@ -130,6 +146,9 @@ class CachedAttention:
                 scores = keys @ q.reshape(len(q), h.heads, h.dim)[row, head] * self.scale
                 if self.softcap:
                     scores = self.softcap * np.tanh(scores / self.softcap)
+                if biases is not None:
+                    distances = position - np.arange(first, position + 1)
+                    scores = scores + biases[head, self.relative - 1 - distances]
                 p = np.exp(scores - scores.max())
                 out[row, head] = p / p.sum() @ v[first : position + 1, head // group]
         return out.reshape(q.shape)
@@ -171,3 +190,79 @@ class RowNorm:
     shifted: bool = False
     residual: bool = False
     picked: bool = False
+
+
+@dataclass(frozen=True)
+class AppendSource:
+    """Keys and values of the rows of a source (what a decoder attends to across), into the pool.
+
+    The operand is ``[rows, 2 * kv_heads * dim]``: keys beside values.
+    """
+
+    heads: Heads
+
+
+@dataclass(frozen=True)
+class SourceAttention:
+    """``softmax(scale Q K^T + bias) V`` among all rows of one source, in both directions.
+
+    The operand QKV is ``[rows, 3 * heads * dim]``; the bias, where there is one, ``[heads, rows, rows]``.
+
+    Parameters
+    ----------
+    longest : largest number of rows.
+    """
+
+    heads: int
+    dim: int
+    scale: float
+    longest: int
+    bias: bool = False
+
+    def reference(self, qkv: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+        """The result [rows, heads * dim]."""
+        q, k, v = np.moveaxis(qkv.reshape(len(qkv), 3, self.heads, self.dim), 0, 2)
+        scores = q @ k.swapaxes(1, 2) * self.scale
+        if bias is not None:
+            scores = scores + bias
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.moveaxis(p / p.sum(-1, keepdims=True) @ v, 0, 1).reshape(len(qkv), -1)
+
+
+@dataclass(frozen=True)
+class RelativeBias:
+    """Bias ``[heads, rows, rows]`` of each pair of rows from a table ``[heads, 2 * longest - 1]`` by their
+    distance: that of query i and key j is at ``longest - 1 + j - i``.
+
+    Its rows are counted by the operand ``rows [rows]`` int32, whose values are not used.
+    """
+
+    heads: int
+    longest: int
+
+    def reference(self, table: np.ndarray, rows: int) -> np.ndarray:
+        """The result."""
+        places = np.arange(rows)
+        return table[:, self.longest - 1 + places[None, :] - places[:, None]]
+
+
+@dataclass(frozen=True)
+class Unfold:
+    """Neighbouring rows side by side, zeros outside: X [frames, width] gives Y [frames / stride, size *
+    width], for a convolution over rows as a product.
+
+    Parameters
+    ----------
+    size, stride : rows side by side (odd; the row itself is in the middle); rows from one to the next.
+    """
+
+    width: int
+    size: int = 3
+    stride: int = 1
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        """The result."""
+        around = self.size // 2
+        padded = np.pad(x, ((around, around), (0, 0)))
+        rows = range(0, len(x), self.stride)
+        return np.stack([padded[row : row + self.size].reshape(-1) for row in rows])

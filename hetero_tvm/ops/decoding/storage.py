@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.runtime.arrays import numpy_dtype
 
 _FLOATS = {"f32": "float32", "f16": "float16"}
+_DTYPES = {**_FLOATS, "bf16": "bfloat16"}
 _BITS = {"int8": 8, "int4": 4}
 _GROUPS = {"int8": 128, "int4": 32}
 GROUPS = (32, 64, 128)
@@ -25,7 +27,7 @@ class Storage:
 
     Parameters
     ----------
-    name : ``f32``, ``f16``, ``int8`` or ``int4``.
+    name : ``f32``, ``f16``, ``bf16``, ``int8`` or ``int4``.
     group : neighbours along K that share a scale; 0 for floats.
     zero_points : whether groups have a zero of their own (otherwise it is the middle of the range).
     """
@@ -62,7 +64,7 @@ class Storage:
     @property
     def dtype(self) -> str:
         """Element type of a float storage."""
-        return _FLOATS[self.name]
+        return _DTYPES[self.name]
 
     @property
     def middle(self) -> int:
@@ -73,7 +75,7 @@ class Storage:
     def bytes_per_weight(self) -> float:
         """Bytes that a product reads for one weight, scales and zeros included."""
         if not self.bits:
-            return np.dtype(self.dtype).itemsize
+            return numpy_dtype(self.dtype).itemsize
         return self.bits / 8 + (2 + self.zero_points) / self.group
 
 
@@ -144,7 +146,7 @@ def stored(weight: Weight, storage: Storage) -> Weight:
         return weight
     if storage.bits:
         return quantized(weight, storage)
-    return weight.astype(storage.dtype, copy=False)
+    return weight.astype(numpy_dtype(storage.dtype), copy=False)
 
 
 def joined(weights: list[Weight]) -> Weight:

@@ -1,1 +1,1 @@
-"""Contracts of products and convolutions of 8-bit integers."""
+"""Contracts of products and convolutions with 8-bit integers, and with weights stored in few bits."""

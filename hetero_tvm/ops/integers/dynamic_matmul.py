@@ -36,21 +36,40 @@ MOST_K = 2**31 // (255 * 128)
 class _Dynamic(ConstantProduct):
     """Base of the two products: operands, quantised sums."""
 
+    if TYPE_CHECKING:
+        smoothed: bool
+
+    @property
+    def own(self) -> int:
+        """Number of operands before those of the epilogue."""
+        return 3 + self.smoothed
+
     def _quantized_operands(self, columns: int) -> list[Operand]:
+        smooth = [Operand("smooth", (self.k,), constant=True)] if self.smoothed else []
         return [
             Operand("X", (*self.lead, self.k)),
             Operand("W", (self.k, columns), "int8", constant=True),
             Operand("scale", (columns,), constant=True),
+            *smooth,
         ]
 
-    def _scaled(self, x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    def _scaled(
+        self, x: np.ndarray, w: np.ndarray, scale: np.ndarray, smooth: np.ndarray | None = None
+    ) -> np.ndarray:
+        if smooth is not None:
+            x = (x.astype(np.float32) * smooth.astype(np.float32)).astype(x.dtype)
         u, row_scale, zero = quantized_rows(x)
         total = (u.astype(np.float64) - zero) @ w.astype(np.float64)  # exact: below 2**53
         return total.astype(x.dtype) * (row_scale.astype(x.dtype) * scale)
 
-    def _scaled_workload(self, x: TETensor, w: TETensor, scale: TETensor) -> TETensor:
+    def _scaled_workload(
+        self, x: TETensor, w: TETensor, scale: TETensor, smooth: TETensor | None = None
+    ) -> TETensor:
         from hetero_tvm.host.tvm import te
 
+        if smooth is not None:
+            plain, factors = x, smooth
+            x = te.compute(x.shape, lambda *i: plain(*i) * factors[i[-1]], name="smoothed")
         rows, shape = _RowsWorkload(x), (*self.lead, w.shape[1])
         axis = te.reduce_axis((0, self.k), name="k")
         total = te.compute(
@@ -76,16 +95,20 @@ class DynamicMatmul(_Dynamic):
     lead, n, k, epilogue : as in :class:`hetero_tvm.ops.matmul.Matmul`.
     pairs_safe : whether no two weights W[2i, n], W[2i + 1, n] of equal sign sum up to more than 128 (see
         ``schedules/cpu/integers/dots.py``).
+    smoothed : whether X is multiplied with a vector before it is quantised (SmoothQuant's, by which the rows
+        of W were divided).
 
-    Operands: X [*lead, k] float32, W [k, n] int8 (constant), scale [n] float32 (constant), then one per
-    ``bias`` / ``residual`` in the order of the epilogue.
+    Operands: X [*lead, k] float32, W [k, n] int8 (constant), scale [n] float32 (constant), smooth [k] float32
+    (constant) when ``smoothed``, then one per ``bias`` / ``residual`` in the order of the epilogue.
     """
 
     kind: ClassVar[str] = "dynamic_matmul"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("smoothed",)
 
     epilogue: tuple[str, ...] = ()
     pairs_safe: bool = False
     dtype: str = "float32"
+    smoothed: bool = False
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -97,17 +120,18 @@ class DynamicMatmul(_Dynamic):
 
     @property
     def label(self) -> str:
-        return "_".join(["dynamic_matmul", f"{self.m}x{self.k}x{self.n}", *self.epilogue])
+        name = "smooth_matmul" if self.smoothed else "dynamic_matmul"
+        return "_".join([name, f"{self.m}x{self.k}x{self.n}", *self.epilogue])
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        x, w, scale, *extra = arrays
-        return finished(self._scaled(x, w, scale), self.epilogue, extra)
+        return finished(self._scaled(*arrays[: self.own]), self.epilogue, arrays[self.own :])
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.ops.te_workload import prim_func
 
-        def compute(x, w, scale, *extra):
-            return finished_workload(self._scaled_workload(x, w, scale), self.epilogue, extra)
+        def compute(*operands):
+            total = self._scaled_workload(*operands[: self.own])
+            return finished_workload(total, self.epilogue, operands[self.own :])
 
         return prim_func(self, compute)
 
@@ -119,18 +143,20 @@ class DynamicGatedMatmul(_Dynamic):
     Parameters
     ----------
     lead, n, k, activation, biased : as in :class:`hetero_tvm.ops.gated_matmul.GatedMatmul`.
-    pairs_safe : as in :class:`DynamicMatmul`.
+    pairs_safe, smoothed : as in :class:`DynamicMatmul`.
 
     Operands: X [*lead, k] float32, W [k, 2 * n] int8 with the columns of the gate first (constant), scale
-    [2 * n] (constant), and bias [2 * n] (constant) when ``biased``.
+    [2 * n] (constant), smooth [k] (constant) when ``smoothed``, and bias [2 * n] (constant) when ``biased``.
     """
 
     kind: ClassVar[str] = "dynamic_gated_matmul"
+    _OMITTED_AT_DEFAULT: ClassVar[tuple[str, ...]] = ("smoothed",)
 
     activation: str = "silu"
     biased: bool = False
     pairs_safe: bool = False
     dtype: str = "float32"
+    smoothed: bool = False
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -144,19 +170,20 @@ class DynamicGatedMatmul(_Dynamic):
     @property
     def label(self) -> str:
         bias = "_bias" if self.biased else ""
-        return f"dynamic_gated_matmul_{self.m}x{self.k}x{self.n}{bias}_{self.activation}"
+        name = "smooth_gated_matmul" if self.smoothed else "dynamic_gated_matmul"
+        return f"{name}_{self.m}x{self.k}x{self.n}{bias}_{self.activation}"
 
     def reference(self, *arrays: np.ndarray) -> np.ndarray:
-        x, w, scale, *bias = arrays
-        both = self._scaled(x, w, scale) + (bias[0] if bias else 0)
+        bias = arrays[self.own :]
+        both = self._scaled(*arrays[: self.own]) + (bias[0] if bias else 0)
         return ACTIVATIONS[self.activation](both[..., : self.n]) * both[..., self.n :]
 
     def workload(self) -> PrimFunc:
         from hetero_tvm.host.tvm import te
         from hetero_tvm.ops.te_workload import activation, prim_func
 
-        def compute(x, w, scale, *bias):
-            both = self._scaled_workload(x, w, scale)
+        def compute(*operands):
+            both, bias = self._scaled_workload(*operands[: self.own]), operands[self.own :]
 
             def value(lead, column):
                 y = both(*lead, column)

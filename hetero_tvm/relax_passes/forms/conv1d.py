@@ -30,16 +30,24 @@ def integers(values: Iterable[Any]) -> list[int]:
 
 
 class Conv1dAsConv2d(Rule):
-    """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it."""
+    """``conv1d(x [N, C, W], w)`` -> a convolution of images with one row, with the bias behind it.
+
+    ``w`` is constant, or with ``computed`` any other.
+    """
 
     name = "conv1d"
     counted = False
     anchors = ("relax.nn.conv1d",)
 
+    def __init__(self, computed: bool = False):
+        self.computed = computed
+
     def match(self, graph: Graph, var: Var) -> tuple[Call, Var, np.ndarray | None] | None:
         call = graph.value(var)
         attrs = call.attrs
-        if array_of(graph.value(call.args[1])) is None or dtype_of(var) != "float32":
+        if dtype_of(var) != "float32":
+            return None
+        if array_of(graph.value(call.args[1])) is None and not self.computed:
             return None
         if str(attrs.data_layout) != "NCW" or str(attrs.kernel_layout) != "OIW":
             return None
@@ -51,11 +59,16 @@ class Conv1dAsConv2d(Rule):
         batch, channels, width = shape_of(call.args[0])
         before = (*integers(attrs.padding), *integers(attrs.padding))[:2]
         bind = graph.binder(top, [var])
+        if weight is None:
+            filters, depth, taps = shape_of(call.args[1])
+            kernel = bind(relax.op.reshape(call.args[1], (filters, depth, 1, taps)), "kernel")
+        else:
+            kernel = constant(np.ascontiguousarray(weight[:, :, None, :]))
         image = bind(relax.op.reshape(call.args[0], (batch, channels, 1, width)), "image")
         y = bind(
             relax.op.nn.conv2d(
                 image,
-                constant(np.ascontiguousarray(weight[:, :, None, :])),
+                kernel,
                 strides=(1, *integers(attrs.strides)),
                 padding=(0, before[0], 0, before[1]),
                 dilation=(1, *integers(attrs.dilation)),

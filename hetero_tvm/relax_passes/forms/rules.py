@@ -12,7 +12,7 @@ from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsConv2d, 
 from hetero_tvm.relax_passes.forms.gather import GatherAsTake
 from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
 from hetero_tvm.relax_passes.forms.resize import ResizeAsProducts
-from hetero_tvm.relax_passes.forms.scan import ScanAsShifts
+from hetero_tvm.relax_passes.forms.scan import RecurrenceAsSteps, ScanAsShifts
 from hetero_tvm.relax_passes.forms.scatter import ScatterAsSelection
 from hetero_tvm.relax_passes.forms.topk import SuppressionAsKernel, TopkAsExtrema
 from hetero_tvm.relax_passes.forms.triangle import TriangleAsMask
@@ -21,6 +21,7 @@ from hetero_tvm.relax_passes.rewriting.rule import Rule
 # All before the canonical forms, which make slices of lookups at constant places, and before the fusions,
 # which take the convolutions and products that these leave.
 FORMS: tuple[Rule, ...] = (
+    RecurrenceAsSteps(),  # before all that looks at operators
     ConvTransposeAsConv2d(),  # first: it takes the cases in which zeros between pixels cost little
     ConvTransposeAsPhases(),  # the others
     # From here on each has operators of its own, and leaves none of another's: any order will do.

@@ -1,14 +1,30 @@
-"""Scans (``cumsum``, ``cumprod``) as steps of whole tensors, for targets without loops over data."""
+"""Loops over an axis as steps of whole tensors, for targets without loops over data.
+
+These are scans (``cumsum``, ``cumprod``) and recurrent layers.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, te, tirx
+import numpy as np
+
+from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.host.tvm import Call, Expr, PrimFunc, TETensor, Var, relax, te, tirx
+from hetero_tvm.ops.recurrence import Functions, Recurrence, next_state
+from hetero_tvm.relax_passes.rewriting.fused import contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+_FAN = 16
+"""Largest number of parts of one split or concatenation: all steps are the same few kernels."""
+_MOST_STEPS = 4096
+"""Largest number of time steps, since each is written out."""
+
+Bind = Callable[[Expr, str], Expr]
 
 
 class _Found(NamedTuple):
@@ -93,3 +109,120 @@ class ScanAsShifts(_Scan):
             y = shifted(y, step, True, f"scan{step}")
             step *= 2
         return te.create_prim_func([x, y], "int64").without_attr("global_symbol")
+
+
+# ---- recurrent layers -----------------------------------------------------------------------
+
+
+class _Layer(NamedTuple):
+    op: Recurrence
+    operands: dict[str, Expr]
+
+
+class RecurrenceAsSteps(Rule):
+    """A ``Recurrence`` -> a product, gates and a state for each of its steps."""
+
+    name = "recurrence"
+    counted = False
+    anchors = ("relax.call_tir",)
+
+    def match(self, graph: Graph, var: Var) -> _Layer | None:
+        call = graph.value(var)
+        op = contract(graph.functions(), call)
+        if not isinstance(op, Recurrence):
+            return None
+        if op.steps > _MOST_STEPS:
+            raise UnsupportedOperatorError(
+                f"The target runs recurrent layers of at most {_MOST_STEPS} time steps, not {op.steps}.",
+                problems=[f"node {graph.node(var)!r}"],
+                hint="Steps are written out: feed long sequences in pieces, with the state as input and "
+                "output, or build it for the CPU.",
+            )
+        return _Layer(op, dict(zip((o.name for o in op.inputs), call.args[1].fields, strict=True)))
+
+    def rewrite(self, graph: Graph, var: Var, found: _Layer) -> None:
+        op, operands = found
+        bind = graph.binder(var, [var])
+        functions = Functions(
+            *(_function(f) for f in (relax.op.sigmoid, relax.op.tanh, relax.op.nn.relu)), lambda value: value
+        )
+        zeros = relax.const(np.zeros((op.batch, op.hidden), np.float32))
+        nothing = relax.const(np.zeros((op.batch, op.gates * op.hidden), np.float32))
+        h, c = (_Value(operands.get(name, zeros), bind) for name in ("h", "c"))
+        inputs = _pieces(bind, operands["X"], op.steps)
+        states: list[Expr] = [zeros] * op.steps
+        for n, t in enumerate(reversed(range(op.steps)) if op.reverse else range(op.steps)):
+            x = bind(relax.op.reshape(inputs[t], [op.batch, op.gates * op.hidden]), "x")
+            product = relax.op.matmul(h.expr, operands["R"])
+            a = bind(product, "product") if n or op.initial else nothing
+            sums = _gates(bind, bind(relax.op.add(a, x), "sum"), op.gates)
+            new = None
+            if op.cell == "gru":
+                of_x, of_h = (_gates(bind, whole, op.gates)[-1] for whole in (x, a))
+                new = (of_x, of_h + _Value(operands["bias"], bind))
+            h, c = next_state(op.cell, sums, new, h, c, functions)
+            states[t] = bind(relax.op.expand_dims(h.expr, 0), "row")
+        y = _joined(bind, states)
+        if len(op.outputs) == 1:
+            graph.replace(var, graph.value(y))
+            return
+        graph.replace(var, relax.Tuple([c.expr, y]))
+        for user in list(graph.users(var)):
+            value = None if user is None else graph.value(user)
+            if user is not None and isinstance(value, relax.TupleGetItem):
+                graph.forward(user, (c.expr, y)[int(value.index)])
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor whose sums and products are bindings."""
+
+    expr: Expr
+    bind: Bind
+
+    def of(self, name: str, value: Expr) -> _Value:
+        """Result of an operator, bound."""
+        return _Value(self.bind(value, name), self.bind)
+
+    def __add__(self, other: _Value) -> _Value:
+        return self.of("sum", relax.op.add(self.expr, other.expr))
+
+    def __sub__(self, other: _Value) -> _Value:
+        return self.of("difference", relax.op.subtract(self.expr, other.expr))
+
+    def __mul__(self, other: _Value) -> _Value:
+        return self.of("product", relax.op.multiply(self.expr, other.expr))
+
+
+def _function(operator: Callable[[Expr], Expr]) -> Callable[[_Value], _Value]:
+    return lambda value: value.of("activation", operator(value.expr))
+
+
+def _gates(bind: Bind, x: Expr, count: int) -> list[_Value]:
+    """Columns of each gate."""
+    if count == 1:
+        return [_Value(x, bind)]
+    parts = bind(relax.op.split(x, count, axis=1), "gates")
+    return [_Value(bind(relax.TupleGetItem(parts, n), "gate"), bind) for n in range(count)]
+
+
+def _pieces(bind: Bind, x: Expr, count: int) -> list[Expr]:
+    """``x`` by its first axis, in trees of splits."""
+    if count == 1:
+        return [x]
+    size = 1
+    while size * _FAN < count:
+        size *= _FAN
+    cuts = list(range(size, count, size))
+    parts = bind(relax.op.split(x, cuts, axis=0), "steps")
+    sizes = [min(size, count - begin) for begin in range(0, count, size)]
+    each = [bind(relax.TupleGetItem(parts, n), "part") for n in range(len(sizes))]
+    return [piece for part, n in zip(each, sizes, strict=True) for piece in _pieces(bind, part, n)]
+
+
+def _joined(bind: Bind, parts: list[Expr]) -> Expr:
+    """Concatenation along the first axis, in trees."""
+    while len(parts) > 1:
+        groups = [parts[n : n + _FAN] for n in range(0, len(parts), _FAN)]
+        parts = [g[0] if len(g) == 1 else bind(relax.op.concat(g, axis=0), "rows") for g in groups]
+    return parts[0]

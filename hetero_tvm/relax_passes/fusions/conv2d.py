@@ -12,6 +12,7 @@ from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.ops.matmul import BIAS, RESIDUAL
 from hetero_tvm.relax_passes.fusions.elementwise import activation_of
 from hetero_tvm.relax_passes.fusions.epilogue import Found, residual
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of, dtype_of, scalar_of, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
@@ -115,23 +116,25 @@ class FoldPad(Rule):
 
 
 class FuseConv2d(Rule):
-    """``epilogue(conv2d(x, W))`` with W constant, as one ``ops.Conv2d``."""
+    """``epilogue(conv2d(x, W))`` as one ``ops.Conv2d``; W is constant, or the target ``claims`` kernels for
+    one that is computed."""
 
     name = "conv_epilogue"
     anchors = ("relax.nn.conv2d",)
 
+    def __init__(self, claims: Claims = lambda op: False):
+        self._claims = claims
+
     def match(self, graph: Graph, var: Var) -> Found | None:
         call = graph.value(var)
         attrs = call.attrs
-        weight = array_of(graph.value(call.args[1]))
-        if weight is None:
-            raise Miss("the weight is not constant")
-        if dtype_of(var) != "float32" or weight.dtype != np.float32:
+        x, w = call.args
+        weight = array_of(graph.value(w))
+        if {dtype_of(var), dtype_of(x), dtype_of(w)} != {"float32"}:
             raise Miss(f"dtype is {dtype_of(var)}, expected float32")
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
             raise Miss(f"layouts are {attrs.data_layout} and {attrs.kernel_layout}, expected NCHW and OIHW")
-        x = call.args[0]
-        steps, operands, absorbed, top = [], [x, constant(weight)], [], var
+        steps, operands, absorbed, top = [], [x, w if weight is None else constant(weight)], [], var
         while (user := graph.only_user(top)) is not None:
             step, operand, last = _step(graph, user, top)
             if step is None:
@@ -148,12 +151,15 @@ class FuseConv2d(Rule):
         }
         op = Conv2d(
             *shape_of(x),
-            filters=weight.shape[0],
-            kernel=tuple(weight.shape[2:]),
+            filters=shape_of(w)[0],
+            kernel=shape_of(w)[2:],
             groups=int(attrs.groups),
             epilogue=tuple(steps),
+            constant_weight=weight is not None,
             **integers,
         )
+        if weight is None and not self._claims(op):
+            raise Miss("the weight is not constant")
         return Found(op, operands, top, absorbed)
 
     def rewrite(self, graph: Graph, var: Var, found: Found) -> None:

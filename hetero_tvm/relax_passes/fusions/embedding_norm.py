@@ -41,7 +41,7 @@ class FuseEmbeddingNorm(Rule):
 
     def match(self, graph: Graph, var: Var) -> tuple[Normalization, _Terms, list[Expr]] | None:
         norm = contract(graph.functions(), graph.value(var))
-        if not isinstance(norm, Normalization):
+        if not isinstance(norm, Normalization) or norm.trail:  # one over an axis before the embedding's
             return None
         x, *vectors = graph.value(var).args[1].fields
         if graph.only_user(x) is None:

@@ -1,19 +1,24 @@
-"""Softmax over the last axis -> a fused operator."""
+"""Softmax over the last axis, or its logarithm -> a fused operator."""
 
 from __future__ import annotations
 
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.ops.softmax import Softmax
+from hetero_tvm.relax_passes.rewriting.fused import Claims
 from hetero_tvm.relax_passes.rewriting.graph import Graph, shape_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule, check_float32
 
 
 class FuseSoftmax(Rule):
-    """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``."""
+    """``relax.nn.softmax`` over the last axis -> ``ops.Softmax``; ``log_softmax`` where the target ``claims``
+    a kernel for it."""
 
     name = "softmax_kernel"
     counted = False
-    anchors = ("relax.nn.softmax",)
+    anchors = ("relax.nn.softmax", "relax.nn.log_softmax")
+
+    def __init__(self, claims: Claims = lambda op: False):
+        self._claims = claims
 
     def match(self, graph: Graph, var: Var) -> tuple[Softmax, list[Expr]] | None:
         call = graph.value(var)
@@ -21,7 +26,8 @@ class FuseSoftmax(Rule):
         if int(call.attrs.axis) % len(shape) != len(shape) - 1:
             raise Miss(f"axis {int(call.attrs.axis)} of {len(shape)}, expected the last")
         check_float32(var)
-        return Softmax(shape[:-1], shape[-1]), [call.args[0]]
+        op = Softmax(shape[:-1], shape[-1], log=graph.op_name(var) == "relax.nn.log_softmax")
+        return (op, [call.args[0]]) if not op.log or self._claims(op) else None
 
     def rewrite(self, graph: Graph, var: Var, found: tuple[Softmax, list[Expr]]) -> None:
         op, operands = found

@@ -48,13 +48,18 @@ def scalings(graph: Graph, expr: Expr) -> Iterator[tuple[Expr, float]]:
         call = graph.call(expr, "relax.multiply", "relax.divide")
         if call is None:
             return
-        left, right = (scalar_of(graph.value(arg)) for arg in call.args)
+        left, right = (_factor(scalar_of(graph.value(arg))) for arg in call.args)
         if right:
             expr, scale = call.args[0], scale * (right if call.op.name == "relax.multiply" else 1 / right)
         elif left and call.op.name == "relax.multiply":
             expr, scale = call.args[1], scale * left
         else:
             return
+
+
+def _factor(scalar: float | None) -> float | None:
+    """A scalar that can move through a product: zero and infinity make NaN of other operands there."""
+    return scalar if scalar is not None and math.isfinite(scalar) else None
 
 
 def _sum(a: Polynomial, b: Polynomial, sign: float = 1.0) -> Polynomial:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+import numpy as np
 
 from hetero_tvm.errors import UsageError
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.rewriting.rule import GraphPass
 from hetero_tvm.schedules.base import DesignSpace
 
@@ -51,6 +54,22 @@ class OptimizingTarget(ABC):
                 hint=f"use --precision {self.precision}, the default",
             )
         return self
+
+    def storing(self, storage: Storage) -> Any:
+        """This target with constant weights in ``storage``.  :class:`UsageError` without such kernels."""
+        raise UsageError(f"--target {self.kind} has no weights of few bits", hint="--target cpu has them")
+
+    def smoothing(self, factors: Mapping[str, np.ndarray]) -> Any:
+        """This target at ``int8`` with vectors that smooth operands of products, by source node.
+
+        :class:`UsageError` when it quantises no rows at run time.
+        """
+        raise UsageError(f"--target {self.kind} smooths no operands", hint="--target cpu does")
+
+    @property
+    def pairs_safe(self) -> bool:
+        """Whether 8-bit weights are scaled so that no two of a pair saturate 16 bits."""
+        return False
 
     def for_stored(self, dtype: str) -> Any:
         """This target at the precision for weights stored as ``dtype``, where none is asked for."""

@@ -13,6 +13,7 @@ from hetero_tvm.schedules.cpu.images.pool2d_plain import PlainPool2dSpace
 from hetero_tvm.schedules.cpu.integers.dynamic_matmul import DynamicGatedMatmulSpace, DynamicMatmulSpace
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import QuantConv2dSpace
 from hetero_tvm.schedules.cpu.integers.quant_matmul import QuantMatmulSpace
+from hetero_tvm.schedules.cpu.integers.stored_matmul import StoredMatmulSpace
 from hetero_tvm.schedules.cpu.products.batch_matmul import BatchMatmulSpace
 from hetero_tvm.schedules.cpu.products.gated_matmul import GatedMatmulSpace
 from hetero_tvm.schedules.cpu.products.matmul import MatmulSpace
@@ -22,6 +23,7 @@ from hetero_tvm.schedules.cpu.rows.embedding_norm import EmbeddingNormSpace
 from hetero_tvm.schedules.cpu.rows.group_norm import GroupNormSpace
 from hetero_tvm.schedules.cpu.rows.normalization import NormalizeSpace
 from hetero_tvm.schedules.cpu.rows.normalization_axis import NormalizeAxisSpace
+from hetero_tvm.schedules.cpu.rows.recurrence import RecurrenceSpace
 from hetero_tvm.schedules.cpu.rows.rope import RopeSpace
 from hetero_tvm.schedules.cpu.rows.softmax import SoftmaxSpace
 
@@ -31,6 +33,7 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     BatchMatmulSpace(),
     DynamicMatmulSpace(),
     DynamicGatedMatmulSpace(),
+    StoredMatmulSpace(),
     QuantMatmulSpace(),
     QuantConv2dSpace(),
     AttentionSpace(),
@@ -49,4 +52,5 @@ CPU_SPACES: tuple[DesignSpace, ...] = (
     PlainPool2dSpace(),
     RelayoutSpace(),
     InterleaveSpace(),
+    RecurrenceSpace(),
 )

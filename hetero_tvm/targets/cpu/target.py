@@ -6,6 +6,8 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm import host
 from hetero_tvm.codegen.pipeline import ARGUMENT_ALIGNMENT, PIPELINE, compile_kernels
 from hetero_tvm.codegen.thread_pool import export_library
@@ -14,6 +16,7 @@ from hetero_tvm.host.cpu import fma_units_of
 from hetero_tvm.host.tvm import IRModule, PrimFunc, TVMTarget, relax, tvm
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.relax_passes.canonical.rules import CANONICAL
 from hetero_tvm.relax_passes.canonical.views import CancelReshapes
 from hetero_tvm.relax_passes.forms.arg_extremum import ArgAsExtremum, ArgAsKernel
@@ -32,6 +35,7 @@ from hetero_tvm.relax_passes.forms.topk import OrderAsKernel, SuppressionAsKerne
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import QuantizeDynamically
 from hetero_tvm.relax_passes.fusions.integers.moves import SinkDequantizers
 from hetero_tvm.relax_passes.fusions.integers.quantized import FuseQuantized
+from hetero_tvm.relax_passes.fusions.integers.stored_weights import StoreWeights
 from hetero_tvm.relax_passes.fusions.integers.sums import FuseQuantizedAdd
 from hetero_tvm.relax_passes.fusions.pool2d import FusePool2d
 from hetero_tvm.relax_passes.pipeline import fusions
@@ -44,6 +48,7 @@ from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
+from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
@@ -106,9 +111,11 @@ _CHECKED = (
 )
 
 
-PRECISIONS = ("f32", "int8")
-# What rounding to 8 bits may cost a whole model: error relative to the largest output, cosine.
-_ACCEPTED = {"int8": (0.5, 0.98)}
+PRECISIONS = ("f32", "int8", "f16", "bf16")
+# What rounding may cost a whole model: error relative to the largest output, cosine.
+_ACCEPTED = {"int8": (0.5, 0.98), "f16": (1e-2, 0.9999), "bf16": (6e-2, 0.999)}
+# Integers of 4 bits alone may cost more, which `quantize` judges.
+_STORED = (1.0, 0.7)
 
 
 def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
@@ -120,7 +127,7 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         ConvTransposeAsPhases(claims),  # a convolution per phase: no zeros are multiplied, and it is fast
         Conv3dAsConv2d(),  # depth is summed up as channels are
         PoolAsPool2d(),  # likewise rows and volumes that are pooled
-        Conv1dAsConv2d(),  # rows are images with one row; after the transposed ones, which may be of rows too
+        Conv1dAsConv2d(computed=True),  # rows are images of one row; after transposed ones, also of rows
         ArgAsKernel(functools.partial(emit_arg_extremum, machine)),  # one pass over long rows
         ArgAsExtremum(),  # reductions of numbers run in vectors, and know NaN
         RowsAsImages(),  # what stands between those: it follows their layout, or joins their epilogues
@@ -142,8 +149,12 @@ class CpuTarget(Target):
     mcpu : LLVM's name of the microarchitecture; None for this machine's.
     threads : threads that kernels are laid out for; None for the available cores.
     precision : ``f32``; ``int8``: products with constant weights multiply 8-bit integers, with a scale per
-        column of the weights and per row of what they are multiplied with.
+        column of the weights and per row of what they are multiplied with; ``f16``, ``bf16``: the weights of
+        products of few rows are stored so, arithmetic is float32.
     kept : source nodes that stay in float32 at a lower precision.
+    storage : form of constant weights; None for the precision's own.
+    factors : what smooths the operands of products at ``int8``
+        (:class:`hetero_tvm.relax_passes.fusions.integers.dynamic_quantization.QuantizeDynamically`).
     """
 
     kind = "cpu"
@@ -155,11 +166,14 @@ class CpuTarget(Target):
         threads: int | None = None,
         precision: str = "f32",
         kept: frozenset[str] = frozenset(),
+        storage: Storage | None = None,
+        factors: Mapping[str, np.ndarray] | None = None,
     ):
         here = host.detect()
-        self.precision, self.kept = precision, kept
-        if precision in _ACCEPTED:
-            self.relative_tolerance, self.least_cosine = _ACCEPTED[precision]
+        self.precision, self.kept, self.factors = precision, kept, factors
+        self.storage = Storage(precision) if precision in ("f16", "bf16") else storage
+        if precision in _ACCEPTED or storage is not None:
+            self.relative_tolerance, self.least_cosine = _ACCEPTED.get(precision, _STORED)
         self._mcpu = mcpu or here.microarchitecture
         self._threads = threads or len(here.cores)
         self._here = here
@@ -188,11 +202,27 @@ class CpuTarget(Target):
                 f"--precision {precision} is not available for target cpu",
                 hint=f"it has {', '.join(PRECISIONS)}",
             )
-        return type(self)(self._mcpu, self._threads, precision, self.kept)
+        return self._with(precision=precision, storage=None)
 
     def keeping(self, nodes: Iterable[str]) -> CpuTarget:
         """This target with the products of these source nodes in float32 at any precision."""
-        return type(self)(self._mcpu, self._threads, self.precision, frozenset(nodes))
+        return self._with(kept=frozenset(nodes))
+
+    def storing(self, storage: Storage) -> CpuTarget:
+        """This target with constant weights in ``storage`` and float32 arithmetic."""
+        return self._with(precision="f32", storage=storage)
+
+    def smoothing(self, factors: Mapping[str, np.ndarray]) -> CpuTarget:
+        """This target at ``int8`` with ``factors`` that smooth operands of products."""
+        return self._with(precision="int8", factors=factors)
+
+    @property
+    def pairs_safe(self) -> bool:
+        return wants_pairs_safe(self.machine)
+
+    def _with(self, **changed: Any) -> CpuTarget:
+        own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
+        return type(self)(self._mcpu, self._threads, **{**own, "factors": self.factors, **changed})
 
     device_door = DeviceDoor(
         "hetero_tvm.targets.cpu.target:compile_candidate", "hetero_tvm.search.measure.device:CpuDevice"
@@ -271,10 +301,13 @@ class CpuTarget(Target):
         def claims(op: FusedOp) -> bool:
             return self.space_for(op)[0] is not None
 
-        lower = ()
+        lower: tuple[GraphPass, ...] = ()
         if self.precision == "int8":
-            lower = (QuantizeDynamically(claims, wants_pairs_safe(self.machine), self.kept),)
-        safe = are_pairs_safe if wants_pairs_safe(self.machine) else lambda w: False
+            lower = (QuantizeDynamically(claims, self.pairs_safe, self.kept, self.factors),)
+        elif self.storage is not None:
+            bits = functools.partial(rounded_bits, machine=self.machine)
+            lower = (StoreWeights(claims, self.storage, bits, self.kept),)
+        safe = are_pairs_safe if self.pairs_safe else lambda w: False
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers
@@ -331,7 +364,14 @@ class CpuTarget(Target):
             "isa": list(self.features),
             "threads": self._threads,
             "alignment": ARGUMENT_ALIGNMENT,
-        } | ({} if self.precision == "f32" else {"precision": self.precision})
+        } | ({} if self._stored_as == "f32" else {"precision": self._stored_as})
+
+    @property
+    def _stored_as(self) -> str:
+        """The precision in one word; of stored integers their form and group."""
+        if self.storage is None or not self.storage.bits:
+            return self.precision
+        return f"{self.storage.name}g{self.storage.group}" + "z" * self.storage.zero_points
 
 
 def _cpuinfo_name(name: str) -> str:

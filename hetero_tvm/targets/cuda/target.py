@@ -18,7 +18,7 @@ from hetero_tvm.ops.tensor_program import TensorProgram
 from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.run_time_flags import FlagAtRunTime
-from hetero_tvm.relax_passes.forms.scan import ScanAsKernel
+from hetero_tvm.relax_passes.forms.scan import RecurrenceAsSteps, ScanAsKernel
 from hetero_tvm.relax_passes.forms.split import SplitAsSlices
 from hetero_tvm.relax_passes.forms.topk import SuppressionAsKernel
 from hetero_tvm.relax_passes.pipeline import fusions
@@ -202,7 +202,7 @@ class CudaTarget(Target):
         # TVM's own scan counts on the lanes of a warp to run in step, which nothing promises.
         # What indexes is clamped before anything becomes a kernel of ours.
         rows = (ScanAsKernel(scan), SuppressionAsKernel(None))
-        forms = (FlagAtRunTime(), Conv1dAsConv2d(), ConvTransposeAsPhases(), *rows)
+        forms = (RecurrenceAsSteps(), FlagAtRunTime(), Conv1dAsConv2d(), ConvTransposeAsPhases(), *rows)
         # Kernels mind the border themselves: zeros around images would cost memory, and nothing less.
         return (*forms, *fusions(claims), SplitAsSlices(), BlockImages(_BLOCK, serves, halos=False))
 

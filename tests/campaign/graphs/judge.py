@@ -21,6 +21,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from hetero_tvm.errors import BuildError, HeteroTVMError
+from hetero_tvm.frontend.stored import StoredModel
 from hetero_tvm.reference.running import run_double
 from tests.campaign.graphs.compute import EVALUATOR, MENDED, RUNTIME, compute
 from tests.campaign.graphs.values import Value, name_of, numpy_type
@@ -251,7 +252,9 @@ def by_reference(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list
 
 def _in_double(model: onnx.ModelProto, draw: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Results with every float in float64, rounded to the types of the outputs."""
-    wide = run_double(_plain(model), dict(draw), [output.name for output in model.graph.output])
+    wide = run_double(
+        StoredModel(_plain(model), {}), dict(draw), [output.name for output in model.graph.output]
+    )
     types = {o.name: numpy_type(name_of(o.type.tensor_type.elem_type)) for o in model.graph.output}
     with np.errstate(all="ignore"):
         return [np.asarray(array).astype(types[name]) for name, array in wide.items()]

@@ -178,6 +178,25 @@ def test_known_indices_outside_name_the_node(operator, index):
     assert "victim" in str(caught.value) and "an index lies outside" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "quotient",
+    ["Div(x, zero)", "Div(x, minus)", "Div(zero, x)", "Mod<fmod = 1>(x, zero)"],
+)
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_quotients_with_a_constant_zero(quotient, kind):
+    source = text_model(
+        f"""g ({kind}[6] x) => ({kind}[6] y) <{kind} zero = {{0}}, {kind} minus = {{-0.0}}> {{
+            y = {quotient} }}"""
+    )
+    x = np.array([1, -2, 0, np.nan, np.inf, -np.inf], {"float": np.float32, "double": np.float64}[kind])
+    divide = np.fmod if "Mod" in quotient else np.divide
+    pair = (0, x) if "(zero" in quotient else (x, -0.0 if "minus" in quotient else 0)
+    with np.errstate(all="ignore"):
+        expected = divide(*pair)
+    built = hetero_tvm.build_model(hetero_tvm.optimize_model(import_model(source)), use_shipped=False)
+    np.testing.assert_array_equal(built.run({"x": x})[0], expected)
+
+
 @pytest.mark.parametrize("operator", ["Div", "Mod"])
 def test_known_divisors_of_zero_name_the_node(operator):
     text = f"g (int32[2] x) => (int32[2] y) <int32[2] d = {{1, 0}}> {{ y = {operator}(x, d) }}"

@@ -304,3 +304,16 @@ def test_shapes_are_known_after_what_was_folded():
         types={"x": (onnx.TensorProto.FLOAT, (2, 6))},
     )
     assert left == ["Reshape"] and found["s"].tolist() == [3, 2, 2]
+
+
+def test_normalizations_of_constants_are_those_of_inference():
+    source = text_model(
+        """g (float[1,2,1] x) => (float[1,2,1] y) <
+            float[2] s = {0.5, 2}, float[2] b = {1, -1}, float[2] m = {0.25, 3}, float[2] v = {0.5, 4},
+            float[1,2,1] c = {1, 2}
+        > {
+            n = BatchNormalization(c, s, b, m, v)
+            y = Add(n, x) }""",
+        opset=13,
+    )
+    assert operators(against_original(source)) == {"Add": 1}

@@ -23,6 +23,15 @@ def test_the_numbers_stay(shape, build):
     check_convolution(shape, build, [Conv1dAsConv2d()])
 
 
+def test_a_computed_weight_where_the_target_takes_one():
+    def build(x):
+        w = relax.op.tanh(relax.op.reshape(x, (2, 3, 11)))
+        return relax.op.nn.conv1d(relax.op.strided_slice(x, [0], [0], [1]), relax.op.reshape(w, (11, 6, 1)))
+
+    names = check_convolution((1, 6, 11), build, [Conv1dAsConv2d(computed=True)])
+    assert "relax.nn.conv2d" in names
+
+
 def test_a_bias_behind_a_conv1d_stays_behind_the_convolution():
     bias = constant(weights(1, 8, 1))
 

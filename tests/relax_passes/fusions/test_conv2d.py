@@ -206,6 +206,9 @@ def test_convolution_misses():
     variable = {**X, "w": (4, 3, 3, 3)}
     _, report = fused(lambda e, x, w: conv(e, x, w), variable)
     assert [miss["reason"] for miss in report.misses] == ["the weight is not constant"]
+    after, _, _ = fuse(module(variable, lambda e, x, w: conv(e, x, w)), FuseConv2d(lambda op: True))
+    (found,) = contracts(after, "conv2d")
+    assert not found.constant_weight and not any(operand.constant for operand in found.inputs)
     before = module(
         {"x": (2, 6, 5, 3)}, lambda e, x: conv(e, x, constant(weights(4, 3, 3, 3)), data_layout="NHWC")
     )

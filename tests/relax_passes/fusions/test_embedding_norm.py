@@ -123,6 +123,15 @@ def test_a_norm_of_something_else():
     assert refused(body, {"ids": (2, N)}) == []
 
 
+def test_a_norm_over_another_axis():
+    def body(emit, ids):
+        rows = emit(take(emit, 5, ids))
+        return emit(op.nn.rms_norm(rows, constant(weights(1)), axes=[0], epsilon=1e-5))
+
+    fused, *_ = run(build(body, {"ids": (1, 3)}), FuseRmsNorm(lambda norm: True), FuseEmbeddingNorm())
+    assert contracts(fused, "normalize") and not contracts(fused, "embedding_norm")
+
+
 def test_something_else_is_added():
     def body(emit, ids, other):
         x = emit(op.astype(other, "float32"))

@@ -18,6 +18,13 @@ def test_softmax_over_the_last_axis_only(axis, claimed):
     same_numbers(before, after)
 
 
+def test_the_logarithm_where_the_target_has_a_kernel():
+    before = module({"x": (2, 3, 4)}, lambda e, x: e(op.nn.log_softmax(x, axis=-1)))
+    after, _, _ = fuse(before, FuseSoftmax(lambda op: True))
+    assert contracts(after, "softmax") == [Softmax((2, 3), 4, log=True)]
+    assert not contracts(fuse(before, FuseSoftmax())[0], "softmax")
+
+
 class TestFuseSoftmax(Rewrite):
     rule = FuseSoftmax()
 

@@ -1,7 +1,8 @@
-"""ONNX's RNN, GRU and LSTM as plain nodes, one step after another.
+"""ONNX's RNN, GRU and LSTM: left to one kernel where they have its form, else plain nodes, step by step.
 
-What the gates take from the input is one product for all time steps; a step then multiplies the state
-only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
+The kernel (``ops/recurrence.py``) has constant weights of the state, and activations as in PyTorch and Keras.
+Elsewhere, what the gates take from the input is one product for all time steps; a step then multiplies the
+state only.  Its gates stay packed in one product, and steps of zero state have none.  The sequence is
 taken apart and put together by trees of ``Split`` and ``Concat``, so that all steps are the same kernels and
 none has hundreds of operands.
 """
@@ -18,6 +19,8 @@ from hetero_tvm.frontend.onnx.bodies.cells import CELLS, Activation, Cell, Step,
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
 
+KERNEL = "one kernel"
+"""Note at a node that is not to be written out."""
 _FAN = 16
 """Largest number of parts of one Split or Concat."""
 _MOST_STEPS = 4096
@@ -28,7 +31,7 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 def recurrent(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """Write out a recurrent node; None while the shape of its input or weights is unknown.
+    """Write out a recurrent node; None while the shape of its input or weights is unknown, or where it stays.
 
     Raises
     ------
@@ -40,7 +43,39 @@ def recurrent(
         if shape is None:
             return None
         shapes[index] = shape
+    if _is_kernel(node, shapes, types, pool):
+        node.doc_string = KERNEL
+        return None
     return _Layer(node, opset, shapes, types, pool).write()
+
+
+def _is_kernel(
+    node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]], types: Types, pool: ConstantPool
+) -> bool:
+    """Whether a node has the form of ``ops.recurrence.Recurrence``, and weights that fit."""
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    inputs = [*node.input, *[""] * 8][:8]
+    direction = as_text(given.get("direction", "forward"))
+    names = [as_text(name).lower() for name in given.get("activations", ())]
+    usual = [name.lower() for name in CELLS[node.op_type].activations] * len(_DIRECTIONS.get(direction, ()))
+    plain = not names or names == usual or (node.op_type == "RNN" and set(names) <= {"relu", "tanh"})
+    steps, hidden, count = shapes[0][0], shapes[2][-1], len(usual) // len(CELLS[node.op_type].activations)
+    rows = CELLS[node.op_type].gates * hidden
+    lengths = pool.array(inputs[4]) if inputs[4] in pool else None
+    return (
+        plain
+        and direction in _DIRECTIONS
+        and not any(given.get(name) for name in ("clip", "input_forget", "layout"))
+        and (node.op_type != "GRU" or bool(given.get("linear_before_reset")))
+        and pool.dtype(inputs[0], types) == "float32"
+        and inputs[2] in pool
+        and (not inputs[3] or inputs[3] in pool)
+        and (not inputs[4] or (lengths is not None and bool((lengths == steps).all())))
+        and not inputs[7]
+        and shapes[1] == (count, rows, shapes[0][-1])
+        and shapes[2] == (count, rows, hidden)
+        and 0 not in shapes[0] + shapes[2]
+    )
 
 
 class _Layer(Body):

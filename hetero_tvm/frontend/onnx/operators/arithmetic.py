@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from hetero_tvm.frontend.onnx.operators.common import Inputs, is_float, static_shape
 from hetero_tvm.host.tvm import Expr, onnx_frontend, relax, tvm
 
@@ -60,6 +62,33 @@ def _times(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
             if array.size == 1 and is_float(x) and not array.any() and shape is not None:
                 return relax.op.subtract(x, x) if array.ndim <= len(shape) else None
     return None
+
+
+def _zero(value: Any) -> np.ndarray | None:
+    """A constant of one element that is zero, or None."""
+    if not isinstance(value, tvm.ir.GenericConst) or not is_float(value):
+        return None
+    array = value.value.numpy()
+    return array if array.size == 1 and not array.any() else None
+
+
+def _divided(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """A quotient by zero as a product with infinity, one of zero as ``1 / x - 1 / x``.
+
+    TVM refuses to write the first and takes the second for zero, which it is not where x is 0 or NaN.
+    """
+    x, divisor = inputs[:2]
+    if (zero := _zero(divisor)) is not None:
+        return relax.op.multiply(x, _constant(np.copysign(np.inf, zero), x))
+    if (zero := _zero(x)) is not None and zero.ndim <= len(static_shape(divisor) or ()):
+        inverse = relax.op.divide(_constant(np.ones_like(zero), divisor), divisor)
+        return relax.op.subtract(inverse, inverse)
+    return None
+
+
+def _constant(array: np.ndarray, like: Expr) -> Expr:
+    dtype = str(like.ty.dtype)
+    return relax.const(np.asarray(array).astype(dtype), dtype)
 
 
 def _pow(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
@@ -140,6 +169,7 @@ def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Inputs, dic
 ARITHMETIC: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     "Cast": _cast,
     "Cosh": _hyperbolic(odd=False),
+    "Div": _divided,
     "Elu": _exponential_below_zero(1.0, 1.0),
     "Mul": _times,
     "Pow": _pow,

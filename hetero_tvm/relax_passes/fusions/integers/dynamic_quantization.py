@@ -8,6 +8,7 @@ product.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,7 @@ class _Found:
     op: FusedOp
     call: Call
     weights: np.ndarray
+    factors: np.ndarray | None
 
 
 class QuantizeDynamically(Rule):
@@ -42,13 +44,22 @@ class QuantizeDynamically(Rule):
     claims : whether the target has a kernel for an operator.
     pairs_safe : whether weights are scaled so that no two of a pair saturate 16 bits.
     kept : source nodes whose products stay in float32.
+    factors : vectors [k] by source node of a product: X is divided by its vector before it is rounded, and
+        the rows of the weights are multiplied with it (SmoothQuant).
     """
 
     name = "dynamic_quantization"
     anchors = ("relax.call_tir",)
 
-    def __init__(self, claims: Claims, pairs_safe: bool, kept: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        claims: Claims,
+        pairs_safe: bool,
+        kept: frozenset[str] = frozenset(),
+        factors: Mapping[str, np.ndarray] | None = None,
+    ):
         self._claims, self._pairs_safe, self._kept = claims, pairs_safe, kept
+        self._factors = factors or {}
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
         call = graph.value(var)
@@ -64,17 +75,35 @@ class QuantizeDynamically(Rule):
             raise Miss(f"{found.k} x {found.n} weights are too few to win by 8 bits")
         if not np.isfinite(weights).all():
             raise Miss("a weight is not finite")
-        size, safe = (found.lead, found.n, found.k), self._pairs_safe
-        if isinstance(found, GatedMatmul):
-            op = DynamicGatedMatmul(*size, found.activation, found.biased, safe)
-        else:
-            op = DynamicMatmul(*size, found.epilogue, safe)
+        names = [name for name in graph.sources(var) if name in self._factors]
+        factors = self._factors[names[-1]] if names else None
+        op = dynamic_form(found, self._pairs_safe, factors is not None)
         if not self._claims(op):
             raise Miss("the target has no kernel for it")
-        return _Found(op, call, weights)
+        return _Found(op, call, weights, factors)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, _, *extra = found.call.args[1].fields
-        w, scale = quantized_weights(found.weights, self._pairs_safe)
-        args = [x, relax.const(w), relax.const(scale), *extra]
+        operands = [relax.const(array) for array in dynamic_weights(found.weights, found.op, found.factors)]
+        args = [x, *operands, *extra]
         graph.replace(var, graph.call_function(found.op.workload(), found.op.label, args, var), [var])
+
+
+def dynamic_form(
+    op: Matmul | GatedMatmul, pairs_safe: bool, smoothed: bool = False
+) -> DynamicMatmul | DynamicGatedMatmul:
+    """The product of 8-bit integers that stands for one of floats."""
+    size = (op.lead, op.n, op.k)
+    if isinstance(op, GatedMatmul):
+        return DynamicGatedMatmul(*size, op.activation, op.biased, pairs_safe, smoothed=smoothed)
+    return DynamicMatmul(*size, op.epilogue, pairs_safe, smoothed=smoothed)
+
+
+def dynamic_weights(
+    w: np.ndarray, op: DynamicMatmul | DynamicGatedMatmul, factors: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Operands of ``op`` that the float weights [k, columns] become: integers, scales, and what smooths X."""
+    if factors is None:
+        return [*quantized_weights(w, op.pairs_safe)]
+    factors = factors.astype(np.float32)
+    return [*quantized_weights(w * factors[:, None], op.pairs_safe), 1 / factors]

@@ -14,11 +14,12 @@ per call.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from hetero_tvm.codegen import vector_math
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import KEYS, Append, CachedAttention, Heads
+from hetero_tvm.ops.decoding.contracts import KEYS, Append, AppendSource, CachedAttention, Heads
 from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, each_row, quotient, remainder
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.cpu.rows.row_reduction import RowReduction, add, maximum, reduce_row
@@ -31,26 +32,88 @@ _UNROLL = 4
 class _Pool:
     """Keys and values of one layer, as arguments of a kernel."""
 
-    def __init__(self, k: SymbolicKernel, heads: Heads):
-        self._k, self._heads = k, heads
+    def __init__(self, k: SymbolicKernel, heads: Heads, lanes: int):
+        self._k, self._heads, self._lanes = k, heads, lanes
         pages = k.symbol("p")
         keys, values = heads.pools(pages)
         self.keys, self.values = k.argument("K", keys, heads.cache), k.argument("V", values, heads.cache)
         self.layer: Expr = int32(0)
 
-    def stored(self, value: Expr) -> Expr:
-        """A float32 scalar in the type of the pool."""
-        return value if self._heads.cache == "float32" else tirx.Cast(self._heads.cache, value)
+    @property
+    def _integers(self) -> bool:
+        return self._heads.cache == "int8"
 
     def key(self, page: Expr, head: Expr, panel: Index, channel: Index, key: Index, width: int) -> Expr:
-        """One channel of ``width`` neighbouring keys."""
+        """One channel of ``width`` neighbouring keys; without their scales."""
         at = [page, self.layer, head, panel, channel, self._k.ramp(key, width)]
         return _widened(self._k.load(self.keys, at), self._heads, width)
 
-    def value(self, page: Expr, head: Expr, row: Index, channel: Index, width: int) -> Expr:
-        """Neighbouring channels of one value."""
-        at = [page, self.layer, head, row, self._k.ramp(channel, width)]
+    def value(self, page: Expr, head: Expr, panel: Expr, row: Index, channel: Index, width: int) -> Expr:
+        """Neighbouring channels of the ``row``-th value of a panel; without its scale."""
+        at = [page, self.layer, head, *self._value_at(panel, row, channel, width)]
         return _widened(self._k.load(self.values, at), self._heads, width)
+
+    def key_scales(self, page: Expr, head: Expr, panel: Index, key: int, width: int) -> Expr | None:
+        """Scales of neighbouring keys of a panel; None where they have none."""
+        return self._scales(self.keys, page, head, panel, key, width)
+
+    def value_scales(self, page: Expr, head: Expr, panel: Index, row: int, width: int) -> Expr | None:
+        """Scales of neighbouring values of a panel; None where they have none."""
+        return self._scales(self.values, page, head, panel, row, width)
+
+    def put(
+        self,
+        page: Expr,
+        head: Expr,
+        slot: Expr,
+        key_at: Callable[[Index, int], Expr],
+        value_at: Callable[[Index, int], Expr],
+    ) -> None:
+        """Write the key and the value of a head, float32 by (channel, width), to a slot of a page."""
+        k, dim = self._k, self._heads.dim
+        panel, key = k.let(quotient(slot, KEYS)), k.let(remainder(slot, KEYS))
+        stored = self._stored(key_at, self.keys, page, head, panel, key)
+        with k.serial(dim) as d:
+            k.store(self.keys, stored(d), [page, self.layer, head, panel, d, key])
+        stored = self._stored(value_at, self.values, page, head, panel, key)
+        with k.serial(dim) as d:
+            k.store(self.values, stored(d), [page, self.layer, head, *self._value_at(panel, key, d, 1)])
+
+    def _value_at(self, panel: Expr, row: Index, channel: Index, width: int) -> list[Index]:
+        if self._integers:  # rows of values one after the other in the bytes of a panel
+            return [panel, 0, self._k.ramp(row * self._heads.dim + channel, width)]
+        return [panel * KEYS + row, self._k.ramp(channel, width)]
+
+    def _stored(
+        self,
+        get: Callable[[Index, int], Expr],
+        pool: Buffer,
+        page: Expr,
+        head: Expr,
+        panel: Expr,
+        slot: Expr,
+    ) -> Callable[[Expr], Expr]:
+        """Channel -> number as the pool stores it; writes the scale where there is one."""
+        k, cache = self._k, self._heads.cache
+        if not self._integers:
+            return lambda d: get(d, 1) if cache == "float32" else tirx.Cast(cache, get(d, 1))
+        peak = k.let(
+            reduce_row(
+                k, self._heads.dim, self._lanes, lambda c, width: tirx.abs(get(c, width)), maximum, 0.0
+            )
+        )
+        scale = tirx.reinterpret("int8x4", k.let(peak * constant(1.0 / 127)))
+        k.store(pool, scale, [page, self.layer, head, panel, self._heads.dim, k.ramp(slot * 4, 4)])
+        factor = k.let(tirx.Select(peak > constant(0.0), constant(127.0) / peak, constant(0.0)))
+        return lambda d: tirx.Cast("int8", tirx.nearbyint(get(d, 1) * factor))
+
+    def _scales(
+        self, pool: Buffer, page: Expr, head: Expr, panel: Index, first: int, width: int
+    ) -> Expr | None:
+        if not self._integers:
+            return None
+        at = [page, self.layer, head, panel, self._heads.dim, self._k.ramp(first * 4, 4 * width)]
+        return tirx.reinterpret(f"float32x{width}", self._k.load(pool, at))
 
 
 def _widened(value: Expr, heads: Heads, width: int) -> Expr:
@@ -82,7 +145,7 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
         rope = k.argument("rope", (k.symbol("c"), k.symbol("t"), max(op.rotated, 1)))
         scales = [k.argument(name, (h.dim,)) for name in ("q_scale", "k_scale")] if op.norm_eps else []
         layer = k.argument("layer", (1,), "int32")
-        pool = _Pool(k, h)
+        pool = _Pool(k, h, machine.lanes)
         out = k.argument("Q", (symbol, h.heads * h.dim))
         rows = k.count(symbol)
 
@@ -133,20 +196,52 @@ def emit_append(op: Append, machine: CpuModel) -> PrimFunc:
             with k.serial(h.kv_heads) as head:
                 normalized((h.heads + head) * h.dim, 1)
                 rotated()
-                panel, key = quotient(slot, KEYS), remainder(slot, KEYS)
-                with k.serial(h.dim) as d:
-                    value = pool.stored(k.load(head_values, [d]))
-                    k.store(pool.keys, value, [page, pool.layer, head, panel, d, key])
-                with k.serial(h.dim) as d:
-                    value = pool.stored(k.load(qkv, [i, (h.heads + h.kv_heads + head) * h.dim + d]))
-                    k.store(pool.values, value, [page, pool.layer, head, slot, d])
+                value_at = (h.heads + h.kv_heads + head) * h.dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d, width: k.load(head_values, [k.ramp(d, width)]),
+                    lambda d, width: k.load(qkv, [i, k.ramp(value_at + d, width)]),
+                )
 
         each_row(k, rows, machine, one_row)
     return k.function
 
 
+def emit_append_source(op: AppendSource, machine: CpuModel) -> PrimFunc:
+    """Kernel with arguments KV [rows, 2 * kv_heads * dim], positions, sequences, tables, layer [1], K, V."""
+    h = op.heads
+    k = SymbolicKernel("append_source")
+    with k:
+        symbol = k.symbol("n")
+        kv = k.argument("KV", (symbol, 2 * h.kv_heads * h.dim))
+        positions, sequences, tables, _ = _places(k, symbol)
+        layer = k.argument("layer", (1,), "int32")
+        pool = _Pool(k, h, machine.lanes)
+
+        def one_row(i: Expr) -> None:
+            pool.layer = k.let(k.load(layer, [0]))
+            position, row = k.let(k.load(positions, [i])), k.let(k.load(sequences, [i]))
+            page = k.let(k.load(tables, [row, quotient(position, h.page)]))
+            slot = k.let(remainder(position, h.page))
+            with k.serial(h.kv_heads) as head:
+                key_at, value_at = head * h.dim, (h.kv_heads + head) * h.dim
+                pool.put(
+                    page,
+                    head,
+                    slot,
+                    lambda d, width: k.load(kv, [i, k.ramp(key_at + d, width)]),
+                    lambda d, width: k.load(kv, [i, k.ramp(value_at + d, width)]),
+                )
+
+        each_row(k, k.count(symbol), machine, one_row)
+    return k.function
+
+
 def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
-    """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, O as Q."""
+    """Kernel with arguments Q [rows, heads * dim], positions, sequences, tables, layer [1], K, V, the table
+    of biases when there is one, O as Q."""
     h = op.heads
     k = SymbolicKernel("attention")
     with k:
@@ -154,7 +249,8 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
         q = k.argument("Q", (symbol, h.heads * h.dim))
         positions, sequences, tables, pages = _places(k, symbol)
         layer = k.argument("layer", (1,), "int32")
-        pool = _Pool(k, h)
+        pool = _Pool(k, h, machine.lanes)
+        biases = k.argument("biases", (h.heads, op.relative + KEYS)) if op.relative else None
         out = k.argument("O", (symbol, h.heads * h.dim))
         rows = k.count(symbol)
         longest = k.count(pages) * h.page
@@ -164,7 +260,7 @@ def emit_attention(op: CachedAttention, machine: CpuModel) -> PrimFunc:
             sequence = k.let(k.load(sequences, [i]))
             length = k.let(k.load(positions, [i]) + 1)
             start = k.let(tirx.max(length - op.window, int32(0))) if op.window else int32(0)
-            row = _Row(k, op, machine, q, out, pool, tables, i, head, sequence, start, length)
+            row = _Row(k, op, machine, q, out, pool, tables, biases, i, head, sequence, start, length)
             group = h.heads // h.kv_heads
             most = 6 if machine.registers < 32 else 12
             pieces = -(-group // most)
@@ -186,6 +282,7 @@ class _Row:
         out: Buffer,
         pool: _Pool,
         tables: Buffer,
+        biases: Buffer | None,
         row: Expr,
         head: Expr,
         sequence: Expr,
@@ -194,6 +291,7 @@ class _Row:
     ):
         self._k, self._op, self._machine = k, op, machine
         self._q, self._out, self._pool, self._tables = q, out, pool, tables
+        self._biases = biases
         self._row, self._head, self._sequence = row, head, sequence
         self._start, self._length = start, length
         self._first = k.let(quotient(start, KEYS))
@@ -205,7 +303,7 @@ class _Row:
         k = self._k
         scores, factor = k.scratch((count, longest)), k.scratch((count,))
         base = (self._head * (self._op.heads.heads // self._op.heads.kv_heads) + first) * self._op.heads.dim
-        self._scores(scores, count, base)
+        self._scores(scores, count, base, first)
         self._softmax(scores, factor, count)
         self._values(scores, factor, count, base)
 
@@ -214,8 +312,9 @@ class _Row:
         whole = self._first + panel
         return self._k.let(self._k.load(self._tables, [self._sequence, quotient(whole, self._per_page)]))
 
-    def _scores(self, scores: Buffer, count: int, base: Expr) -> None:
+    def _scores(self, scores: Buffer, count: int, base: Expr, first: int) -> None:
         k, op, dim = self._k, self._op, self._op.heads.dim
+        group = op.heads.heads // op.heads.kv_heads
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(self._panels) as p:
             page, inner = self._page(p), k.let(remainder(self._first + p, self._per_page))
@@ -230,12 +329,22 @@ class _Row:
                 lambda r, d: k.load(self._q, [self._row, base + r * dim + d]),
                 lambda d, at: self._pool.key(page, self._head, inner, d, at.base, lanes),
             )
+            pieces = range(0, KEYS, lanes)
+            scales = {c: self._pool.key_scales(page, self._head, inner, c, lanes) for c in pieces}
+            scales = {c: None if s is None else k.let(s) for c, s in scales.items()}
             for r in range(count):
-                for c in range(0, KEYS, lanes):
+                for c in pieces:
                     value = k.load(acc, [r, k.ramp(c, lanes)]) * k.splat(op.scale, lanes)
+                    if scales[c] is not None:
+                        value = value * scales[c]
                     if op.softcap:
                         capped = vector_math.tanh(value * k.splat(1.0 / op.softcap, lanes))
                         value = capped * k.splat(op.softcap, lanes)
+                    if self._biases is not None:
+                        # The last panel reads up to KEYS - 1 places behind the table's last distance.
+                        place = (self._first + p) * KEYS + (op.relative + c) - self._length
+                        at = [self._head * group + (first + r), k.ramp(place, lanes)]
+                        value = value + k.load(self._biases, at)
                     key = k.ramp((self._first + p) * KEYS + c, lanes)
                     visible = key < k.splat(self._length, lanes)
                     if op.window:
@@ -244,7 +353,8 @@ class _Row:
                     k.store(scores, value, [r, k.ramp(p * KEYS + c, lanes)])
 
     def _softmax(self, scores: Buffer, factor: Buffer, count: int) -> None:
-        k = self._k
+        """Weights of the values in place, times the values' scales where they have some."""
+        k, integers = self._k, self._op.heads.cache == "int8"
         lanes = min(self._machine.lanes, KEYS)
         with k.serial(count) as r:
             peak = RowReduction(k, lanes, maximum, _LOWEST)
@@ -254,10 +364,13 @@ class _Row:
             top = k.let(peak.finish())
             total = RowReduction(k, lanes, add, 0.0)
             with k.serial(self._panels) as p:
+                page = self._page(p) if integers else None
+                inner = k.let(remainder(self._first + p, self._per_page)) if integers else None
                 for slot, c in enumerate(range(0, KEYS, lanes)):
                     at = [r, k.ramp(p * KEYS + c, lanes)]
                     value = k.let(vector_math.softmax_exp(k.load(scores, at), k.splat(top, lanes)))
-                    k.store(scores, value, at)
+                    scales = self._pool.value_scales(page, self._head, inner, c, lanes)
+                    k.store(scores, value if scales is None else value * scales, at)
                     total.take(value, lanes, slot % 4)
             k.store(factor, constant(1.0) / total.finish(), [r])
 
@@ -277,12 +390,12 @@ class _Row:
 
             def panel(p: Expr, keys: Index) -> None:
                 page = self._page(p)
-                top = k.let(remainder(self._first + p, self._per_page) * KEYS)
+                in_page = k.let(remainder(self._first + p, self._per_page))
 
                 def step(j: Expr) -> None:
                     for v in range(vectors):
                         channel = part * width + v * lanes
-                        value = k.let(self._pool.value(page, self._head, top + j, channel, lanes))
+                        value = k.let(self._pool.value(page, self._head, in_page, j, channel, lanes))
                         for r in range(count):
                             at = [r, k.ramp(v * lanes, lanes)]
                             weight = k.splat(k.load(scores, [r, p * KEYS + j]), lanes)

@@ -8,14 +8,39 @@ import numpy as np
 
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.ops.decoding.contracts import Append, CachedAttention, Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.contracts import (
+    Append,
+    AppendSource,
+    CachedAttention,
+    Embed,
+    Linear,
+    RelativeBias,
+    RowNorm,
+    SourceAttention,
+    Unfold,
+)
 from hetero_tvm.ops.decoding.storage import Weight
-from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_attention
+from hetero_tvm.schedules.cpu.decoding.attention import emit_append, emit_append_source, emit_attention
 from hetero_tvm.schedules.cpu.decoding.layout import PanelLayout
 from hetero_tvm.schedules.cpu.decoding.linear import emit_linear
 from hetero_tvm.schedules.cpu.decoding.rows import emit_embed, emit_norm
+from hetero_tvm.schedules.cpu.decoding.source import (
+    emit_relative_bias,
+    emit_source_attention,
+    emit_unfold,
+)
 
-Contract = Linear | Append | CachedAttention | Embed | RowNorm
+Contract = (
+    Linear
+    | Append
+    | AppendSource
+    | CachedAttention
+    | Embed
+    | RowNorm
+    | SourceAttention
+    | RelativeBias
+    | Unfold
+)
 
 _EMIT = {
     Linear: emit_linear,
@@ -23,6 +48,10 @@ _EMIT = {
     CachedAttention: emit_attention,
     Embed: emit_embed,
     RowNorm: emit_norm,
+    AppendSource: emit_append_source,
+    SourceAttention: emit_source_attention,
+    RelativeBias: emit_relative_bias,
+    Unfold: emit_unfold,
 }
 
 

@@ -48,20 +48,20 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
         residual = k.argument("R", (symbol, op.n)) if op.residual else None
         y = k.argument("Y", (symbol, op.n))
         activation = ActivationCode([op.activation] if op.activation else [], machine)
-        parts = _Parts(op, machine, layout, k, x, weight, bias, residual, y, activation)
+        parts = Parts(op, machine, layout, k, x, weight, bias, residual, y, activation)
         rows = k.count(symbol)
         with k.imported(*activation.imports):
             if op.storage.bits:
                 product = IntegerWordProduct if has_integer_words(machine) else WordProduct
                 words = product(op, layout, k, x, weight, parts.finish)
-                words.emit(rows, lambda: _many(parts, rows))
+                words.emit(rows, lambda: many_rows(parts, rows))
             else:
-                k.branch(tirx.EQ(rows, 1), lambda: _one(parts), lambda: _many(parts, rows))
+                k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: many_rows(parts, rows))
     return k.function
 
 
 @dataclass
-class _Parts:
+class Parts:
     """Buffers and helpers that the pieces of one kernel share."""
 
     op: Linear
@@ -90,23 +90,24 @@ class _Parts:
         whole, rest = divmod(self.op.n, columns)
         k = self.k
 
-        def put(count: int) -> None:
-            self._put(row, panel, value_at, count)
+        def some(count: int) -> None:
+            self.put(row, panel, value_at, count)
 
         def last() -> None:
             if rest:
                 with k.when(tirx.EQ(panel, whole)):
-                    put(rest)
+                    some(rest)
 
         if whole == self.layout.panels:
-            put(columns)
+            some(columns)
         elif rest:
-            k.branch(panel < whole, lambda: put(columns), last)
+            k.branch(panel < whole, lambda: some(columns), last)
         else:
             with k.when(panel < whole):
-                put(columns)
+                some(columns)
 
-    def _put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
+    def put(self, row: Expr, panel: Expr, value_at: Callable[[Index, int], Expr], count: int) -> None:
+        """Store ``count`` results of a panel for a row."""
         k, op, lanes = self.k, self.op, self.lanes
 
         def sums(start: Index, width: int) -> Expr:
@@ -128,7 +129,7 @@ class _Parts:
             k.store(self.y, value, at)
 
 
-def _one(p: _Parts) -> None:
+def one_row(p: Parts) -> None:
     """One row: each thread reads its share of the weight once."""
     k, lanes, layout, depth = p.k, p.lanes, p.layout, p.op.k
     every = [(i, v * lanes) for i in range(layout.together) for v in range(VECTORS)]
@@ -157,10 +158,15 @@ def _one(p: _Parts) -> None:
             )
 
 
-def _many(p: _Parts, rows: Expr) -> None:
-    """Register tiles over blocks of rows and panels."""
+def tile_height(machine: CpuModel) -> int:
+    """Rows of a register tile."""
+    return 8 if machine.registers >= 32 else 6
+
+
+def many_rows(p: Parts, rows: Expr, height: int | None = None) -> None:
+    """Register tiles over blocks of rows and panels, ``height`` rows each."""
     k, layout, threads = p.k, p.layout, p.machine.threads
-    height = 8 if p.machine.registers >= 32 else 6
+    height = height or tile_height(p.machine)
     panels = -(-p.op.n // layout.columns)
     full = k.let(quotient(rows, height))
     rest = k.let(rows - full * height)
@@ -187,7 +193,7 @@ def _many(p: _Parts, rows: Expr) -> None:
             tail(1, height - 1)
 
 
-def _panel_reader(p: _Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
+def _panel_reader(p: Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
     """(k, columns) -> a vector of the panel as float32; integers are made floats once, in scratch."""
     k, op = p.k, p.op
     if not op.storage.bits:
@@ -198,7 +204,7 @@ def _panel_reader(p: _Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
 
 
 def _tile(
-    p: _Parts,
+    p: Parts,
     first: Expr,
     height: int,
     panel: Expr,

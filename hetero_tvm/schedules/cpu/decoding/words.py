@@ -44,6 +44,14 @@ class WordProduct:
         self._vector = max(layout.lanes, self._per)
         """Values of x in one vector of the preparation."""
 
+    def emit_few(self, rows: int) -> None:
+        """``rows`` rows, fewer than :data:`FEW`."""
+        self._prepare(int32(rows))
+        if rows == 1:
+            self._one()
+        else:
+            self._some(int32(rows))
+
     def emit(self, rows: Expr, many: Callable[[], None]) -> None:
         """Few rows here, many rows by ``many``."""
         k = self._k

@@ -9,6 +9,7 @@ plane into its phases: tap (i, j) reads phase (i mod s, j mod s) at shift (i / s
 
 Loop structure::
 
+    parallel over tiles of MR filters:  pack a weight that is not constant
     parallel over input planes:  copy into phases, with zeros around      (left out when X fits as it is)
     parallel over blocks of pixels x groups of filters:
         for each tile of MR filters:
@@ -19,7 +20,7 @@ Loop structure::
             rows with gaps: epilogue on whole rows of the strip, stored to Y
 
 A block's input (all channels) stays in L2 while the tiles of filters pass over it; weights are packed
-as [tiles, C, taps, MR].  Depthwise convolution is the same with one filter per plane.
+as [tiles, C, taps, MR].  A tile has filters of one group; depthwise convolution has one filter per plane.
 """
 
 from __future__ import annotations
@@ -35,11 +36,8 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.conv2d import Conv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlocks
-from hetero_tvm.schedules.cpu.images.conv2d_kernel import ConvKernel
+from hetero_tvm.schedules.cpu.images.conv2d_kernel import UNROLLED_TAPS, ConvKernel
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
-
-_UNROLLED_TAPS = 49
-"""More taps than this make too much code; only patches (kernel = stride) run them in loops."""
 
 _STRIP_LIMIT = 48 << 10
 """Bytes of one strip: it should stay in L1/L2 between the products and the epilogue."""
@@ -56,23 +54,19 @@ class Conv2dSpace(DesignSpace):
             return "not a convolution"
         if not op.plain:
             return f"the images are not all plain NCHW: {op.x_layout} to {op.y_layout}"
-        if op.groups != 1 and not op.depthwise:
-            return (
-                f"{op.groups} groups of {op.channels // op.groups} channels: neither one group nor depthwise"
-            )
         if min(*op.output.shape, op.channels, *op.kernel) < 1:
             return "an extent is zero"
         taps = op.kernel[0] * op.kernel[1]
-        if taps > _UNROLLED_TAPS and not Geometry(op).patches:
-            return f"{taps} filter taps, at most {_UNROLLED_TAPS}"
+        looped = Geometry(op).patches or (op.strides == (1, 1) and op.kernel[1] <= UNROLLED_TAPS)
+        if taps > UNROLLED_TAPS and not looped:
+            return f"{taps} filter taps, at most {UNROLLED_TAPS}"
         return None
 
     def knobs(self, op: Conv2d, machine: CpuModel) -> tuple[Knob, ...]:
         tiles = []
         for vectors in (2, 1, 3, 4, 6):
             for rows in (8, 12, 6, 4, 14, 3, 2, 1):
-                fits = RegisterTile(rows, vectors).fits(machine) and rows <= op.filters
-                if fits and (rows == 1 or not op.depthwise):
+                if RegisterTile(rows, vectors).fits(machine) and rows <= op.filters // op.groups:
                     tiles.append((rows, vectors))
         groups = sorted({g for g in (1, machine.threads, 2 * machine.threads) if g <= op.filters})
         return (
@@ -104,14 +98,17 @@ class Conv2dSpace(DesignSpace):
         return _cost(op, Geometry(op), point, machine)
 
     def pack(self, op: Conv2d, point: Point, machine: CpuModel) -> dict[int, Packer]:
+        if not op.constant_weight:
+            return {}  # the kernel packs it
         rows = RegisterTile.of(point["tile"]).rows
-        tiles = -(-op.filters // rows)
+        filters = op.filters // op.groups
+        tiles = -(-filters // rows)
 
         def weight(w: np.ndarray) -> np.ndarray:
-            """[O, C, KH, KW] -> [tiles, C, taps, MR], zero filters after O."""
-            flat = w.reshape(op.filters, w.shape[1], -1)
-            padded = np.pad(flat, ((0, tiles * rows - op.filters), (0, 0), (0, 0)))
-            by_tile = padded.reshape(tiles, rows, w.shape[1], -1)
+            """[O, C, KH, KW] -> [tiles, C, taps, MR], zero filters after those of each group."""
+            flat = w.reshape(op.groups, filters, w.shape[1], -1)
+            padded = np.pad(flat, ((0, 0), (0, tiles * rows - filters), (0, 0), (0, 0)))
+            by_tile = padded.reshape(op.groups * tiles, rows, w.shape[1], -1)
             return np.ascontiguousarray(by_tile.transpose(0, 2, 3, 1))
 
         return {1: weight}
@@ -134,7 +131,7 @@ def _cost(op: Conv2d, geometry: Geometry, point: Point, machine: CpuModel) -> fl
     tile, groups = RegisterTile.of(point["tile"]), point["groups"]
     rows, vectors, columns = tile.rows, tile.vectors, tile.columns(machine.lanes)
     blocks = PixelBlocks(geometry, point["blocks"], columns)
-    tiles = op.filters if op.depthwise else -(-op.filters // rows)
+    tiles = op.groups * -(-(op.filters // op.groups) // rows)
     depth = len(geometry.taps) * (op.channels // op.groups)
     # Taps read at odd offsets: a vector load then touches two cache lines.
     # A tile that keeps two FMA units busy suits a CPU with one, as hypervisors make some appear, as well.

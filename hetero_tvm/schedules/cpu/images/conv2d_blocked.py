@@ -63,6 +63,8 @@ class BlockedConv2dSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, Conv2d):
             return "not a convolution"
+        if not op.constant_weight:
+            return "the weight is not constant"
         x, y, residual = (Layout.parse(t) for t in (op.x_layout, op.y_layout, op.residual_layout))
         if y.block != machine.lanes:
             return f"the result is {op.y_layout}, not in blocks of {machine.lanes} channels"

@@ -12,6 +12,9 @@ from hetero_tvm.schedules.cpu.images.conv2d_geometry import Geometry, PixelBlock
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_loop, vector_pieces
 
+UNROLLED_TAPS = 49
+"""More taps than this make too much code; patches (kernel = stride) and unit strides run them in loops."""
+
 
 class ConvKernel:
     """Emits one convolution.
@@ -21,13 +24,17 @@ class ConvKernel:
     tile : filters (rows) and pixel vectors of the register tile.
     blocks : how the output pixels are cut.
     groups : parallel groups of filter tiles.
+
+    A tile has filters of one group of the convolution.
     """
 
     def __init__(self, op: Conv2d, tile: RegisterTile, blocks: PixelBlocks, groups: int, lanes: int):
         self.op, self.lanes, self.blocks = op, lanes, blocks
         self.geometry: Geometry = blocks.geometry
         self.rows, self.vectors, self.columns = tile.rows, tile.vectors, tile.columns(lanes)
-        self.tiles = -(-op.filters // self.rows)
+        self.filters = op.filters // op.groups
+        self.tiles_each = -(-self.filters // self.rows)
+        self.tiles = op.groups * self.tiles_each
         self.groups = min(groups, self.tiles)
         self.depth = op.channels // op.groups
         self.k = Kernel()
@@ -37,7 +44,8 @@ class ConvKernel:
         op, k, geometry = self.op, self.k, self.geometry
         with k:
             x = k.argument("X", op.inputs[0].shape)
-            self.w = k.argument("W", (self.tiles, self.depth, len(geometry.taps), self.rows))
+            packed = (self.tiles, self.depth, len(geometry.taps), self.rows)
+            self.w = k.argument("W", packed if op.constant_weight else op.inputs[1].shape)
             extra = [k.argument(o.name, o.shape) for o in op.inputs[2:]]
             y = k.argument("Y", op.output.shape)
             flat = (op.batch * op.filters, op.out_height * op.out_width)
@@ -51,9 +59,42 @@ class ConvKernel:
             else:
                 self.planes = k.scratch((len(geometry.phases), op.batch * op.channels, self.blocks.plane))
                 self._fill_planes(x)
+            if not op.constant_weight:
+                self._pack_weight(packed)
             with k.parallel(op.batch * self.blocks.count * self.groups, op.flops) as item:
                 self._item(item)
         return k.function
+
+    def _place(self, tile: Expr) -> tuple[Expr, Expr]:
+        """Group of the convolution that a tile belongs to, and the tile's first filter in it."""
+        if self.op.groups == 1:
+            return int32(0), tile * self.rows
+        each = self.tiles_each
+        return tirx.floordiv(tile, each), tirx.floormod(tile, each) * self.rows
+
+    # the weight ----------------------------------------------------------------------------------
+    def _pack_weight(self, packed: tuple[int, ...]) -> None:
+        """Lay the weight out as constant ones are, with zero filters after the last."""
+        op, k = self.op, self.k
+        products = self.depth * len(self.geometry.taps)
+        plain, target = k.view(self.w, (op.filters, products)), k.scratch(packed)
+        flat = k.view(target, (self.tiles, products, self.rows))
+        with k.parallel(self.tiles, op.flops) as tile:
+            group, start = self._place(tile)
+            first = k.let(group * self.filters + start)
+
+            def rows(count: int) -> None:
+                with k.serial(products) as d:
+                    for r in range(self.rows):
+                        value = k.load(plain, [first + r, d]) if r < count else k.splat(0.0, 1)
+                        k.store(flat, value, [tile, d, int32(r)])
+
+            last = self.filters - (self.tiles_each - 1) * self.rows
+            if last == self.rows:
+                rows(last)
+            else:
+                k.branch(start + self.rows <= self.filters, lambda: rows(self.rows), lambda: rows(last))
+        self.w = target
 
     # the input -----------------------------------------------------------------------------------
     def _fill_planes(self, x: Buffer) -> None:
@@ -151,10 +192,10 @@ class ConvKernel:
         k, taps, lanes = self.k, len(self.geometry.taps), self.lanes
         with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
             k.store(acc, k.splat(0.0, lanes), [r, k.ramp(v * lanes, lanes)])
-        first_plane = self.batch * self.op.channels + (tile if self.op.depthwise else 0)
+        first_plane = self.batch * self.op.channels + self._place(tile)[0] * self.depth
 
-        def tap_product(channel: Expr, tap: Index) -> None:
-            phase, shift = (tap, 0) if self.geometry.patches else self.geometry.taps[tap]
+        def tap_product(channel: Expr, tap: Index, place: tuple[Index, Index]) -> None:
+            phase, shift = place
             with k.unroll(self.rows) as r, k.unroll(self.vectors) as v:
                 at = k.ramp(v * lanes, lanes)
                 source = [phase, first_plane + channel, k.ramp(pixel + shift + v * lanes, lanes)]
@@ -165,14 +206,21 @@ class ConvKernel:
 
         if self.geometry.patches:
             with k.serial(self.depth) as channel, k.serial(taps) as tap:
-                tap_product(channel, tap)
+                tap_product(channel, tap, (tap, 0))
+            return
+        if taps > UNROLLED_TAPS:  # unit strides: one phase
+            (height, width), (down, right) = self.op.kernel, self.op.dilation
+            with k.serial(self.depth) as channel, k.serial(height) as i:
+                for j in range(width):
+                    shift = i * (down * self.geometry.pitch) + j * right
+                    tap_product(channel, i * width + j, (0, shift))
             return
         # Few taps leave a short body: several channels per step keep the loop overhead small.
         channels_per_step = max(u for u in (1, 2, 4) if self.depth % u == 0 and (u == 1 or u * taps <= 12))
         with k.serial(self.depth // channels_per_step) as step:
             for u in range(channels_per_step):
                 for tap in range(taps):
-                    tap_product(step * channels_per_step + u, tap)
+                    tap_product(step * channels_per_step + u, tap, self.geometry.taps[tap])
 
     # the output ----------------------------------------------------------------------------------
     def _store_panel(self, acc: Buffer, tile: Expr, pixel: Expr) -> None:
@@ -181,14 +229,13 @@ class ConvKernel:
 
         def write(count: int) -> None:
             with k.unroll(self.rows) as r:
-                filter_ = tile * self.rows + r
 
-                def row() -> None:
+                def row(filter_: Expr, r: Expr = r) -> None:
                     for start, width in vector_pieces(count, self.lanes):
                         value = k.load(acc, [r, k.ramp(start, width)])
                         self._finish(value, filter_, pixel + start, width)
 
-                self._if_filter(filter_, row)
+                self._if_filter(tile, r, row)
 
         def inside(count: int) -> None:
             with k.when(pixel < pixels):
@@ -205,24 +252,25 @@ class ConvKernel:
         k, op, rows = self.k, self.op, self.blocks.rows
         valid = tirx.min(int32(rows), op.out_height - self.block * rows)
         with k.serial(self.rows) as r:
-            filter_ = tile * self.rows + r
 
-            def row() -> None:
+            def row(filter_: Expr) -> None:
                 with k.serial(valid) as line:
                     for start, width in vector_pieces(op.out_width, self.lanes):
                         value = k.load(self.strip, [r, k.ramp(line * self.geometry.pitch + start, width)])
                         pixel = (self.block * rows + line) * op.out_width + start
                         self._finish(value, filter_, pixel, width)
 
-            self._if_filter(filter_, row)
+            self._if_filter(tile, r, row)
 
-    def _if_filter(self, filter_: Expr, body: Callable[[], None]) -> None:
-        """Run ``body`` where the filter exists: the last tile may reach past the filters."""
-        if self.op.filters % self.rows == 0:
-            body()
+    def _if_filter(self, tile: Expr, row: Expr, body: Callable[[Expr], None]) -> None:
+        """``body(filter)`` where a tile's filter exists: the last tile of a group may reach past it."""
+        group, first = self._place(tile)
+        filter_ = group * self.filters + first + row
+        if self.filters % self.rows == 0:
+            body(filter_)
         else:
-            with self.k.when(filter_ < self.op.filters):
-                body()
+            with self.k.when(first + row < self.filters):
+                body(filter_)
 
     def _finish(self, value: Expr, filter_: Expr, pixel: Expr, width: int) -> None:
         """Apply the epilogue to ``width`` pixels of one filter and store them."""

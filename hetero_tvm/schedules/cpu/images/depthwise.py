@@ -55,6 +55,8 @@ class DepthwiseSpace(DesignSpace):
             return "not a convolution"
         if not op.depthwise:
             return "not depthwise"
+        if not op.constant_weight:
+            return "the weight is not constant"
         x, y, residual = (Layout.parse(t) for t in (op.x_layout, op.y_layout, op.residual_layout))
         blocks = {x.block, y.block} | ({residual.block} if RESIDUAL in op.epilogue else set())
         if blocks != {machine.lanes}:

@@ -37,6 +37,7 @@ class DynamicMatmulKernel(IntegerProductKernel):
 
     def bind(self, extra: list[Buffer]) -> None:
         self.scale, *extra = extra
+        self.smooth = extra.pop(0) if self.op.smoothed else None
         self.bind_epilogue(extra)
 
     def bind_epilogue(self, extra: Sequence[Buffer]) -> None:
@@ -44,7 +45,7 @@ class DynamicMatmulKernel(IntegerProductKernel):
         op = self.op
         self.extra = [
             self.k.view(buffer, (op.m, op.n)) if operand.name == RESIDUAL else buffer
-            for buffer, operand in zip(extra, op.inputs[3:], strict=True)
+            for buffer, operand in zip(extra, op.inputs[op.own :], strict=True)
         ]
 
     def begin(self, rows: int) -> Buffer:
@@ -53,9 +54,13 @@ class DynamicMatmulKernel(IntegerProductKernel):
 
     def take(self, inside: Expr, row: Expr) -> None:
         k = self.k
-        self.rows.take(
-            k, inside, self.op.k, self.lanes, lambda c, width: k.load(self.x, [row, k.ramp(c, width)])
-        )
+
+        def value(column: Index, width: int) -> Expr:
+            at = k.ramp(column, width)
+            plain = k.load(self.x, [row, at])
+            return plain if self.smooth is None else plain * k.load(self.smooth, [at])
+
+        self.rows.take(k, inside, self.op.k, self.lanes, value)
 
     def result(self, totals: list[Expr], inside: Index, row: Index, place: Place, width: int) -> Expr:
         k, values = self.k, []

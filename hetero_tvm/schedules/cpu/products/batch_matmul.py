@@ -12,6 +12,9 @@ B is packed because the tile wants whole vectors of columns: rows are copied, an
 ``Q K^T``) transposed in registers.  Where a tile has all rows of A, rows of B are read where they lie.  A is
 always read where it lies, a scalar per row and step; so neither operand is transposed, sliced or repeated
 before, nor the result after.
+
+Few rows of A with a large B whose rows are contiguous, or rows that are contiguous along the reduction:
+``few_rows.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.batch_matmul import BatchMatmul
 from hetero_tvm.schedules.base import DesignSpace, Knob, Point
 from hetero_tvm.schedules.cpu import register_tile
-from hetero_tvm.schedules.cpu.products import pack
+from hetero_tvm.schedules.cpu.products import few_rows, pack
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32, strided_position
 
@@ -33,11 +36,15 @@ _PANEL_LIMIT = 1 << 20
 """Bytes of a packed panel that still make sense in L2; longer reductions are refused."""
 
 
+PANELS = "panels"
+"""The order of the register tiles: B is read by columns of one."""
+
+
 class BatchMatmulSpace(DesignSpace):
-    """Knobs: rows and vectors of the register tile, unrolling."""
+    """Knobs: rows and vectors of the register tile, unrolling, the order in which B is read."""
 
     name = "cpu.batch_matmul"
-    version = 2
+    version = 3
 
     def refuses(self, op: FusedOp, machine: CpuModel) -> str | None:
         if not isinstance(op, BatchMatmul):
@@ -58,33 +65,46 @@ class BatchMatmulSpace(DesignSpace):
                 needed = vectors == 1 or (vectors - 1) * machine.lanes < op.n
                 if fits and needed and op.k * vectors * machine.lanes * 4 <= _PANEL_LIMIT:
                     tiles.append((rows, vectors))
-        return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2))
+        orders = (PANELS, *few_rows.orders(op))
+        return Knob("tile", tuple(tiles)), Knob("unroll", (4, 8, 2)), Knob("order", orders, absent=PANELS)
 
     def default(self, op: BatchMatmul, machine: CpuModel) -> Point:
-        points = [{"tile": tile, "unroll": 4} for tile in self.knobs(op, machine)[0].choices]
+        tiles, _, orders = (knob.choices for knob in self.knobs(op, machine))
+        points = [{"tile": tile, "unroll": 4, "order": order} for tile in tiles for order in orders]
         return min(points, key=lambda point: self.estimate(op, point, machine))
 
     def features(self, op: BatchMatmul, point: Point, machine: CpuModel) -> list[float]:
         tile = RegisterTile.of(point["tile"])
         sizes = [math.log2(extent) for extent in (op.batch, op.m, op.n, op.k)]
         rests = [op.m % tile.rows / tile.rows, op.n % tile.columns(machine.lanes)]
-        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"]]
+        return [*sizes, tile.rows, tile.vectors, *rests, point["unroll"], _order(point) != PANELS]
 
     def estimate(self, op: BatchMatmul, point: Point, machine: CpuModel) -> float:
         rows, vectors = point["tile"]
+        if _order(point) != PANELS:
+            return few_rows.estimate(op, _order(point), machine)
         per_k = max(rows * vectors / machine.fma_units, machine.fma_latency, 0.5 * rows + vectors)
         panels = -(-op.n // (vectors * machine.lanes))
         steps = -(-op.m // rows) * panels
         work = op.batch * panels
+        per_k += few_rows.page_cycles(op, vectors, machine) / -(-op.m // rows)
         per_k += 0 if _reads_in_place(op, rows) else 1.5 * vectors / -(-op.m // rows)
         return per_k * steps * (-(-work // machine.threads) * machine.threads / work)
 
+    def canonical(self, op: BatchMatmul, point: Point, machine: CpuModel) -> Point:
+        if _order(point) == PANELS:
+            return {**point, "order": PANELS}
+        tiles, unrolls, _ = (knob.choices for knob in self.knobs(op, machine))
+        return {"tile": tiles[0], "unroll": unrolls[0], "order": point["order"]}
+
     def emit(self, op: BatchMatmul, point: Point, machine: CpuModel) -> PrimFunc:
+        if _order(point) != PANELS:
+            return few_rows.emit(op, _order(point), machine)
         tile, lanes = RegisterTile.of(point["tile"]), machine.lanes
         rows, columns = tile.rows, tile.columns(lanes)
         panels = -(-op.n // columns)
         last = op.n - (panels - 1) * columns
-        *lead_strides, row_stride = _result_strides(op)
+        *lead_strides, row_stride = few_rows.result_strides(op)
         k = Kernel()
         with k:
             left, right = (k.argument(o.name, o.shape) for o in op.inputs)
@@ -155,15 +175,10 @@ class BatchMatmulSpace(DesignSpace):
         return k.function
 
 
+def _order(point: Point) -> str:
+    return str(point.get("order", PANELS))
+
+
 def _reads_in_place(op: BatchMatmul, rows: int) -> bool:
     """Whether one tile has all rows, and rows of B are contiguous: a panel is used once, without a copy."""
     return op.m <= rows and op.right_at[-1] == 1
-
-
-def _result_strides(op: BatchMatmul) -> tuple[int, ...]:
-    """Strides in Y of each lead dimension and of the rows."""
-    extents, strides, below = (*op.lead, op.m, op.n), {}, 1
-    for axis in reversed(op.order):
-        strides[axis] = below
-        below *= extents[axis]
-    return tuple(strides[axis] for axis in range(len(extents) - 1))

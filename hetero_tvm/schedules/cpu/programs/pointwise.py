@@ -4,7 +4,7 @@ Loop structure::
 
     parallel runs of the innermost axis, or pieces of it:
         what does not change along it
-        vectors of the machine's width; the last ones are narrower
+        pairs of vectors of the machine's width; the last ones are narrower
 
 The innermost axis is the one along which the result is contiguous.  What does not change along it (a row's
 logarithm, a division) is computed once per run.
@@ -102,7 +102,8 @@ def emit_run(
             here = {inner: v + start}
             k.store(views[form.store.buffer], _put(value, here), [_put(place, here)])
 
-    vector_loop(k, size, lanes, lambda s, w: at(first + s, w), 2)
+    # Two registers in one expression: LLVM takes them in turn, and neither waits for the other.
+    vector_loop(k, size, 2 * lanes, lambda s, w: at(first + s, w))
     done = pieces * size
     if done < length:
         with k.when(tirx.EQ(tirx.floormod(index, pieces), pieces - 1)):

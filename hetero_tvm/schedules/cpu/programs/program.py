@@ -92,9 +92,9 @@ def _steps(nests: Nests, machine: CpuModel) -> list[Step] | None:
 
 
 def _is_odd(nests: Nests, machine: CpuModel) -> bool:
-    """Whether the innermost axis of a large map is no whole number of vectors."""
+    """Whether the innermost axis of a large map is no whole number of pairs of vectors."""
     last = [nest.axes[-1][1] for nest in nests.nests if nest.axes and nest.size >= PARALLEL_WORTH]
-    return any(extent % machine.lanes for extent in last)
+    return any(extent % (2 * machine.lanes) for extent in last)
 
 
 def _is_map(step: Step) -> bool:

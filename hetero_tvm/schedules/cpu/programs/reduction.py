@@ -10,8 +10,9 @@ Loop structure::
             tile = combine(tile, registers)
     tile = combine of its pieces
 
-Where the innermost axis is kept, a tile is a strip of results and its lanes are results; where it is
-reduced, a tile is one result, several vectors hold independent parts of it and are folded at the end.
+Where the innermost axis is kept, a tile is a strip of results and its lanes are results, in registers, or
+in L1 where rows of terms lie far apart: then a strip is long, as the hardware fetches ahead in a row.  Where
+it is reduced, a tile is one result, several vectors hold independent parts of it and are folded at the end.
 Either way memory is read along its contiguous axis, once, and the accumulators stay in registers.  Sums of
 many values are exact to a few roundings more than a block has: an accumulator takes a few hundred terms,
 then starts anew.
@@ -28,7 +29,7 @@ from typing import Any
 from hetero_tvm.host.tvm import Buffer, Expr, T, TensorLoad, tirx, tvm, tvm_ffi
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.cpu.programs.linear import LinearNest, Tail, Views, linear_nest, split_index
-from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_pieces
+from hetero_tvm.schedules.emit import Index, Kernel, as_index, int32, vector_loop, vector_pieces
 from hetero_tvm.schedules.nests.nest import Nest
 
 PARALLEL_WORTH = 8192
@@ -36,6 +37,15 @@ PARALLEL_WORTH = 8192
 
 _VECTORS = 8
 """Most vectors of a strip of results."""
+
+_LONG_STRIP = 1024
+"""Results of a strip whose accumulators are in L1."""
+
+_FAR = 2048
+"""Bytes between rows of terms from which on strips are long."""
+
+_ROWS = 8
+"""Rows of terms that a long strip takes at once, between two accesses of its accumulators."""
 
 _SETS = 4
 """Independent accumulators of one result, to hide the latency of add and max."""
@@ -141,6 +151,10 @@ class ReductionKernel:
             vectors = min(_VECTORS, max(1, self._columns // lanes))
             self._strip = vectors * lanes
             self._sets = max(1, _SETS // vectors)
+            apart = abs(main.steps[inner]) * (tvm.DataType(reduction.dtype).bits // 8)
+            if vectors == _VECTORS and apart >= _FAR and sizes[inner] >= _ROWS:
+                self._strip = min(_LONG_STRIP, self._columns // lanes * lanes)
+        self._long = self._strip > _VECTORS * lanes
         self._parts = self._cut()
 
     def _cut(self) -> list[_Part]:
@@ -165,16 +179,29 @@ class ReductionKernel:
 
     # one tile ----------------------------------------------------------------------------------
     def _clear(self, buffer: Buffer, size: int) -> None:
-        for start, width in vector_pieces(size, self._lanes):
+        def clear(start: Index, width: int) -> None:
             with vector(width) as v:
                 self._k.store(buffer, self._r.init, [v + start])
+
+        self._vectors(size, clear)
+
+    def _vectors(self, size: int, body: Callable[[Index, int], None]) -> None:
+        """``body(start, width)`` for the vectors of a tile: a loop over those of a long strip."""
+        if self._long:
+            vector_loop(self._k, size, self._lanes, body)
+            return
+        for start, width in vector_pieces(size, self._lanes):
+            body(start, width)
 
     def _fold(self, target: Buffer, source: Callable[[Expr], Expr], size: int) -> None:
         """``target = combine(target, source)`` for each element."""
         k = self._k
-        for start, width in vector_pieces(size, self._lanes):
+
+        def fold(start: Index, width: int) -> None:
             with vector(width) as v:
                 k.store(target, self._r.combine(k.load(target, [v + start]), source(v + start)), [v + start])
+
+        self._vectors(size, fold)
 
     def _run(self, registers: Buffer, tile: list[Expr], columns: int, part: _Part, run: Expr) -> None:
         """One run of terms of the innermost axis into the registers."""
@@ -182,15 +209,29 @@ class ReductionKernel:
         outer = split_index(tirx.floordiv(run, int32(part.pieces)), [self._sizes[n] for n in self._outer])
         first = tirx.floormod(run, int32(part.pieces)) * part.length + part.first
 
-        def take(at: Index, inner: Expr, column: Expr) -> None:
+        def term(inner: Expr, column: Expr) -> Expr:
             positions = list(tile)
             for axis, position in zip(self._outer, outer, strict=True):
                 positions[axis] = position
             positions[self._inner] = inner
             if self._column is not None:
                 positions[self._column] = tile[self._column] + column
-            term = self._r.form.value(k, self._views, positions)
-            k.store(registers, self._r.combine(k.load(registers, [at]), term), [at])
+            return self._r.form.value(k, self._views, positions)
+
+        def take(at: Index, inner: Expr, column: Expr) -> None:
+            k.store(registers, self._r.combine(k.load(registers, [at]), term(inner, column)), [at])
+
+        def rows(start: Index, count: int) -> None:
+            """``count`` rows of terms of a long strip."""
+
+            def column(at: Index, width: int) -> None:
+                with vector(width) as v:
+                    value = k.load(registers, [v + at])
+                    for u in range(count):
+                        value = self._r.combine(value, term(first + start + u, v + at))
+                    k.store(registers, value, [v + at])
+
+            vector_loop(k, columns, lanes, column)
 
         def step(start: Index, count: int) -> None:
             """``count`` terms for vertical tiles: one per set of accumulators."""
@@ -199,6 +240,14 @@ class ReductionKernel:
                     with vector(width) as v:
                         take(v + (u * columns + at), first + start + u, v + at)
 
+        if self._long:
+            steps, rest = divmod(part.length, _ROWS)
+            if steps:
+                with k.serial(steps) as s:
+                    rows(s * _ROWS, _ROWS)
+            if rest:
+                rows(int32(steps * _ROWS), rest)
+            return
         if self._column is not None:
             steps, rest = divmod(part.length, sets)
             if steps:
@@ -209,10 +258,12 @@ class ReductionKernel:
             return
         steps, rest = divmod(part.length, sets * lanes)
         if steps:
+            # Two registers in one expression: what is computed of each term waits less.
+            wide = 2 * lanes if sets % 2 == 0 else lanes
             with k.serial(steps) as s:
-                for u in range(sets):
-                    with vector(lanes) as v:
-                        take(v + u * lanes, first + ((s * sets + u) * lanes + v), v)
+                for u in range(0, sets * lanes, wide):
+                    with vector(wide) as v:
+                        take(v + u, first + (s * (sets * lanes) + u + v), v)
         for u, (start, width) in enumerate(vector_pieces(rest, lanes)):
             with vector(width) as v:
                 take(v + u % sets * lanes, first + (steps * sets * lanes + start + v), v)
@@ -250,13 +301,16 @@ class ReductionKernel:
     def _store(self, tile: list[Expr], total: Buffer, columns: int) -> None:
         """Finishes the results of a tile."""
         k, store = self._k, self._r.form.store
-        for start, width in vector_pieces(columns, self._lanes):
+
+        def finish(start: Index, width: int) -> None:
             with vector(width) as v:
                 positions = list(tile)
                 if self._column is not None:
                     positions[self._column] = tile[self._column] + start + v
                 value = self._r.form.result(k, self._views, positions, k.load(total, [v + start]))
                 k.store(self._views[store.buffer], value, [store.place(positions)])
+
+        self._vectors(columns, finish)
 
     # all tiles ---------------------------------------------------------------------------------
     def _each(self, index: Expr, body: Callable[[list[Expr], Expr, int], None]) -> None:
@@ -318,9 +372,12 @@ class ReductionKernel:
             def piece(tile: list[Expr], first: Expr, columns: int) -> None:
                 total = self._blocks(tile, columns, [(main, low, high)])
                 self._folded(total, columns)
-                for start, width in vector_pieces(columns, self._lanes):
+
+                def keep(start: Index, width: int) -> None:
                     with vector(width) as v:
                         k.store(pieces, k.load(total, [v + start]), [chunk * results + first + start + v])
+
+                self._vectors(columns, keep)
 
             self._each(tirx.floordiv(index, int32(chunks)), piece)
 

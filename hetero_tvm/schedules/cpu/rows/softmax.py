@@ -1,4 +1,4 @@
-"""Softmax of rows.
+"""Softmax of rows, and its logarithm.
 
 Loop structure::
 
@@ -7,6 +7,8 @@ Loop structure::
             pass 1: max, in 4 independent vector accumulators
             pass 2: exp(x - max) by a vector polynomial, stored, and its sum
             pass 3: times 1 / sum
+
+For the logarithm pass 2 stores nothing, and pass 3 gives x - max - log(sum).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 
 from hetero_tvm.codegen import vector_math
-from hetero_tvm.host.tvm import Expr, PrimFunc
+from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.ops.softmax import Softmax
@@ -45,23 +47,29 @@ class SoftmaxSpace(RowSpace):
                 def at(c: Index, width: int) -> list[Expr]:
                     return [i, k.ramp(c, width)]
 
-                stats = k.scratch((2,))  # the largest value, 1 / sum
+                stats = k.scratch((2,))  # the largest value; 1 / sum, or the logarithm of the sum
                 peak = reduce_row(k, op.n, lanes, lambda c, w: k.load(x, at(c, w)), maximum, -math.inf)
                 k.store(stats, peak, [0])
-                total = RowReduction(k, lanes, add, 0.0)
+                # Two registers in one expression: the chain of one exponential leaves room for another.
+                total = RowReduction(k, 2 * lanes, add, 0.0)
 
                 def exponent(c: Index, width: int, slot: int) -> None:
                     peaks = k.splat(k.load(stats, [0]), width)
                     value = k.let(vector_math.softmax_exp(k.load(x, at(c, width)), peaks))
-                    k.store(y, value, at(c, width))
+                    if not op.log:
+                        k.store(y, value, at(c, width))
                     total.take(value, width, slot)
 
                 def scale(c: Index, width: int, _slot: int) -> None:
-                    factor = k.splat(k.load(stats, [1]), width)
-                    k.store(y, k.load(y, at(c, width)) * factor, at(c, width))
+                    first, second = (k.splat(k.load(stats, [n]), width) for n in range(2))
+                    if op.log:
+                        k.store(y, k.load(x, at(c, width)) - first - second, at(c, width))
+                    else:
+                        k.store(y, k.load(y, at(c, width)) * second, at(c, width))
 
-                each_vector(k, op.n, lanes, exponent)
-                k.store(stats, constant(1.0) / total.finish(), [1])
+                each_vector(k, op.n, 2 * lanes, exponent)
+                sums = total.finish()
+                k.store(stats, tirx.log(sums) if op.log else constant(1.0) / sums, [1])
                 each_vector(k, op.n, lanes, scale)
 
             each_row(k, op.rows, point["chunks"], softmax_row)

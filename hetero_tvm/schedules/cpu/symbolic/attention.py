@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import cast
 
 from hetero_tvm.codegen import transpose, vector_math
-from hetero_tvm.host.tvm import Expr, PrimFunc, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.ops.attention import Attention
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.attention.kernel import AttentionKernel
@@ -46,7 +46,7 @@ class RunTimeAttentionKernel(AttentionKernel):
             variables = shape_variables(list(self.witnesses.sizes[0]))
             shapes = self.witnesses.shapes(variables)
             operands = [k.argument(o.name, shape) for o, shape in zip(largest.inputs, shapes, strict=False)]
-            self.out = k.argument("O", shapes[-1])
+            self.out = self.result(shapes[-1])
             mask = operands.pop() if largest.mask else None
             small = narrowed(k, variables)
             self.op = op = cast(Attention, RunTimeOp(self.witnesses, small))
@@ -65,6 +65,10 @@ class RunTimeAttentionKernel(AttentionKernel):
             with k.imported(transpose.ir(self.lanes)), k.parallel(items) as work:
                 self._work_item(work, items - 1)
         return k.function
+
+    def result(self, shape: tuple[Index, ...]) -> Buffer:
+        """The result as [batch, queries, heads * values]."""
+        return self.k.argument("O", shape)
 
     def _work_item(self, work: Expr, last_work: Expr) -> None:
         op, k, pieces, rows = self.op, self.k, self.pieces, self.tile.rows

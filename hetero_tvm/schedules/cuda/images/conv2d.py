@@ -30,6 +30,8 @@ class CudaConv2dSpace(TiledProductSpace):
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
         if not isinstance(op, Conv2d):
             return f"it serves conv2d, not {op.kind}"
+        if not op.constant_weight:
+            return "the weight is not constant"
         element = element_for(op.dtype, machine.features)
         if element is None or op.dtype == "int8":
             return f"it multiplies float16, bfloat16 and float32, not {op.dtype}"

@@ -44,6 +44,8 @@ class CudaDepthwiseSpace(DesignSpace):
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
         if not isinstance(op, Conv2d) or not op.depthwise:
             return f"it serves depthwise convolutions, not {op.kind}"
+        if not op.constant_weight:
+            return "the weight is not constant"
         if op.dtype not in _DTYPES:
             return f"it multiplies {', '.join(_DTYPES)}, not {op.dtype}"
         x, y, residual = map(Layout.parse, (op.x_layout, op.y_layout, op.residual_layout))

@@ -27,6 +27,8 @@ class CudaSoftmaxSpace(RowSpace):
     def refuses(self, op: FusedOp, machine: GpuModel) -> str | None:
         if not isinstance(op, Softmax):
             return f"it serves softmax, not {op.kind}"
+        if op.log:
+            return "it gives no logarithms"
         return "an extent is zero" if 0 in (op.rows, op.n) else None
 
     def emit(self, op: Softmax, point: Point, machine: GpuModel) -> PrimFunc:

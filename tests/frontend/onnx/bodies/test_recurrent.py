@@ -8,6 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
+from hetero_tvm.ops.recurrence import Recurrence
 
 STEPS, BATCH, FEATURES, HIDDEN = 3, 3, 6, 8
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -129,13 +130,21 @@ def test_lengths(steps):
 
 
 def test_steps_are_the_same_kernels():
-    layer = Layers(steps=16).add("LSTM", outputs=(0,), state="input")
+    layer = Layers(steps=16).add("LSTM", outputs=(0,), state="input", clip=1.0)
     plan = optimize_model(import_model(layer.proto()))
     counts = sorted(task.count for task in plan.tasks)
     # Every step is a product, a cell and a state (the last cell is nobody's: it is part of the state);
     # around them are the input's product and parts.
     assert counts[-3:] == [15, 15, 16]
     assert sum(counts[:-3]) <= 5
+
+
+@pytest.mark.parametrize("kind, more", [("LSTM", {}), ("GRU", {"linear_before_reset": 1}), ("RNN", {})])
+def test_common_forms_are_one_kernel(kind, more):
+    layer = Layers(steps=5000).add(kind, outputs=(0,), lengths=[5000] * BATCH, **more)
+    plan = optimize_model(import_model(layer.proto()))
+    assert sum(isinstance(task.op, Recurrence) for task in plan.tasks) == 1
+    assert sum(task.count for task in plan.tasks) <= 3
 
 
 def test_refused():

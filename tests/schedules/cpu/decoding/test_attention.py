@@ -21,6 +21,8 @@ CASES = [
         for case in (
             (Heads(4, 4, 16, layers=1, page=32, cache="float16"), 16, None, 0, 0.0),
             (Heads(7, 1, 12, layers=1, page=16), 0, None, 0, 0.0),
+            (Heads(6, 2, 20, layers=2, page=32, cache="int8"), 16, None, 20, 0.0),
+            (Heads(4, 4, 16, layers=1, page=16, cache="int8"), 0, 1e-6, 0, 5.0),
         )
     ),
 ]
@@ -32,6 +34,14 @@ def compiled(function):
 
 def tensors(*arrays):
     return [tvm.runtime.tensor(array) for array in arrays]
+
+
+def as_stored(x, cache):
+    """Keys or values [rows, heads, dim] as they come out of a pool, float64."""
+    if cache != "int8":
+        return x.astype(cache).astype(np.float64)
+    scale = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 127
+    return np.rint(x / scale) * scale
 
 
 @pytest.mark.parametrize(("heads", "rotated", "eps", "window", "softcap"), CASES)
@@ -53,7 +63,8 @@ def test_numbers(heads, rotated, eps, window, softcap):
     scales = [random.standard_normal(heads.dim).astype(np.float32) for _ in range(2)] if eps else []
     layer = np.array([heads.layers - 1], np.int32)
     # Pages hold what they held before: nothing of it may come through.
-    pools = tensors(*(np.full(shape, np.nan).astype(heads.cache) for shape in heads.pools(PAGES)))
+    old = np.full((1,), -1, np.int8) if heads.cache == "int8" else np.full((1,), np.nan, heads.cache)
+    pools = tensors(*(np.tile(old, shape) for shape in heads.pools(PAGES)))
     places = tensors(positions, sequences, tables)
     q, out = tensors(*(np.zeros((rows, heads.heads * heads.dim), np.float32) for _ in range(2)))
     append(*tensors(x), *places, *tensors(rope, *scales, layer), *pools, q)
@@ -71,12 +82,13 @@ def test_numbers(heads, rotated, eps, window, softcap):
             rope[positions, 1, s][:, None].astype(np.float64) for s in (slice(half), slice(half, rotated))
         )
         ready.append(np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1) if rotated else part)
-    keys, values = (t.astype(np.float32).astype(heads.cache).astype(np.float64) for t in (ready[1], values))
+    keys, values = (as_stored(t.astype(np.float32), heads.cache) for t in (ready[1], values))
     flat = ready[0].reshape(rows, -1)
     np.testing.assert_allclose(q.numpy(), flat, rtol=1e-5, atol=1e-5)
     for number in range(len(LENGTHS)):
         own = sequences == number
         want = op.reference(flat[own], keys[own], values[own], positions[own])
         # float16 keys are rounded from float32 ones, whose last bit may fall on either side.
-        tolerance = 2e-5 if heads.cache == "float32" else 2e-3
+        # So are integers, of which each is 1/127 of the largest.
+        tolerance = {"float32": 2e-5, "float16": 2e-3, "int8": 2e-2}[heads.cache]
         np.testing.assert_allclose(out.numpy()[own], want, rtol=tolerance, atol=tolerance)

@@ -32,6 +32,7 @@ def test_every_choice_computes_the_convolution(machine):
         Conv2d(1, 5, 16, 14, 15, (1, 1), epilogue=("bias", "residual", "relu")),
         Conv2d(1, 4, 13, 9, 6, (3, 2), (2, 2), (1, 0, 2, 1)),
         Conv2d(2, 7, 8, 8, 7, (3, 3), (2, 2), PAD, groups=7, epilogue=("bias", "relu6")),
+        Conv2d(2, 6, 8, 7, 10, (3, 3), (1, 1), PAD, groups=2, epilogue=("residual",), constant_weight=False),
     ]
     check_shapes(SPACE, ops, machine)
 
@@ -51,6 +52,11 @@ def test_every_choice_computes_the_convolution(machine):
         Conv2d(1, 1, 6, 6, 1, (3, 3), padding=PAD),  # one group of one channel
         Conv2d(2, 3, 5, 6, 3, (3, 3), (1, 2), (0, 2, 1, 0), groups=3, epilogue=("residual",)),
         Conv2d(1, 2, 3, 3, 2, (3, 3), padding=(5, 5, 5, 5)),  # some results see zeros only
+        Conv2d(1, 3, 5, 5, 6, (3, 3), groups=3, epilogue=("bias",)),  # two filters a channel
+        Conv2d(2, 12, 5, 6, 21, (2, 3), (1, 2), PAD, groups=3),  # seven filters a group
+        Conv2d(1, 3, 14, 13, 5, (9, 8), padding=PAD, dilation=(1, 2)),  # more taps than are unrolled
+        Conv2d(1, 4, 9, 11, 21, (3, 3), (2, 1), PAD, epilogue=("bias",), constant_weight=False),
+        Conv2d(2, 5, 12, 12, 5, (8, 8), groups=5, constant_weight=False),
     ],
     ids=str,
 )
@@ -95,13 +101,9 @@ def test_default_is_a_choice_and_features_are_finite():
 
 def test_refusals():
     assert SPACE.refuses(Softmax((3,), 4), AVX2) == "not a convolution"
-    grouped = Conv2d(1, 4, 5, 5, 6, (3, 3), groups=2)
-    assert SPACE.refuses(grouped, AVX2) == "2 groups of 2 channels: neither one group nor depthwise"
-    assert SPACE.refuses(Conv2d(1, 2, 20, 20, 3, (9, 9)), AVX2) == "81 filter taps, at most 49"
+    assert SPACE.refuses(Conv2d(1, 2, 20, 20, 3, (9, 9), (2, 2)), AVX2) == "81 filter taps, at most 49"
     assert SPACE.refuses(Conv2d(1, 2, 3, 3, 2, (5, 5)), AVX2) == "an extent is zero"
     assert SPACE.refuses(Conv2d(0, 2, 3, 3, 2, (1, 1)), AVX2) == "an extent is zero"
-    multiplier = Conv2d(1, 3, 5, 5, 6, (3, 3), groups=3)
-    assert "neither one group nor depthwise" in SPACE.refuses(multiplier, AVX2)
 
 
 def test_packed_weights():

@@ -18,6 +18,9 @@ SUMS = {
     "first_of_three": ((9, 6, 16), (0,)),
     "middle": ((3, 200, 35), (1,)),
     "middle_wide": ((2, 300, 200), (1,)),
+    "far_rows": ((2, 300, 603), (1,)),  # long strips, the last one short
+    "far_rows_in_strips": ((45, 2101), (0,)),
+    "few_far_rows": ((9, 1, 520), (0,)),
     "outer_two": ((5, 4, 33), (0, 1)),
     "inner_two": ((3, 4, 7, 7), (2, 3)),
     "around": ((5, 40, 33), (0, 2)),

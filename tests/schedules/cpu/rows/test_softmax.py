@@ -16,6 +16,7 @@ AVX2 = MACHINES["avx2"]
 @pytest.mark.parametrize("machine", SWEPT)
 def test_softmax_in_every_chunking(machine):
     check_shapes(SPACE, [*(Softmax((3, 1, 5), n) for n in LENGTHS), Softmax((), 33)], machine)
+    check_shapes(SPACE, [Softmax((5,), n, log=True) for n in (1, 21, 70)], machine)
 
 
 def test_softmax_of_large_and_masked_values():
@@ -36,6 +37,20 @@ def test_softmax_of_large_and_masked_values():
     np.testing.assert_allclose(result[1], [1 / 3] * 3 + [0] * 18, atol=1e-7)
     np.testing.assert_allclose(result[2], np.eye(21)[5], atol=1e-7)
     np.testing.assert_allclose(result[5], op.reference(x[5:].astype("float64"))[0], atol=1e-7)
+
+
+def test_logarithms_of_large_and_masked_values():
+    op = Softmax((5,), 21, log=True)
+    (run,) = point_runners(SPACE, op, [{"chunks": 1}], AVX2)
+    x = np.zeros((5, 21), "float32")
+    x[0], x[1, 3:], x[2, 5], x[3, 7] = 1e30, -np.inf, 3e38, np.nan
+    x[4] = np.linspace(-200, 200, 21)
+    result = run(x)
+    np.testing.assert_allclose(result[0], -np.log(21), rtol=1e-6)
+    np.testing.assert_allclose(result[1], [-np.log(3)] * 3 + [-np.inf] * 18, rtol=1e-6)
+    np.testing.assert_allclose(result[2], np.where(np.arange(21) == 5, 0, -3e38), rtol=1e-6)
+    assert np.isnan(result[3]).all()
+    np.testing.assert_allclose(result[4], op.reference(x[4:].astype("float64"))[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

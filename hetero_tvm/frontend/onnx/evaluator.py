@@ -1,8 +1,8 @@
 """Replacements for operators of onnx's evaluator, in the precision of their operands.
 
 Its own evaluator computes Erf in single precision, BatchNormalization of opset 9 to 13 as in
-training, convolutions and pools too slowly for real networks, LRN for as many channels as there are
-images, and gathers no elements of long axes.
+training, the softmaxes from before opset 13 along one axis, convolutions and pools too slowly for real
+networks, LRN for as many channels as there are images, and gathers no elements of long axes.
 """
 
 from __future__ import annotations
@@ -114,6 +114,53 @@ class BatchNormalization(OpRun):
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
 
 
+_ONE_AXIS = 13
+"""Opset since which Softmax, LogSoftmax and Hardmax are along one axis; before, over all from it on."""
+
+
+class _OfRows(OpRun):
+    """Operator on each row: along an axis, or over all axes from one on, as the opset says."""
+
+    op_domain = ""
+
+    def _run(self, x, axis=None):
+        if self.run_params["opsets"][""] >= _ONE_AXIS:
+            rows = np.moveaxis(x, -1 if axis is None else axis, -1)
+            return (np.moveaxis(self._of_rows(rows), -1, -1 if axis is None else axis),)
+        axis = 1 if axis is None else axis % max(x.ndim, 1)
+        rows = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+        return (self._of_rows(rows).reshape(x.shape),)
+
+    def _of_rows(self, rows):
+        raise NotImplementedError
+
+
+class Softmax(_OfRows):
+    """Exponentials that sum to 1."""
+
+    def _of_rows(self, rows):
+        powers = np.exp(rows - rows.max(axis=-1, keepdims=True, initial=-np.inf))
+        return powers / powers.sum(axis=-1, keepdims=True)
+
+
+class LogSoftmax(_OfRows):
+    """Logarithms of the softmax, finite where that underflows."""
+
+    def _of_rows(self, rows):
+        lowered = rows - rows.max(axis=-1, keepdims=True, initial=-np.inf)
+        return lowered - np.log(np.exp(lowered).sum(axis=-1, keepdims=True))
+
+
+class Hardmax(_OfRows):
+    """1 at the first largest element, 0 elsewhere."""
+
+    def _of_rows(self, rows):
+        result = np.zeros_like(rows)
+        if rows.size:
+            np.put_along_axis(result, rows.argmax(axis=-1)[..., None], 1, axis=-1)
+        return result
+
+
 class GatherElements(OpRun):
     """Gathering of single elements along an axis of any length."""
 
@@ -162,7 +209,10 @@ class DequantizeLinear(OpRun):
 
 
 #: Classes for the argument ``new_ops`` of :class:`onnx.reference.ReferenceEvaluator`.
-REFERENCE_OPS = (Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN)
+REFERENCE_OPS: tuple[type[OpRun], ...] = (
+    *(Erf, Conv, MaxPool, BatchNormalization, GatherElements, DequantizeLinear, LRN),
+    *(Softmax, LogSoftmax, Hardmax),
+)
 
 
 def _padded(

@@ -7,9 +7,9 @@ import onnx.reference
 import pytest
 
 from hetero_tvm.frontend import import_onnx
+from hetero_tvm.frontend.onnx.evaluator import LRN
 from hetero_tvm.frontend.stored import detached
 from hetero_tvm.reference import run_reference
-from hetero_tvm.reference.operators import LRN
 from hetero_tvm.reference.running import run_double
 from tests.frontend.onnx.helpers import add_weight, text_model
 
@@ -92,3 +92,15 @@ def test_neighbouring_channels(size):
         expected[:, channel] = x[:, channel] / (2.0 + 0.5 / size * np.square(seen).sum(1))
     evaluator = onnx.reference.ReferenceEvaluator(node, new_ops=[LRN])
     np.testing.assert_allclose(evaluator.run(None, {"x": x})[0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_softmaxes_before_and_since_opset_13(operator, opset):
+    runtime = pytest.importorskip("onnxruntime")
+    source = text_model(
+        f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = {operator} <axis = 1> (x) }}", opset=opset
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    expected = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(run_double(detached(source), {"x": x}, ["y"])["y"], expected, atol=2e-6)

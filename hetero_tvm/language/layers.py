@@ -1,0 +1,176 @@
+"""Layers of a transformer in Relax: what encoders and decoders have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero_tvm.host.constants import constant
+from hetero_tvm.host.tvm import Expr, GlobalVar, relax, tirx
+from hetero_tvm.language.decoder import Decoder
+from hetero_tvm.language.weights import DecoderWeights
+from hetero_tvm.ops.decoding.contracts import Embed, Linear, RowNorm
+from hetero_tvm.ops.decoding.storage import Storage, Weight, storage_of, stored
+from hetero_tvm.targets.base.compiling import StepKernels
+
+
+class LayerBuilder:
+    """Emits calls of kernels into one function of Relax.
+
+    Attributes
+    ----------
+    builder : of the function.
+    rows : number of its rows, an expression or a number.
+    read : bytes of weights that its products read.
+    """
+
+    def __init__(self, weights: DecoderWeights, kernels: StepKernels, rows: Expr | int):
+        self.weights, self.kernels, self.rows = weights, kernels, rows
+        self.decoder: Decoder = weights.decoder
+        self.builder = relax.BlockBuilder()
+        self.read = 0
+        self._functions: dict[Any, GlobalVar] = {}
+
+    def embedding(self, ids: Expr, positions: Expr, head: Linear | None = None) -> tuple[Expr, Any]:
+        """Rows of the stream for tokens.
+
+        Parameters
+        ----------
+        head : product that reads the same table as its weight, packed; None: the table is plain.
+
+        Returns
+        -------
+        The rows; the packed table where there is a head, else None.
+        """
+        d, weights = self.decoder, self.weights
+        name, packed = weights.embeddings(), None
+        if head is not None:
+            table = stored(weights.checkpoint.matrix(name), weights.storage)
+            storage = storage_of(table)
+            packed = [constant(array) for array in self.kernels.pack(head, table)]
+            arguments = list(packed)
+        else:
+            storage = Storage("f32" if weights.storage.name == "f32" else "f16")
+            plain = weights.table(name, d.vocab, d.width).astype(storage.dtype, copy=False)
+            arguments = [constant(plain)]
+        if d.learned:
+            arguments.append(constant(weights.positions()))
+        op = Embed(d.vocab, d.width, storage, head is not None, d.embed_scale, d.learned, d.learned_offset)
+        x = self.call(op, [ids, positions, *arguments], self.type(self.rows, d.width))
+        if d.embed_norm:
+            x = self.norm(x, weights.names.embed_norm)
+        return x, packed
+
+    def added(self, x: Expr, inner: Expr, name: str, k: int, norm: str, last: bool = False) -> Expr:
+        """``x`` plus a product of ``inner``.
+
+        Parameters
+        ----------
+        norm : name of the norm that the product goes through before the addition, or the sum after it, when
+            the model does one of these.
+        last : the sum stays as it is.
+        """
+        d = self.decoder
+        if d.post_norms:
+            return self.norm(self.linear(inner, [name], d.width, k), norm, residual=x)
+        x = self.linear(inner, [name], d.width, k, residual=x)
+        return self.norm(x, norm) if d.norms_after and not last else x
+
+    def before(self, x: Expr, name: str) -> Expr:
+        """Input of a block: the stream, normalised where the model does that first."""
+        return x if self.decoder.norms_after else self.norm(x, name)
+
+    def feed_forward(self, x: Expr, base: str, last: bool = False) -> Expr:
+        """The stream after the MLP of a layer whose names begin with ``base``."""
+        d, names = self.decoder, self.weights.names
+        up = [base + name for name in names.up]
+        normed = self.before(x, base + names.mlp_norm)
+        inner = self.linear(normed, up, d.inner, d.width, activation=d.activation, gated=d.gated)
+        norm = base + (names.mlp_norm if d.norms_after else names.mlp_post_norm)
+        return self.added(x, inner, base + names.down, d.inner, norm, last)
+
+    def linear(
+        self,
+        x: Expr,
+        names: list[str],
+        n: int,
+        k: int,
+        activation: str | None = None,
+        gated: bool = False,
+        residual: Expr | None = None,
+        weights: DecoderWeights | None = None,
+    ) -> Expr:
+        """Product with matrices of these names, below one another; ``weights``: of another half."""
+        stacked = n * (1 + gated)
+        weights = weights or self.weights
+        weight = weights.matrix(names, stacked, k)
+        bias = weights.bias(names, stacked)
+        op = Linear(n, k, storage_of(weight), bias is not None, activation, gated, residual is not None)
+        return self.product(x, weight, op, bias=bias, residual=residual)
+
+    def product(
+        self,
+        x: Expr,
+        weight: Weight | None,
+        op: Linear,
+        rows: Expr | int | None = None,
+        bias: np.ndarray | None = None,
+        residual: Expr | None = None,
+        packed: Sequence[Expr] | None = None,
+    ) -> Expr:
+        """Product with a weight, or with one that is ``packed`` already."""
+        if packed is None:
+            packed = [constant(array) for array in self.kernels.pack(op, weight)]
+        self.read += round(op.n * (1 + op.gated) * op.k * op.storage.bytes_per_weight)
+        arguments = [x, *packed]
+        if bias is not None:
+            arguments.append(constant(self.kernels.pack_bias(op, bias)))
+        if residual is not None:
+            arguments.append(residual)
+        return self.call(op, arguments, self.type(self.rows if rows is None else rows, op.n))
+
+    def norm(
+        self,
+        x: Expr,
+        name: str,
+        residual: Expr | None = None,
+        picked: Expr | None = None,
+        rows: Expr | None = None,
+        scale: float = 1.0,
+    ) -> Expr:
+        """Rows normalised by the norm of this name; ``rows`` of them where they are ``picked``."""
+        d = self.decoder
+        op = RowNorm(d.width, d.eps, d.centered, d.centered, residual is not None, picked is not None)
+        arrays = [constant(array * np.float32(scale)) for array in self.weights.norm(name, d.width)]
+        rest = [value for value in (residual, picked) if value is not None]
+        return self.call(op, [x, *arrays, *rest], self.type(self.rows if rows is None else rows, d.width))
+
+    def type(self, rows: Expr | int, width: int) -> relax.TensorType:
+        """Type of float rows."""
+        return relax.TensorType([rows, width], "float32")
+
+    def in_place(self, op: Any, arguments: list[Expr], overwritten: int, types: list[Any]) -> list[Expr]:
+        """Call of a kernel that writes to its last ``overwritten`` arguments; its results, those included."""
+        fresh = len(types) - overwritten
+        places = [-1] * fresh + list(range(len(arguments) - overwritten, len(arguments)))
+        made = self.builder.emit(relax.op.call_tir_inplace(self.function(op), arguments, places, types))
+        return [self.builder.emit(relax.TupleGetItem(made, field)) for field in range(len(types))]
+
+    def function(self, op: Any) -> GlobalVar:
+        """The kernel of a contract."""
+        if op not in self._functions:
+            name = f"{type(op).__name__.lower()}_{len(self._functions)}"
+            function = self.kernels.emit(op).without_attr("global_symbol")
+            self._functions[op] = self.builder.add_func(function, name)
+        return self._functions[op]
+
+    def call(self, op: Any, arguments: list[Expr], ty: relax.TensorType) -> Expr:
+        """Call of a contract's kernel."""
+        return self.builder.emit(relax.call_tir(self.function(op), arguments, ty))
+
+
+def symbol(name: str) -> Expr:
+    """A variable for an extent."""
+    return tirx.Var(name, "int64")

@@ -1,0 +1,113 @@
+"""Products with constant weights -> ``ops.StoredMatmul``: weights of 16, 8 or 4 bits, float32 arithmetic.
+
+The rule comes after the epilogues and takes each product as it is then, gated ones too.  Integers serve
+every number of rows: with few the weights' way from memory is what takes the time, and with many their place
+in memory is still a fourth or an eighth.  Halves serve few rows only: with many each of them would be
+converted once for every register tile, which costs more time than their half of the memory saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_tvm.host.constants import constant
+from hetero_tvm.host.tvm import Call, Var
+from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
+from hetero_tvm.ops.gated_matmul import GatedMatmul
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
+from hetero_tvm.ops.matmul import Matmul
+from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
+from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
+from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
+
+LEAST_WEIGHTS = 4096
+"""Weights of a product from which their memory counts."""
+MOST_ROWS_OF_HALVES = 8
+"""Rows up to which halves are faster than float32."""
+_LARGEST = {"f16": 65504.0, "bf16": 3.38e38}
+
+RoundedBits = Callable[[str, int], int]
+"""(form, rows) -> bits that X is rounded to beside weights of that form."""
+
+
+@dataclass
+class _Found:
+    op: StoredMatmul
+    call: Call
+    weights: np.ndarray
+
+
+class StoreWeights(Rule):
+    """Weights in few bits, wherever the target has a kernel.
+
+    Parameters
+    ----------
+    claims : whether the target has a kernel for an operator.
+    storage : form of the weights.
+    rounded : bits that X is rounded to.
+    kept : source nodes whose products stay in float32.
+    """
+
+    name = "stored_weights"
+    anchors = ("relax.call_tir",)
+
+    def __init__(
+        self,
+        claims: Claims,
+        storage: Storage,
+        rounded: RoundedBits = lambda form, rows: 0,
+        kept: frozenset[str] = frozenset(),
+    ):
+        self._claims, self._storage, self._rounded, self._kept = claims, storage, rounded, kept
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        call = graph.value(var)
+        found = contract(graph.functions(), call)
+        if not isinstance(found, Matmul | GatedMatmul) or found.dtype != "float32":
+            return None
+        if chosen := self._kept.intersection(graph.sources(var)):
+            raise Miss(f"{min(chosen)} is kept in float32")
+        weights, storage = array_of(graph.value(call.args[1].fields[1])), self._storage
+        if weights is None:
+            raise Miss("the weights are not constant")
+        if weights.size < LEAST_WEIGHTS:
+            raise Miss(f"{found.k} x {found.n} weights are too few to count in memory")
+        if found.k < storage.group:
+            raise Miss(f"{found.k} weights of a column are less than a group of {storage.group}")
+        if not storage.bits and found.m > MOST_ROWS_OF_HALVES:
+            raise Miss(
+                f"{found.m} rows: float32 weights are faster, halves up to {MOST_ROWS_OF_HALVES} rows only"
+            )
+        if not np.isfinite(weights).all():
+            raise Miss("a weight is not finite")
+        if (largest := float(np.abs(weights).max())) > _LARGEST.get(storage.name, np.inf):
+            raise Miss(f"a weight of {largest:.3g} is beyond the range of {storage.name}")
+        op = stored_form(found, storage, self._rounded(storage.name, found.m))
+        if not self._claims(op):
+            raise Miss("the target has no kernel for it")
+        return _Found(op, call, weights)
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        x, _, *extra = found.call.args[1].fields
+        weights = [constant(array) for array in stored_weights(found.weights, self._storage)]
+        args = [x, *weights, *extra]
+        graph.replace(var, graph.call_function(found.op.workload(), found.op.label, args, var), [var])
+
+
+def stored_form(op: Matmul | GatedMatmul, storage: Storage, x_bits: int) -> StoredMatmul:
+    """The product with stored weights that stands for one of floats."""
+    form = (storage.name, storage.group, storage.zero_points)
+    if isinstance(op, GatedMatmul):
+        return StoredMatmul(op.lead, op.n, op.k, ("bias",) * op.biased, *form, op.activation, x_bits)
+    return StoredMatmul(op.lead, op.n, op.k, op.epilogue, *form, x_bits=x_bits)
+
+
+def stored_weights(w: np.ndarray, storage: Storage) -> list[np.ndarray]:
+    """Operands that float weights [k, columns] become: integers with scales and zero points, or halves."""
+    weight = stored(np.ascontiguousarray(w.T), storage)
+    if not isinstance(weight, QuantizedWeight):
+        return [weight]
+    return [part for part in (weight.q, weight.scale, weight.zero) if part is not None]

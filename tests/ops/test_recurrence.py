@@ -1,0 +1,56 @@
+"""Recurrence: the reference is PyTorch's layer, and the TensorIR is the reference."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.host.tvm import tvm
+from hetero_tvm.ops.base import from_json
+from hetero_tvm.ops.recurrence import GATES, Recurrence
+
+torch = pytest.importorskip("torch")
+
+ORDER = {"lstm": [0, 3, 1, 2], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
+"""Places of our gates in PyTorch's weights."""
+
+
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_reference_and_workload(cell, reverse):
+    op = Recurrence(cell, 4, 2, 5, reverse, initial=True)
+    generator = np.random.default_rng(0)
+    w, r = (generator.standard_normal((GATES[cell], 5, 5)) / 3 for _ in range(2))
+    bias, h, c = generator.standard_normal((3, 1, 2, 5)) / 2
+    x = generator.standard_normal((4, 2, 5))
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+    more = {"nonlinearity": cell[4:]} if cell.startswith("rnn") else {}
+    layer = kind(5, 5, **more).double()
+    with torch.no_grad():
+        by_gate = np.argsort(ORDER[cell])
+        layer.weight_ih_l0.copy_(torch.tensor(w[by_gate].reshape(-1, 5)))
+        layer.weight_hh_l0.copy_(torch.tensor(r[by_gate].reshape(-1, 5)))
+        for value in (layer.bias_ih_l0, layer.bias_hh_l0):
+            value.zero_()
+        if cell == "gru":
+            layer.bias_hh_l0[10:] = torch.tensor(bias[0, 0])
+        given = torch.tensor(x[::-1].copy() if reverse else x)
+        states = (torch.tensor(h), torch.tensor(c)) if cell == "lstm" else torch.tensor(h)
+        wanted, last = layer(given, states)
+    wanted = wanted.numpy()[::-1] if reverse else wanted.numpy()
+    by_column = [x @ w.reshape(-1, 5).T, r.reshape(-1, 5).T, *([bias[0, 0]] if cell == "gru" else []), h[0]]
+    operands = [*by_column, *([c[0]] if cell == "lstm" else [])]
+    found = op.reference(*operands)
+    if cell == "lstm":
+        np.testing.assert_allclose(found[0], last[1][0], atol=1e-12)
+    np.testing.assert_allclose(found[1] if cell == "lstm" else found, wanted, atol=1e-12)
+    function = tvm.compile(tvm.IRModule({"main": op.workload().with_attr("global_symbol", "main")}), "llvm")
+    results = [tvm.runtime.tensor(np.zeros(o.shape, o.dtype)) for o in op.outputs]
+    function["main"](*(tvm.runtime.tensor(a.astype(np.float32)) for a in operands), *results)
+    for one, two in zip(results, found if cell == "lstm" else [found], strict=True):
+        np.testing.assert_allclose(one.numpy(), two, atol=2e-6)
+
+
+def test_contract():
+    op = Recurrence("lstm", 7, 2, 16, reverse=True)
+    assert op.label == "lstm_7x2x16_reverse" and from_json(op.to_json()) == op
+    assert [o.name for o in op.inputs] == ["X", "R"] and [o.name for o in op.outputs] == ["C", "Y"]
+    assert [o.name for o in Recurrence("gru", 7, 2, 16, initial=True).inputs] == ["X", "R", "bias", "h"]
