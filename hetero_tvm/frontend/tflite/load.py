@@ -55,7 +55,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """Kind of an operator (``CONV_2D``; a custom one by its name), numbers of its tensors (-1: none), options."""
+    """Kind of an operator (``CONV_2D``; a custom one by its name), numbers of tensors (-1: none), options."""
 
     kind: str
     inputs: tuple[int, ...]
