@@ -152,6 +152,7 @@ def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, 
     assert f"-m {'pip install openvino'}" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_library_for_an_npu_says_what_the_npu_takes(model, tmp_path, capsys):
     arguments = [str(model), "--shape", "x=8x32", "--target", "npu:edge", "--precision", "bf16"]
     arguments += ["--out", str(tmp_path), "--no-shipped-records", "--logs", str(tmp_path)]

@@ -49,6 +49,7 @@ def found(library):
     return net.profile(np.ones((192, 192), "float32"), seconds=0.1)
 
 
+@pytest.mark.thorough
 def test_kernels_and_nodes_are_those_of_the_model(found):
     calls = {call.kernel: [] for call in found.calls}
     for call in found.calls:

@@ -22,6 +22,7 @@ def objects(tmp_path_factory):
     return viewed, others
 
 
+@pytest.mark.thorough
 def test_reprs_are_one_short_line(objects):
     for each in [*objects[0], *objects[1]]:
         said = repr(each)

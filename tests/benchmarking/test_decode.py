@@ -15,6 +15,7 @@ def bandwidth(monkeypatch):
     monkeypatch.setattr(decode, "measure_bandwidth", lambda threads: 10.0)
 
 
+@pytest.mark.thorough
 def test_shares_follow_from_bytes_and_times():
     model = hetero_tvm.load_language_model(tiny_llama.built())
     measured = decode.measure_decoding(model, tokens=4, rounds=2, context=5, prompts=[20])

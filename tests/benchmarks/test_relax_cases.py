@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import onnx
+import pytest
 
 from benchmarks.operator_cases import CASES as FILES
 from benchmarks.operator_cases import build
@@ -20,6 +21,7 @@ def test_every_operator_of_relax_has_a_case_or_a_reason():
     assert known == set().union(*lists) and len(known) == sum(map(len, lists))
 
 
+@pytest.mark.thorough
 def test_every_case_makes_an_expression_and_has_a_row():
     rows = json.loads((RESULTS / "zen5-relax-operators.json").read_text())["rows"]
     for name, case in CASES.items():
@@ -42,6 +44,7 @@ def _operators(function) -> set[str]:
     }
 
 
+@pytest.mark.thorough
 def test_every_file_is_valid():
     for name in FILES:
         onnx.checker.check_model(build(name).model(), full_check=True)

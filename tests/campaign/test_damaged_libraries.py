@@ -1,8 +1,11 @@
 """A selection of the damaged libraries, manifests and planning problems: none ends in a fault."""
 
+import pytest
+
 from tests.campaign import damaged_libraries
 
 
+@pytest.mark.thorough
 def test_a_selection_ends_in_errors_or_right_numbers():
     told = []
     ends = damaged_libraries.run(0.05, 1, told.append)

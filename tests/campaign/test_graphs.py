@@ -29,6 +29,7 @@ SMALL = 12
 """Most nodes of a graph here: twice as fast as the campaign's."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_graphs(first):
     verdicts = {seed: judge_seed("cpu", SMALL, seed) for seed in range(first, first + 10)}
@@ -134,6 +135,7 @@ def test_a_graph_is_shrunk_to_the_node_that_is_at_fault():
     assert not [numpy_helper.to_array(t) for t in small.graph.initializer]
 
 
+@pytest.mark.thorough
 def test_a_campaign_worker_judges_a_seed():
     worker = Worker(partial(judge_seed, "cpu", 5))
     try:

@@ -35,6 +35,7 @@ class Spoiled:
         return {index: lambda w, pack=pack: pack(w) * 1.5 for index, pack in packers.items()}
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_computes_something_else_is_named(optimized):
     task = next(task for task in optimized.tasks if task.name.startswith("matmul") and "gelu" in task.name)
     tasks = tuple(
@@ -48,6 +49,7 @@ def test_a_kernel_that_computes_something_else_is_named(optimized):
     assert "nothing was exported" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_a_graph_that_is_not_the_models_is_named(optimized):
     """Every kernel keeps its contract, and one of them has another constant than the file."""
     spoiled = []

@@ -31,6 +31,7 @@ def disk(tmp_path):
     small.unmount()
 
 
+@pytest.mark.thorough
 @needs_mounts
 @pytest.mark.parametrize("pages", [0, 6])
 def test_an_export_is_whole_or_not_there(built, disk, pages):

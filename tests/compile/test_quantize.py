@@ -32,6 +32,7 @@ def test_products_become_8_bit_and_the_accuracy_is_told(model):
     assert built.check().ok
 
 
+@pytest.mark.thorough
 def test_sensitive_products_stay_in_float32_until_the_bar_holds(model):
     _, free = quantize_model(model, build)
     bar = 1 - (1 - free.least_cosine) / 3
@@ -102,6 +103,7 @@ def test_what_is_asked_for_wrongly(model, tmp_path):
         quantize.read_metric(f"{tmp_path}/judge.py:two")
 
 
+@pytest.mark.thorough
 def test_command(tmp_path):
     assert quantize.main(["zoo:vit-b16-tiny", "--out", str(tmp_path), "--no-shipped-records", "-q"]) == 0
     document = json.loads((tmp_path / "accuracy.json").read_text())

@@ -57,6 +57,7 @@ def test_weights_are_stored_once(built):
     assert 2 * 4 * WIDTH * WIDTH <= size < 4 * 4 * WIDTH * WIDTH  # 'other' may be packed and plain
 
 
+@pytest.mark.thorough
 def test_a_model_runs_before_and_after_its_export(built, source, x, tmp_path):
     same(built.run({"x": x}), expected(source, x))
     path = built.export(tmp_path)
@@ -80,6 +81,7 @@ def test_models_that_live_together_keep_their_own_weights(source, x, tmp_path):
             same(library.run({"x": x}), expected(model, x))
 
 
+@pytest.mark.thorough
 def test_libraries_of_one_file_and_those_loaded_again(built, source, x, tmp_path):
     path = built.export(tmp_path)
     for _ in range(3):

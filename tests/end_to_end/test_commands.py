@@ -39,6 +39,7 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_tune_writes_a_checked_library_and_resumes(folder):
     budget = ("--trials", "6", "--patience", "0")
     arguments = ("hetero_tvm.tune", "model.onnx", *budget, "--out", "tuned", "--json")
@@ -59,6 +60,7 @@ def test_build_uses_no_search(folder):
     assert (folder / "built" / "model.so").exists() and not (folder / "empty").exists()
 
 
+@pytest.mark.thorough
 def test_dry_run_measures_nothing(folder):
     result = command("hetero_tvm.tune", "model.onnx", "--dry-run", "--json", "--logs", "none", cwd=folder)
     document = json.loads(result.stdout)
@@ -66,6 +68,7 @@ def test_dry_run_measures_nothing(folder):
     assert any(name.startswith("attention") for name in names) and not (folder / "none").exists()
 
 
+@pytest.mark.thorough
 def test_bench_compares_with_onnxruntime(folder):
     pytest.importorskip("onnxruntime")
     result = command(
@@ -87,6 +90,7 @@ def test_bench_compares_with_onnxruntime(folder):
     assert theirs["max_abs_difference"] < 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -54,6 +54,7 @@ def selected(cases, default=DEFAULT):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name, exporter, attention", selected(cases()))
 def test_numbers_and_counts(name, exporter, attention, tmp_path):
     architecture = {**ARCHITECTURES, **FURTHER}[name]
@@ -64,6 +65,7 @@ def test_numbers_and_counts(name, exporter, attention, tmp_path):
     assert_numbers(build(plan, tmp_path), module, inputs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name, exporter", selected(OPEN, {("bert", "torchscript")}))
 def test_open_dimensions(name, exporter, tmp_path):
     architecture = ARCHITECTURES[name]

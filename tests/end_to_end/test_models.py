@@ -63,6 +63,7 @@ def test_zoo_from_import_to_another_process(name, tmp_path):
             np.testing.assert_array_equal(one, there[file])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sizes"), [("bert-base-tiny", {"sequence": 7}), ("mobilenetv2-tiny", {})])
 def test_batch_of_two(name, sizes, tmp_path):
     built = build(optimize_model(import_model(f"zoo:{name}", batch=2, **sizes)), tmp_path)
@@ -72,6 +73,7 @@ def test_batch_of_two(name, sizes, tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_without_any_fusion_the_numbers_are_the_same(tmp_path):
     model = import_model("zoo:minilm-l6-tiny")
     names = {rule.name for rule in optimize_model(model).target.fusions}
@@ -85,6 +87,7 @@ def test_unknown_fusions_are_refused():
         optimize_model(import_model("zoo:minilm-l6-tiny"), disable=["gulu", "gelu"])
 
 
+@pytest.mark.thorough
 def test_one_import_serves_several_builds(tmp_path):
     model = import_model("zoo:resnet50-tiny")
     before = str(model.module)
@@ -160,6 +163,7 @@ def broken(monkeypatch, space, wrong):
     monkeypatch.setattr(space, "emit", spoiled)
 
 
+@pytest.mark.thorough
 def test_a_wrong_kernel_is_named(tmp_path, monkeypatch):
     def wrong(patch, op):
         patch.setattr(ActivationCode, "apply", lambda self, step, value, width: vector_math.relu(value))
@@ -174,6 +178,7 @@ def test_a_wrong_kernel_is_named(tmp_path, monkeypatch):
     assert not built.accuracy.ok
 
 
+@pytest.mark.thorough
 def test_a_wrong_merged_projection_is_named(tmp_path, monkeypatch):
     """No tensor of the source model has its shape: only its contract tells that it is wrong."""
     emit = MatmulSpace.emit
@@ -190,6 +195,7 @@ def test_a_wrong_merged_projection_is_named(tmp_path, monkeypatch):
     assert "/encoder/layer.0/attention/self/query" in caught.value.problems[-1]
 
 
+@pytest.mark.thorough
 def test_a_wrong_attention_is_named(tmp_path, monkeypatch):
     emit = AttentionSpace.emit
 

@@ -116,6 +116,7 @@ NETS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module, shape, target", NETS.values(), ids=NETS.keys())
 def test_numbers_and_placement(module, shape, target):
     torch.manual_seed(0)
@@ -135,6 +136,7 @@ def test_numbers_and_placement(module, shape, target):
         assert cosine >= plan.target.least_cosine
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["swin", "whisper"])
 def test_transformers_are_placed(name, tmp_path):
     """Shifted windows, relative positions, convolutions of rows: all of it."""

@@ -207,6 +207,7 @@ def target(request):
     return request.param
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", [row for row, cases in ROWS.items() if cases])
 def test_row(row, target):
     for number, (steps, reference) in enumerate(ROWS[row]):

@@ -6,9 +6,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 def test_the_wheel_is_the_package(tmp_path):
     source = tmp_path / "source"
     unbuilt = shutil.ignore_patterns("__pycache__", "build", "*.egg-info", ".*", "results")

@@ -20,6 +20,7 @@ def resident():  # KiB
 """
 
 
+@pytest.mark.thorough
 def test_thirty_loads_of_a_file_take_the_memory_of_two(run_python, heavy):
     script = """
 nets, sizes = [], []
@@ -33,6 +34,7 @@ print(json.dumps([sizes[1], sizes[-1]]))
     assert last < 1.1 * second
 
 
+@pytest.mark.thorough
 def test_a_new_version_frees_the_old_one(run_python, heavy, tmp_path):
     """The same name, each time another file: its code goes with its last user, and so does its name."""
     script = """

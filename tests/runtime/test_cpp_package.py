@@ -42,6 +42,7 @@ def saved(folder, name, array):
     return folder / f"{name}.npy"
 
 
+@pytest.mark.thorough
 def test_numbers_are_those_of_python(programs, mlp, tmp_path):
     x = sample()
     result = run(programs / "plain", mlp, saved(tmp_path, "x", x))

@@ -44,6 +44,7 @@ def stress(tmp_path_factory):
 CASES = ("tasks", "callers", "nested", "errors", "fork", "signal", "end", "pinned", "one")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_every_task_runs_once_whatever_happens(stress, case):
     assert "ok" in run_stress(stress, case, HETERO_TVM_THREADS="3")

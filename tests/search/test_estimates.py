@@ -43,6 +43,7 @@ def test_every_space_of_the_cpu_has_representatives():
     assert {space.name for space, *_ in representatives.cpu()} == names
 
 
+@pytest.mark.thorough
 def test_spaces_of_gpus_and_npus():
     found = representatives.others()
     assert {"cuda.matmul", "cuda.attention", "npu.matmul", "npu.attention"} <= {s.name for s, *_ in found}

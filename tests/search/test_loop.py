@@ -238,6 +238,7 @@ tune([task(ScaleSpace(), 64, 512), task(TinySpace(), 64, 256)], MACHINE, TuneOpt
 """
 
 
+@pytest.mark.thorough
 def test_kill_9_loses_nothing_finished(tmp_path, workers):
     command = [sys.executable, "-c", TUNING, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

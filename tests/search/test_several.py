@@ -105,6 +105,7 @@ def test_what_another_search_records_meanwhile_is_learned_and_counted(tmp_path, 
     assert report.trials + report.reused == 12 and report.reused >= 4
 
 
+@pytest.mark.thorough
 def test_the_second_search_of_a_folder_draws_from_another_seed(tmp_path, workers):
     tuned = task(TupleSpace(), rows=64, n=512)
     with alone_in(tmp_path):

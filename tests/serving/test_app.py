@@ -54,6 +54,7 @@ def events(response):
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
+@pytest.mark.thorough
 def test_completions(client):
     body = client.post("/v1/completions", json={"prompt": "w5 w6 w7", **GREEDY}).json()
     [choice] = body["choices"]

@@ -42,6 +42,7 @@ def events_of(events):
     return [event["event"] for event in events]
 
 
+@pytest.mark.thorough
 def test_parameters_are_packed_until_they_change_and_never_stale(cache):
     model, events = perceptron().eval(), []
     net = compiled(model, cache, events)

@@ -31,6 +31,7 @@ def installed(tmp_path, monkeypatch):
     sys.modules.pop("dot_accelerator", None)
 
 
+@pytest.mark.thorough
 def test_a_model_runs_on_it(installed, tmp_path):
     plan = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "dot")
     served = {task.name: task.space.name for task in plan.tasks if task.space is not None}
@@ -56,6 +57,7 @@ def test_it_is_less_than_two_hundred_lines():
     assert sum(len(file.read_text().splitlines()) for file in FILES) < 200
 
 
+@pytest.mark.thorough
 def test_it_is_tuned_with_its_driver(installed, tmp_path):
     """Candidates that call the driver are timed, in processes of their own, and win or lose by it."""
     plan = api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "dot")

@@ -80,6 +80,7 @@ def tuned(run, model, tmp_path_factory):
     return json.loads(run("tune", model, *arguments)), out, logs
 
 
+@pytest.mark.thorough
 def test_its_pass_and_its_space_are_inspected(run, model):
     document = json.loads(run("inspect", model, "--target", "fourth", "--json"))
     assert document["fusions"]["doubling"] == 1
@@ -87,6 +88,7 @@ def test_its_pass_and_its_space_are_inspected(run, model):
     assert spaces.count("fourth.matmul") == 2
 
 
+@pytest.mark.thorough
 def test_its_tuner_finds_the_widest_block(tuned):
     document, _, logs = tuned
     points = {k["kernel"]: k["point"] for k in document["kernels"] if k["space"] == "fourth.matmul"}
@@ -95,6 +97,7 @@ def test_its_tuner_finds_the_widest_block(tuned):
     assert (logs / "fourth-big.jsonl").is_file()
 
 
+@pytest.mark.thorough
 def test_its_code_counts_and_its_profile_reads(run, tuned, tmp_path):
     _, out, _ = tuned
     trace = tmp_path / "trace.json"
@@ -104,6 +107,7 @@ def test_its_code_counts_and_its_profile_reads(run, tuned, tmp_path):
     assert len(json.loads(trace.read_text())["traceEvents"]) == 2
 
 
+@pytest.mark.thorough
 def test_other_runtimes_are_compared_with_it(run, tuned, model):
     _, out, _ = tuned
     arguments = ["--model", model, "--vs", "onnxruntime", "--rounds", 1, "--seconds", 0.01, "--json"]
@@ -111,6 +115,7 @@ def test_other_runtimes_are_compared_with_it(run, tuned, model):
     assert ours["status"] == theirs["status"] == "ok" and theirs["max_rel_difference"] < 1e-5
 
 
+@pytest.mark.thorough
 def test_a_variant_that_it_does_not_have_is_refused_in_its_words(run, model):
     message = run("build", model, "--target", "fourth:huge", fails=True)
     assert "there is no engine 'huge'" in message and "engines: small, big" in message

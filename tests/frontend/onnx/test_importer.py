@@ -17,6 +17,7 @@ TINY = [name for name in zoo.names() if name.endswith("-tiny")]
 DEFAULT = {"minilm-l6-tiny", "llama-160m-tiny", "mobilenetv2-tiny"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.exhaustive) for name in TINY]
 )

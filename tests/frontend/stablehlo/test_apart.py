@@ -11,6 +11,7 @@ QUICK = "block or judges or listed or refused or looks or same or einsum or tran
 """Names of the tests that run every time; the others are in the exhaustive selection."""
 
 
+@pytest.mark.thorough
 def test_programs_of_jax():
     pytest.importorskip("jaxlib")  # which starts no thread
     options = ["-q", "-p", "no:cacheprovider", "-m", "exhaustive", "-k", QUICK, "tests/frontend/stablehlo"]

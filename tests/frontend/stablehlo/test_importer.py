@@ -113,6 +113,7 @@ def block(x, *weights):
     return x + jax.nn.gelu(norm(x, s2, b2) @ w1) @ w2
 
 
+@pytest.mark.thorough
 def test_a_block_is_fused_built_and_checked(tmp_path):
     rng = np.random.default_rng(0)
     shapes = [(32,), (32,), (32, 96), (32, 32), (32,), (32,), (32, 64), (64, 32)]

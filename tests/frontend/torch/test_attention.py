@@ -21,6 +21,7 @@ class Written(torch.nn.Module):
         return torch.softmax(q @ k.transpose(-1, -2) * 0.25 + mask, -1) @ v
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [False, -torch.inf, LEAST])
 @pytest.mark.parametrize("module", [Own(), Written()])
 def test_a_query_that_sees_no_key(module, hidden):

@@ -29,18 +29,21 @@ def check_against(model, module, *tensors):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-5 * float(theirs.abs().max()))
 
 
+@pytest.mark.thorough
 def test_a_fixed_program_runs_like_the_module():
     model = import_model(export(net(), (IDS,)))
     assert str(model.signature) == ("(ids: int64[2, 5]) -> (states: float32[2, 5, 8], more_0: float32[2, 5])")
     check_against(model, net(), IDS)
 
 
+@pytest.mark.thorough
 def test_batch_and_sequence_fix_open_dimensions(open_program):
     model = import_model(open_program, batch=3, sequence=7)
     assert [spec.shape for spec in model.signature.inputs] == [(3, 7), (3, 7)]
     check_against(model, net(), torch.arange(21).reshape(3, 7) % 11, torch.rand(3, 7))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch, length", [(1, 4), (1, 60), (5, 9)])
 def test_shapes_fix_open_dimensions(saved, batch, length):
     model = import_model(saved, shapes={"ids": (batch, length)})
@@ -53,6 +56,7 @@ def test_shapes_fix_open_dimensions(saved, batch, length):
     np.testing.assert_array_equal(reference.float32[0], expected["states"].numpy())
 
 
+@pytest.mark.thorough
 def test_open_and_wrong_sizes_are_named(open_program):
     with pytest.raises(ShapeError, match=r"ids: dimension 0 \(batch\), dimension 1 \(sequence\)"):
         import_model(open_program)
@@ -64,6 +68,7 @@ def test_open_and_wrong_sizes_are_named(open_program):
     )
 
 
+@pytest.mark.thorough
 def test_dimensions_computed_from_others():
     class Pairs(nn.Module):
         def forward(self, x, y):
@@ -96,6 +101,7 @@ def test_modules_and_onnx_programs():
     assert import_model(translated).signature.inputs[0].shape == (2, 5)
 
 
+@pytest.mark.thorough
 def test_the_commands_take_a_file(saved, tmp_path, capsys):
     from hetero_tvm.build import main
 

@@ -40,6 +40,7 @@ def test_unreadable_programs_tell_why(tmp_path, saved):
         import_model(tmp_path / "container.pt2")
 
 
+@pytest.mark.thorough
 def test_pytorch_is_imported_only_for_its_programs(tmp_path):
     code = (
         "import sys, hetero_tvm.api as api\n"

@@ -15,6 +15,7 @@ from hetero_tvm.reference import run_reference
 from tests.frontend.torch.programs import IDS, net
 
 
+@pytest.mark.thorough
 def test_the_program_judges_the_numbers(monkeypatch):
     """A fault of the translation cannot hide: the reference never sees the translated model."""
     from hetero_tvm.frontend.torch import importer as front

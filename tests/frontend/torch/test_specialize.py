@@ -12,6 +12,7 @@ from torch.export import Dim, export
 from hetero_tvm.api import build_model, import_model, optimize_model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(17, 23), (24, 20)])
 def test_adaptive_pooling(size):
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d((2, 5))).eval()

@@ -184,6 +184,7 @@ def _link(target, program):
     target.writestr(link, "/etc/passwd")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "add, said",
     [

@@ -72,6 +72,7 @@ def computed():
     return {name: result.numpy() for name, result in zip(CASES, results, strict=True)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_folded_is_computed(name, computed):
     values = Operands([constant(array, str(array.dtype)) for array in ARRAYS.values()])

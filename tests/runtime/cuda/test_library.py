@@ -56,6 +56,7 @@ def on_gpu(arrays):
     return [tvm.runtime.tensor(array, tvm.cuda(0)) for array in arrays]
 
 
+@pytest.mark.thorough
 def test_results_on_the_device_equal_those_of_a_plain_call(net):
     model = import_model("zoo:minilm-l6-tiny")
     for seed in range(2):
@@ -230,6 +231,7 @@ def program(tmp_path_factory):
     return binary
 
 
+@pytest.mark.thorough
 def test_from_cpp_with_the_runtime_only(program, path, net, tmp_path):
     for soname, library in cuda_runtime.standins().items():  # in place of a driver
         shutil.copyfile(library, tmp_path / soname)

@@ -102,6 +102,7 @@ def libraries():
     return cases, scheduled, compile_all(cases), compile_all(scheduled)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_the_scheduled_kernel_computes_the_same(name, libraries):
     cases, scheduled, before, after = libraries

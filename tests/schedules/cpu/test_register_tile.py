@@ -58,6 +58,7 @@ def spills(tile, registers):
     return sum("mm" in line and ("(%rsp" in line or "(%rbp" in line) for line in loop.splitlines())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("registers", MCPU)
 def test_the_largest_tiles_stay_in_registers_and_larger_ones_do_not(registers):
     for vectors, rows in MOST_ROWS[registers].items():

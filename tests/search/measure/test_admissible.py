@@ -55,6 +55,7 @@ def test_zeros_where_the_layout_has_them():
     assert x.sum() == 12 * 6 * 7
 
 
+@pytest.mark.thorough
 def test_plain_operands_stay_as_they_are():
     op = Matmul((4,), 8, 8)
     arrays = [np.ones(operand.shape, np.float32) for operand in op.inputs]

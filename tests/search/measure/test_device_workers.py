@@ -110,6 +110,7 @@ def test_a_device_that_cannot_be_used():
         parse_target("npu:mobile").tuner("localhost:9090")
 
 
+@pytest.mark.thorough
 def test_compiling_ahead_tells_what_does_not_compile(workers):
     workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
     found = workers.compile_all([job("good"), job("raise"), job("crash"), job("good")])
@@ -122,6 +123,7 @@ def test_compiling_ahead_tells_what_does_not_compile(workers):
     assert found[0][0].is_file() and found[0][0] != found[3][0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("trials", "tasks", "slots", "expected"),
     [

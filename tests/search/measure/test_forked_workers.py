@@ -232,6 +232,7 @@ list(workers.measure([Job("bad", ({"point": point},))] * 3))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_orphans_whatever_ends_the_tuner(number):
     mark = f"HETERO_TVM_TEST_MARK={os.getpid()}-{number.value}"

@@ -78,6 +78,7 @@ def workers_at(address):
     return DeviceWorkers([device], MACHINE, DOOR.compiler, LIMITS, slots=2)
 
 
+@pytest.mark.thorough
 def test_candidates_fail_at_the_other_end_only(served):
     with workers_at(served[1]) as workers:
         workers.add_task("bad", contract_spec(Scale(8, 64), BadSpace()))
@@ -169,6 +170,7 @@ def test_who_does_not_know_the_token_gets_nothing(served, token, said):
     assert "TOKEN@" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_without_a_choice_the_token_is_random_and_printed():
     port = free_port()
     process = Process("hetero_tvm.serve", "--port", port)

@@ -89,6 +89,7 @@ def unet(size=32, channels=16):
     return net
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [vocoder, unet])
 def test_numbers_and_kernels(make):
     net = make()

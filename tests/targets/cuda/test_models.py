@@ -53,6 +53,7 @@ def test_numbers_of_zoo_models(name, tmp_path, emulated):
     assert build(name, "cuda:sm_80", tmp_path).check().ok
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("llama-160m-tiny", "f16"), *exhaustive([("vit-b16-tiny", "bf16"), ("gpt2-small-tiny", "tf32")])],
@@ -83,6 +84,7 @@ def test_a_wrong_kernel_is_named(tmp_path, emulated, monkeypatch):
     assert "first wrong kernel: matmul_2x16x24" in caught.value.problems[-1]
 
 
+@pytest.mark.thorough
 def test_one_library_for_two_architectures_in_another_process(tmp_path, emulated, pick):
     built = build("minilm-l6-tiny", "cuda:sm_80,sm_90", tmp_path)
     path = built.export(tmp_path / "out")

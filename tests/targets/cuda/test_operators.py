@@ -40,6 +40,7 @@ def test_the_list_is_complete():
     assert known == set().union(*lists) and len(known) == sum(map(len, lists))
 
 
+@pytest.mark.thorough
 def test_every_operator_is_scheduled(scheduled):
     served = {operator for task, _ in scheduled for call in task.calls for operator in call}
     every = {**OPERATORS, **FORMS}
@@ -58,6 +59,7 @@ def test_what_runs_on_the_host_only_is_refused(operator):
     assert caught.value.message.startswith(tuple(task.name for task in found))
 
 
+@pytest.mark.thorough
 def test_they_become_machine_code(scheduled, compiler):
     """Functions of elements as one kernel, everything else each for itself."""
     module = tvm.IRModule(

@@ -34,6 +34,7 @@ def test_refusals():
     assert refusal(known()) is None
 
 
+@pytest.mark.thorough
 def test_a_model_is_ranked_and_says_that_nothing_was_measured(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
     tuned = tune_model(plan, trials=8, logs=tmp_path, use_shipped=False)

@@ -12,6 +12,7 @@ from hetero_tvm.targets.registry import parse_target
 DEVICE = "CPU emulation of sm_80"
 
 
+@pytest.mark.thorough
 def test_of_several_architectures_the_one_that_is_there_is_measured(emulated, tmp_path):
     plan = optimize_model(import_model("zoo:minilm-l6-tiny"), target="cuda:sm_90,sm_80", precision="f16")
     tuned = tune_model(plan, trials=1, logs=tmp_path, use_shipped=False)
@@ -32,6 +33,7 @@ def test_a_device_that_no_architecture_serves(emulated, monkeypatch):
     assert caught.value.hint == "--target cuda:sm_90,sm_80"
 
 
+@pytest.mark.thorough
 def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, compiler):
     plan = optimize_model(import_model("zoo:llama-160m-tiny"), target="cuda:sm_80", precision="f16")
     (variant,) = plan.variants()
@@ -62,6 +64,7 @@ def test_what_is_ranked_is_marked_and_never_beats_what_is_measured(tmp_path, com
     assert row["record"].startswith("record") and "verified" in row["record"]
 
 
+@pytest.mark.thorough
 def test_the_command_says_what_it_found(emulated, tmp_path, capsys):
     arguments = ["zoo:minilm-l6-tiny", "--target", "cuda", "--precision", "f16", "--trials", "1"]
     arguments += ["--out", str(tmp_path), "--logs", str(tmp_path), "--no-check", "--no-shipped-records"]

@@ -58,6 +58,7 @@ def test_bfloat16_is_coarser_and_right():
     assert 1e-3 < error < 5e-2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bert-base-tiny", "gpt2-small-tiny", "llama-160m-tiny"])
 def test_models_with_host_operators_between_regions(name):
     assert built(name, "npu:edge").check().ok
@@ -107,6 +108,7 @@ def test_all_that_is_wrong_with_a_target_is_said_at_once(tmp_path):
     assert parse_target("npu:edge").with_precision("bf16").precision == "bf16"
 
 
+@pytest.mark.thorough
 def test_records_of_one_machine_serve_no_other(tmp_path):
     """Machines that differ in anything that costs cycles, or in precision, share no record."""
     path = tmp_path / "mine.toml"

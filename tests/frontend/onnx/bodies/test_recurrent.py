@@ -95,6 +95,7 @@ class Layers:
             np.testing.assert_allclose(one, two, rtol=0, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_lstm():
     m = Layers().add("LSTM").add("LSTM", bias=False, state="zeros", outputs=(1,))
     m.add("LSTM", direction="bidirectional", state="input", peephole=True, lengths=LENGTHS)
@@ -105,6 +106,7 @@ def test_lstm():
     m.check()
 
 
+@pytest.mark.thorough
 def test_gru_and_rnn():
     m = Layers(opset=14).add("GRU").add("GRU", linear_before_reset=1, bias=False)
     m.add("GRU", direction="bidirectional", linear_before_reset=1, state="input", lengths=LENGTHS)

@@ -31,6 +31,7 @@ def choose(op, machine, **point):
     return {**SPACE.default(op, machine), **point}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_attention(machine):
     lanes = machine.lanes
@@ -66,6 +67,7 @@ def test_operands_at_any_strides(machine):
     check_points(SPACE, op, [choose(op, machine), *more], machine)
 
 
+@pytest.mark.thorough
 @settings(max_examples=10)
 @given(st.data())
 def test_windows_caps_and_masks_by_period(data):
@@ -81,6 +83,7 @@ def test_windows_caps_and_masks_by_period(data):
     check_points(SPACE, op, [point], machine, tolerance=3e-6)
 
 
+@pytest.mark.thorough
 @settings(max_examples=14)
 @given(st.data())
 def test_random_shapes_and_points(data):

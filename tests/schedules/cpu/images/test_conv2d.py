@@ -25,6 +25,7 @@ AVX2 = MACHINES["avx2"]
 PAD = (1, 1, 1, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
@@ -64,6 +65,7 @@ def test_unusual_shapes(op):
     check_points(SPACE, op, [SPACE.default(op, AVX2)], AVX2)
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.data())
 def test_random_shapes_and_points(data):

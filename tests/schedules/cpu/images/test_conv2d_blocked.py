@@ -26,6 +26,7 @@ SPACE = BlockedConv2dSpace()
 AVX2 = MACHINES["avx2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_convolution(machine):
     ops = [
@@ -78,6 +79,7 @@ def test_unusual_shapes(op, x):
             assert op.groups == 3 and machine.lanes == 16
 
 
+@pytest.mark.thorough
 @settings(max_examples=12)
 @given(st.data())
 def test_random_shapes_and_points(data):

@@ -11,6 +11,7 @@ SPACE = BlockedConv2dSpace()
 AVX2 = MACHINES["avx2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 @pytest.mark.parametrize("method", WINOGRAD)
 def test_tiles_blocks_and_halos(machine, method):

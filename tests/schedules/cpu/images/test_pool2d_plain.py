@@ -30,6 +30,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_pooling(machine):
     check_shapes(SPACE, [Pool2d(*shape) for shape in SHAPES], machine)

@@ -55,6 +55,7 @@ def test_every_choice_computes_the_product(here, safe):
         check_points(space, op, covering(space, op, here, seen), here, arrays_of(op), tolerance=5e-6)
 
 
+@pytest.mark.thorough
 @settings(max_examples=10)
 @given(st.data())
 def test_random_shapes_and_points(data):

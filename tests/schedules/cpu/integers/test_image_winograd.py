@@ -42,6 +42,7 @@ POINTS = [{"method": WINOGRAD, "tile": tile, "grid": grid, "unroll": 2}
           for tile, grid in (((4, 1, 2), (1, 1)), ((3, 2, 1), (4, 2)), ((1, 1, 1), (2, 4)))]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extreme", [False, True])
 def test_integers_are_those_of_the_contract(extreme):
     assert all(image_winograd.applies(op) for op in OPERATORS)

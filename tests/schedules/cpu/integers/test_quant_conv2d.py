@@ -81,6 +81,7 @@ OPERATORS = [
 """Strides, dilations, groups, paddings and row ends of every kind; flat, depthwise and with a residual."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS)
 def test_every_way_computes_the_convolution(here):
     assert all(SPACE.refuses(op, here) is None for op in OPERATORS)

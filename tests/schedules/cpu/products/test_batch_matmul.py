@@ -28,6 +28,7 @@ def attention_like(b, s, h, d):
     return BatchMatmul((b, h), s, s, d, (b, s, h * d), place, (b, s, h * d), keys, (0, 1, 2, 3))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_shapes_and_strides(machine):
     ops = [

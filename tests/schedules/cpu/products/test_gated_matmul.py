@@ -15,6 +15,7 @@ SPACE = GatedMatmulSpace()
 AVX2 = MACHINES["avx2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice_computes_the_gate(machine):
     lanes = machine.lanes

@@ -109,6 +109,7 @@ def test_infinities_and_masked_rows():
     np.testing.assert_array_equal(results["min"], values.min(0))
 
 
+@pytest.mark.thorough
 def test_what_is_fused_around_a_reduction():
     shape = (12, 345)
     functions = {

@@ -55,6 +55,7 @@ def expected(x, axis, k, largest):
     return np.take(order, np.arange(k), axis)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_values_and_positions(machine):
     for (shape, axis, k, largest), run in zip(CASES, runners(CASES, machine), strict=True):

@@ -13,6 +13,7 @@ AVX2 = MACHINES["avx2"]
 SPACE = AttentionSpace()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dim", "kv_heads", "mask", "options"),
     [

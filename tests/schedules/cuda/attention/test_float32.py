@@ -1,5 +1,7 @@
 """Attention in float32: what the compiled code is made of."""
 
+import pytest
+
 from hetero_tvm.schedules.cuda.attention.float32 import CudaFloatAttentionSpace
 from tests.schedules.cuda.attention.cases import attention
 from tests.schedules.cuda.running import TARGET
@@ -8,6 +10,7 @@ from tests.schedules.cuda.spaces import check_machine_code
 SINGLE = CudaFloatAttentionSpace()
 
 
+@pytest.mark.thorough
 def test_compiled_code(compiler):
     ops = [
         attention(128, 128, 64, 12, dtype="float32", packed=True, causal=True, mask=(1, 1, 1, 128)),

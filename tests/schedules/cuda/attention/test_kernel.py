@@ -30,11 +30,13 @@ def check(dtype, cases):
     check_numbers(SPACES[dtype], cases, TOLERANCES[dtype])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", *exhaustive(["bfloat16", "float32"])])
 def test_forms(dtype, emulated):
     check(dtype, [(op, None, None) for op in forms(dtype)[PORTION[dtype]]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", *exhaustive(["float16"])])
 def test_choices(dtype, emulated):
     op = attention(70, 150, 20, dtype=dtype, causal=True)  # rows, keys and columns that fill no tile

@@ -44,6 +44,7 @@ def forms(dtype, **layouts):
     return [Conv2d(*row, **layouts, dtype=dtype) for row in rows]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", *exhaustive(["float32"])])
 def test_blocked_images(dtype, emulated):
     check(forms(dtype, **BLOCKED))
@@ -82,6 +83,7 @@ def test_refusals():
     assert "float64" in SPACE.refuses(dataclasses.replace(op, dtype="float64"), MACHINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arch", ["sm_80", *exhaustive(["sm_90"])])
 def test_compiled_code(arch, compiler):
     machine = MODELS[arch]

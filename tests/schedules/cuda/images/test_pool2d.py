@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from hetero_tvm.ops.pool2d import AVERAGE, MAX, Pool2d
 from hetero_tvm.schedules.cuda.images.pool2d import CudaPool2dSpace
@@ -24,6 +25,7 @@ POOLS = [
 """(batch, channels, height, width, kernel, strides, padding, out, mode, counts padding)."""
 
 
+@pytest.mark.thorough
 def test_numbers(emulated):
     ops = [*POOLS, *(dataclasses.replace(op, **BLOCKED) for op in POOLS)]
     cases = [(op, point, None) for op in ops for point in points(SPACE, op)[:: 1 if op is ops[5] else 2]]

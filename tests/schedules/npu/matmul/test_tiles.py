@@ -28,6 +28,7 @@ def test_a_choice_is_read_back():
     assert Tiles.of({"tiles": split.choice()}) == split and split.choice()[-1] == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["edge", "datacenter"])
 @pytest.mark.parametrize(
     "op",

@@ -130,6 +130,7 @@ def sum_of(done):
     return float(done.stdout.split()[3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", PROGRAMS)
 def test_from_c_and_cpp(net, program, source):
     library, inputs, _ = net
@@ -180,6 +181,7 @@ def test_a_vendor_driver_serves_every_call(net, program, vendor):
     assert calls["hnpu_alloc"] == 4 * regions  # weights, workspace, input, output
 
 
+@pytest.mark.thorough
 def test_drivers_that_cannot_serve_are_refused_by_name(net, program, vendor, tmp_path):
     for variables, reason in [
         ({"HNPU_DRIVER": tmp_path / "none.so"}, "none.so cannot be used: "),

@@ -15,6 +15,7 @@ OPS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
 def test_patched_instructions_are_those_that_are_encoded(op, monkeypatch):
     mach = machine("edge")

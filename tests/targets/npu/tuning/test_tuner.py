@@ -10,6 +10,7 @@ def optimized():
     return api.optimize_model(api.import_model("zoo:minilm-l6-tiny"), "npu:edge")
 
 
+@pytest.mark.thorough
 def test_search_by_simulated_cycles_is_never_worse_and_is_found_again(optimized, tmp_path):
     tuned = api.tune_model(optimized, trials=16, logs=tmp_path, use_shipped=False)
     assert tuned.report.trials == 16

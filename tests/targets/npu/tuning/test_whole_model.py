@@ -109,6 +109,7 @@ def test_points_that_cost_the_model_cycles_are_taken_back(optimized):
     assert found.combination == {} and found.best == found.default == cycles(optimized, {})
 
 
+@pytest.mark.thorough
 def test_the_search_finds_what_only_shows_in_the_model(optimized):
     """A known better combination of two changes, or one that is better still."""
     norm, up = task_named(optimized, "layer_norm"), task_named(optimized, "gelu")
@@ -135,6 +136,7 @@ def test_other_cycles_than_recorded_are_not_believed(optimized):
     assert again.best == found.best and not more
 
 
+@pytest.mark.thorough
 def test_a_tuned_model_is_never_slower_than_its_defaults(optimized, tmp_path):
     """Whatever the records of kernels alone claim, and for whoever builds from the records later."""
     store = api.record_store(optimized, tmp_path, use_shipped=False)
