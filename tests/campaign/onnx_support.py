@@ -49,8 +49,8 @@ _LEARNING = """.
 
 What skl2onnx writes for linear models, trees, forests, boosting, support vector regression, neighbours,
 clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
-become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes], in
-the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
+become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes],
+in the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
 _FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)", "tensor(bfloat16)"})
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _REFUSED_TYPES = ("string", "complex", "map(", "optional(")

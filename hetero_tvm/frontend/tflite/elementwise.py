@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -37,6 +38,23 @@ def _two(build: Callable[[Op, str, str], str]) -> Callable[[Op], None]:
 
 def _pair(kind: str) -> Callable[[Op], None]:
     return _two(lambda op, x, y: op.emit(kind, x, y))
+
+
+def _sum_of_two(op: Op, x: str, y: str) -> str:
+    """``ADD``; ``x * r + (-m) * r``, as Keras writes a norm, is the ``(x - m) * r`` that fusions look for."""
+    sides = [op.maker(x, "Mul"), op.maker(y, "Mul")]
+    for left, right in (sides, sides[::-1]):
+        if left is None or right is None:
+            continue
+        for (a, r), (b, s) in itertools.product(_both_ways(left), _both_ways(right)):
+            negative = op.maker(b, "Neg")
+            if r == s and negative is not None:
+                return op.emit("Mul", op.emit("Sub", a, negative[0]), r)
+    return op.emit("Add", x, y)
+
+
+def _both_ways(pair: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (pair[0], pair[1]), (pair[1], pair[0])
 
 
 def _power(op: Op, x: str, y: str) -> str:
@@ -177,10 +195,11 @@ ELEMENTWISE: dict[str, Callable[[Op], None]] = {
         "TANH": "Tanh", "RELU": "Relu", "ELU": "Elu", "HARD_SWISH": "HardSwish", "LOGICAL_NOT": "Not",
     }.items()},
     **{name: _pair(kind) for name, kind in {
-        "ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "MAXIMUM": "Max", "MINIMUM": "Min",
+        "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "MAXIMUM": "Max", "MINIMUM": "Min",
         "EQUAL": "Equal", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
         "LESS_EQUAL": "LessOrEqual", "LOGICAL_AND": "And", "LOGICAL_OR": "Or",
     }.items()},
+    "ADD": _two(_sum_of_two),
     "NOT_EQUAL": _two(lambda op, x, y: op.emit("Not", op.emit("Equal", x, y))),
     "RSQRT": _one(lambda op, x: op.emit("Reciprocal", op.emit("Sqrt", x))),
     "SQUARE": _one(lambda op, x: op.emit("Mul", x, x)),
