@@ -41,15 +41,25 @@ def _pair(kind: str) -> Callable[[Op], None]:
 
 
 def _sum_of_two(op: Op, x: str, y: str) -> str:
-    """``ADD``; ``x * r + (-m) * r``, as Keras writes a norm, is the ``(x - m) * r`` that fusions look for."""
-    sides = [op.maker(x, "Mul"), op.maker(y, "Mul")]
-    for left, right in (sides, sides[::-1]):
-        if left is None or right is None:
+    """``ADD``; a norm as Keras writes it, ``x * r + (beta - m * r)``, as ``(x - m) * r + beta``.
+
+    With r = gamma / deviation, that is the form which fusions look for; ``(-m) * r`` stands for no beta.
+    """
+    for left, right in ((x, y), (y, x)):
+        shift, mean = op.maker(right, "Sub"), op.maker(right, "Mul")
+        mean = mean if shift is None else op.maker(shift[1], "Mul")
+        product = op.maker(left, "Mul")
+        if mean is None or product is None:
             continue
-        for (a, r), (b, s) in itertools.product(_both_ways(left), _both_ways(right)):
+        for (a, r), (b, s) in itertools.product(_both_ways(product), _both_ways(mean)):
             negative = op.maker(b, "Neg")
-            if r == s and negative is not None:
-                return op.emit("Mul", op.emit("Sub", a, negative[0]), r)
+            if r != s or (shift is None and negative is None):
+                continue
+            made = op.emit("Sub", a, negative[0] if shift is None else b)
+            factors = op.maker(r, "Mul") or [r]
+            for factor in sorted(factors, key=lambda part: op.maker(part, "Reciprocal") is None):
+                made = op.emit("Mul", made, factor)
+            return made if shift is None else op.emit("Add", made, shift[0])
     return op.emit("Add", x, y)
 
 

@@ -134,3 +134,16 @@ def test_a_norm_as_keras_writes_it_is_one_product():
     assert_same(data)
     kinds = [node.op_type for node in to_onnx(read_program(data, "")).graph.node]
     assert "Sub" in kinds and "Add" not in kinds
+
+
+def test_a_norm_with_a_shift():
+    """x * r + (beta - m * r) is written as (x - m) * r + beta."""
+    column = (2, 3, 4, 1)
+    calls = [Call("MUL", (0, 2), (4,)), Call("MUL", (1, 2), (5,)), Call("SUB", (3, 5), (6,)),
+             Call("ADD", (6, 4), (7,))]  # fmt: skip
+    beta = const(np.arange(5, dtype="float32"))
+    data = file([T(X), T(column), T(column), beta, T(X), T(column), T(X), T(X)], calls, [0, 1, 2], [7])
+    assert_same(data)
+    nodes = {node.output[0]: node for node in to_onnx(read_program(data, "")).graph.node}
+    (last,) = [node for node in nodes.values() if node.op_type == "Add"]
+    assert nodes[nodes[last.input[0]].input[0]].op_type == "Sub"
