@@ -12,6 +12,7 @@ from pathlib import Path
 from onnx import defs
 
 from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.contrib import DOMAIN, EXPANSIONS
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
@@ -93,7 +94,8 @@ def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | N
     ways: list[str] = []
     if name in SHAPES_FROM_VALUES and name not in PROMISED and name not in SOURCES:
         return None
-    if name in SHAPED or name in FORMS or (name in PROMISED and not PROMISED[name][0]):
+    written = set(FORMS) - set(EMPTY)  # those write out what is of no elements alone
+    if name in SHAPED or name in written or (name in PROMISED and not PROMISED[name][0]):
         ways.append("written out")
     elif name in CONVERTERS or name in supported:
         ways.append("converted")
