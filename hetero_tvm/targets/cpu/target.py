@@ -349,6 +349,9 @@ class CpuTarget(Target):
     def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
         return kernels.kept_decisions(space, point)
 
+    def pieces(self, space: DesignSpace) -> tuple[str, ...]:
+        return kernels.pieces(space)
+
     def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
         return kernels.schedule(function, work, self.machine)
 
