@@ -1,8 +1,7 @@
 """The generic schedule, for kernels of operators without a space of their own.
 
 Reductions that read each term once, transpositions, joins, borders, and axes that are divided or of odd
-lengths are emitted as loops of their own (``programs/program.py``), matrix products in register tiles
-(``products/contraction.py``).  For the others, in order:
+lengths are emitted as loops of their own (``programs/program.py``).  For the others, in order:
 
 1. Elementwise producers are inlined into their consumers.
 2. A block without reduction: all loops but the innermost are fused and run in parallel, the
@@ -21,7 +20,6 @@ import math
 
 from hetero_tvm.host.tvm import Expr, PrimFunc, SBlockRealize, Schedule, ScheduleError, Var, s_tir, tirx, tvm
 from hetero_tvm.machines.cpu import CpuModel
-from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.programs import program
 
 Block, Loop = s_tir.schedule.SBlockRV, s_tir.schedule.LoopRV
@@ -35,7 +33,7 @@ _ROWS = 4
 
 def schedule(function: PrimFunc, machine: CpuModel) -> PrimFunc:
     """Schedule one PrimFunc; returns one with the same signature and attributes."""
-    emitted = program.emit(function, machine) or contraction.emit(function, machine)
+    emitted = program.emit(function, machine)
     if emitted is not None:
         return emitted
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
