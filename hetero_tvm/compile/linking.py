@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,30 @@ def link(
                 addons=[str(source) for source in sources],
                 options=list(options),
                 workspace_dir=folder,
+                fcompile=_compiler_within(folder),
             )
     except HeteroTVMError:
         raise
     except Exception as error:  # TVM raises many kinds
         raise failure(path, error) from error
+
+
+def _compiler_within(folder: str) -> Callable[..., None]:
+    """TVM's way to make a shared library, with the compiler's own temporary files in ``folder``.
+
+    They would stay where temporary files lie when it is killed; this folder is swept.
+    """
+
+    def run(output: str, objects: Sequence[str], options: Sequence[str] | None = None) -> None:
+        command = [*native.find_compiler(), "-shared", "-fPIC", "-o", output, *(options or ()), *objects]
+        environment = {**os.environ, "TMPDIR": folder}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+        if done.returncode:
+            raise RuntimeError(done.stderr or done.stdout or f"exit status {done.returncode}")
+
+    # Without it TVM writes what a library imports in C, which is slow to compile.
+    run.get_target_triple = tvm.support.cc.create_shared.get_target_triple  # type: ignore[attr-defined]
+    return run
 
 
 def machine(executable: Executable, devices: Sequence[Any]) -> Any:

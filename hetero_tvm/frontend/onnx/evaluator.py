@@ -64,7 +64,7 @@ class Conv(OpRun):
 
 
 class MaxPool(_SlowMaxPool):
-    """Maxima of windows; a node that also wants their places takes onnx's slow way."""
+    """Maxima of windows, and their places, which onnx counts within a plane; ``ceil_mode`` its slow way."""
 
     op_domain = ""
 
@@ -79,7 +79,7 @@ class MaxPool(_SlowMaxPool):
         storage_order=None,
         strides=None,
     ):
-        if len(self.onnx_node.output) > 1 or ceil_mode:
+        if ceil_mode:
             return super()._run(
                 x,
                 auto_pad=auto_pad,
@@ -93,12 +93,26 @@ class MaxPool(_SlowMaxPool):
         spatial = x.ndim - 2
         strides, dilations = strides or [1] * spatial, dilations or [1] * spatial
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        plane = x.shape[2:]
         x = _padded(x, kernel_shape, strides, dilations, pads, auto_pad, fill=lowest)
         sizes = _output_sizes(x.shape[2:], kernel_shape, strides, dilations)
         result = np.full((*x.shape[:2], *sizes), lowest, x.dtype)
-        for _, window in _windows(x, kernel_shape, strides, dilations, sizes):
+        windows = _windows(x, kernel_shape, strides, dilations, sizes)
+        if len(self.onnx_node.output) == 1:
+            for _, window in windows:
+                np.maximum(result, window, out=result)
+            return (result,)
+        # Places in a plane, by rows or (storage_order 1) by columns; -1 outside.
+        place = np.arange(math.prod(plane)).reshape(plane, order="F" if storage_order else "C")[None, None]
+        place = _padded(place, kernel_shape, strides, dilations, pads, auto_pad, fill=-1)
+        found = np.full(result.shape, -1)
+        for (_, window), (_, at) in zip(
+            windows, _windows(place, kernel_shape, strides, dilations, sizes), strict=True
+        ):
+            found = np.where((at >= 0) & ((found < 0) | (window > result)), at, found)
             np.maximum(result, window, out=result)
-        return (result,)
+        planes = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * spatial)
+        return result, (found + planes * math.prod(plane)).astype(np.int64)
 
 
 class BatchNormalization(OpRun):

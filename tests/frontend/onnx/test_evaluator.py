@@ -104,3 +104,25 @@ def test_softmaxes_before_and_since_opset_13(operator, opset):
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     expected = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})[0]
     np.testing.assert_allclose(run_double(detached(source), {"x": x}, ["y"])["y"], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((2, 3, 6), "kernel_shape = [2]"),
+        ((2, 3, 4, 4), "kernel_shape = [2, 2], storage_order = 1"),
+        ((2, 2, 5, 6), "kernel_shape = [2, 2], pads = [1, 0, 1, 0], dilations = [2, 1]"),
+    ],
+)
+def test_places_of_maxima_count_all_planes(shape, attributes):
+    runtime = pytest.importorskip("onnxruntime")
+    dims = ",".join(map(str, shape))
+    free = ",".join("nchw"[: len(shape)])
+    source = text_model(
+        f"g (float[{dims}] x) => (float[{free}] y, int64[{free}] i) {{ y, i = MaxPool <{attributes}> (x) }}"
+    )
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = runtime.InferenceSession(source.SerializeToString()).run(None, {"x": x})
+    found = run_double(detached(source), {"x": x}, ["y", "i"])
+    np.testing.assert_array_equal(found["y"], expected[0])
+    np.testing.assert_array_equal(found["i"], expected[1])

@@ -1,0 +1,45 @@
+"""Linking with the compiler's own files in a folder that goes away."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.errors import BuildError
+from hetero_tvm.frontend import import_onnx
+from tests.frontend.onnx.helpers import text_model
+
+
+@pytest.fixture
+def built():
+    model = import_onnx(text_model("g (float[8] x) => (float[8] y) { y = Exp(x) }"))
+    return build_model(optimize_model(model), use_shipped=False)
+
+
+def _compiler(folder: Path, script: str) -> str:
+    command = folder / "compiler"
+    command.write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("g++")} "$@"\n')
+    command.chmod(0o755)
+    return str(command)
+
+
+def test_the_compiler_has_a_folder_of_its_own(built, tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    monkeypatch.setenv("CXX", _compiler(tmp_path, f'echo "$TMPDIR" > {said}; touch "$TMPDIR/cc-left-behind"'))
+    net = built.export(tmp_path / "out")
+    folder = Path(said.read_text().strip())
+    assert folder.name.startswith("hetero_tvm-link-") and not folder.exists()
+    assert os.path.exists(net)
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    np.testing.assert_allclose(built.run({"x": x})[0], np.exp(x), rtol=1e-6)
+
+
+def test_what_the_linker_says_is_told(built, tmp_path, monkeypatch):
+    script = 'case "$*" in *-shared*) echo "undefined reference to nothing" >&2; exit 1;; esac'
+    monkeypatch.setenv("CXX", _compiler(tmp_path, script))
+    with pytest.raises(BuildError) as raised:
+        built.export(tmp_path / "out")
+    assert "undefined reference to nothing" in str(raised.value)
