@@ -145,7 +145,7 @@ def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphMo
     outputs = output_arguments(copy.graph)
     node = next(iter(copy.graph.find_nodes(op="output")))
     node.args = (tuple(outputs[index] for index in kept),)
-    copy.graph.eliminate_dead_code()
+    # What nobody reads stays: it may change a tensor in place, which FX does not know of methods.
     copy.recompile()
     return copy
 
