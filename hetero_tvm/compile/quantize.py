@@ -28,6 +28,7 @@ from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.reference import sample_inputs
 from hetero_tvm.reference.accuracy import cosine
 from hetero_tvm.reference.given import checked_inputs
+from hetero_tvm.relax_passes.rewriting.fused import contract, is_call_tir
 from hetero_tvm.relax_passes.rewriting.graph import is_constant
 from hetero_tvm.runtime.arrays import numpy_dtype
 from hetero_tvm.targets.registry import parse_target
@@ -171,6 +172,12 @@ def quantize_model(
             sum(task.count for task in tasks if getattr(task.op, "smoothed", False)),
             (_weight_bytes(plain), _weight_bytes(built)),
         )
+        if not report.quantized and not kept:
+            raise UsageError(
+                f"--method {method} quantises nothing of {model.name}",
+                problems=[f"{node}: {reason}" for node, reason in report.left.items()],
+                hint="--method static takes convolutions" if method != "static" else None,
+            )
         if report.least_cosine >= least_cosine:
             return built, report
         more = max(1, 2 * len(kept))
@@ -260,14 +267,19 @@ def _left(optimized: OptimizedModel, kept: Sequence[str]) -> dict[str, str]:
 
 def _weight_bytes(built: BuiltModel) -> int:
     """Bytes of the constants of an optimized model."""
+    module = built.optimized.module
     found: dict[Expr, int] = {}
 
     def visit(expr: Expr) -> None:
         if is_constant(expr):
             count = int(np.prod(expr.value.shape, dtype=np.int64))
-            found[expr] = count * numpy_dtype(str(expr.value.dtype)).itemsize
+            found.setdefault(expr, count * numpy_dtype(str(expr.value.dtype)).itemsize)
+        elif is_call_tir(expr):
+            op = contract(module, expr)
+            if isinstance(op, StoredMatmul) and op.storage.bits:  # packed when its kernel is made
+                found[expr.args[1].fields[1]] = op.columns * op.k * op.storage.bits // 8
 
-    relax.analysis.post_order_visit(built.optimized.module["main"], visit)
+    relax.analysis.post_order_visit(module["main"], visit)
     return sum(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Errors of rounding at each product of a model alone: operands of samples, references of rounded forms.
+"""Errors that rounding brings to each product of a model alone.
 
 Products are those of the optimized float32 model, as the rules of the precisions meet them: with epilogues,
 merged projections, gates.
@@ -19,7 +19,12 @@ from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import dynamic_form, dynamic_weights
-from hetero_tvm.relax_passes.fusions.integers.stored_weights import stored_form, stored_weights
+from hetero_tvm.relax_passes.fusions.integers.stored_weights import (
+    LEAST_WEIGHTS,
+    fitting_storage,
+    stored_form,
+    stored_weights,
+)
 from hetero_tvm.relax_passes.rewriting.graph import array_of
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -125,14 +130,15 @@ def dynamic_layers(products: Sequence[Product], pairs_safe: bool) -> tuple[Layer
 
 
 def stored_layers(products: Sequence[Product], storage: Storage) -> tuple[Layer, ...]:
-    """Errors by weights in ``storage`` alone."""
-    return sorted_layers(
-        [
-            Layer(p.nodes, p.error(stored_form(p.op, storage, 0), stored_weights(p.w, storage)))
-            for p in products
-            if p.op.k >= storage.group
-        ]
-    )
+    """Errors by weights in ``storage`` alone, of the products that can have them."""
+    layers = []
+    for product in products:
+        fitting = fitting_storage(storage, product.op.k)
+        if fitting is None or product.w.size < LEAST_WEIGHTS:
+            continue
+        kind = stored_form(product.op, fitting, 0)
+        layers.append(Layer(product.nodes, product.error(kind, stored_weights(product.w, fitting))))
+    return sorted_layers(layers)
 
 
 def smoothed_layers(

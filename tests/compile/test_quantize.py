@@ -48,22 +48,29 @@ def test_a_bar_that_no_model_meets(model):
         quantize_model(model, build, least_cosine=2.0)
 
 
+@pytest.mark.exhaustive
 def test_smooth(model):
     """Products are smoothed where that helps on the samples."""
-    rng = np.random.default_rng(0)
-    inputs = {s.name: rng.integers(1, 50, (2, *s.shape)).astype(s.dtype) for s in model.signature.inputs}
-    built, report = quantize_model(model, build, method="smooth", data=inputs)
+    drawn = samples_of(model, None)[:2]
+    data = {name: np.stack([sample[name] for sample in drawn]) for name in drawn[0]}
+    built, report = quantize_model(model, build, method="smooth", data=data)
     assert report.method == "smooth" and report.least_cosine > 0.99 and not report.kept
     smoothed = [task for task in built.optimized.tasks if "smooth_" in task.name]
     assert report.smoothed == sum(task.count for task in smoothed)
     assert built.check().ok
 
 
-@pytest.mark.parametrize("storage", [Storage.named("int4", 32, True), None], ids=["int4", "int8"])
+@pytest.mark.parametrize(
+    "storage",
+    [
+        pytest.param(Storage.named("int4", 32, True), id="int4"),
+        pytest.param(None, id="int8", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_weight_only(model, storage):
     built, report = quantize_model(model, build, method="weight-only", storage=storage, least_cosine=0.9)
     assert report.bits == (storage or Storage.named("int8")).bits
-    assert report.quantized == len(report.layers) - len(report.kept)
+    assert report.quantized == len(report.layers) - len(report.kept) and not report.left
     assert report.least_cosine > (0.9 if storage else 0.999)
     before, after = report.weight_bytes
     assert after < before

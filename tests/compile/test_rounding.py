@@ -52,4 +52,5 @@ def test_storage():
     one = product("plain", Matmul((64,), 48, 128, ("bias",)), False)
     (four,), (eight,) = (stored_layers([one], Storage.named(name)) for name in ("int4", "int8"))
     assert 0.001 < eight.error < 0.02 < four.error < 0.2
-    assert stored_layers([product("short", Matmul((64,), 48, 64), False)], Storage.named("int8")) == ()
+    assert stored_layers([product("short", Matmul((64,), 48, 24), False)], Storage.named("int8")) == ()
+    assert stored_layers([product("few", Matmul((64,), 4, 64), False)], Storage.named("int8")) == ()

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, rename_inputs, subgraphs
 
 NARROW = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_SHORT = {"INT4": np.int8, "INT2": np.int8, "UINT4": np.uint8, "UINT2": np.uint8}
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
 
 
@@ -34,9 +35,22 @@ def stored_type(model: onnx.ModelProto) -> str:
     return NARROW.get(widest, "float32")
 
 
+def widen_integers(graph: onnx.GraphProto, pool: ConstantPool) -> None:
+    """Make bytes of constants of 4 and 2 bits that only dequantisers read; they mean the same numbers."""
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type)
+    for name in list(pool):
+        wide = _SHORT.get(TensorProto.DataType.Name(pool.type_of(name)[0]))
+        if wide is not None and readers.get(name) == {"DequantizeLinear"}:
+            pool.add_array(name, pool.array(name).astype(wide))
+
+
 def widen(model: onnx.ModelProto, pool: ConstantPool) -> None:
     """Widen ``model`` and its constants in ``pool``, in place."""
     graph = model.graph
+    widen_integers(graph, pool)
     for name in list(pool):
         if pool.type_of(name)[0] in NARROW:
             pool.add_array(name, pool.array(name).astype(np.float32))

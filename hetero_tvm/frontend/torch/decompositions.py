@@ -14,6 +14,7 @@ from hetero_tvm.frontend.torch.operators import (
     groups,
     indexing,
     pooling,
+    quantizers,
     signals,
 )
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions of tensors that compute the same, by operator; also those of packages that are imported."""
-    return _of_pytorch() | groups.decompositions(require("torch"))
+    torch = require("torch")
+    return _of_pytorch() | groups.decompositions(torch) | quantizers.decompositions(torch)
 
 
 @functools.lru_cache(maxsize=1)

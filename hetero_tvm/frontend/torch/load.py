@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_tvm.errors import ModelError, UsageError
 from hetero_tvm.frontend.onnx.load import no_such_file
+from hetero_tvm.frontend.torch.operators import quantizers
 from hetero_tvm.frontend.torch.untrusted import only_tensors, refuse_archive, refuse_code
 from hetero_tvm.host import mapped
 from hetero_tvm.host.files import odd_kind
@@ -117,11 +118,15 @@ def _definition(path: Path) -> bytes | None:
 
 
 def _import_containers(path: Path) -> None:
-    """Import the modules that define a program's result types, as transformers' ModelOutput.
+    """Import the modules that define a program's result types (transformers' ModelOutput) and quantisers.
 
-    PyTorch reads a file only when these types are registered, which importing them does.
+    PyTorch reads a file only when these are registered, which importing them does.
     """
-    for name in sorted(set(_CONTAINER.findall((_definition(path) or b"").decode("utf-8", "replace")))):
+    text = (_definition(path) or b"").decode("utf-8", "replace")
+    if "quantized_decomposed" in text:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(quantizers.MODULE)
+    for name in sorted(set(_CONTAINER.findall(text))):
         package = name.partition(".")[0]
         if package in _TRUSTED and importlib.util.find_spec(package) is not None:
             with contextlib.suppress(Exception):  # PyTorch then names the type that it misses

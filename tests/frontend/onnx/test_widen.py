@@ -132,3 +132,24 @@ def test_an_output_that_is_made_in_another_type_is_refused(kind):
     graph = helper.make_graph(nodes, "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert import_model(model).signature.outputs[0].dtype == np.dtype(NUMPY[kind]).name
+
+
+@pytest.mark.parametrize("kind, low, high", [(TensorProto.INT4, -8, 8), (TensorProto.UINT4, 0, 16)])
+def test_constants_of_four_bits_become_bytes(kind, low, high):
+    rng = np.random.default_rng(0)
+    q, scale = rng.integers(low, high, (8, 6)), rng.random(6).astype(np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("q", kind, q.shape, q.reshape(-1)),
+        numpy_helper.from_array(scale, "s"),
+        helper.make_tensor("z", kind, (6,), np.full(6, 3)),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (4, e)) for n, e in (("x", 8), ("y", 6))]
+    graph = helper.make_graph(nodes, "four", ends[:1], ends[1:], constants)
+    model = import_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    x = rng.standard_normal((4, 8)).astype(np.float32)
+    (y,) = build_model(optimize_model(model, "cpu"), use_shipped=False).run({"x": x})
+    np.testing.assert_allclose(y, x @ ((q - 3) * scale), rtol=1e-4, atol=1e-5)

@@ -89,6 +89,7 @@ class FuseQuantized(Rule):
     def _between_quantizers(self, graph: Graph, var: Var, call: Call, x: Expr) -> _Found:
         source, x_scale, x_zero = x.args[0], scalar_value(graph, x.args[1]), scalar_value(graph, x.args[2])
         _need(x_scale is not None and x_zero is not None, "the scale of the input is no constant scalar")
+        _need(dtype_of(source) in OFFSET, f"the input is {dtype_of(source)}, not of 8 bits")
         w, w_scale = _weights(graph, call.args[1])
         w, w_scale = self._columns_last(call, w, w_scale)
         w, parts = _narrow(call, w)

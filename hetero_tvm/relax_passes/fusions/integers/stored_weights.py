@@ -8,6 +8,7 @@ converted once for every register tile, which costs more time than their half of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from hetero_tvm.host.constants import constant
 from hetero_tvm.host.tvm import Call, Var
-from hetero_tvm.ops.decoding.storage import QuantizedWeight, Storage, stored
+from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage, stored
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import Matmul
@@ -23,7 +24,7 @@ from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
 from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
-LEAST_WEIGHTS = 4096
+LEAST_WEIGHTS = 1024
 """Weights of a product from which their memory counts."""
 MOST_ROWS_OF_HALVES = 8
 """Rows up to which halves are faster than float32."""
@@ -38,6 +39,7 @@ class _Found:
     op: StoredMatmul
     call: Call
     weights: np.ndarray
+    storage: Storage
 
 
 class StoreWeights(Rule):
@@ -46,7 +48,7 @@ class StoreWeights(Rule):
     Parameters
     ----------
     claims : whether the target has a kernel for an operator.
-    storage : form of the weights.
+    storage : form of the weights; groups are smaller where columns are shorter.
     rounded : bits that X is rounded to.
     kept : source nodes whose products stay in float32.
     """
@@ -75,8 +77,9 @@ class StoreWeights(Rule):
             raise Miss("the weights are not constant")
         if weights.size < LEAST_WEIGHTS:
             raise Miss(f"{found.k} x {found.n} weights are too few to count in memory")
-        if found.k < storage.group:
-            raise Miss(f"{found.k} weights of a column are less than a group of {storage.group}")
+        if (fitting := fitting_storage(storage, found.k)) is None:
+            raise Miss(f"{found.k} weights of a column are less than a group")
+        storage = fitting
         if not storage.bits and found.m > MOST_ROWS_OF_HALVES:
             raise Miss(
                 f"{found.m} rows: float32 weights are faster, halves up to {MOST_ROWS_OF_HALVES} rows only"
@@ -88,13 +91,21 @@ class StoreWeights(Rule):
         op = stored_form(found, storage, self._rounded(storage.name, found.m))
         if not self._claims(op):
             raise Miss("the target has no kernel for it")
-        return _Found(op, call, weights)
+        return _Found(op, call, weights, storage)
 
     def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
         x, _, *extra = found.call.args[1].fields
-        weights = [constant(array) for array in stored_weights(found.weights, self._storage)]
+        weights = [constant(array) for array in stored_weights(found.weights, found.storage)]
         args = [x, *weights, *extra]
         graph.replace(var, graph.call_function(found.op.workload(), found.op.label, args, var), [var])
+
+
+def fitting_storage(storage: Storage, k: int) -> Storage | None:
+    """``storage`` in the largest groups that columns of ``k`` weights fill; None where they fill none."""
+    if not storage.bits or k >= storage.group:
+        return storage
+    groups = [group for group in GROUPS if group <= k]
+    return dataclasses.replace(storage, group=groups[-1]) if groups else None
 
 
 def stored_form(op: Matmul | GatedMatmul, storage: Storage, x_bits: int) -> StoredMatmul:

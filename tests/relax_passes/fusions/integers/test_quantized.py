@@ -138,3 +138,17 @@ def test_a_bias_between_two_steps_is_rounded_only_where_the_result_is():
     assert "relax.add" in operators(after)
     after, _ = rewritten(lambda x: to_bytes(op.add(product(x), bias)), x, [FuseQuantized()])
     assert "relax.add" not in operators(after)
+
+
+def test_sixteen_bits_stay_floats():
+    """Activations of 16 bits, as onnxruntime's quantiser writes them where 8 are too few."""
+    x = [np.arange(8, dtype="uint16").reshape(2, 4)]
+
+    def build(x):
+        zero = constant(7, "uint16")
+        real = op.dequantize(x, constant(0.5), zero, axis=0)
+        w = constant(np.arange(12, dtype="int8").reshape(4, 3), "int8")
+        return op.matmul(real, op.dequantize(w, constant(0.25), constant(0, "int8"), axis=0))
+
+    _, report = rewritten(build, x, [FuseQuantized()])
+    assert report.fusions == {} and "uint16, not of 8 bits" in report.misses[0]["reason"]

@@ -52,8 +52,8 @@ def test_gated_product():
     [
         (W, 4, INT4, {"kept": frozenset({"matmul"})}, "matmul is kept in float32"),
         (W, 4, INT4, {"claims": lambda op: False}, "the target has no kernel for it"),
-        (weights(32, 40), 4, INT4, {}, "32 x 40 weights are too few to count in memory"),
-        (W, 4, Storage.named("int8"), {}, "64 weights of a column are less than a group of 128"),
+        (weights(64, 8), 4, INT4, {}, "64 x 8 weights are too few to count in memory"),
+        (weights(24, 96), 4, Storage.named("int8"), {}, "24 weights of a column are less than a group"),
         (W, 9, Storage("f16"), {}, "9 rows: float32 weights are faster, halves up to 8 rows only"),
         (np.full_like(W, np.nan), 4, INT4, {}, "a weight is not finite"),
         (W * 1e6, 4, Storage("f16"), {}, "is beyond the range of f16"),
@@ -65,6 +65,12 @@ def test_misses(w, rows, storage, options, reason):
     assert calls(after) == {"matmul": 1}
     (miss,) = report.misses
     assert miss["reason"].endswith(reason)
+
+
+def test_groups_fit_short_columns():
+    after, _, _ = fuse(module({"x": (4, 64)}, product), FuseMatmul(), store(Storage.named("int8")))
+    (contract,) = contracts(after, "stored_matmul")
+    assert contract.group == 64
 
 
 class TestStoreWeights(Rewrite):
