@@ -43,6 +43,12 @@ def test_changes_in_place_are_found_by_argument():
     assert found.changed == (1,) and not found.is_pure
 
 
+def test_changes_of_lists_of_tensors_are_found():
+    """Steps of optimizers, which leave the versions of fake tensors as they were."""
+    found = examine(traced(lambda x, y: (torch._foreach_lerp_([y], [x], 0.5), x + 1)[1]), [X, Y])
+    assert found.changed == (1,) and not found.is_pure
+
+
 def test_sizes_that_depend_on_values_are_refused():
     with pytest.raises(ModelError, match="depend on values"):
         examine(traced(lambda x, y: x[x > 0].tolist()), [X, Y])
