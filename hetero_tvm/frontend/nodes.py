@@ -34,8 +34,13 @@ class Nodes:
         self.constants: list[onnx.TensorProto] = []
         self._count = 0
         self._made: dict[tuple[Any, ...], str] = {}
+        self._makers: dict[str, onnx.NodeProto] = {}
         self.at = ""
         """Name of the nodes that are being made: where in the source they come from."""
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor; None for constants and inputs."""
+        return self._makers.get(name)
 
     def fresh(self) -> str:
         self._count += 1
@@ -56,6 +61,7 @@ class Nodes:
             self._made[key] = output = self.fresh()
             name = f"{self.at}{output}"
             self.nodes.append(helper.make_node(kind, list(inputs), [output], name, **attributes))
+            self._makers[output] = self.nodes[-1]
         return self._made[key]
 
     def several(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:

@@ -97,7 +97,9 @@ class Batch:
         if (sources is None) != (request.source is None):
             raise UsageError(
                 "the model takes no source" if sources is None else "the text needs a source",
-                hint="sources are for encoder-decoders",
+                hint="leave it out"
+                if sources is None
+                else "give --source, --source-ids, --features or --audio (in Python: source=...)",
             )
         if sources is not None and not isinstance(request.source, Source):
             sources.check(request.source)
@@ -182,6 +184,7 @@ class Batch:
             if self._active and not self._has_room(request.source):
                 return
             self._waiting.popleft()
+            request._started = time.perf_counter()
             try:
                 request._session = self._session(request.source)
             except HeteroTVMError as error:
@@ -189,7 +192,6 @@ class Batch:
                 continue
             promised += request._pages
             request._random = np.random.default_rng(request.sampling.seed)
-            request._started = time.perf_counter()
             self._active.append(request)
 
     def _has_room(self, source: np.ndarray | Sequence[int] | Source | None) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from onnx import defs
 
 from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.contrib import DOMAIN, EXPANSIONS
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
@@ -49,8 +50,8 @@ _LEARNING = """.
 
 What skl2onnx writes for linear models, trees, forests, boosting, support vector regression, neighbours,
 clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
-become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes], in
-the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
+become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes],
+in the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
 _FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)", "tensor(bfloat16)"})
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _REFUSED_TYPES = ("string", "complex", "map(", "optional(")
@@ -93,7 +94,8 @@ def _how(name: str, schema: defs.OpSchema, supported: frozenset[str]) -> str | N
     ways: list[str] = []
     if name in SHAPES_FROM_VALUES and name not in PROMISED and name not in SOURCES:
         return None
-    if name in SHAPED or name in FORMS or (name in PROMISED and not PROMISED[name][0]):
+    written = set(FORMS) - set(EMPTY)  # those write out what is of no elements alone
+    if name in SHAPED or name in written or (name in PROMISED and not PROMISED[name][0]):
         ways.append("written out")
     elif name in CONVERTERS or name in supported:
         ways.append("converted")

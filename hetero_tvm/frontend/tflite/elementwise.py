@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -37,6 +38,33 @@ def _two(build: Callable[[Op, str, str], str]) -> Callable[[Op], None]:
 
 def _pair(kind: str) -> Callable[[Op], None]:
     return _two(lambda op, x, y: op.emit(kind, x, y))
+
+
+def _sum_of_two(op: Op, x: str, y: str) -> str:
+    """``ADD``; a norm as Keras writes it, ``x * r + (beta - m * r)``, as ``(x - m) * r + beta``.
+
+    With r = gamma / deviation, that is the form which fusions look for; ``(-m) * r`` stands for no beta.
+    """
+    for left, right in ((x, y), (y, x)):
+        shift, mean = op.maker(right, "Sub"), op.maker(right, "Mul")
+        mean = mean if shift is None else op.maker(shift[1], "Mul")
+        product = op.maker(left, "Mul")
+        if mean is None or product is None:
+            continue
+        for (a, r), (b, s) in itertools.product(_both_ways(product), _both_ways(mean)):
+            negative = op.maker(b, "Neg")
+            if r != s or (shift is None and negative is None):
+                continue
+            made = op.emit("Sub", a, negative[0] if shift is None else b)
+            factors = op.maker(r, "Mul") or [r]
+            for factor in sorted(factors, key=lambda part: op.maker(part, "Reciprocal") is None):
+                made = op.emit("Mul", made, factor)
+            return made if shift is None else op.emit("Add", made, shift[0])
+    return op.emit("Add", x, y)
+
+
+def _both_ways(pair: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (pair[0], pair[1]), (pair[1], pair[0])
 
 
 def _power(op: Op, x: str, y: str) -> str:
@@ -177,10 +205,11 @@ ELEMENTWISE: dict[str, Callable[[Op], None]] = {
         "TANH": "Tanh", "RELU": "Relu", "ELU": "Elu", "HARD_SWISH": "HardSwish", "LOGICAL_NOT": "Not",
     }.items()},
     **{name: _pair(kind) for name, kind in {
-        "ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "MAXIMUM": "Max", "MINIMUM": "Min",
+        "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "MAXIMUM": "Max", "MINIMUM": "Min",
         "EQUAL": "Equal", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
         "LESS_EQUAL": "LessOrEqual", "LOGICAL_AND": "And", "LOGICAL_OR": "Or",
     }.items()},
+    "ADD": _two(_sum_of_two),
     "NOT_EQUAL": _two(lambda op, x, y: op.emit("Not", op.emit("Equal", x, y))),
     "RSQRT": _one(lambda op, x: op.emit("Reciprocal", op.emit("Sqrt", x))),
     "SQUARE": _one(lambda op, x: op.emit("Mul", x, x)),

@@ -260,6 +260,11 @@ class Op:
         """The name of a new node's result."""
         return self._nodes.emit(kind, *inputs, **attributes)
 
+    def maker(self, name: str, kind: str) -> list[str] | None:
+        """Operands of the node of a kind that makes a tensor; None where another one does."""
+        node = self._nodes.maker(name)
+        return list(node.input) if node is not None and node.op_type == kind else None
+
     def several(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
         """Names of the results of a new node that has several."""
         return self._nodes.several(kind, *inputs, count=count, **attributes)

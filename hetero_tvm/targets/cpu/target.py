@@ -52,6 +52,7 @@ from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
 from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
+from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
 from hetero_tvm.schedules.cpu.rows.scan import emit_scan
 from hetero_tvm.schedules.cpu.rows.scatter import emit_scatter_rows
@@ -338,7 +339,7 @@ class CpuTarget(Target):
         return DecoderKernels(self.machine)
 
     def schedule_generic(self, function: PrimFunc) -> PrimFunc:
-        return generic.schedule(function, self.machine)
+        return contraction.emit(function, self.machine) or generic.schedule(function, self.machine)
 
     run_time_sizes = True
     fixed_size_passes = frozenset({ResizeAsKernel.name, ArgAsKernel.name})  # constants of each size

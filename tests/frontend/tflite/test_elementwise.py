@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("tflite")
 pytest.importorskip("ai_edge_litert")
 
+from hetero_tvm.frontend.tflite.load import read_program  # noqa: E402
+from hetero_tvm.frontend.tflite.translation import to_onnx  # noqa: E402
 from tests.frontend.tflite.judge import assert_same  # noqa: E402
 from tests.frontend.tflite.written import Call, T, const, file, one  # noqa: E402
 
@@ -120,3 +122,28 @@ def test_quantisers():
     assert_same(one("QUANTIZE", [T(X)], [coarse]))
     assert_same(one("QUANTIZE", [T(X, **Q8)], [coarse]))
     assert_same(one("DEQUANTIZE", [T(X, **Q8)], [T(X)]))
+
+
+def test_a_norm_as_keras_writes_it_is_one_product():
+    """x * r + (-m) * r is written as (x - m) * r."""
+    column = (2, 3, 4, 1)
+    calls = [Call("NEG", (1,), (3,)), Call("MUL", (0, 2), (4,)), Call("MUL", (3, 2), (5,)),
+             Call("ADD", (4, 5), (6,))]  # fmt: skip
+    tensors = [T(X), T(column), T(column), T(column), T(X), T(column), T(X)]
+    data = file(tensors, calls, [0, 1, 2], [6])
+    assert_same(data)
+    kinds = [node.op_type for node in to_onnx(read_program(data, "")).graph.node]
+    assert "Sub" in kinds and "Add" not in kinds
+
+
+def test_a_norm_with_a_shift():
+    """x * r + (beta - m * r) is written as (x - m) * r + beta."""
+    column = (2, 3, 4, 1)
+    calls = [Call("MUL", (0, 2), (4,)), Call("MUL", (1, 2), (5,)), Call("SUB", (3, 5), (6,)),
+             Call("ADD", (6, 4), (7,))]  # fmt: skip
+    beta = const(np.arange(5, dtype="float32"))
+    data = file([T(X), T(column), T(column), beta, T(X), T(column), T(X), T(X)], calls, [0, 1, 2], [7])
+    assert_same(data)
+    nodes = {node.output[0]: node for node in to_onnx(read_program(data, "")).graph.node}
+    (last,) = [node for node in nodes.values() if node.op_type == "Add"]
+    assert nodes[nodes[last.input[0]].input[0]].op_type == "Sub"

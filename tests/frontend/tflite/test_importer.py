@@ -59,6 +59,7 @@ def test_other_sizes(tmp_path):
         import_model(FILES / "gru.tflite", shapes={"keras_tensor": (2, 12, 16)})
 
 
+@pytest.mark.exhaustive
 def test_integers_stay_integers():
     """Each convolution of the quantised network becomes one kernel of 8-bit numbers."""
     model = import_model(FILES / "gates.int8.tflite")

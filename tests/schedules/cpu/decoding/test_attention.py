@@ -22,7 +22,6 @@ CASES = [
             (Heads(4, 4, 16, layers=1, page=32, cache="float16"), 16, None, 0, 0.0),
             (Heads(7, 1, 12, layers=1, page=16), 0, None, 0, 0.0),
             (Heads(6, 2, 20, layers=2, page=32, cache="int8"), 16, None, 20, 0.0),
-            (Heads(4, 4, 16, layers=1, page=16, cache="int8"), 0, 1e-6, 0, 5.0),
         )
     ),
 ]

@@ -1,0 +1,83 @@
+"""Products without a contract: which functions are recognised as which product, and their numbers."""
+
+import numpy as np
+import pytest
+
+from hetero_tvm.codegen.pipeline import compile_kernels
+from hetero_tvm.host.tvm import te, tvm
+from hetero_tvm.schedules.cpu.products.contraction import contraction_of, emit
+from tests.schedules.cpu.running import MACHINES, TARGET
+from tests.schedules.cpu.test_generic import plain
+
+
+def summed(shape, depth, term):
+    """``Y[shape] = sum over depth of term(A, B, index, k)``."""
+
+    def compute(a, b):
+        axes = [te.reduce_axis((0, extent), name=f"k{n}") for n, extent in enumerate(depth)]
+        return te.compute(shape, lambda *i: te.sum(term(a, b, i, axes), axis=axes), name="Y")
+
+    return compute
+
+
+PRODUCTS = {
+    "ik,kj->ij": (
+        summed((9, 21), (13,), lambda a, b, i, k: a[i[0], k[0]] * b[k[0], i[1]]),
+        (9, 13),
+        (13, 21),
+    ),
+    "ki,jk->ij": (
+        summed((9, 21), (13,), lambda a, b, i, k: a[k[0], i[0]] * b[i[1], k[0]]),
+        (13, 9),
+        (21, 13),
+    ),
+    "bik,kbj->ibj": (
+        summed((7, 3, 10), (5,), lambda a, b, i, k: a[i[1], i[0], k[0]] * b[k[0], i[1], i[2]]),
+        *((3, 7, 5), (5, 3, 10)),
+    ),
+    "ikl,klj->ij": (
+        summed((4, 11), (3, 5), lambda a, b, i, k: a[i[0], k[0], k[1]] * b[k[0], k[1], i[1]]),
+        *((4, 3, 5), (3, 5, 11)),
+    ),
+}
+
+
+@pytest.mark.parametrize("equation", PRODUCTS)
+def test_products(equation):
+    compute, left, right = PRODUCTS[equation]
+    function = plain(compute, [left, right])
+    assert contraction_of(function) is not None
+    kernel = emit(function, MACHINES["avx2"]).with_attr("global_symbol", "main")
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal(shape, dtype="float32") for shape in (left, right))
+    expected = np.einsum(equation, a.astype("float64"), b)
+    y = tvm.runtime.tensor(np.full(expected.shape, 7, "float32"))
+    library = compile_kernels(tvm.IRModule({"main": kernel}), TARGET).jit()
+    library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), y)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-5)  # sums of at most 15 terms
+
+
+OTHERS = {
+    "the columns of the result are rows of A": (
+        summed((4, 6), (5,), lambda a, b, i, k: a[i[1], k[0]] * b[k[0], i[0]]),
+        *((6, 5), (5, 4)),
+    ),
+    "a sum of sums": (
+        summed((4, 6), (5,), lambda a, b, i, k: a[i[0], k[0]] + b[k[0], i[1]]),
+        *((4, 5), (5, 6)),
+    ),
+    "reduced axes in another order": (
+        summed((4, 6), (3, 5), lambda a, b, i, k: a[i[0], k[0], k[1]] * b[k[1], k[0], i[1]]),
+        *((4, 3, 5), (5, 3, 6)),
+    ),
+    "windows": (
+        summed((4, 6), (3,), lambda a, b, i, k: a[i[0], i[1] + k[0]] * b[k[0], 0]),
+        *((4, 8), (3, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_to_the_schedule(name):
+    compute, left, right = OTHERS[name]
+    assert contraction_of(plain(compute, [left, right])) is None
