@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hetero_tvm.errors import ModelError
 
@@ -65,14 +66,18 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     fakes = [fake(mode, a) if isinstance(a, torch.Tensor) else a for a in arguments]
     before = [value._version if isinstance(value, torch.Tensor) else 0 for value in fakes]
+    writes = _Writes()
     try:
-        with mode, torch.no_grad():
+        with mode, writes, torch.no_grad():
             returned = torch.fx.Interpreter(gm).run(*fakes, enable_io_processing=False)
     except Exception as error:
         raise ModelError(f"Sizes in the graph depend on values. {first_line(error)}") from error
     leaves = list(torch.utils._pytree.tree_leaves(returned, is_leaf=lambda value: value is None))
     changed = tuple(
-        i for i, value in enumerate(fakes) if isinstance(value, torch.Tensor) and value._version != before[i]
+        i
+        for i, value in enumerate(fakes)
+        if isinstance(value, torch.Tensor)
+        and (value._version != before[i] or _memory(value) in writes.memories)
     )
     places = {id(value): i for i, value in enumerate(fakes) if isinstance(value, torch.Tensor)}
     taken = {_memory(value) for value in fakes if isinstance(value, torch.Tensor)}
@@ -93,6 +98,20 @@ def examine(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> Findings:
                 taken.add(_memory(value))
             outputs.append(("result", results[id(value)]))
     return Findings(tuple(outputs), tuple(computed), changed, shares)
+
+
+class _Writes(TorchDispatchMode):
+    """Memories of tensors that operators change as a list, which leaves their versions as they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memories: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.is_write and isinstance(value, list | tuple):
+                self.memories.update(_memory(tensor) for tensor in value)
+        return func(*args, **(kwargs or {}))
 
 
 def fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
@@ -145,7 +164,7 @@ def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphMo
     outputs = output_arguments(copy.graph)
     node = next(iter(copy.graph.find_nodes(op="output")))
     node.args = (tuple(outputs[index] for index in kept),)
-    copy.graph.eliminate_dead_code()
+    # What nobody reads stays: it may change a tensor in place, which FX does not know of methods.
     copy.recompile()
     return copy
 

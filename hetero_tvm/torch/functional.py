@@ -71,7 +71,10 @@ def trained(gm: torch.fx.GraphModule, arguments: Sequence[Any], options: Options
                 made.append(_compiled(traced, inputs, {}, options))
             return made[0](given)
 
-        return _boxed(run)
+        # Autograd calls it where Dynamo may be looking at every frame: that of a compiled training step.
+        call = torch.compiler.disable(_boxed(run))
+        call._boxed_call = True
+        return call
 
     call = _aot(
         gm,

@@ -43,6 +43,12 @@ def test_changes_in_place_are_found_by_argument():
     assert found.changed == (1,) and not found.is_pure
 
 
+def test_changes_of_lists_of_tensors_are_found():
+    """Steps of optimizers, which leave the versions of fake tensors as they were."""
+    found = examine(traced(lambda x, y: (torch._foreach_lerp_([y], [x], 0.5), x + 1)[1]), [X, Y])
+    assert found.changed == (1,) and not found.is_pure
+
+
 def test_sizes_that_depend_on_values_are_refused():
     with pytest.raises(ModelError, match="depend on values"):
         examine(traced(lambda x, y: x[x > 0].tolist()), [X, Y])
@@ -56,8 +62,18 @@ def test_numbers_that_arrive_as_tensors_are_fixed():
     assert torch.equal(gm(X, torch.tensor(2.0)), X + 2)  # the graph itself stays as it is
 
 
-def test_a_graph_that_returns_less_computes_less():
+def test_a_graph_that_returns_less():
     gm = traced(lambda x, y: (x + y, torch.exp(x)))
-    fewer = returning(gm, [0])
-    assert len(output_arguments(fewer.graph)) == 1 and "exp" not in fewer.code
-    assert "exp" in gm.code
+    fewer = returning(gm, [1])
+    assert len(output_arguments(fewer.graph)) == 1 and torch.equal(fewer(X, Y)[0], X.exp())
+    assert torch.equal(gm(X, Y)[0], X + Y)
+
+
+def test_changes_in_place_that_nobody_reads_stay():
+    def function(x, y):
+        z = x * 2
+        z.add_(y)
+        z.mul_(y + 1)
+        return z, x
+
+    assert torch.equal(returning(traced(function), [0])(X, Y)[0], function(X, Y)[0])

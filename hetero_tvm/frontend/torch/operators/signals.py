@@ -1,4 +1,4 @@
-"""Fourier transforms as products with matrices of cosines and sines, and distances."""
+"""Fourier transforms as products with matrices of cosines and sines, distances, and running products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Distances between rows, and inverse transforms to real values."""
+    """Distances between rows, inverse transforms to real values, and running products."""
     aten = torch.ops.aten
 
     def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: int | None = None) -> Any:
@@ -54,7 +54,21 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         size = 2 * (x.shape[dim] - 1) if n is None else n
         return inverse_real(x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), size)
 
+    def cumulative_product(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+        """Running product, in steps of 1, 2, 4, ... places."""
+        if dtype is not None or not x.dtype.is_floating_point:
+            x = x.to(dtype or torch.int64)
+        if x.dim() == 0:
+            return x.clone()
+        x, step = x.movedim(dim, -1), 1
+        size = x.shape[-1]
+        while step < size:
+            before = aten.constant_pad_nd(x[..., : size - step], [step, 0], 1)
+            x, step = x * before, 2 * step
+        return x.movedim(-1, dim)
+
     return {
+        aten.cumprod.default: cumulative_product,
         aten.cdist.default: distances,
         aten._cdist_forward.default: distances,
         aten._fft_c2r.default: inverse_real,

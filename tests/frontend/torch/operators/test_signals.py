@@ -27,3 +27,10 @@ def test_several_axes():
 def test_distances(p):
     x, y = torch.randn(2, 5, 6), torch.randn(2, 3, 6)
     torch.testing.assert_close(decompositions()[ATEN.cdist.default](x, y, p), torch.cdist(x, y, p))
+
+
+@pytest.mark.parametrize("shape, dim", [((2, 7), 1), ((5, 3), 0), ((1,), 0), ((), 0), ((3, 0), 1)], ids=str)
+def test_running_products(shape, dim):
+    for x in (torch.randn(shape), torch.randint(-2, 3, shape), torch.rand(shape) > 0.3):
+        found = decompositions()[torch.ops.aten.cumprod.default](x, dim)
+        torch.testing.assert_close(found, x.cumprod(dim))
