@@ -4,8 +4,10 @@ A Llama of 300 M parameters (hidden 1024, 16 layers, 16 query and 4 key heads) w
 checkpoint is given.  Read bandwidth is measured in turn with the decoding, in the same window: the share is
 ``bytes of weights / bandwidth / time per token``.
 
-    python benchmarks/decode.py                       # all precisions
-    python benchmarks/decode.py --precisions int4 --model CHECKPOINT
+    python -m benchmarks.decode                       # all precisions
+    python -m benchmarks.decode --quick               # 4 of the 16 layers, a minute in all
+    python -m benchmarks.decode --quick --built out --build-only     # later without it: measures only
+    python -m benchmarks.decode --precisions int4 --model CHECKPOINT
 """
 
 from __future__ import annotations
@@ -66,16 +68,18 @@ def write_checkpoint(folder: Path, config: dict, seed: int = 0) -> None:
             file.write(values.tobytes())
 
 
-def library(precision: str, folder: Path, checkpoint: Path | None, scratch: Path) -> Path:
+def library(
+    precision: str, folder: Path, checkpoint: Path | None, scratch: Path, layers: int, cache: str | None
+) -> Path:
     """The folder with the library of a precision; built where it is missing."""
     from hetero_tvm import build_language_model
 
     if not (folder / "model.so").exists():
         if checkpoint is None:
-            checkpoint = scratch / "llama-300m"
-            if not checkpoint.exists():
-                write_checkpoint(checkpoint, LLAMA_300M)
-        build_language_model(checkpoint, folder, precision=precision)
+            checkpoint = scratch / f"llama-300m-{layers}"
+            if not (checkpoint / "model.safetensors").exists():
+                write_checkpoint(checkpoint, {**LLAMA_300M, "num_hidden_layers": layers})
+        build_language_model(checkpoint, folder, precision=precision, cache=cache)
     return folder
 
 
@@ -91,11 +95,19 @@ def main() -> None:
     parser.add_argument("--prompts", default="128,512")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--built", type=Path, help="folder where libraries are kept; built where missing")
+    parser.add_argument("--build-only", action="store_true", help="with --built: measure nothing")
+    parser.add_argument("--cache", help="type of keys and values: f32, f16, int8")
+    parser.add_argument("--layers", type=int, default=LLAMA_300M["num_hidden_layers"])
+    parser.add_argument("--quick", action="store_true", help="4 layers, 3 rounds, a prompt of 128")
     options = parser.parse_args()
+    if options.quick:
+        options.layers, options.rounds, options.prompts = 4, 3, "128"
     with temporary_folder("hetero_tvm-decode-") as scratch:
         for precision in options.precisions.split(","):
-            place = (options.built or Path(scratch)) / precision
-            folder = library(precision, place, options.model, Path(scratch))
+            place = (options.built or Path(scratch)) / f"{precision}-{options.layers}-{options.cache}"
+            folder = library(precision, place, options.model, Path(scratch), options.layers, options.cache)
+            if options.build_only:
+                continue
             model = load_language_model(folder, threads=options.threads)
             lengths = [int(length) for length in options.prompts.split(",") if length]
             measured = measure_decoding(model, options.tokens, options.rounds, options.context, lengths)

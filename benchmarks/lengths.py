@@ -26,6 +26,7 @@ import hetero_tvm
 from hetero_tvm import api
 from hetero_tvm.frontend import Span, parse_shape_option
 from hetero_tvm.reference import sample_inputs
+from hetero_tvm.runtime.signature import Signature
 
 _REPEATS = 7
 
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument("--at", default="", help="sizes of the first open dimension for static libraries")
     parser.add_argument("--calls", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.02, help="of each repeat of one runtime")
+    parser.add_argument("--quick", action="store_true", help="both ends of the range, one between, 20 calls")
+    parser.add_argument("--build-only", action="store_true", help="with --libraries: measure nothing")
     parser.add_argument("--libraries", type=Path, help="folder that keeps what was built")
     options = parser.parse_args()
     shapes = dict(options.shape)
@@ -47,6 +50,10 @@ def main() -> int:
     )
     span = shapes[first][axis]
     sizes = [int(text) for text in options.at.split(",") if text]
+    if options.quick:
+        high = span.high or 512
+        sizes = sizes or sorted({span.low, round(math.sqrt(max(span.low, 1) * high)), high})
+        options.calls = options.calls or 20
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.libraries or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,19 +69,24 @@ def main() -> int:
             paths[size] = path
         if seconds:
             print(json.dumps({"built_s": {str(size): round(s, 2) for size, s in seconds.items()}}))
-        _report(options, shapes, span, {size: hetero_tvm.load(path) for size, path in paths.items()}, paths)
+        if options.build_only:
+            return 0
+        _report(options, span, {size: hetero_tvm.load(path) for size, path in paths.items()}, paths)
     return 0
 
 
 def _fixed(dims: tuple[int | Span, ...], size: int | None) -> tuple[int | Span, ...]:
-    return tuple(size if isinstance(d, Span) and size is not None else d for d in dims)
+    """The shape with every range at this size, or at its nearest; None: as it is."""
+    if size is None:
+        return dims
+    return tuple(min(max(size, d.low), d.high or size) if isinstance(d, Span) else d for d in dims)
 
 
-def _report(options: argparse.Namespace, shapes: Mapping, span: Span, nets: Mapping, paths: Mapping) -> None:
+def _report(options: argparse.Namespace, span: Span, nets: Mapping, paths: Mapping) -> None:
     session = session_of(options.model, nets[None].threads)
     rows = []
     for size in (size for size in nets if size is not None):
-        feeds = _inputs(options.model, shapes, size)
+        feeds = _inputs(options.model, nets[None].signature, size)
         times = at_size(nets[size], nets[None], session, feeds, options.seconds)
         rows.append((times["dynamic"] / times["static"], times["dynamic"] / times["ort"]))
         print(
@@ -90,7 +102,7 @@ def _report(options: argparse.Namespace, shapes: Mapping, span: Span, nets: Mapp
     if options.calls:
         rng = np.random.default_rng(0)
         drawn = [int(n) for n in rng.integers(span.low, (span.high or 512) + 1, options.calls)]
-        feeds = {size: _inputs(options.model, shapes, size) for size in set(drawn)}
+        feeds = {size: _inputs(options.model, nets[None].signature, size) for size in set(drawn)}
         best: dict[str, dict[int, float]] = {"dynamic": {}, "ort": {}}
         for _ in range(3):
             for name, call in (
@@ -149,25 +161,20 @@ def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> di
 _declared: dict[str, object] = {}
 
 
-def _inputs(model: str, shapes: Mapping, size: int) -> dict[str, np.ndarray]:
-    """Inputs for one size; symbols of other inputs follow by name."""
+def _inputs(model: str, signature: Signature, size: int) -> dict[str, np.ndarray]:
+    """Inputs for one size of the dynamic library's symbols, each within its range."""
     import onnx
 
     if model not in _declared:
         _declared[model] = onnx.load(model, load_external_data=False)
     proto = _declared[model]
-    known = {}
-    for value in proto.graph.input:
-        for dim, given in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
-            known[dim.dim_param] = size if isinstance(given, Span) else given
+    sizes = {symbol.name: min(max(size, symbol.low), symbol.high) for symbol in signature.symbols}
+    shapes = {spec.name: spec.shape for spec in signature.inputs}
     fixed = onnx.ModelProto()
-    fixed.CopyFrom(proto) if proto.ByteSize() < 1 << 20 else fixed.graph.input.extend(proto.graph.input)
+    fixed.CopyFrom(proto)
     for value in fixed.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if not dim.dim_value:
-                dim.dim_value = known[dim.dim_param]
-    if not fixed.graph.node:
-        fixed.graph.node.extend(proto.graph.node)
+        for dim, known in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            dim.dim_value = sizes[known] if isinstance(known, str) else known
     return sample_inputs(fixed, size)
 
 

@@ -15,6 +15,7 @@ from hetero_tvm.errors import UsageError
 if TYPE_CHECKING:
     from hetero_tvm.generation.batch import Request
     from hetero_tvm.generation.chat import ChatTemplate
+    from hetero_tvm.generation.model import LanguageModel
     from hetero_tvm.generation.text import Tokenizer
 
 
@@ -58,6 +59,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE.npy",
         help="features of audio, float32 [channels, frames]; may be repeated",
     )
+    source.add_argument(
+        "--audio", action="append", default=[], metavar="FILE.wav", help="speech at 16 kHz; may be repeated"
+    )
     parser.add_argument("--max-new-tokens", type=cli_common.positive, default=128, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, the likeliest token")
     parser.add_argument("--top-k", type=cli_common.count, default=0)
@@ -90,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     from hetero_tvm.generation.sampling import Sampling
     from hetero_tvm.generation.text import FILE, Tokenizer, Words
 
-    about = len(options.source) + len(options.source_ids) + len(options.features)
+    about = bool(options.source or options.source_ids or options.features or options.audio)
     if not options.prompt and not options.prompt_ids and not about:
         raise UsageError("there is no prompt", hint="give --prompt TEXT or --prompt-ids 5,6,7")
     sampling = Sampling(
@@ -109,6 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     prompts = [*options.prompt_ids, *(_tokens(tokenizer, text, template) for text in options.prompt)]
     sources: list[Any] = [*options.source_ids, *(tokenizer.encode(t) for t in options.source)]
     sources += [_features(Path(name)) for name in options.features]
+    sources += [_sound(model, name) for name in options.audio]
     if sources and len(prompts) not in (0, 1, len(sources)):
         raise UsageError(f"there are {len(prompts)} prompts and {len(sources)} sources")
     if sources:
@@ -149,6 +154,16 @@ def _features(path: Path) -> Any:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"cannot read {path}: {error}", hint="write it with numpy.save") from None
+
+
+def _sound(model: LanguageModel, name: str) -> Any:
+    """Features of a file with speech."""
+    from hetero_tvm.generation.audio import log_mel, read_wave
+
+    if model.sources is None or not model.sources.facts.mels:
+        raise UsageError(f"a {model.facts.architecture} model does not take audio")
+    facts = model.sources.facts
+    return log_mel(read_wave(name), facts.mels, 2 * facts.longest)
 
 
 def _tokens(tokenizer: Tokenizer, text: str, template: ChatTemplate | None) -> list[int]:

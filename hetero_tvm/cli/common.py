@@ -135,7 +135,7 @@ def model_parser(
         nargs="?",
         default=DEFAULT_MODEL,
         metavar="MODEL",
-        help=f"an ONNX file, a torch.export program (.pt2), or zoo:NAME (default: {DEFAULT_MODEL})",
+        help=f"a file (ONNX, .pt2, .tflite, StableHLO), or zoo:NAME (default: {DEFAULT_MODEL})",
     )
     result.add_argument(
         "--trust", action="store_true", help="let a .pt2 file run code while it is read (default: refused)"

@@ -29,6 +29,7 @@ EXTRAS = {
         "a search that learns more from each trial",
     ),
     "jax": (("jaxlib",), "functions of JAX: StableHLO programs"),
+    "tflite": (("tflite", "ai-edge-litert"), "TensorFlow Lite files, and LiteRT to compare with"),
     "plot": (("matplotlib",), "pictures of memory plans: inspect --plot, plan --plot"),
     "descriptions": (("jsonschema",), "kernel descriptions in JSON, as AKG has them"),
     "generate": (("tokenizers",), "texts in and out of language models: generate --prompt"),

@@ -22,6 +22,7 @@ from hetero_tvm.compile.lift import lift_model
 from hetero_tvm.compile.linking import machine
 from hetero_tvm.compile.optimize import OptimizedModel
 from hetero_tvm.compile.report_page import report_fragment, report_html
+from hetero_tvm.compile.shares import shared_out
 from hetero_tvm.compile.weights import Weights, set_apart
 from hetero_tvm.errors import AccuracyError, BuildError, HeteroTVMError, LibraryError, last_line
 from hetero_tvm.host import mapped
@@ -225,6 +226,8 @@ def build(
             (variant, usable_choices(variant.tasks, chosen))
             for variant, chosen in [(optimized.variants()[0], choices), *others]
         ]
+        if optimized.lengths is not None:
+            variants = [(variant, shared_out(variant, chosen)) for variant, chosen in variants]
         parts = [_lowered(variant, chosen, len(variants) > 1) for variant, chosen in variants]
         memory = parts[0][1]
         lowered = merged([module for module, _ in parts], [v.target.entry for v, _ in variants])

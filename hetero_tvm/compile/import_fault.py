@@ -28,7 +28,7 @@ def import_fault(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> str 
 
 def _program_departure(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> str | None:
     """The first value of the program that its translation to ONNX does not have."""
-    if model.original is None:
+    if model.original is None or not model.original.available:
         return None
     names = [name for outputs in tensors_of_nodes(model).values() for name in outputs]
     expected = program_tensors(model, inputs, names)

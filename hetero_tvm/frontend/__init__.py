@@ -18,6 +18,8 @@ from hetero_tvm.frontend.ranges import import_open
 from hetero_tvm.frontend.signature import ImportedModel, Signature, Span, TensorSpec, parse_shape_option
 from hetero_tvm.frontend.stablehlo.importer import import_stablehlo
 from hetero_tvm.frontend.stablehlo.load import SUFFIXES
+from hetero_tvm.frontend.tflite.importer import import_tflite, open_tflite
+from hetero_tvm.frontend.tflite.load import SUFFIX as TFLITE
 
 __all__ = [
     "ImportedModel",
@@ -40,7 +42,7 @@ def import_model(
     seed: int = 0,
     trust: bool = False,
 ) -> ImportedModel:
-    """Import a model: ``zoo:NAME``, a file (ONNX, ``.pt2``, or a kernel description in JSON), or an object.
+    """Import a model: ``zoo:NAME``, a file (ONNX, ``.pt2``, ``.tflite``, StableHLO, JSON), or an object.
 
     Objects are an ``onnx.ModelProto``, a ``torch.export.ExportedProgram`` or the ``ONNXProgram``
     that ``torch.onnx.export`` returns.
@@ -81,11 +83,8 @@ def import_model(
             return import_description(source)
         if suffix in SUFFIXES:
             return import_stablehlo(source)
-        if suffix == ".tflite":
-            raise UsageError(
-                f"{source}: {suffix} models are not supported yet.",
-                hint="Export the model to ONNX, for example with torch.onnx.export.",
-            )
+        if suffix == TFLITE:
+            return import_tflite(source, shapes=shapes, batch=batch)
         if not Path(source).exists() and str(source) in zoo.names():
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
         return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
@@ -130,6 +129,9 @@ def _import_open(
         from hetero_tvm.frontend.torch.importer import open_torch
 
         declared, load = open_torch(source, trust=trust, **options)
+        return import_open(shapes, declared, load)
+    if suffix == TFLITE:
+        declared, load = open_tflite(source, batch=batch)
         return import_open(shapes, declared, load)
     source = getattr(source, "model_proto", source)  # torch.onnx.ONNXProgram
     declared, load = open_onnx(source, **options)

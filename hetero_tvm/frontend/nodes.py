@@ -12,6 +12,17 @@ _SMALL = 4096
 """Bytes of a constant that is compared with the others."""
 
 
+class Untranslatable(ValueError):
+    """An operator in a form that has no translation; says which part."""
+
+
+def onnx_type(dtype: str) -> int:
+    """ONNX's number of a NumPy type name."""
+    import ml_dtypes
+
+    return helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, dtype, None) or dtype))
+
+
 class Nodes:
     """ONNX nodes and constants of one graph while it is made; names of their results begin with ``#``.
 
@@ -46,3 +57,10 @@ class Nodes:
             name = f"{self.at}{output}"
             self.nodes.append(helper.make_node(kind, list(inputs), [output], name, **attributes))
         return self._made[key]
+
+    def several(self, kind: str, *inputs: str, count: int, **attributes: Any) -> list[str]:
+        """Names of the results of a node that has several."""
+        outputs = [self.fresh() for _ in range(count)]
+        name = f"{self.at}{outputs[0]}"
+        self.nodes.append(helper.make_node(kind, list(inputs), outputs, name, **attributes))
+        return outputs

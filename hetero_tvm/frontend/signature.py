@@ -32,6 +32,12 @@ class Original(Protocol):
 
     engine: str
     """Name and version of the framework."""
+    exact: bool
+    """Whether it can compute in float64; else our translation tells what is exact, and this judges it."""
+    available: bool
+    """Whether it is installed here."""
+    coarse: bool
+    """Whether it rounds to steps of 8 bits that are not those of its translation."""
 
     def run(self, inputs: Mapping[str, np.ndarray], *, double: bool = False) -> tuple[np.ndarray, ...]:
         """Compute all outputs in signature order, in float32 or (``double``) float64."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from onnx import defs
 
-from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
+from hetero_tvm.frontend.onnx.bodies import learning
+from hetero_tvm.frontend.onnx.contrib import DOMAIN, EXPANSIONS
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.expand import SHAPED
@@ -42,6 +43,14 @@ where they become floats; other numbers of less than 8 bits, complex ones, strin
 optional inputs are refused.
 
 """
+_LEARNING = """.
+
+## Models of scikit-learn (ai.onnx.ml)
+
+What skl2onnx writes for linear models, trees, forests, boosting, support vector regression, neighbours,
+clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
+become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes], in
+the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
 _FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)", "tensor(bfloat16)"})
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _REFUSED_TYPES = ("string", "complex", "map(", "optional(")
@@ -62,7 +71,7 @@ def table() -> str:
             continue
         opsets = ", ".join(str(schema.since_version) for schema in versions)
         rows.append(f"| {name} | {opsets} | {_types(versions[-1])} | {how} |")
-    contrib = sorted({name for domain, name in EXPANSIONS if domain})
+    contrib = sorted({name for domain, name in EXPANSIONS if domain == DOMAIN})
     return "".join(
         [
             _INTRODUCTION,
@@ -70,6 +79,8 @@ def table() -> str:
             "\n".join(rows),
             "\n\n## Operators of ONNX Runtime (com.microsoft)\n\nWritten out in ONNX's own: ",
             ", ".join(contrib),
+            _LEARNING,
+            ", ".join(sorted(learning.EXPANSIONS)),
             ".\n\n## Refused\n\n",
             ", ".join(refused),
             ".\n",

@@ -27,8 +27,8 @@ def test_a_fusion_that_is_switched_off_does_not_fire(model):
 def test_unknown_targets_and_precisions_are_refused(model):
     with pytest.raises(TargetError, match="there is no target 'tpu'"):
         optimize_model(model, "tpu")
-    with pytest.raises(UsageError, match="--precision tf32 is not available for target cpu"):
-        optimize_model(model, "cpu", precision="tf32")
+    with pytest.raises(UsageError, match="--precision int4 is not available for target cuda"):
+        optimize_model(model, "cuda:sm_80", precision="int4")
 
 
 def test_the_ir_after_each_pass_is_written_in_order(model, tmp_path):

@@ -16,7 +16,7 @@ def test_file_and_name(tmp_path):
 
 
 def test_other_sources_are_refused_by_name(tmp_path):
-    with pytest.raises(UsageError, match=r"\.tflite models are not supported yet"):
+    with pytest.raises(ModelError, match=r"no model file model\.tflite"):
         import_model("model.tflite")
     with pytest.raises(UsageError, match="not builtins.int"):
         import_model(3)

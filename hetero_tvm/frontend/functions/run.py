@@ -21,6 +21,9 @@ class UnscheduledProgram:
     It has no wider numbers than the user's own: what is asked for in float64 is computed as written.
     """
 
+    exact = available = True
+    coarse = False
+
     def __init__(self, module: IRModule, signature: Signature):
         self._module, self._signature = module, signature
         self.engine = f"TVM {tvm.__version__}, unscheduled"

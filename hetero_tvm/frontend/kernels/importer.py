@@ -142,6 +142,9 @@ def _info(tensor: Tensor) -> onnx.ValueInfoProto:
 class NumpyKernel:
     """A kernel description as NumPy computes it: the judge of what is compiled from it."""
 
+    exact = available = True
+    coarse = False
+
     def __init__(self, description: Description, model: onnx.ModelProto):
         self._description, self._model = description, model
         self.engine = f"NumPy {np.__version__}"

@@ -19,6 +19,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
 from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
+from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.definitions import with_constants
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
@@ -245,6 +246,7 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "FusedConv"): _fused_layer,
     (DOMAIN, "FusedGemm"): _fused_layer,
     **{(DOMAIN, name): expansion for name, expansion in quantized.EXPANSIONS.items()},
+    **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.
     ("", "SimplifiedLayerNormalization"): _simplified_norm,
     (DOMAIN, "SimplifiedLayerNormalization"): _simplified_norm,

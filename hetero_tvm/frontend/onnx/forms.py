@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
+from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.bodies.resize import resize
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
@@ -145,6 +146,10 @@ def _by_channel(node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
     return b.nodes
 
 
+_FARTHEST = 4096
+"""Pixels that a box of RoiAlign may reach from the image, if that is not larger still."""
+_BOXES_CHECKED = "its boxes are checked"
+
 # ---- forms of single operators ------------------------------------------------------------------
 
 
@@ -181,22 +186,38 @@ def _batch_normalization(
 def _roi_align(
     node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool
 ) -> list[onnx.NodeProto] | None:
-    """Boxes in the image's own pixels: TVM moves them by half a pixel before it scales them.
+    """Boxes in the image's own pixels, and near it: TVM moves them by half a pixel before it scales them.
 
+    What is far off would be sampled for hours, and of NaN or infinity no sample is computed.
     Mode max is refused: ONNX takes the largest weighted corner, TVM the largest interpolated value.
     """
     b = Body(node, opset)
     mode = as_text(b.attributes.get("mode", "avg"))
     if mode != "avg":
         raise _refusal(node, f"mode={mode}", "Export the model with mode avg.")
+    shape = pool.shape(b.input(0), types)
+    if node.doc_string == _BOXES_CHECKED or pool.shape(b.input(1), types) is None or shape is None:
+        return None
     scale = float(b.attributes.get("spatial_scale", 1.0))
     usual = "half_pixel" if opset >= 16 else "output_half_pixel"
     half = as_text(b.attributes.get("coordinate_transformation_mode", usual)) == "half_pixel"
-    if scale == 1.0 or not half or pool.shape(b.input(1), types) is None:
-        return None
-    boxes = b.op("Mul", b.input(1), b.const(scale, pool.dtype(b.input(1), types)))
-    attributes = {**b.attributes, "spatial_scale": 1.0}
-    b.op("RoiAlign", b.input(0), boxes, b.input(2), output=b.wants(0), **attributes)
+    boxes, dtype, farthest = (
+        b.input(1),
+        pool.dtype(b.input(1), types),
+        max(_FARTHEST, *(4 * n for n in shape[2:])),
+    )
+    said = f"boxes must be finite, and within {farthest} pixels of the image's corner"
+    if scale != 1.0 and half:
+        boxes, scale = b.op("Mul", boxes, b.const(scale, dtype)), 1.0
+    near = b.op("LessOrEqual", b.op("Abs", boxes), b.const(farthest / scale, dtype))
+    boxes = b.checked(boxes, b.every(near), dtype, said)
+    y = b.op("RoiAlign", b.input(0), boxes, b.input(2), **{**b.attributes, "spatial_scale": scale})
+    b.nodes[-1].doc_string = _BOXES_CHECKED
+    if half and int(b.attributes.get("sampling_ratio", 0)) <= 0:  # boxes without extent: TVM writes nothing
+        sides = b.op("Sub", b.cut(boxes, 1, 2, 4), b.cut(boxes, 1, 0, 2))
+        shortest = b.op("Reshape", b.reduce("ReduceMin", sides, [1], 1, 18), b.const([-1, 1, 1, 1], "int64"))
+        y = b.op("Where", b.op("Greater", shortest, b.const(0, dtype)), y, b.const(0, dtype))
+    b.end(0, y)
     return b.nodes
 
 
@@ -404,6 +425,7 @@ def _cumulative_sum(node: onnx.NodeProto, opset: int, types: Types, pool: Consta
 
 
 FORMS: dict[str, Expansion] = {
+    **EMPTY,
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
     "CumSum": _cumulative_sum,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hetero_tvm.errors import HeteroTVMError, ModelError, UsageError
 from hetero_tvm.frontend.limits import check_size, current_limits
 from hetero_tvm.frontend.onnx.clean import clean
 from hetero_tvm.frontend.onnx.counting import counts_of
+from hetero_tvm.frontend.onnx.ends import plain_ends
 from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
@@ -65,6 +67,7 @@ def import_onnx(
             stored = source
         else:
             stored = load_stored(Path(source))
+        stored = dataclasses.replace(stored, proto=plain_ends(stored.proto))
         cleaned = clean(stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
         module = to_relax(cleaned)
         signature = _signature(cleaned.proto, module)

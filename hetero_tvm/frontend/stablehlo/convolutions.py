@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, turned
+from hetero_tvm.frontend.nodes import Untranslatable
+from hetero_tvm.frontend.stablehlo.op import Op, turned
 
 
 def convolution(op: Op) -> str:

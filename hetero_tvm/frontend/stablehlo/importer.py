@@ -13,12 +13,12 @@ import onnx
 from onnx import helper
 
 from hetero_tvm.errors import ModelError, UnsupportedOperatorError
-from hetero_tvm.frontend.nodes import Nodes
+from hetero_tvm.frontend.nodes import Nodes, Untranslatable, onnx_type
 from hetero_tvm.frontend.onnx.importer import import_onnx
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stablehlo.idioms import mean_of, softmax_of
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program
-from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, dtype_of, onnx_type, shape_of
+from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, shape_of
 from hetero_tvm.frontend.stablehlo.operators import TRANSLATIONS, arg_extremum
 from hetero_tvm.frontend.stablehlo.run import StableHloProgram
 

@@ -7,19 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
-from hetero_tvm.frontend.nodes import Nodes
+from hetero_tvm.frontend.nodes import Nodes, Untranslatable
 
 _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "bool",
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
 }  # fmt: skip
-
-
-class Untranslatable(ValueError):
-    """An operator in a form that has no translation; says which part."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +95,6 @@ def dtype_of(kind: Any) -> str:
     if element not in _DTYPES:
         raise Untranslatable(f"numbers of type {element}")
     return _DTYPES[element]
-
-
-def onnx_type(dtype: str) -> int:
-    """ONNX's number of a NumPy type name."""
-    import ml_dtypes
-
-    return helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, dtype, None) or dtype))
 
 
 def reshaped(op: Op, name: str, shape: Sequence[int]) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero_tvm.frontend.nodes import Untranslatable, onnx_type
 from hetero_tvm.frontend.stablehlo.convolutions import convolution
-from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, dtype_of, onnx_type, reshaped, turned
+from hetero_tvm.frontend.stablehlo.op import Op, dtype_of, reshaped, turned
 
 
 def _same(kind: str) -> Callable[[Op], str]:

@@ -24,6 +24,9 @@ class StableHloProgram:
     model : the same program in ONNX, for other runtimes.
     """
 
+    exact = available = True
+    coarse = False
+
     def __init__(self, module: Any, model: onnx.ModelProto):
         self._module, self._model = module, model
         self.engine, self._run = self._made()

@@ -27,6 +27,9 @@ class TorchProgram:
     inputs : names of the tensors that it takes.
     """
 
+    exact = available = True
+    coarse = False
+
     def __init__(self, program: ExportedProgram, inputs: Sequence[str]):
         torch = require("torch")
         self.program = program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -92,12 +92,17 @@ class ConvTransposeAsPhases(Rule):
         padding = padding * (2 * len(extents) // len(padding))
         sides = list(zip(padding[: len(extents)], padding[len(extents) :], strict=True))
         bind = graph.binder(top, [var])
-        weight = _spread(weight, dilation)
+        # Without strides the convolution itself is dilated: zeros between taps would make NaN of infinity.
+        gaps = [d if s == 1 else 1 for d, s in zip(dilation, strides, strict=True)]
+        reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        weight = _spread(weight, [1 if s == 1 else d for d, s in zip(dilation, strides, strict=True)])
+        axes = [Axis.of(*numbers) for numbers in zip(extents, reach, strides, sides, extra, strict=True)]
         axes = [
-            Axis.of(*numbers)
-            for numbers in zip(extents, weight.shape[2:], strides, sides, extra, strict=True)
+            replace(axis, taps=taps) if axis.stride == 1 else axis
+            for axis, taps in zip(axes, weight.shape[2:], strict=True)
         ]
         if flat:
+            gaps = [1, *gaps]
             axes, weight = [Axis.of(1, 1, 1, (0, 0), 0), *axes], weight[:, :, None, :]
             x = bind(relax.op.reshape(x, (batch, channels, 1, *extents)), "image")
         down, across = axes
@@ -108,6 +113,7 @@ class ConvTransposeAsPhases(Rule):
                 constant(_phases(weight, down, across, groups)),
                 groups=groups,
                 padding=(down.before, across.before, down.after, across.after),
+                dilation=tuple(gaps),
             ),
             "phases",
         )

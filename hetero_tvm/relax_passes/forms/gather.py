@@ -1,4 +1,5 @@
-"""Lookups by several indices as lookups of rows by one, for targets that have those alone."""
+"""Lookups by several indices as lookups of rows by one, for targets that have those alone; lookups at places
+that are known."""
 
 from __future__ import annotations
 
@@ -96,6 +97,32 @@ class GatherAsTake(Rule):
         if stride == 1:
             return places
         return bind(relax.op.multiply(places, relax.const(stride, "int32")), f"scaled{n}")
+
+
+class TakeOfKnownPlaces(Rule):
+    """``take`` at constant places counts none of them from the end, and divides by no extent."""
+
+    name = "known_places"
+    counted = False
+    anchors = ("relax.take",)
+
+    def match(self, graph: Graph, var: Var) -> np.ndarray | None:
+        call = graph.value(var)
+        places, shape = array_of(graph.value(call.args[1])), shape_of(call.args[0])
+        if places is None or not places.size or call.attrs.axis is None or str(call.attrs.mode) != "wrap":
+            return None
+        axis = int(call.attrs.axis) % len(shape)
+        if not axis:
+            return None  # whole rows hide the division, and fusions look for them
+        extent = shape[axis]
+        if not 0 < extent < _MOST_ELEMENTS or places.min() < -extent or places.max() >= extent:
+            return None
+        return np.mod(places.astype(np.int64), extent).astype(np.int32)
+
+    def rewrite(self, graph: Graph, var: Var, found: np.ndarray) -> None:
+        call = graph.value(var)
+        places = relax.const(found)
+        graph.replace(var, relax.op.take(call.args[0], places, axis=int(call.attrs.axis), mode="clip"))
 
 
 def _origins(shape: tuple[int, ...], strides: list[int], axis: int) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Images read at computed positions as lookups of pixels, for targets without loops over data."""
+"""Images read at computed positions: lookups of pixels, for targets without loops over data, or a kernel."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,45 @@ class GridSampleAsTake(Rule):
         mixed = (*places[2:], channels)
         result = kernel(form.mixture(channels), "weighted_pixels", [taken, weight], mixed, "float32")
         graph.replace(var, relax.op.permute_dims(result, [0, 3, 1, 2]))
+
+
+class GridSampleAsKernel(Rule):
+    """``grid_sample(x [N, C, H, W], grid [N, 2, h, w])`` -> a kernel, scheduled already.
+
+    Parameters
+    ----------
+    kernel : makes it, from the image's extents, (h, w), the number of pixels along an axis that a result is
+        made of, whether corners are aligned, and whether pixels beyond the image are those at its border.
+    """
+
+    name = "grid_sample_kernel"
+    counted = False
+    anchors = ("relax.image.grid_sample",)
+
+    def __init__(self, kernel: Callable[..., PrimFunc]):
+        self.kernel = kernel
+
+    def match(self, graph: Graph, var: Var) -> _Found | None:
+        call = graph.value(var)
+        (x, grid), attrs = call.args, call.attrs
+        border = str(attrs.padding_mode) == "border"
+        plain = {dtype_of(x), dtype_of(grid), dtype_of(var)} == {"float32"} and str(attrs.layout) == "NCHW"
+        if not plain or len(shape_of(x)) != 4 or not math.prod((*shape_of(x), *shape_of(var))):
+            return None
+        if str(attrs.method) not in ("bilinear", "nearest") or not (
+            border or str(attrs.padding_mode) == "zeros"
+        ):
+            return None
+        if math.prod(shape_of(x)[2:]) >= _MOST_PIXELS:
+            return None
+        return _Found(x, grid, str(attrs.method), border, bool(attrs.align_corners))
+
+    def rewrite(self, graph: Graph, var: Var, found: _Found) -> None:
+        x, grid, method, border, aligned = found
+        taps = 2 if method == "bilinear" else 1
+        function = self.kernel(shape_of(x), shape_of(grid)[2:], taps, aligned, border)
+        name = graph.add_function(function, "grid_sample")
+        graph.replace(var, relax.call_tir(name, [x, grid], out_ty=relax.TensorType(shape_of(var), "float32")))
 
 
 class _Positions:

@@ -171,8 +171,9 @@ class _Rewriting:
         if _stays_plain(node, index, self.block, self.with_halos):
             return Image(x, Layout())
         layout = self._layout(x)
+        source = x if isinstance(x, relax.Var) else reader  # a constant has no name
         made = self.graph.insert_before(
-            reader, self._converted(x, shape_of(x), Layout(), layout), x.name + "#blocked", [x]
+            reader, self._converted(x, shape_of(x), Layout(), layout), source.name + "#blocked", [source]
         )
         self.images[x] = Image(made, layout)
         return self.images[x]
@@ -193,7 +194,9 @@ def _conversions(graph: Graph) -> list[dict[str, str]]:
     """Conversions that are left, with their reasons; each gets a name of its own."""
     module, found = graph.functions(), []
 
-    def what(var: Var) -> str:
+    def what(var: Expr) -> str:
+        if not isinstance(var, relax.Var):
+            return "a constant"
         op = contract(module, graph.value(var))
         name = op.kind if op is not None else graph.op_name(var) or "an input"
         return f"{name} at {graph.node(var)}" if name != "an input" else f"input {var.name}"

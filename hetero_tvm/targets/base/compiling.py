@@ -87,6 +87,11 @@ class CompilingTarget(ABC):
         """The point without what a kernel for all sizes decides when it runs."""
         return point
 
+    def pieces(self, space: DesignSpace) -> tuple[str, ...]:
+        """Knobs of a space by which its kernels share the work out among threads, and which are free to
+        differ from what is best at one size when a kernel serves several."""
+        return ()
+
     def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
         """A schedule for a kernel whose extents are known when it runs; ``work`` iterations at most."""
         return function

@@ -25,6 +25,8 @@ from hetero_tvm.relax_passes.forms.conv1d import Conv1dAsConv2d
 from hetero_tvm.relax_passes.forms.conv3d import Conv3dAsConv2d
 from hetero_tvm.relax_passes.forms.conv_transpose import ConvTransposeAsPhases
 from hetero_tvm.relax_passes.forms.conv_transpose3d import ConvTranspose3dAsConvTranspose2d
+from hetero_tvm.relax_passes.forms.gather import TakeOfKnownPlaces
+from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel
 from hetero_tvm.relax_passes.forms.pool import PoolAsPool2d
 from hetero_tvm.relax_passes.forms.resize import ResizeAsKernel
 from hetero_tvm.relax_passes.forms.rows_as_images import RowsAsImages
@@ -45,6 +47,7 @@ from hetero_tvm.relax_passes.storage.layout import BlockImages
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.schedules.cpu import generic
 from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
+from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
 from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
@@ -137,6 +140,8 @@ def _forms(claims: Claims, machine: CpuModel) -> tuple[GraphPass, ...]:
         ),  # vectors skip what is not among the best
         SuppressionAsKernel(emit_suppression),  # rounds over boxes, which no operators express
         ResizeAsKernel(neighbours, functools.partial(emit_resize, machine)),  # weights are worked out once
+        GridSampleAsKernel(lambda *form: emit_grid_sample(machine, Sampling(*form))),  # weights once
+        TakeOfKnownPlaces(),  # no division per element
         ScanAsKernel(functools.partial(emit_scan, machine)),  # the runtime's scan goes element by element
     )
 
@@ -343,6 +348,9 @@ class CpuTarget(Target):
 
     def kept_decisions(self, space: DesignSpace, point: Point) -> Point:
         return kernels.kept_decisions(space, point)
+
+    def pieces(self, space: DesignSpace) -> tuple[str, ...]:
+        return kernels.pieces(space)
 
     def schedule_run_time(self, function: PrimFunc, work: int) -> PrimFunc:
         return kernels.schedule(function, work, self.machine)

@@ -5,7 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.api import build_model, optimize_model
+from hetero_tvm.errors import LibraryError, UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
 from tests.frontend.onnx.helpers import add_weight, against_original, run_tvm, text_model
 
@@ -179,6 +180,29 @@ def test_boxes_are_scaled_before_they_are_moved(opset, scale):
     (expected,) = session.run(None, inputs)
     (y,) = run_tvm(import_onnx(source), inputs)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_boxes_without_extent_and_far_away():
+    """Without a sampling ratio, an empty box has no samples and gives 0; one of NaN is an error."""
+    source = text_model(
+        "g (float[1,1,6,6] x, float[3,4] r) => (float[3,1,2,2] y) <int64[3] i = {0, 0, 0}> "
+        "{ y = RoiAlign<output_height=2, output_width=2, sampling_ratio=0>(x, r, i) }",
+        opset=16,
+    )
+    inputs = {
+        "x": np.random.default_rng(0).standard_normal((1, 1, 6, 6)).astype(np.float32),
+        "r": np.array([[2, 2, 2, 2], [5, 5, 0, 0], [0, 1, 4, 5]], np.float32),
+    }
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, inputs)
+    built = build_model(optimize_model(import_onnx(source)), use_shipped=False)
+    np.testing.assert_allclose(built.run(inputs)[0], expected, rtol=1e-5, atol=1e-6)
+    for far in (np.nan, np.inf, 1e6):
+        inputs["r"][2, 2] = far
+        with pytest.raises(LibraryError, match="boxes must be finite, and within 4096 pixels"):
+            built.run(inputs)
 
 
 @pytest.mark.parametrize("axes", ["", "<axes=[1, 2]>"])

@@ -5,9 +5,13 @@ import pytest
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.exhaustive  # by default in a process of their own: test_apart.py
 
-from hetero_tvm.frontend.nodes import Nodes  # noqa: E402
+from hetero_tvm.frontend.nodes import (  # noqa: E402
+    Nodes,  # noqa: E402
+    Untranslatable,
+    onnx_type,
+)
 from hetero_tvm.frontend.stablehlo.load import bindings, read_program  # noqa: E402
-from hetero_tvm.frontend.stablehlo.op import Op, Untranslatable, onnx_type  # noqa: E402
+from hetero_tvm.frontend.stablehlo.op import Op  # noqa: E402
 
 
 def test_shapes_types_and_attributes():

@@ -62,6 +62,12 @@ PHASES = {
             x, constant(weights(2, 3, 2, 5)), strides=(3, 2), padding=(4, 3, 1, 5)
         ),
     ),
+    "dilated without strides": (
+        (1, 2, 5, 4),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, constant(weights(2, 3, 3, 2)), dilation=(2, 3), padding=(1, 2, 0, 1)
+        ),
+    ),
     "groups, dilated": (
         (1, 4, 4, 3),
         lambda x: relax.op.nn.conv2d_transpose(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hetero_tvm.host.tvm import relax
-from hetero_tvm.relax_passes.forms.gather import GatherAsTake
-from tests.relax_passes.compiled import check_results, floats, places
+from hetero_tvm.relax_passes.forms.gather import GatherAsTake, TakeOfKnownPlaces
+from tests.relax_passes.compiled import check_results, floats, places, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, bind
 
@@ -22,6 +22,31 @@ CASES = {
 @pytest.mark.parametrize("build, arrays", CASES.values(), ids=CASES.keys())
 def test_the_results_stay(build, arrays):
     check_results(build, arrays, GatherAsTake(), gone="gather_elements gather_nd")
+
+
+@pytest.mark.parametrize(
+    "axis, index, counted",
+    [(1, [4, -1, -5, 0, 0], True), (-1, [2, -3], True), (1, [5], False), (0, [1], False)],
+)
+def test_known_places_are_counted_from_the_start(axis, index, counted):
+    def build(x):
+        return op.take(x, relax.const(np.array(index, "int64")), axis, mode="wrap")
+
+    after, _ = rewritten(build, [floats(2, 5, 3)], [TakeOfKnownPlaces()])
+    assert ("clip" in after.script(show_meta=False)) == counted
+    if counted:
+        check_results(build, [floats(2, 5, 3)], TakeOfKnownPlaces(), gone="none")
+
+
+class TestTakeOfKnownPlaces(Rewrite):
+    rule = TakeOfKnownPlaces()
+    inputs = {"x": (2, 5)}
+
+    def before(self, x):
+        return op.take(x, constant([3, -1], "int64"), 1, mode="wrap")
+
+    def expected(self, x):
+        return op.take(x, constant([3, 4], "int32"), 1, mode="clip")
 
 
 class TestGatherAsTake(Rewrite):

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsTake
+from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.relax_passes.forms.grid_sample import GridSampleAsKernel, GridSampleAsTake
+from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from tests.relax_passes.compiled import module_of, result, rewritten
 from tests.relax_passes.graphs import constant, op
 from tests.relax_passes.rewrite import Rewrite, any_kernel, bind
@@ -27,6 +29,33 @@ def test_the_results_stay(method, padding, aligned):
     before = result(module_of(build, X, GRID), [X, GRID])
     # Positions are rounded in another order: 1e-6 pixels, times the step from one pixel to the next.
     np.testing.assert_allclose(result(after, [X, GRID]), before, rtol=0, atol=1e-5)
+
+
+def kernel(*form):
+    return emit_grid_sample(CpuModel("test", lanes=8, registers=16, threads=2), Sampling(*form))
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding, aligned", [("zeros", True), ("zeros", False), ("border", False)])
+def test_the_kernel_gives_the_same(method, padding, aligned):
+    def build(x, grid):
+        return op.image.grid_sample(x, grid, method, "NCHW", padding, aligned)
+
+    after, _ = rewritten(build, [X, GRID], [GridSampleAsKernel(kernel)])
+    assert "image.grid_sample" not in after.script(show_meta=False)
+    before = result(module_of(build, X, GRID), [X, GRID])
+    np.testing.assert_allclose(result(after, [X, GRID]), before, rtol=0, atol=1e-5)
+
+
+class TestGridSampleAsKernel(Rewrite):
+    rule = GridSampleAsKernel(kernel)
+    inputs = {"x": (2, 3, 4, 5), "grid": (2, 2, 6, 7)}
+
+    def before(self, x, grid):
+        return op.image.grid_sample(x, grid, "bilinear", "NCHW", "zeros", True)
+
+    def expected(self, x, grid):
+        return any_kernel("grid_sample", (2, 3, 6, 7), "float32", x, grid)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,16 @@ def test_depthwise_converts_its_plain_input():
     }
 
 
+def test_a_constant_image_is_converted():
+    image = constant(weights(2, 3, 6, 5))
+
+    def body(emit, x):
+        return emit(op.add(x, conv(emit, conv(emit, image, 3, groups=3), 3, groups=3)))
+
+    _, report = blocked(body, conversions=3)
+    assert report.conversions[0]["reason"] == "a constant gives NCHW"
+
+
 def test_elementwise_between_convolutions_stays_in_blocks():
     """Lanes past the channels become zero again where an operator moves zero, and so do zeros around."""
 

@@ -115,15 +115,20 @@ def scatter_tensor(b: PromisedBody) -> bool:
     if cache is None or update is None or None in update:
         return False
     axis = int(b.attributes.get("axis", -2)) % len(cache)
+    rows, circular = b.input(1), b.attributes.get("mode", b"linear") == b"circular"
     steps = b.ints(np.arange(update[axis] or 0).reshape([-1 if n == axis else 1 for n in range(len(cache))]))
     places = steps
     if b.input(2):
         start = b.op("Reshape", b.input(2), b.ints([-1, *[1] * (len(cache) - 1)]))
+        inside = b.every(
+            b.op("GreaterOrEqual", start, b.ints(0))
+        )  # ScatterElements counts others from the end
+        rows = b.checked(rows, inside, b.dtype(rows), "the places of new rows must be 0 or more")
         places = b.op("Add", steps, start)
-    if b.attributes.get("mode", b"linear") == b"circular":
+    if circular:
         places = b.op("Mod", places, b.ints(cache[axis] or 1))
     places = b.op("Expand", places, b.ints([int(n or 0) for n in update]))
-    b.end(0, b.op("ScatterElements", b.input(0), places, b.input(1), axis=axis))
+    b.end(0, b.op("ScatterElements", b.input(0), places, rows, axis=axis))
     return True
 
 

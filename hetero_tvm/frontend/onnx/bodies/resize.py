@@ -1,4 +1,4 @@
-"""ONNX's Resize as gathers, and products with constant matrices, one per axis that changes.
+"""ONNX's Resize as sums of gathered neighbours, or products with matrices, one per axis that changes.
 
 TVM's converter takes the ratio from the two extents (not from ``scales``), only the last axes, and neither
 ``antialias``, ``axes``, ``keep_aspect_ratio_policy`` nor a cropped region.  It keeps the plain forms, for
@@ -15,9 +15,12 @@ import onnx
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, Types
+from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
 _MOST_WEIGHTS = 1 << 24
 """Largest matrix of an axis, in elements."""
+_MOST_TAPS = 16
+"""Most neighbours that are gathered."""
 _PLAIN = ("half_pixel", "align_corners", "asymmetric")
 """Coordinate transformations that TVM has in ONNX's sense."""
 
@@ -88,10 +91,15 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
             continue
         if extent * shape[axis] > _MOST_WEIGHTS:
             raise _refusal(node, f"an axis of {shape[axis]} elements")
-        weights = b.const(_weights(at, shape[axis], cubic, exclude, min(1.0, scale)), dtype)
+        weights = _weights(at, shape[axis], cubic, exclude, min(1.0, scale))
+        if int((weights != 0).sum(0).max()) <= _MOST_TAPS:
+            x = _interpolated(b, x, axis, len(shape), dtype, _widest(weights))
+            continue
         order = [n for n in range(len(shape)) if n != axis]
         back = [int(n) for n in np.argsort([*order, axis])]
-        x = b.op("MatMul", b.op("Transpose", x, perm=[*order, axis]), weights)
+        rows, matrix = b.op("Transpose", x, perm=[*order, axis]), b.const(weights, dtype)
+        floats = dtype.startswith("float")
+        x = sparse_product(b, rows, matrix, dtype) if floats else b.op("MatMul", rows, matrix)
         x = b.op("Transpose", x, perm=back)
     if outside.any():
         filling = b.const(b.attributes.get("extrapolation_value", 0.0), pool.dtype(node.input[0], types))
@@ -212,8 +220,19 @@ def _taps(
         factors = [np.where((p >= 0) & (p < length), f, 0) for p, f in zip(places, factors, strict=True)]
         total = sum(factors)
         factors = [factor / total for factor in factors]
+    return _shared(np.clip(places, 0, length - 1).astype(np.int64), np.asarray(factors))
+
+
+def _widest(weights: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Index and weight of each neighbour that a matrix [operand, result] weighs, in their order."""
+    count = int((weights != 0).sum(0).max())
+    index = np.argsort(weights == 0, axis=0, kind="stable")[:count]
+    return _shared(index, np.take_along_axis(weights, index, 0))
+
+
+def _shared(index: np.ndarray, weight: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of indices and weights [result] of neighbours, of which none weighs nothing."""
     # Neighbours of no weight may be NaN: the heaviest one stands for them, and shares its weight with them.
-    index, weight = np.clip(places, 0, length - 1).astype(np.int64), np.asarray(factors)
     heaviest = np.abs(weight).argmax(0)[None]
     idle = weight == 0
     shared = idle | (np.arange(len(weight))[:, None] == heaviest)

@@ -12,6 +12,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
 from hetero_tvm.frontend.onnx.graph.body import as_text
+from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
 _MOST_WEIGHTS = 1 << 22
 """Largest matrix of an axis, in elements: it is computed with every run."""
@@ -122,7 +123,11 @@ def _interpolated(b: PromisedBody, x: str, axis: int, at: str, length: int, scal
     if mode == "nearest":
         place = b.op("Cast", _rounded(b, at), to=TensorProto.INT64)
         return b.op("Gather", x, b.op("Max", b.op("Min", place, b.ints(length - 1)), b.ints(0)), axis=axis)
-    rank = len(b.shape(b.input(0)) or ())
+    rank, dtype = len(b.shape(b.input(0)) or ()), b.dtype(b.input(0))
+    if not (b.attributes.get("antialias", 0) or b.attributes.get("exclude_outside", 0)):
+        return _gathered(
+            b, x, at, length, mode == "cubic", dtype, [-1 if n == axis else 1 for n in range(rank)]
+        )
     extent = (b.promised() or ())[axis]
     if length * extent > _MOST_WEIGHTS:
         raise UnsupportedOperatorError(
@@ -130,11 +135,39 @@ def _interpolated(b: PromisedBody, x: str, axis: int, at: str, length: int, scal
             hint="Make its scales, or sizes, constants.",
         )
     weights = _weights(b, at, length, scale, mode == "cubic")
-    if (dtype := b.dtype(b.input(0))) != "float32":
+    if dtype != "float32":
         weights = b.op("CastLike", weights, b.const(0, dtype))
     order = [*(n for n in range(rank) if n != axis), axis]
-    y = b.op("MatMul", b.op("Transpose", x, perm=order), weights)
+    rows = b.op("Transpose", x, perm=order)
+    floats = dtype.startswith("float")
+    y = sparse_product(b, rows, weights, dtype) if floats else b.op("MatMul", rows, weights)
     return b.op("Transpose", y, perm=[int(n) for n in np.argsort(order)])
+
+
+def _gathered(
+    b: PromisedBody, x: str, at: str, length: int, cubic: bool, dtype: str, along: list[int]
+) -> str:
+    """Sum of the two or four neighbours of the places ``at``; ``along`` is the shape of their weights.
+
+    On a place, the element there stands for all of them: others have no weight, and may be NaN.
+    """
+    reach, low = 2 if cubic else 1, b.op("Floor", at)
+    on = b.op("Equal", low, at)
+    terms = []
+    for step in range(1 - reach, 1 + reach):
+        place = b.op("Where", on, low, b.op("Add", low, b.const(float(step))))
+        distance = b.op("Abs", b.op("Sub", place, at))
+        factor = _cubic(b, distance) if cubic else b.op("Sub", b.const(1.0), distance)
+        factor = b.op("Where", on, b.const(0.5 / reach), factor)
+        if dtype != "float32":
+            factor = b.op("CastLike", factor, b.const(0, dtype))
+        index = b.op("Cast", place, to=TensorProto.INT64)
+        index = b.op("Max", b.op("Min", index, b.ints(length - 1)), b.ints(0))
+        taken = b.op("Gather", x, index, axis=along.index(-1))
+        terms.append(b.op("Mul", taken, b.op("Reshape", factor, b.ints(along))))
+    while len(terms) > 1:
+        terms[:2] = [b.op("Add", *terms[:2])]
+    return terms[0]
 
 
 def _rounded(b: PromisedBody, at: str) -> str:

@@ -12,6 +12,7 @@ from onnx import TensorProto
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
 from hetero_tvm.frontend.onnx.graph.body import as_text
+from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
 _MOST_FACTORS = 1 << 22
 """Largest constant matrix, in elements."""
@@ -103,7 +104,8 @@ def col2im(b: PromisedBody) -> bool:
             inside &= (at >= 0) & (at < image[n])
             place = place * image[n] + at
         matrix[np.flatnonzero(inside.reshape(-1)), place.reshape(-1)[inside.reshape(-1)]] = 1
-        whole = b.op("MatMul", rows, b.const(matrix, dtype))
+        ones = b.const(matrix, dtype)
+        whole = sparse_product(b, rows, ones, dtype) if b.is_float(b.input(0)) else b.op("MatMul", rows, ones)
         chosen = b.every(b.same(b.input(2), list(choice)))
         y = b.op("Where", b.op("Cast", chosen, to=TensorProto.BOOL), whole, y) if y else whole
         kept = b.op("Max", kept, chosen) if kept else chosen

@@ -1,4 +1,4 @@
-"""Assignment through masks, and sorting."""
+"""Assignment through masks, windows of memory, and sorting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """``x[mask] = values``, ``masked_scatter``, and sorted forms of sorting."""
+    """``x[mask] = values``, ``masked_scatter``, ``as_strided``, and sorted forms of sorting."""
     aten = torch.ops.aten
 
     def in_order(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -81,7 +81,25 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
     def median_of_all(x: Tensor) -> Tensor:
         return median(x.reshape(-1), 0)[0]
 
+    def as_strided(
+        x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    ) -> Tensor:
+        """Elements of memory by their places; the exporter's translation takes ``x`` to lie in order."""
+        order = sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
+        memory = x.permute(order)
+        first = 0 if storage_offset is None else storage_offset - x.storage_offset()
+        places = torch.full(list(size), first)
+        for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+            along = [1] * len(size)
+            along[axis] = extent
+            places = places + step * torch.arange(extent).reshape(along)
+        last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+        if not memory.is_contiguous() or not 0 <= first <= last < x.numel():
+            raise ValueError("as_strided of a tensor that does not lie in memory without gaps, or beyond it")
+        return memory.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
+
     return {
+        aten.as_strided.default: as_strided,
         aten.kthvalue.default: kth,
         aten.median.dim: median,
         aten.median.default: median_of_all,

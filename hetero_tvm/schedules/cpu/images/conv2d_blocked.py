@@ -200,6 +200,21 @@ def _busiest_share(panels: int, groups: int, units: int, blocks: int, batch: int
     return min(1.0, largest * -(-blocks * groups * batch // machine.threads))
 
 
+def _share_inside(op: Conv2d) -> float:
+    """Share of a dilated filter's taps that read the image, and are multiplied."""
+    share = 1.0
+    extents = ((op.height, op.out_height), (op.width, op.out_width))
+    for axis, (extent, out) in enumerate(extents):
+        if op.dilation[axis] > 1:
+            places = [
+                y * op.strides[axis] + tap * op.dilation[axis] - op.padding[axis]
+                for y in range(out)
+                for tap in range(op.kernel[axis])
+            ]
+            share *= sum(0 <= place < extent for place in places) / len(places)
+    return share
+
+
 def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     """Cycles on the busiest thread: issue of the tiles, waste, balance, cache traffic."""
     chosen, groups = PixelTile.of(point["tile"]), point["groups"]
@@ -207,13 +222,15 @@ def _direct_cost(shape: BlockedShape, point: Point, machine: CpuModel) -> float:
     op, lanes = shape.op, machine.lanes
     panels = -(-shape.filter_blocks // vectors)
 
+    depth = shape.depth * _share_inside(op)
+
     def tile(height: int, width: int) -> float:
         pixels = height * width
         per_k = RegisterTile(pixels, vectors).step_cycles(machine, machine.load_cycles)
         # Weights come from L2, once per tile, when the panel is too large for L1.
         if shape.depth * vectors * lanes * 4 > machine.l1 / 2:
             per_k += 0.15 * vectors * lanes / 16
-        return per_k * shape.depth + 30 + 2.5 * pixels * vectors
+        return per_k * depth + 30 + 2.5 * pixels * vectors
 
     def plane(height: int, width: int) -> float:
         full = (height // rows) * (width // columns) * tile(rows, columns)

@@ -198,8 +198,10 @@ class BlockedConvKernel:
 
         def taps(channel_block: Expr, lanes_in: int) -> None:
             # Taps side by side in one body would share inputs, and LLVM would keep them all in registers.
-            with k.serial(op.kernel[0]) as i, k.serial(kw) as j:
-                products(channel_block, i, j, lanes_in)
+            with k.serial(down[1]) as i, k.serial(across[1]) as j:
+                products(channel_block, down[0] + i, across[0] + j, lanes_in)
+
+        down, across = self._taps_inside(0, y, rows), self._taps_inside(1, x, columns)
 
         channels = op.channels if op.groups == 1 else shape.channel_blocks * block
         full = channels // block
@@ -208,6 +210,19 @@ class BlockedConvKernel:
                 taps(channel_block, block)
         if channels % block:
             taps(int32(full), channels % block)
+
+    def _taps_inside(self, axis: int, first: Index, count: int) -> tuple[Index, Index]:
+        """First filter tap along an axis, and number of those, that read more than zeros around the image for
+        output pixels [first, first + count): those of a dilated filter may lie outside of it."""
+        op, k = self.op, self.k
+        extent, taps, dilation = (op.height, op.width)[axis], op.kernel[axis], op.dilation[axis]
+        if dilation == 1 or self.shape.flat:
+            return 0, taps
+        place, last = first * op.strides[axis] - op.padding[axis], (count - 1) * op.strides[axis]
+        begin = tirx.max(tirx.floordiv(dilation - 1 - place - last, int32(dilation)), int32(0))
+        end = tirx.min(tirx.floordiv(extent - place + dilation - 1, int32(dilation)), int32(taps))
+        begin = k.let(tirx.min(begin, int32(taps)))
+        return begin, k.let(tirx.max(end - begin, int32(0)))
 
     def _repeat_special(self, acc: Buffer, panel: Expr, y: Index, x: Index, rows: int, columns: int) -> None:
         """Compute a tile with NaN or infinity anew, each filter from the channels of its own group alone.

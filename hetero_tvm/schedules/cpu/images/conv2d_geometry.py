@@ -8,6 +8,13 @@ _LOOPED_PATCH_TAPS = 9
 """Patches with more taps than this run them in a loop: unrolled they would be too much code."""
 
 
+_PAGE = 1024
+"""Elements between planes that share few sets of a cache, as do their multiples."""
+_LINE = 16
+_MANY_PLANES, _MANY_FILTERS = 16, 32
+"""Planes of a tile, and filters that read them again, from which on planes are put apart."""
+
+
 class Geometry:
     """The padded, phase-split input planes of one convolution.
 
@@ -20,6 +27,7 @@ class Geometry:
     patches : filters do not overlap (kernel = stride): each tap is a phase of its own at shift 0.
     gapless : output rows follow one another without gaps, or there is one row.
     pixels : numbered pixels, from the first to the last valid one.
+    reread : whether many filters read many planes, which must not push one another out of a cache.
     """
 
     def __init__(self, op: Conv2d):
@@ -42,6 +50,7 @@ class Geometry:
         self.out_columns = self.pitch if self.direct else op.out_width
         self.gapless = self.pitch == self.out_columns or self.out_rows == 1
         self.pixels = (self.out_rows - 1) * self.pitch + self.out_columns
+        self.reread = op.channels // op.groups >= _MANY_PLANES and op.filters // op.groups >= _MANY_FILTERS
         self.reach = max(shift for _, shift in self.taps)
 
 
@@ -54,7 +63,8 @@ class PixelBlocks:
     rows : output rows of a block (not gapless).
     pixels : pixels that a block computes, a whole number of panels of ``columns``.
     step : distance between the first pixels of consecutive blocks.
-    plane : elements of an input plane, so that the furthest read stays inside.
+    plane : elements of an input plane, so that the furthest read stays inside; no multiple of a page where
+        planes are read again.
     """
 
     def __init__(self, geometry: Geometry, wanted: int, columns: int):
@@ -71,3 +81,5 @@ class PixelBlocks:
             self.step = self.rows * geometry.pitch
         furthest = (self.count - 1) * self.step + self.pixels + geometry.reach
         self.plane = max(furthest, geometry.rows * geometry.pitch)
+        if geometry.reread and self.plane % _PAGE == 0:
+            self.plane += _LINE

@@ -9,6 +9,9 @@ Loop structure::
             a full buffer is sorted, its first k stay, the k-th is the threshold
         the buffer is sorted; the values of its first k are looked up
 
+Few values of short rows, and one of any row, are found one after another, each by a pass in vectors over
+those that are below the last one found.
+
 A key is one int64: the number as an integer of the same order, then the position, so that no two are equal
 and of equal numbers the first one wins.  NaN counts as greater than all numbers, as in NumPy and PyTorch.
 
@@ -30,6 +33,12 @@ _RUN = 64
 
 _BLOCK_VECTORS = 8
 """Vectors that are compared with the threshold together."""
+
+_FEW = 2048
+"""Most elements that are looked at for values found one after another."""
+
+_LEAST, _GREATEST = -(1 << 31), (1 << 31) - 1
+"""Numbers below and above those of all elements."""
 
 _LEAST_KEY = -(1 << 63)
 _POSITIONS = (1 << 32) - 1
@@ -95,6 +104,60 @@ class _TopkKernel:
         return for_graph(k.function, math.prod(self.shape))
 
     def _row(self, ys: list[Buffer], target: Expr) -> None:
+        if self.count == 1 or self.count * self.extent <= _FEW:
+            self._one_by_one(ys, target)
+        else:
+            self._sorted(ys, target)
+
+    def _put(self, ys: list[Buffer], target: Expr, number: Expr, place: Expr) -> None:
+        """Store the results of rank ``number``, which element ``place`` of the row has."""
+        k = self.k
+        for y, (name, dtype) in zip(ys, self.results, strict=True):
+            value = k.load(self.x, [self.base + place * self.inner]) if name == VALUES else place
+            value = value if name == VALUES or dtype == "int32" else tirx.Cast(dtype, value)
+            k.store(y, value, [target + number * self.inner])
+
+    # one after another ---------------------------------------------------------------------------
+    def _one_by_one(self, ys: list[Buffer], target: Expr) -> None:
+        k, lanes = self.k, self.lanes if self.extent >= self.lanes else 1
+        best, places, last = (k.scratch((size,), "int32") for size in (lanes, lanes, 2))
+        whole = [k.ramp(0, lanes)]
+        k.store(last, int32(_GREATEST), [0])
+        k.store(last, int32(-1), [1])
+
+        def take(at: Expr) -> None:
+            number = k.let(self._number(self._load(at, lanes), lanes))
+            place = k.ramp(at, lanes)
+            if self.count > 1:
+                taken, taken_at = (k.splat(k.load(last, [n]), lanes) for n in (0, 1))
+                never = k.splat(int32(_LEAST), lanes)
+                equal = tirx.Select(place > taken_at, number, never)
+                later = tirx.Select(number == taken, equal, never)
+                number = k.let(tirx.Select(number < taken, number, later))
+            held = k.let(k.load(best, whole))
+            k.store(places, tirx.Select(number > held, place, k.load(places, whole)), whole)
+            k.store(best, tirx.max(held, number), whole)
+
+        with k.serial(self.count) as j:
+            k.store(best, k.splat(int32(_LEAST), lanes), whole)
+            k.store(places, k.splat(int32(0), lanes), whole)
+            with k.serial(self.extent // lanes) as v:
+                take(v * lanes)
+            if self.extent % lanes:  # some twice, which changes nothing
+                take(int32(self.extent - lanes))
+            number, place = k.load(best, [0]), k.load(places, [0])
+            for lane in range(1, lanes):
+                other, there = k.load(best, [lane]), k.load(places, [lane])
+                first = tirx.Select(tirx.EQ(other, number), tirx.min(place, there), place)
+                place = k.let(tirx.Select(other > number, there, first))
+                number = k.let(tirx.max(number, other))
+            number, place = k.let(number), k.let(place)
+            k.store(last, number, [0])
+            k.store(last, place, [1])
+            self._put(ys, target, j, place)
+
+    # all sorted ----------------------------------------------------------------------------------
+    def _sorted(self, ys: list[Buffer], target: Expr) -> None:
         k = self.k
         self.keys = [k.scratch((self.capacity,), "int64") for _ in range(2)]
         self.state = k.scratch((2,), "int32")
@@ -107,11 +170,7 @@ class _TopkKernel:
             self._scan()
         keys = self._sort()
         with k.serial(self.count) as j:
-            place = tirx.Cast("int32", self._position(k.load(keys, [j])))
-            for y, (name, dtype) in zip(ys, self.results, strict=True):
-                value = k.load(self.x, [self.base + place * self.inner]) if name == VALUES else place
-                value = value if name == VALUES or dtype == "int32" else tirx.Cast(dtype, value)
-                k.store(y, value, [target + j * self.inner])
+            self._put(ys, target, j, tirx.Cast("int32", self._position(k.load(keys, [j]))))
 
     # keys ----------------------------------------------------------------------------------------
     def _load(self, element: Index, width: int = 1) -> Expr:

@@ -14,6 +14,11 @@ from hetero_tvm.schedules.cpu.symbolic.attention import RunTimeAttentionKernel
 from hetero_tvm.schedules.cpu.symbolic.matmul import RunTimeGatedMatmulKernel, RunTimeMatmulKernel
 from hetero_tvm.schedules.symbolic import Witnesses
 
+_PIECES = {
+    "cpu.conv2d": ("blocks", "groups"),
+    "cpu.conv2d_blocked": ("blocks", "groups"),
+    "cpu.depthwise": ("blocks",),
+}
 _PARALLEL_WORTH = 8192
 """Loop iterations at the largest sizes from which on the other threads are woken."""
 
@@ -23,6 +28,11 @@ def kept_decisions(space: DesignSpace, point: Point) -> Point:
     if space.name in ("cpu.matmul", "cpu.gated_matmul"):
         return {**point, "row_blocks": 1, "k_blocks": 1, "prefetch": 1}
     return point
+
+
+def pieces(space: DesignSpace) -> tuple[str, ...]:
+    """Knobs that cut images into pieces for threads; other kernels decide that at the call, or by rows."""
+    return _PIECES.get(space.name, ())
 
 
 def emit(witnesses: Witnesses, space: DesignSpace, point: Point, machine: CpuModel) -> PrimFunc | None:

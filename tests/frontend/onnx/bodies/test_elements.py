@@ -67,6 +67,20 @@ def test_rows_of_a_cache(mode, start):
     np.testing.assert_array_equal(got, expected)
 
 
+def test_places_of_new_rows_do_not_count_from_the_end():
+    model = text_model(
+        """g (float[1,4,2] cache, float[1,1,2] rows, int64[1] at) => (float[1,4,2] y) {
+          y = TensorScatter (cache, rows, at)
+        }""",
+        opset=24,
+        ir=10,
+    )
+    inputs = {"cache": np.zeros((1, 4, 2), np.float32), "rows": np.ones((1, 1, 2), np.float32)}
+    cleaned = import_onnx(model).onnx_model
+    with pytest.raises(Exception, match="the places of new rows must be 0 or more"):
+        run_onnxruntime(cleaned, {**inputs, "at": np.array([-1])})
+
+
 def test_dropout_outside_of_training():
     model = text_model(
         """g (float[3] x, float r) => (float[3] y, bool[3] m) { y, m = Dropout (x, r) }""",

@@ -154,3 +154,16 @@ def test_what_has_no_weight_is_not_read(mode):
     near = (np.abs(at - 4) < reach - 1e-6) & ~((np.abs(at - np.round(at)) < 1e-6) & (np.abs(at - 4) > 1e-6))
     assert (np.isnan(y[0, 0, :, 0]) == near).all()
     np.testing.assert_array_equal(y[0, 0, ~near], clean[0, 0, ~near])
+
+
+@pytest.mark.parametrize("length", [9, 90])
+def test_antialiasing_reads_its_neighbours_only(length):
+    """Of few neighbours as a sum, of many as a product: a row of NaN reaches 1 of 3 results, or 2."""
+    source = _model([1, 1, length, 2], [3], scales=False, axes=[2], mode="linear", antialias=1)
+    x = np.random.default_rng(0).normal(size=(1, 1, length, 2)).astype(np.float32)
+    clean = run_tvm(import_onnx(source), {"x": x})[0]
+    x[0, 0, 0] = np.nan
+    x[0, 0, -1] = -np.inf
+    (y,) = run_tvm(import_onnx(source), {"x": x})
+    assert np.isnan(y[0, 0, 0]).all() and (y[0, 0, 2] == -np.inf).all()
+    np.testing.assert_allclose(y[0, 0, 1], clean[0, 0, 1], rtol=1e-5)

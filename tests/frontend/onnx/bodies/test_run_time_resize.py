@@ -5,7 +5,7 @@ import pytest
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend import import_onnx
-from tests.frontend.onnx.helpers import against_reference, text_model
+from tests.frontend.onnx.helpers import against_reference, run_onnxruntime, text_model
 
 
 def test_scales():
@@ -41,9 +41,22 @@ def test_sizes_and_regions():
 def test_large_matrices_are_refused():
     model = text_model(
         """g (float[1,1,4096] x, float[3] s) => (float[1,1,8192] y) {
-          y = Resize <mode = "linear"> (x, "", s)
+          y = Resize <mode = "linear", antialias = 1> (x, "", s)
         }""",
         opset=19,
     )
     with pytest.raises(UnsupportedOperatorError, match="scale that comes at run time"):
         import_onnx(model)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_what_has_no_weight_is_not_read(mode):
+    model = text_model(
+        f"""g (float[1,1,4] x, float[3] s) => (float[1,1,8] y) {{
+          y = Resize <mode = "{mode}", coordinate_transformation_mode = "asymmetric"> (x, "", s)
+        }}""",
+        opset=19,
+    )
+    inputs = {"x": np.array([[[1, 2, np.inf, 4]]], np.float32), "s": np.array([1, 1, 2], np.float32)}
+    (y,) = run_onnxruntime(import_onnx(model).onnx_model, inputs)
+    assert np.isfinite(y[0, 0, [0, 2, 6]]).all() and y[0, 0, 4] == np.inf

@@ -58,3 +58,26 @@ def test_medians_and_nan():
     assert torch.equal(found[1], want.indices)
     assert decompositions()[ATEN.median.default](x).isnan()
     assert torch.equal(decompositions()[ATEN.kthvalue.default](X, 2, 1)[0], X.kthvalue(2, 1).values)
+
+
+@pytest.mark.parametrize(
+    "x, size, stride",
+    [
+        (X, (3, 2, 12), (30, 15, 1)),
+        (X.transpose(0, 1), (4, 3, 12), (30, 6, 1)),
+        (X.permute(2, 0, 1)[:, 1:2], (2, 3), (1, 6)),
+        (X[2:], (2, 2), (0, 7)),
+    ],
+    ids=["windows", "of a transposed tensor", "of a part without gaps", "behind the beginning"],
+)
+def test_windows_of_memory(x, size, stride):
+    """The strides are those of memory, in whatever order the axes of the tensor are."""
+    offset = x.storage_offset()
+    found = decompositions()[ATEN.as_strided.default](x, size, stride, offset)
+    assert torch.equal(found, x.as_strided(size, stride, offset))
+
+
+def test_windows_beyond_a_tensor_are_refused():
+    for x in (X[:, 1], X[:1]):
+        with pytest.raises(ValueError, match="without gaps, or beyond it"):
+            decompositions()[ATEN.as_strided.default](x, (2, 40), (30, 1))

@@ -59,6 +59,9 @@ def test_method_by_size_of_the_image():
         (Conv2d(1, 1, 1, 1, 1, (1, 1)), ""),
         (Conv2d(1, 9, 5, 1, 17, (1, 1)), ""),
         (Conv2d(1, 9, 7, 9, 3, (3, 3), dilation=(2, 3)), ""),
+        # taps of which most tiles see nothing but zeros, some of all taps
+        (Conv2d(1, 9, 7, 29, 9, (3, 3), (1, 1), (6, 19, 6, 19), (6, 19), epilogue=("bias",)), "+6,19,7,19"),
+        (Conv2d(1, 9, 4, 5, 9, (3, 2), (2, 1), (9, 8, 9, 8), (9, 7)), None),
         (Conv2d(1, 12, 9, 9, 3, (3, 3), (2, 3), (2, 2, 2, 2), (2, 1)), "+2,3,2,2"),
         (Conv2d(1, 3, 20, 20, 5, (4, 4), (4, 4)), None),
         (Conv2d(2, 5, 6, 7, 5, (3, 3), padding=(0, 1, 2, 0)), None),

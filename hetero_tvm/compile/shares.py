@@ -1,0 +1,113 @@
+"""Points whose kernels serve all sizes: work that is shared out among threads at every one of them.
+
+A point is chosen for the largest sizes.  What it says about registers and the packing of weights serves all;
+how many pieces it cuts the work into may not: eight images keep two threads busy with one piece each, a
+single image does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from hetero_tvm.compile.length_check import other_sizes
+from hetero_tvm.compile.optimize import OptimizedModel
+from hetero_tvm.ops.base import FusedOp
+from hetero_tvm.records.choose import Choice
+from hetero_tvm.schedules.base import DesignSpace, Point
+from hetero_tvm.schedules.symbolic import Sizes, Unfit, Witnesses
+from hetero_tvm.schedules.task import Task
+
+_GAIN = 0.97
+"""Share of the time, by the spaces' estimates, from which a point is left for another."""
+
+
+def shared_out(optimized: OptimizedModel, choices: Mapping[str, Choice]) -> dict[str, Choice]:
+    """The choices, with other numbers of pieces where these are estimated to be faster over all sizes."""
+    lengths = optimized.lengths
+    assert lengths is not None
+    found = dict(choices)
+    several = [optimized.tasks, *(other.tasks for other in lengths.others)]
+    if len({len(tasks) for tasks in several}) > 1:
+        return found  # kernels that are one at some sizes and several at others
+    at = _sizes(optimized)
+    for tasks in zip(*several, strict=True):
+        task, choice = tasks[0], found.get(tasks[0].key)
+        if task.space is None or choice is None or choice.point is None:
+            continue
+        knobs = optimized.target.pieces(task.space)
+        point = _best(tasks, choice.point, knobs, lengths.sizes, at, optimized) if knobs else None
+        if point is not None:
+            ranges = ", ".join(map(str, lengths.symbols))
+            found[task.key] = dataclasses.replace(
+                choice, point=point, origin=f"{choice.origin}, in pieces for {ranges}", seconds=None
+            )
+    return found
+
+
+def _sizes(optimized: OptimizedModel) -> list[Sizes]:
+    """Sizes that count: both ends, and powers of two of all symbols between them."""
+    assert optimized.lengths is not None
+    symbols = optimized.lengths.symbols
+    found = other_sizes(symbols)
+    size = 1
+    while size < max(s.high for s in symbols):
+        between: dict[str, int] = {s.name: min(max(size, s.low), s.high) for s in symbols}
+        if between not in found:
+            found.append(between)
+        size *= 2
+    return found
+
+
+def _best(
+    tasks: Sequence[Task],
+    point: Point,
+    knobs: Sequence[str],
+    sizes: Sequence[Sizes],
+    at: Sequence[Sizes],
+    optimized: OptimizedModel,
+) -> Point | None:
+    """The point with the least geometric mean of its estimated times; None when it is the given one."""
+    space, machine = tasks[0].space, optimized.machine
+    assert space is not None
+    ops = [task.op for task in tasks]
+    if any(type(op) is not type(ops[0]) for op in ops):
+        return None
+    try:
+        witnesses = Witnesses(tuple(ops), tuple(sizes))
+        contracts: list[FusedOp] = [witnesses.at(one) for one in at]
+    except Unfit:
+        return None
+    if any(space.refuses(op, machine) for op in contracts):
+        return None
+
+    def time(candidate: Point) -> float:
+        estimates = [space.estimate(op, candidate, machine) for op in contracts]
+        return sum(math.log(max(one, 1e-12)) for one in estimates if one is not None)
+
+    candidates = [
+        {**point, **dict(zip(knobs, values, strict=True))}
+        for values in _choices(space, contracts, knobs, optimized)
+    ]
+    if not candidates:
+        return None
+    best = min(candidates, key=time)
+    return best if math.exp((time(best) - time(point)) / len(contracts)) < _GAIN else None
+
+
+def _choices(
+    space: DesignSpace, contracts: Sequence[FusedOp], knobs: Sequence[str], optimized: OptimizedModel
+) -> list[tuple[int, ...]]:
+    """Values of the knobs that every size has, all combinations."""
+    each = []
+    for name in knobs:
+        known = [
+            next(
+                (set(knob.choices) for knob in space.knobs(op, optimized.machine) if knob.name == name), set()
+            )
+            for op in contracts
+        ]
+        each.append(sorted(set.intersection(*known)))
+    return list(itertools.product(*each))

@@ -1,0 +1,78 @@
+"""Ends of classifiers without maps and text: ``ZipMap`` gives its scores, text labels their index."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, helper
+
+from hetero_tvm.frontend.onnx.graph.constants import ONNX_DOMAINS
+
+_LEARNING = "ai.onnx.ml"
+_OPSET = 20
+_CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+
+
+def plain_ends(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model itself, or a copy whose results are tensors of numbers.
+
+    A list of maps from label to score (``ZipMap``) becomes the tensor of scores, [n, classes] in the order of
+    the labels, under the name that the list had.  A classifier whose labels are text gives their index in the
+    file's list of labels, int64.
+    """
+    nodes = [node for node in model.graph.node if node.domain == _LEARNING]
+    zips = [node for node in nodes if node.op_type == "ZipMap"]
+    texts = [
+        node
+        for node in nodes
+        if node.op_type in _CLASSIFIERS and any(a.name == "classlabels_strings" for a in node.attribute)
+    ]
+    alone = bool(nodes) and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import)
+    if not zips and not texts and not alone:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    if alone:  # nodes of ai.onnx.ml only: what they are written out with has an opset all the same
+        made.opset_import.append(helper.make_opsetid("", _OPSET))
+    outputs = {value.name: value for value in made.graph.output}
+    for node in made.graph.node:
+        if node.domain == _LEARNING and node.op_type == "ZipMap" and node.output[0] in outputs:
+            outputs[node.output[0]].type.CopyFrom(_tensor(TensorProto.FLOAT))
+            node.CopyFrom(helper.make_node("Identity", list(node.input), list(node.output), node.name))
+        elif node.domain == _LEARNING and node.op_type in _CLASSIFIERS:
+            _number_labels(node)
+    _retype(made, {node.output[0] for node in texts})
+    return made
+
+
+def _tensor(dtype: int) -> onnx.TypeProto:
+    """Type of a tensor of unknown shape."""
+    kind = onnx.TypeProto()
+    kind.tensor_type.elem_type = dtype
+    return kind
+
+
+def _number_labels(node: onnx.NodeProto) -> None:
+    """Give a classifier whose labels are text the numbers from 0 on."""
+    kept = []
+    for attribute in node.attribute:
+        if attribute.name == "classlabels_strings":
+            name = "classlabels_ints" if node.op_type != "TreeEnsembleClassifier" else "classlabels_int64s"
+            attribute = helper.make_attribute(name, list(range(len(attribute.strings))))
+        kept.append(onnx.AttributeProto.FromString(attribute.SerializeToString()))
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _retype(model: onnx.ModelProto, names: set[str]) -> None:
+    """Declare results that were text as int64, also behind operators that only move them."""
+    for node in model.graph.node:
+        if node.op_type in ("Identity", "Reshape", "Cast") and node.input[0] in names:
+            if node.op_type == "Cast":
+                kinds = [a for a in node.attribute if a.name == "to" and a.i == TensorProto.STRING]
+                if not kinds:
+                    continue
+                kinds[0].i = TensorProto.INT64
+            names.add(node.output[0])
+    for value in (*model.graph.output, *model.graph.value_info):
+        if value.name in names and value.type.tensor_type.elem_type == TensorProto.STRING:
+            value.type.tensor_type.elem_type = TensorProto.INT64

@@ -1,0 +1,1 @@
+"""TensorFlow Lite (LiteRT) files -> ONNX, with the file itself as the judge of the numbers."""

@@ -1,0 +1,59 @@
+"""Maps and labels of text at the end of a classifier become tensors of numbers."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from hetero_tvm.api import build_model, import_model, optimize_model
+from hetero_tvm.frontend.onnx.ends import plain_ends
+
+ML = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+W = [1.0, -2.0, 0.5, 0.0, 1.0, 3.0, 0.3, 0.3, -4.0]
+
+
+def classifier(**labels):
+    """A linear classifier of three classes, as skl2onnx ends it by default."""
+    nodes = [
+        helper.make_node("LinearClassifier", ["x"], ["label", "scores"], "c", domain="ai.onnx.ml",
+                         coefficients=W, intercepts=[0.1, 0.2, 0.3], post_transform="SOFTMAX", **labels),
+        helper.make_node("ZipMap", ["scores"], ["maps"], "z", domain="ai.onnx.ml",
+                         **{name.replace("_ints", "_int64s"): value for name, value in labels.items()}),
+    ]  # fmt: skip
+    kind = TensorProto.STRING if "classlabels_strings" in labels else TensorProto.INT64
+    maps = onnx.ValueInfoProto(name="maps")
+    maps.type.sequence_type.elem_type.map_type.key_type = kind
+    maps.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    label = helper.make_tensor_value_info("label", kind, ["n"])
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, ["n", 3])], [label, maps])
+    return helper.make_model(graph, opset_imports=ML, ir_version=10)
+
+
+@pytest.mark.parametrize(
+    "labels", [{"classlabels_ints": [3, 7, 5]}, {"classlabels_strings": ["no", "so", "yes"]}]
+)
+def test_a_classifier_gives_tensors_of_numbers(labels):
+    ort = pytest.importorskip("onnxruntime")
+    made = classifier(**labels)
+    x = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    label, maps = session.run(None, {"x": x})
+    model = import_model(made, shapes={"x": (7, 3)})
+    assert [str(spec.dtype) for spec in model.signature.outputs] == ["int64", "float32"]
+    ours, scores = build_model(optimize_model(model, target="cpu")).run({"x": x})
+    names = next(iter(labels.values()))
+    assert (
+        [names[i] for i in ours] == list(label)
+        if "classlabels_strings" in labels
+        else list(ours) == list(label)
+    )
+    np.testing.assert_allclose(scores, [[row[name] for name in names] for row in maps], rtol=1e-5, atol=1e-6)
+
+
+def test_other_models_stay_as_they_are():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [3])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=ML)
+    assert plain_ends(model) is model
