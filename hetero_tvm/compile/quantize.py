@@ -38,7 +38,7 @@ SAMPLES = 4
 """Samples that are drawn where no data are given."""
 
 _SHOWN = 4
-"""Samples, evenly among all, that show the outliers of operands: each is compiled and run kernel by kernel."""
+"""Samples, evenly among all, that show the outliers of operands; each is compiled and run by itself."""
 
 DEFAULT_STORAGE = Storage.named("int8")
 """Form of weights of ``weight-only`` where none is asked for."""
