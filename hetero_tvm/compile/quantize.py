@@ -37,6 +37,9 @@ METHODS = ("dynamic", "static", "smooth", "weight-only")
 SAMPLES = 4
 """Samples that are drawn where no data are given."""
 
+_SHOWN = 4
+"""Samples, evenly among all, that show the outliers of operands; each is compiled and run by itself."""
+
 DEFAULT_STORAGE = Storage.named("int8")
 """Form of weights of ``weight-only`` where none is asked for."""
 
@@ -244,7 +247,8 @@ def _rounding(
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
         return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))
     lower = parse_target(target)
-    products = products_of(plain, samples if method == "smooth" else samples[:1])
+    shown = samples[:: max(1, len(samples) // _SHOWN)][:_SHOWN]
+    products = products_of(plain, shown if method == "smooth" else samples[:1])
     if method == "weight-only":
         storage = storage or DEFAULT_STORAGE
         lower, layers = lower.storing(storage), stored_layers(products, storage)

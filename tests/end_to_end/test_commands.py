@@ -97,7 +97,7 @@ def test_bench_compares_with_onnxruntime(folder):
         (("hetero_tvm.tune", "absent.onnx"), "absent.onnx"),
         (("hetero_tvm.build", "zoo:minilm"), "minilm-l6"),
         (("hetero_tvm.build", "model.onnx", "--target", "cpu:znver33"), "znver3"),
-        (("hetero_tvm.build", "model.onnx", "--precision", "f16"), "it has f32, int8"),
+        (("hetero_tvm.build", "model.onnx", "--precision", "tf32"), "it has f32, int8"),
         (("hetero_tvm", "tine"), "tune"),
     ],
 )

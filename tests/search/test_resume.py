@@ -19,6 +19,7 @@ from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.group_norm import GroupNorm
 from hetero_tvm.ops.integers.dynamic_matmul import DynamicGatedMatmul, DynamicMatmul
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
+from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.interleave import Interleave
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.ops.normalization import Normalization
@@ -62,6 +63,7 @@ OPS = [
     Relayout(1, 16, 14, 14, "NCHW", "NCHW8c"),
     DynamicMatmul((48,), 96, 64),
     DynamicGatedMatmul((24,), 64, 48),
+    StoredMatmul((48,), 96, 64, (), "int8", 32),
     QuantMatmul(lead=(48,), n=96, k=64),
     QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
     Interleave(1, 1, 3, 5, 33, (2, 2), (1, 1), (8, 64)),

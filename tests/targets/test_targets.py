@@ -3,12 +3,14 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hetero_tvm import host
-from hetero_tvm.errors import TargetError
+from hetero_tvm.errors import TargetError, UsageError
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.attention import Attention
+from hetero_tvm.ops.decoding.storage import Storage
 from hetero_tvm.ops.matmul import Matmul
 from hetero_tvm.targets import registry
 from hetero_tvm.targets.cpu.target import CpuTarget
@@ -131,3 +133,24 @@ def test_targets_of_other_packages(monkeypatch):
     assert "did you mean 'toy'?" in caught.value.hint
     assert {"cpu", "cuda", "toy"} <= set(caught.value.hint.rpartition(": ")[2].split(", "))
     assert parse_target("cpu").kind == "cpu"  # built in: no entry point can replace it
+
+
+def test_low_precision_of_cpus():
+    target = CpuTarget()
+    half = target.with_precision("bf16")
+    assert half.storage == Storage("bf16") and half.describe()["precision"] == "bf16"
+    assert "stored_weights" in {rule.name for rule in half.keeping({"a"}).fusions}
+    four = target.storing(Storage.named("int4", 32, True)).keeping({"a"})
+    assert four.describe()["precision"] == "int4g32z" and four.kept == {"a"}
+    assert four.least_cosine < half.least_cosine
+    smooth = target.smoothing({"b": np.ones(3)}).keeping({"a"})
+    assert smooth.precision == "int8" and set(smooth.factors) == {"b"} and smooth.storage is None
+    assert four.with_precision("f32").storage is None
+
+
+def test_other_targets_refuse_what_they_lack():
+    target = parse_target("npu:edge")
+    with pytest.raises(UsageError, match="no weights of few bits"):
+        target.storing(Storage.named("int8"))
+    with pytest.raises(UsageError, match="smooths no operands"):
+        target.smoothing({})
