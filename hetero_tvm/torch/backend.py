@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hetero_tvm.torch.attributes import as_arguments, changed_attributes, values
 from hetero_tvm.torch.functional import trained
 from hetero_tvm.torch.inference import inference
 from hetero_tvm.torch.options import FROZEN, Options
@@ -45,6 +46,10 @@ def hetero_tvm(
     def make(
         graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: dict[int, torch.Tensor]
     ) -> Compiled:
+        if changed := changed_attributes(graph, arguments):
+            held = graph
+            whole = make(as_arguments(held, changed), [*arguments, *values(held, changed)], frozen)
+            return lambda given: whole([*given, *values(held, changed)])
         if gradients:
             return trained(graph, arguments, chosen)
         return inference(graph, arguments, frozen, chosen)
