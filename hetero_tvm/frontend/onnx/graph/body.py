@@ -117,7 +117,7 @@ class Body:
     def every(self, test: str) -> str:
         """Whether all elements of a boolean tensor hold, as an int32 scalar of 0 or 1."""
         number = self.op("Cast", test, to=onnx.TensorProto.INT32)
-        return self.op("ReduceMin", self.op("Reshape", number, self.const([-1], "int64")), keepdims=0)
+        return self.op("ReduceMin", number, keepdims=0)
 
     def checked(self, y: str, kept: str, dtype: str, text: str) -> str:
         """``y``, behind a check that the int32 scalar ``kept`` is 1: elsewhere a call ends in an error.
