@@ -54,6 +54,7 @@ def document(model):
     return json.loads(stdout.getvalue())  # exactly one document
 
 
+@pytest.mark.thorough
 def test_the_document(document, model):
     ours, peer = document["runtimes"]
     assert (ours["name"], peer["name"]) == (runtimes.OURS, "onnxruntime")
@@ -66,6 +67,7 @@ def test_the_document(document, model):
     assert peer["ratio"] > 0 and peer["max_abs_difference"] < 1e-4
 
 
+@pytest.mark.thorough
 def test_a_library_with_its_model_and_alone(document, model, capsys):
     library = document["library"]
     assert bench.main([library, "--model", str(model), "--shape", "x=8x32", *QUICK, "--threads", "1"]) == 0
@@ -82,6 +84,7 @@ def test_a_library_with_its_model_and_alone(document, model, capsys):
     assert answer["memory"]["peak"] >= answer["memory"]["loaded"] > 0
 
 
+@pytest.mark.thorough
 def test_a_baseline_decides_the_exit_status(document, tmp_path, capsys):
     """Against times that no machine keeps, and against times that every machine beats."""
     for factor, status in ((1e-3, 3), (1e3, 0)):
@@ -110,6 +113,7 @@ def test_inputs_and_sizes_of_a_library(document, tmp_path, capsys):
     assert "built for a batch of 8, not 3" in said and "there is no input 'y'" in said
 
 
+@pytest.mark.thorough
 def test_the_table(document, model, capsys):
     arguments = ["--model", str(model), "--shape", "x=8x32", "--rounds", "1", "--seconds", "0.01"]
     assert bench.main([document["library"], *arguments]) == 0
@@ -118,6 +122,7 @@ def test_the_table(document, model, capsys):
     assert "round 1 of 1" in captured.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,6 +144,7 @@ def test_a_model_cannot_have_a_model(model, capsys):
     assert "--model is for an exported .so" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_what_is_not_installed_is_reported_and_skipped(document, model, capsys, monkeypatch):
     absent = runtimes.Runtime(lambda job: None, "no_such_package", "openvino")
     monkeypatch.setitem(runtimes.RUNTIMES, "openvino", absent)

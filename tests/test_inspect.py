@@ -84,6 +84,7 @@ def test_bad_options_are_told(arguments, told, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_memory_is_planned_verified_and_drawn(tmp_path, capsys):
     plot = tmp_path / "arena.png"
     assert inspect.main([MODEL, "--memory", "--verify", "--plot", str(plot)]) == 0

@@ -61,6 +61,7 @@ def test_kernels_and_nodes_are_those_of_the_model(found):
     assert {scope for scope, _ in found.scopes(1)} == {"/layer.0", "/layer.1", "/head"}
 
 
+@pytest.mark.thorough
 def test_times_add_up_and_speeds_follow(found):
     document = found.to_json()
     assert found.kernel_seconds == pytest.approx(sum(kernel.seconds for kernel in found.kernels))

@@ -18,6 +18,7 @@ for name in ("starlette", "uvicorn", "httpx"):
 tokenizers = pytest.importorskip("tokenizers")
 
 
+@pytest.mark.thorough
 def test_mistakes(capsys, tmp_path):
     assert serve_text.main([str(tmp_path)]) == 2
     assert serve_text.main([str(tiny_llama.built()), "--port", "70000"]) == 2

@@ -30,6 +30,7 @@ def test_reprs_are_one_short_line(objects):
         assert "\n" not in said and " at 0x" not in said
 
 
+@pytest.mark.thorough
 def test_notebooks_get_a_view_that_needs_nothing_else(objects):
     for each in objects[0]:
         markup = each._repr_html_()

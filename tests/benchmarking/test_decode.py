@@ -28,6 +28,7 @@ def test_shares_follow_from_bytes_and_times():
             decode.measure_decoding(model, **bad)
 
 
+@pytest.mark.thorough
 def test_the_command(capsys):
     assert (
         bench.main([str(tiny_llama.built()), "--decode", "--json", "--rounds", "1", "--prompts", "8,9"]) == 0

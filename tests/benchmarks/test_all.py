@@ -66,6 +66,7 @@ def test_others_are_those_outside_of_this_process():
     assert others.cores() >= 0.0
 
 
+@pytest.mark.thorough
 def test_every_suite_lists_its_cases():
     for suite in SUITES.values():
         assert set(suite.cases(True)) <= set(suite.cases(False)) and suite.cases(False)

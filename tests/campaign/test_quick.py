@@ -17,6 +17,7 @@ def campaign(name, *options):
     return result.stdout
 
 
+@pytest.mark.thorough
 def test_damaged_files():
     said = campaign("damaged_files", "--cases", "48", "--only", "onnx", "--only", "npz")
     assert "onnx: 48 cases" in said and "npz: 48 cases" in said

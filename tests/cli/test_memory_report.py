@@ -54,6 +54,7 @@ def test_tables_name_what_matters():
         assert part in text
 
 
+@pytest.mark.thorough
 def test_plot(tmp_path):
     (path,) = memory_report.plot(make(), tmp_path / "arena.png", "a model")
     assert path.read_bytes().startswith(b"\x89PNG")

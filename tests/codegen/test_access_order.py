@@ -250,6 +250,7 @@ def test_row_kernels_run_in_place(machine, rows, n):
         check_runs_in_place(function, sample_inputs(op))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (13, 50, 7), (29, 33, 33)])
 def test_residual_of_a_product_runs_in_place(blocks, m, n, k):

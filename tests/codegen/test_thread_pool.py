@@ -30,6 +30,7 @@ print((result.numpy() == 2).all(), len(tasks()) - len(before), tasks().count("he
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(len(host.available_cores()) < 2, reason="needs two cores")
 def test_kernels_of_a_process_run_on_the_pool_and_tvm_starts_none():
     root = str(Path(__file__).resolve().parents[2])

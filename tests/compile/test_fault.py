@@ -82,6 +82,7 @@ def plainly_built(source):
     return build_model(optimize_model(import_model(source)), use_shipped=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrong_by", [1.25, np.nan])
 def test_a_node_that_the_import_converts_wrongly_is_named(wrong_by, monkeypatch):
     def wrong(inputs, attrs):

@@ -18,6 +18,7 @@ def net(library):
     return hetero_tvm.load(library)
 
 
+@pytest.mark.thorough
 def test_every_size_gives_the_numbers_of_the_model_at_that_size(optimized, net):
     for batch, length in ((1, 2), (3, 20), (2, 7), (1, 17), (3, 2)):
         fixed = optimized.model.open.at(dict(zip(("batch", "sequence"), (batch, length), strict=True)))

@@ -60,6 +60,7 @@ def test_smooth(model):
     assert built.check().ok
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "storage",
     [

@@ -36,6 +36,7 @@ def build(plan, tmp_path):
     return build_model(plan, logs=tmp_path / "logs", use_shipped=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TINY)
 def test_zoo_from_import_to_another_process(name, tmp_path):
     plan = optimize_model(import_model(f"zoo:{name}"))

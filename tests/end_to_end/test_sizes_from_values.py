@@ -26,6 +26,7 @@ def exported(body, folder):
     return hetero_tvm.load(built.export(folder)), session
 
 
+@pytest.mark.thorough
 def test_results_have_their_true_size(tmp_path):
     net, session = exported(FOUND, tmp_path)
     rng = np.random.default_rng(1)

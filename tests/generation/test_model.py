@@ -108,6 +108,7 @@ def test_a_text_beyond_the_context_and_a_full_cache():
         close(one.append([4]), [0, 1, 2, 4])
 
 
+@pytest.mark.thorough
 def test_a_thousand_sessions_leave_nothing(model):
     def some(count):
         for number in range(count):

@@ -9,6 +9,7 @@ import pytest
 ROOT = str(Path(__file__).resolve().parents[2])
 
 
+@pytest.mark.thorough
 def test_tvm_comes_without_torch_and_with_its_threads_set(tmp_path):
     (tmp_path / "torch.py").write_text("IMPORTED = True")
     script = """

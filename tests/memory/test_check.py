@@ -50,6 +50,7 @@ def test_alone_mistakes():
     assert kinds(own, {"a": 4}) == ["alignment"]
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_agrees_with_all_pairs(data):
     count = data.draw(st.integers(0, 9))

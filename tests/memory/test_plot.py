@@ -11,6 +11,7 @@ PROBLEM = Problem([Buffer("a", 0, 3, 4096), Buffer("b", 1, 5, 2048), Buffer("non
 OFFSETS = {"a": 0, "b": 4096, "none": 0}
 
 
+@pytest.mark.thorough
 def test_a_picture_names_peak_capacity_and_unit(tmp_path):
     path = plot(PROBLEM, OFFSETS, tmp_path / "arena.svg", title="two buffers", capacity=8192)
     text = path.read_text()

@@ -105,6 +105,7 @@ def test_any_memory_layout_is_fine():
         assert np.array_equal(result, truth) and built.check(inputs={"x": array}).ok
 
 
+@pytest.mark.thorough
 def test_a_check_takes_them():
     model = import_model("zoo:minilm-l6-tiny")
     built = build_model(optimize_model(model), use_shipped=False)

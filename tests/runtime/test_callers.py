@@ -89,6 +89,7 @@ stop = True
     assert run_python(START + script, mlp).split() == ["0"] * 5
 
 
+@pytest.mark.thorough
 def test_a_child_of_a_long_call_is_told_to_load_again(run_python, mlp):
     script = """
 from hetero_tvm.runtime import forking

@@ -128,6 +128,7 @@ def mutants(text, count):
         yield json.dumps(tree, separators=(",", ":")).encode()
 
 
+@pytest.mark.thorough
 def test_no_edited_manifest_ends_in_a_traceback(copy):
     whole = copy.read_bytes()
     text = json.dumps(read_manifest(copy).to_json(), separators=(",", ":")).encode()

@@ -55,6 +55,7 @@ def test_numbers_are_those_of_python(programs, mlp, tmp_path):
     assert f"from {low:.6g} to {high:.6g}" in result.stdout and "ms per call" in result.stdout
 
 
+@pytest.mark.thorough
 def test_inputs_are_made_up_where_none_are_given(programs, many):
     result = run(programs / "run", many)
     assert result.returncode == 0, result.stderr

@@ -144,6 +144,7 @@ print(len(right), all(right))
     assert run_python(START + script, mlp, PYTHONPATH=paths).split() == ["20", "True"]
 
 
+@pytest.mark.thorough
 def test_loads_and_unloads_of_many_files_leave_nothing(run_python, mlp, tmp_path):
     script = """
 import shutil

@@ -84,6 +84,7 @@ FILES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "limit"), [("unified", 1.5), ("legacy", 2.5), ("root", 0), ("broken", 0)])
 def test_quotas_are_read_as_python_reads_them(stress, tmp_path, kind, limit):
     cgroup, mounts = GROUPS[kind]

@@ -141,6 +141,7 @@ def show(run_python, library, options="{}", **env):
     return json.loads(run_python(SHOW, library, options, **env))
 
 
+@pytest.mark.thorough
 @two_cores
 def test_workers_sit_on_their_own_cores(run_python, mlp):
     """And the calling thread is free again after the call."""
@@ -192,6 +193,7 @@ print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
     assert int(run_python(script, mlp, tmp_path)) < 100_000  # KiB
 
 
+@pytest.mark.thorough
 def test_it_works_beside_a_full_tvm(run_python, mlp):
     script = """
 import sys
@@ -203,6 +205,7 @@ print(load(sys.argv[1])(np.ones((8, 64), "float32")).shape)
     assert "(8, 64)" in run_python(script, mlp)
 
 
+@pytest.mark.thorough
 @two_cores
 def test_beside_a_compiler_any_order_of_sizes_works(run_python, mlp):
     script = """

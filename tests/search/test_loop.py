@@ -53,6 +53,7 @@ def lines(store):
     return [json.loads(line) for line in store.path.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_default_first_then_search_then_comparison(tmp_path, workers):
     events = []
     tuned = task(ScaleSpace(), rows=64, n=512, calls=3)
@@ -76,6 +77,7 @@ def test_default_first_then_search_then_comparison(tmp_path, workers):
     json.dumps(report.to_dict())
 
 
+@pytest.mark.thorough
 def test_a_finished_run_repeated_adds_nothing(tmp_path, workers):
     run([task(ScaleSpace())], tmp_path, workers, 5)
     before = (tmp_path / RecordStore(SITE, tmp_path).path.name).read_text()
@@ -102,6 +104,7 @@ def test_tiny_spaces_are_exhausted_and_their_budget_goes_on(tmp_path, workers):
     assert report.stopped == "nothing to do"
 
 
+@pytest.mark.thorough
 def test_failures_are_counted_recorded_and_not_repeated(tmp_path, workers):
     bad = task(FailingSpace(), 8, 64)
     report, store = run([bad], tmp_path, workers, 14)
@@ -119,6 +122,7 @@ def test_a_task_whose_every_candidate_fails_is_given_up(tmp_path, workers):
     assert report.tasks[0].tuned_seconds is None
 
 
+@pytest.mark.thorough
 def test_kernels_with_two_results(tmp_path, workers):
     """Both results of every candidate are compared with the reference."""
     op, space = AddNorm((64,), 256, (64, 256), 1e-5), AddNormSpace()
@@ -147,6 +151,7 @@ def test_a_resumed_search_knows_what_it_measured(tmp_path, workers):
     assert again.trials == 1  # the twelfth and last point
 
 
+@pytest.mark.thorough
 def test_records_of_another_space_are_told(tmp_path, workers):
     tuned = task(TupleSpace(), rows=64, n=512)
     _, store = run([tuned], tmp_path, workers, 2)
@@ -157,6 +162,7 @@ def test_records_of_another_space_are_told(tmp_path, workers):
     assert [text for text in report.warnings if "1 of 3 records are of no use" in text]
 
 
+@pytest.mark.thorough
 def test_generic_kernels(tmp_path, workers):
     heavy = [task(ScaleSpace(), 64, 512), generic_task(64, 512, calls=3)]
     report, store = run(heavy, tmp_path, workers, 8)
@@ -211,6 +217,7 @@ def test_events_may_interrupt(tmp_path, workers):
     assert not report.interrupted and report.trials + report.reused == 10
 
 
+@pytest.mark.thorough
 def test_the_winner_must_win_side_by_side(tmp_path, workers, monkeypatch):
     """A trial that was only fast by noise does not replace the default."""
     tuned = task(ScaleSpace(), 64, 512)

@@ -140,6 +140,7 @@ SHIPPED = {
 }
 
 
+@pytest.mark.thorough
 def test_shipped_records_teach():
     """The search learns from what came with the package, on the machine that it is from."""
     machine = CpuModel("znver4", lanes=16, registers=32, threads=2, l2=1 << 20)

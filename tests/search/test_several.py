@@ -83,6 +83,7 @@ def quick_roofs(monkeypatch):
     monkeypatch.setattr(roofs, "measure", lambda threads: roofs.Roofs(100.0, 10.0))
 
 
+@pytest.mark.thorough
 def test_what_another_search_records_meanwhile_is_learned_and_counted(tmp_path, workers):
     tuned = task(TupleSpace(), rows=64, n=512)
     theirs = [(repeat, pieces) for repeat in (4, 2) for pieces in (1, 2, 4)]

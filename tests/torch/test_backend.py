@@ -65,6 +65,7 @@ def test_parameters_are_packed_until_they_change_and_never_stale(cache):
     assert events_of(again) == ["cached"]
 
 
+@pytest.mark.thorough
 def test_views_and_changes_of_arguments_are_those_of_pytorch(cache):
     def function(x, state):
         state.add_(x.sum(0))

@@ -32,6 +32,7 @@ def running(tmp_path_factory):
     return model, compiled, folder
 
 
+@pytest.mark.thorough
 def test_state_is_kept_from_call_to_call(running):
     model, compiled, folder = running
     assert compiled.path == folder / "model.so"

@@ -25,8 +25,6 @@ SMALLER: dict[str, dict] = {
     "08_deploy": {"model_name": "zoo:minilm-l6-tiny", "sequence": 16, "workers": 2, "requests": 16},
     "09_your_own_target": {"model_name": "zoo:minilm-l6-tiny", "sequence": 8, "widths": (4, 8)},
 }
-#: The first is what a newcomer opens; the others take longer.
-QUICK = {"01_quick_start"}
 #: Bytes of a picture in a notebook.
 MOST_PICTURE = 150_000
 
@@ -49,7 +47,7 @@ def texts(notebook):
 def test_there_are_tutorials():
     numbers = [path.name[:2] for path in NOTEBOOKS]
     assert numbers and len(set(numbers)) == len(numbers)
-    assert set(SMALLER) | QUICK <= {path.stem for path in NOTEBOOKS}
+    assert set(SMALLER) <= {path.stem for path in NOTEBOOKS}
 
 
 @every(NOTEBOOKS)
@@ -101,13 +99,8 @@ def test_saved_outputs_are_those_of_a_whole_run(path):
     assert all(len(picture) * 3 // 4 <= MOST_PICTURE for picture in pictures)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.thorough)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.thorough
+@every(NOTEBOOKS)
 def test_notebook_runs(path, tmp_path):
     notebook = execute(with_parameters(read(path), SMALLER.get(path.stem, {})), tmp_path)
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))

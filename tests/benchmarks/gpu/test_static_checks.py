@@ -21,6 +21,7 @@ def built():
     return built, modules
 
 
+@pytest.mark.thorough
 def test_a_model_at_its_real_width(compiler, built):
     model, modules = built
     assert [module.arch for module in modules] == ["sm_80", "sm_90"]

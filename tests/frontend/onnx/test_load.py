@@ -67,6 +67,7 @@ def test_truncated_files(tmp_path, stored):
             import_model(path)
 
 
+@pytest.mark.thorough
 def test_garbled_files_give_a_model_error_or_a_model(tmp_path, stored):
     path = tmp_path / "model.onnx"
     generator = np.random.default_rng(0)

@@ -81,6 +81,7 @@ def test_dimensions_computed_from_others():
         import_model(program, shapes={"x": (9,), "y": (4,)})
 
 
+@pytest.mark.thorough
 def test_inputs_returned_as_they_are_and_constants():
     class Odd(nn.Module):
         def forward(self, x, flags):

@@ -14,12 +14,14 @@ from hetero_tvm.frontend import source_names
 from tests.frontend.torch.programs import IDS, Net, net
 
 
+@pytest.mark.thorough
 def test_nodes_are_called_as_in_the_program():
     model = import_model(export(net(), (IDS,)))
     nodes = {source_names(b.var) for block in model.module["main"].body.blocks for b in block.bindings}
     assert {"table/embedding", "norm/layer_norm", "body.1/gelu", "add"} <= nodes
 
 
+@pytest.mark.thorough
 def test_no_two_nodes_have_one_name():
     """ONNX Runtime refuses such a file; attention is many nodes with few kinds of operators."""
 
@@ -34,6 +36,7 @@ def test_no_two_nodes_have_one_name():
     assert any(name.endswith("scaled_dot_product_attention.Mul.2") for name in names)
 
 
+@pytest.mark.thorough
 def test_everything_that_cannot_be_translated_is_listed():
     class Rare(nn.Module):
         def forward(self, x):

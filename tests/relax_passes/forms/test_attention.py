@@ -25,6 +25,7 @@ def softmax(scores):
     return weights / weights.sum(-1, keepdims=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arrays, attributes", CASES.values(), ids=CASES.keys())
 def test_the_numbers_are_those_of_attention(arrays, attributes):
     def build(q, k, v, bias=None):

@@ -24,6 +24,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
 def test_the_numbers_stay(shape, build):
     check_convolution(shape, build, [Conv3dAsConv2d()])

@@ -45,6 +45,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape, build", CASES.values(), ids=CASES.keys())
 def test_the_numbers_stay(shape, build):
     check_convolution(shape, build, [ConvTransposeAsConv2d(), ConvTransposeAsPhases()])
@@ -88,6 +89,7 @@ def test_transposed_convolutions_as_phases(shape, build):
     assert "relax.nn.pad" not in check_convolution(shape, build, [ConvTransposeAsPhases()])
 
 
+@pytest.mark.thorough
 def test_a_bias_behind_a_transposed_convolution_is_of_the_convolution():
     bias = constant(weights(1, 4, 1, 1))
 

@@ -23,6 +23,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape, filters, attributes", CASES.values(), ids=CASES.keys())
 def test_the_numbers_stay(shape, filters, attributes):
     check_convolution(

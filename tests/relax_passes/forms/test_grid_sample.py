@@ -17,6 +17,7 @@ GRID = RNG.uniform(-1.6, 1.6, (2, 2, 4, 6)).astype(np.float32)
 GRID[0, :, 0] = [-1, 1, 0, -1.0 + 2 / 7, 1 - 1 / 5, 0.25]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("aligned", [True, False])

@@ -84,6 +84,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_indices(name, dtype, tmp_path):
@@ -127,6 +128,7 @@ ONE_OF_EACH = """g (float[1, 3] row, int64[1] i, float[3, 1] column, int64 j, fl
         e = MaxRoiPool<pooled_shape = [2, 2]>(images, rois) }"""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["cpu", pytest.param("npu", marks=pytest.mark.exhaustive)])
 def test_what_leads_somewhere_is_checked(target):
     """Indices into one row, which a kernel that wraps need not read; lengths; numbers of images."""
@@ -162,6 +164,7 @@ def test_what_leads_somewhere_is_checked(target):
             built.run(good | {name: bad})
 
 
+@pytest.mark.thorough
 def test_each_axis_of_an_index_has_its_own_range(tmp_path):
     text = "g (float[4, 3] x, int64[3, 2] i) => (float[3] y) { y = GatherND(x, i) }"
     inside, first, second = [[3, 2], [-4, -3], [0, 1]], [[3, 2], [4, 0], [0, 0]], [[3, 2], [0, 3], [0, 0]]
@@ -171,6 +174,7 @@ def test_each_axis_of_an_index_has_its_own_range(tmp_path):
     assert all("outside [-4, 4) along axis 0, [-3, 3) along axis 1" in message for message in wrong)
 
 
+@pytest.mark.thorough
 def test_the_host_of_an_npu_checks_before_its_regions_look_up(tmp_path):
     text = """g (float[512, 64] x, int64[64] i, float[64, 64] w) => (float[64, 64] y) {
         a = Gather(x, i)
@@ -182,6 +186,7 @@ def test_the_host_of_an_npu_checks_before_its_regions_look_up(tmp_path):
     assert all("victim: an index lies outside [-512, 512)" in message for message in wrong)
 
 
+@pytest.mark.thorough
 def test_indices_that_are_computed(tmp_path):
     text = """g (float[4, 3] x, int64[2] a, int64[2] b) => (float[2, 3] y) {
         i = Mul(a, b)
@@ -201,6 +206,7 @@ def test_one_check_for_all_that_use_an_index():
     assert sum(is_check(module[function]) for function in called) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
 @pytest.mark.parametrize("operator", ["Div", "Mod", "Mod<fmod = 1>"])
 def test_integer_division(operator, dtype, tmp_path):

@@ -56,6 +56,7 @@ class TestRecurrenceAsSteps(Rewrite):
         return op.expand_dims(op.tanh(op.add(op.matmul(h, r), own)), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "layer",
     [

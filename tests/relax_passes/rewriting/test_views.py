@@ -1,6 +1,7 @@
 """Views against NumPy: the positions that they name hold what the operators compute."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def some_shape(draw, size):
     return [1] * draw(st.integers(0, 1)) + shape
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(st.data())
 def test_any_chain_of_operators(data):

@@ -173,6 +173,7 @@ def test_nothing_to_do():
 KINDS = ("conv", "conv", "depthwise", "pool", "mean", "unary", "binary", "concat")
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.data())
 def test_random_nets(data):

@@ -20,6 +20,7 @@ from tests.relax_passes.storage.lowered import TARGET, allocations, finish, lega
 from tests.relax_passes.storage.test_live_ranges import Branches, Dynamic, explicit
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["minilm-l6-tiny", "gpt2-small-tiny", "llama-160m-tiny", "resnet50-tiny"])
 def test_models_take_what_is_planned_and_no_more(name, tmp_path):
     built = build_model(optimize_model(import_model(f"zoo:{name}")), logs=tmp_path, use_shipped=False)
@@ -41,6 +42,7 @@ def test_models_take_what_is_planned_and_no_more(name, tmp_path):
     assert sum(sizes) == plan.peak + plan.outputs
 
 
+@pytest.mark.thorough
 def test_every_call_gets_the_same_arena_and_nothing_grows():
     def body(emit, x):
         a = emit(op.exp(x))

@@ -48,6 +48,7 @@ def test_constants_are_stored_narrow():
     assert 'R.Tensor((32, 32), dtype="float32")' not in text
 
 
+@pytest.mark.thorough
 def test_every_converted_operator_of_a_model_and_its_sources():
     model = import_model("zoo:llama-160m-tiny")
     wide, narrow = (optimize_model(model, "cuda:sm_80", precision=p) for p in ("f32", "f16"))

@@ -70,6 +70,7 @@ def test_results_on_the_device_equal_those_of_a_plain_call(net):
             np.testing.assert_array_equal(host.numpy(), expected)
 
 
+@pytest.mark.thorough
 def test_everything_wrong_with_device_tensors_is_listed(net):
     arrays = list(sample_inputs(import_model("zoo:minilm-l6-tiny"), 0).values())
     here = tvm.runtime.tensor(arrays[0])  # not on the GPU
@@ -251,6 +252,7 @@ def test_from_cpp_with_the_runtime_only(program, path, net, tmp_path):
     assert done.returncode == 1 and "needed: an NVIDIA driver" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_index_out_of_range_is_a_message_in_cpp(program, path, tmp_path, monkeypatch):
     monkeypatch.setenv(cuda_runtime.EMULATE_VARIABLE, "1")
     text = "g (float[{0}, 3] x, int64[1, 9] i) => (float[1, 9, 3] y) {{ y = Gather(x, i) }}"

@@ -24,6 +24,7 @@ def workers():
         yield found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "space, op",
     [

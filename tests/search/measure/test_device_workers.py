@@ -66,6 +66,7 @@ def test_a_failing_candidate_costs_only_itself(workers):
     assert {"build", "measure"} <= set(workers.spent)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("space", [RightOnce(), RightEveryOther()], ids=lambda space: space.name)
 def test_a_candidate_that_is_wrong_in_later_calls_is_wrong(workers, space):
     workers.add_task("later", contract_spec(Scale(8, 64), space))
@@ -89,6 +90,7 @@ def test_stopping_leaves_the_workers_usable(workers):
     assert measured(result)
 
 
+@pytest.mark.thorough
 def test_a_search_records_what_it_measures(workers, tmp_path):
     store = RecordStore(Site.of(MACHINE, device="Board 1"), tmp_path)
     one = task(TinySpace())

@@ -41,6 +41,7 @@ def job(mode, **fields):
     return Job("bad", ({"point": {**GOOD, "mode": mode}},), **fields)
 
 
+@pytest.mark.thorough
 def test_a_good_candidate(bad):
     ((result,),) = measure(bad, [job("good")])
     assert measured(result) and result.seconds > 0
@@ -68,6 +69,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.thorough
 def test_a_failing_candidate_costs_only_itself(bad):
     modes = list(FAILURES)
     jobs = [job(mode) for pair in zip(modes, ["good"] * len(modes), strict=True) for mode in pair]
@@ -79,6 +81,7 @@ def test_a_failing_candidate_costs_only_itself(bad):
     assert all(measured(result) for (result,) in results[1::2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["crash", "crash_run", "hang_run", "wrong", "raise"])
 def test_a_failing_candidate_in_a_group_costs_only_itself(bad, mode):
     modes = ("good", mode, "good", "good", "good", "good", mode, "good")
@@ -185,6 +188,7 @@ def test_stopping_leaves_the_server_usable(bad):
     assert measured(result)
 
 
+@pytest.mark.thorough
 def test_a_server_that_was_started_early_is_used_once():
     start_early(MACHINE)
     start_early(MACHINE)

@@ -162,6 +162,7 @@ def test_a_token_may_come_from_the_environment(monkeypatch):
     assert Address.parse("h:1").token == "secret" and Address.parse("other@h:1").token == "other"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("token, said", [("wrong", "refuses the token"), ("", "asks for a token")])
 def test_who_does_not_know_the_token_gets_nothing(served, token, said):
     _, address = served
@@ -185,6 +186,7 @@ def test_without_a_choice_the_token_is_random_and_printed():
         process.kill()
 
 
+@pytest.mark.thorough
 def test_other_interfaces_are_warned_of():
     port = free_port()
     process = Process("hetero_tvm.serve", "--host", "0.0.0.0", "--port", port, "--token", "x")

@@ -33,6 +33,7 @@ def test_the_command_without_a_compiler_says_what_to_install(tmp_path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_a_compile_error_is_told(compiler):
     with pytest.raises(TargetError, match="does not compile the kernels for sm_80") as caught:
         compiler.cubin('extern "C" __global__ void k(float* x) { x[0] = nonsense; }', "sm_80")

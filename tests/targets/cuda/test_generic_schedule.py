@@ -60,6 +60,7 @@ def check(names, functions):
         np.testing.assert_allclose(out, reference(*arrays), rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_every_kind_of_kernel_gets_a_schedule_and_keeps_its_numbers(emulated):
     functions = [scheduled(name, TARGET.schedule_generic) for name in CASES]
     assert all(map(is_bound, functions))

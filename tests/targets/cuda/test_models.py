@@ -48,6 +48,7 @@ def build_cosine(target, tmp_path):
     return build_model(optimize_model(model, target), logs=tmp_path / "logs", use_shipped=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vit-b16-tiny", *exhaustive(sorted(TINY - {"vit-b16-tiny"}))])
 def test_numbers_of_zoo_models(name, tmp_path, emulated):
     assert build(name, "cuda:sm_80", tmp_path).check().ok
@@ -118,6 +119,7 @@ def test_an_architecture_that_is_not_in_the_library(tmp_path, emulated, monkeypa
     assert "--target cuda:sm_90,sm_80" in caught.value.hint
 
 
+@pytest.mark.thorough
 def test_kernels_run_as_cuda_graphs(tmp_path, emulated):
     assert (
         "vm.builtin.cuda_graph.run_or_capture"

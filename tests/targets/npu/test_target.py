@@ -40,6 +40,7 @@ dma_outstanding = 2
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["odd.toml", "mobile", "datacenter"])
 def test_a_whole_model_keeps_its_numbers(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -33,6 +33,7 @@ MASKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention(mask, causal):
@@ -70,6 +71,7 @@ def test_multi_head_attention_across(mask):
     fused(m, attention=1)
 
 
+@pytest.mark.thorough
 def test_multi_head_attention_of_packed_operands():
     """ONNX Runtime has these on GPUs only: against the same operands apart."""
     results = []

@@ -116,10 +116,12 @@ def test_gru_and_rnn():
     m.check()
 
 
+@pytest.mark.thorough
 def test_before_opset_13():
     Layers(opset=11).add("LSTM").add("GRU", linear_before_reset=1).check()
 
 
+@pytest.mark.thorough
 def test_batch_first():
     m = Layers(batch_first=True).add("LSTM", layout=1, state="input").add("GRU", layout=1)
     m.check()
@@ -131,6 +133,7 @@ def test_lengths(steps):
     Layers(steps=steps).add("RNN", direction="bidirectional").check()
 
 
+@pytest.mark.thorough
 def test_steps_are_the_same_kernels():
     layer = Layers(steps=16).add("LSTM", outputs=(0,), state="input", clip=1.0)
     plan = optimize_model(import_model(layer.proto()))

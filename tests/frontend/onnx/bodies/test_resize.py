@@ -156,6 +156,7 @@ def test_what_has_no_weight_is_not_read(mode):
     np.testing.assert_array_equal(y[0, 0, ~near], clean[0, 0, ~near])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [9, 90])
 def test_antialiasing_reads_its_neighbours_only(length):
     """Of few neighbours as a sum, of many as a product: a row of NaN reaches 1 of 3 results, or 2."""

@@ -88,6 +88,7 @@ def test_frames_of_a_signal(given, onesided):
     np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("time", [0, 1])
 @pytest.mark.parametrize("known", [True, False])
 def test_the_beginning_of_every_sequence_is_reversed(time, known):

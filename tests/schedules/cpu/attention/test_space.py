@@ -60,6 +60,7 @@ def strided(**more):
     return Attention(batch, heads, q_len, kv_len, dim, 0.4, kv_heads, **more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_operands_at_any_strides(machine):
     op = strided(mask=(1, 4, 1, 21))
@@ -134,6 +135,7 @@ def _masked(hidden):
     return op, arrays
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [-np.inf, np.finfo("float32").min, -1e9])
 def test_rows_that_see_nothing(hidden):
     """As softmax has them: NaN where every key is infinitely far, equal weights at the least number."""
@@ -152,6 +154,7 @@ def test_rows_that_see_nothing(hidden):
         np.testing.assert_allclose(result[1, 3:], visible[1, 3:], atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("causal", [False, True])
 def test_guarded_rows_that_see_nothing_are_zero(causal):
     op = Attention(2, 2, 7, 21, 9, 0.3, 2, mask=(2, 1, 7, 21), causal=causal, zero_masked=True)

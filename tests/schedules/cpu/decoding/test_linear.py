@@ -40,6 +40,7 @@ def tensors(arrays):
     return [tvm.runtime.tensor(array) for array in arrays]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("integers", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("op", CASES, ids=str)
 def test_numbers(op, integers):

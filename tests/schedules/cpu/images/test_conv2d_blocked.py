@@ -53,6 +53,7 @@ def test_method_by_size_of_the_image():
         assert SPACE.knobs(op, machine)[0].choices == ("direct",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("op", "x"),
     [

@@ -33,6 +33,7 @@ def test_every_choice_computes_the_convolution(machine):
     check_shapes(SPACE, ops, machine)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8)
 @given(st.data())
 def test_random_shapes_and_points(data):

@@ -38,6 +38,7 @@ def test_pooling(machine):
     check_shapes(POOL, [Pool2d(*shape, **forms[i % 2]) for i, shape in enumerate(SHAPES)], machine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_relayout(machine):
     block = f"NCHW{machine.lanes}c"
@@ -54,6 +55,7 @@ def test_relayout(machine):
             check_points(RELAYOUT, op, [{}], machine, tolerance=0)
 
 
+@pytest.mark.thorough
 def test_workloads_say_the_same():
     ops = [Pool2d(*s, y_layout="NCHW8c+1,0,0,1") for s in SHAPES]
     ops.append(Relayout(2, 5, 3, 4, "NCHW8c+1,0,0,1", "NCHW4c"))

@@ -103,6 +103,7 @@ def test_rows_that_are_not_finite_are_nan_and_others_are_not():
     np.testing.assert_array_equal(y[5], rest[2])  # zeros give the bias, exactly
 
 
+@pytest.mark.thorough
 def test_default_is_a_choice_for_all_sizes():
     for here in (*runnable(), machine(16, "avx512f", "avx512bw"), machine(4)):
         for m in (1, 2, 5, 13, 128, 1000):

@@ -95,6 +95,7 @@ def test_every_choice_computes_the_convolution(here):
     check([(op, covering(SPACE, op, here, seen)) for op in OPERATORS], here)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", WAYS)
 def test_nothing_saturates_at_the_extremes(here):
     ops = [

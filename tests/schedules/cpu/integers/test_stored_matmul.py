@@ -47,6 +47,7 @@ def arrays_of(op, seed=0):
     return [x, *parts, *extra]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_choice_computes_the_product(case):
     seen: set = set()

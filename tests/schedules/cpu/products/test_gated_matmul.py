@@ -28,6 +28,7 @@ def test_every_choice_computes_the_gate(machine):
     check_shapes(SPACE, shapes, machine)
 
 
+@pytest.mark.thorough
 @settings(max_examples=8)
 @given(st.data())
 def test_random_shapes_and_points(data):

@@ -40,6 +40,7 @@ def test_every_choice_computes_the_product(machine):
     check_shapes(SPACE, shapes, machine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_a_cut_reduction_computes_the_product(machine):
     lanes = machine.lanes
@@ -87,6 +88,7 @@ def test_few_rows_read_their_weights_in_two_streams(machine):
             assert not default["prefetch"] and default["row_blocks"] == 1
 
 
+@pytest.mark.thorough
 @settings(max_examples=10)
 @given(st.data())
 def test_random_shapes_and_points(data):

@@ -54,6 +54,7 @@ def run_all(functions, arrays, machine):
     return results
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_sums_over_any_axes(machine):
     functions = {n: plain(lambda x, a=a: topi.sum(x, a), [shape]) for n, (shape, a) in SUMS.items()}

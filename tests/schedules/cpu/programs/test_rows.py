@@ -54,6 +54,7 @@ def truth(name, x):
     return x - x.max(0)[:, None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_the_numbers(machine):
     functions = {name: plain(compute, [shape]) for name, (compute, shape, _) in CASES.items()}

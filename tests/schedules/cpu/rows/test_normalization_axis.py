@@ -10,6 +10,7 @@ SPACE = NormalizeAxisSpace()
 AVX2 = MACHINES["avx2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_norms_over_another_axis(machine):
     trails = (1, 3), (5, 7), (16, 9), (64,)  # less than a vector, odd, whole blocks and a rest, whole blocks

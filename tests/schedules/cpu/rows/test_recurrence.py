@@ -26,6 +26,7 @@ def check(op, points, machine):
     check_points(SPACE, op, points, machine, arrays(op), tolerance=4e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", SWEPT)
 def test_every_choice(machine):
     seen = set()
@@ -38,6 +39,7 @@ def test_every_choice(machine):
         assert {(knob.name, c) for knob in SPACE.knobs(op, machine) for c in knob.choices} <= seen
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(st.data())
 def test_random_shapes(data):

@@ -20,6 +20,7 @@ def emitted(make, space):
     return function, space.pack(witnesses.largest, point, AVX2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n", "k", "epilogue"),
     [

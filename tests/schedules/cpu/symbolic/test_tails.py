@@ -15,6 +15,7 @@ from hetero_tvm.schedules.emit import Kernel, int32
 from tests.schedules.cpu.running import TARGET
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
 def test_every_row_is_visited_once(rows):
     k = Kernel()

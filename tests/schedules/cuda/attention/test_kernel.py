@@ -46,6 +46,7 @@ def test_choices(dtype, emulated):
     check(dtype, [(op, point, None) for point in picked])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dtype", "dim"), [("float32", 256), *exhaustive([("float16", 200), ("float32", 512)])]
 )
@@ -53,6 +54,7 @@ def test_large_heads(dtype, dim, emulated):
     check(dtype, [(attention(9, 40, dim, 1, dtype=dtype, causal=True), None, None)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_masks_of_minus_infinity(dtype, emulated):
     space = SPACES[dtype]
@@ -102,6 +104,7 @@ def test_every_form_is_served_on_every_gpu():
                 assert space.default(op, machine)["tile"] in space.knobs(op, machine)[0].choices, op
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dtype", "dim"),
     [

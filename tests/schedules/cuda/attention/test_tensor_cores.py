@@ -28,6 +28,7 @@ def test_two_fragments_of_rows_a_warp(emulated, pick):
     check_numbers(HALF, pick(cases, 2), TOLERANCE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arch", "ops"),
     [

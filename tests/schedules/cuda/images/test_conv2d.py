@@ -55,6 +55,7 @@ def test_plain_images(emulated):
     check([*forms("float16"), *forms("float32")[:2]])
 
 
+@pytest.mark.thorough
 def test_from_plain_to_blocked_and_back(emulated):
     first, *_, stem, _ = forms("float16")
     check(
@@ -67,6 +68,7 @@ def test_from_plain_to_blocked_and_back(emulated):
     )
 
 
+@pytest.mark.thorough
 def test_with_tf32(emulated):
     check(forms("float32", **BLOCKED)[:4], TF32)
 

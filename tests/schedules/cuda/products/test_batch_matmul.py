@@ -57,6 +57,7 @@ def forms(dtype):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", "int8", *exhaustive(["bfloat16", "float32"])])
 def test_forms(dtype, emulated):
     check([default(op) for op in forms(dtype)])
@@ -80,6 +81,7 @@ def test_operands_where_they_lie(emulated):
     check([default(op) for op in (scores, mixed, later)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), *exhaustive([("float32", MACHINE), ("float32", TF32)])]
 )

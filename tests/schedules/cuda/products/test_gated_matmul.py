@@ -26,6 +26,7 @@ def check(cases, machine=MACHINE):
     check_points(SPACE, cases, machine, lambda op: 2.0**-8 if machine is TF32 else TOLERANCE[op.dtype])
 
 
+@pytest.mark.thorough
 def test_forms(emulated):
     shapes = [((20,), 40, 48), ((2, 3), 33, 70), ((1,), 8, 16), ((5,), 150, 3)]
     cases = [
@@ -42,6 +43,7 @@ def test_float32(machine, emulated):
     check([default(op, machine) for op in ops], machine)
 
 
+@pytest.mark.thorough
 def test_shapes_of_tiles(emulated):
     op = GatedMatmul((70,), 50, 64, "silu", True, "float16")
     tiles = representative(SPACE.knobs(op, MACHINE)[0].choices, 64 * 128)

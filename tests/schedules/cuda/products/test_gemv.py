@@ -34,6 +34,7 @@ def points(op):
     ]
 
 
+@pytest.mark.thorough
 def test_choices(emulated):
     op = Matmul((3,), 21, 600, ("bias",), "float16")  # columns that fill no block, lanes that have nothing
     every = points(op)
@@ -41,6 +42,7 @@ def test_choices(emulated):
     check([(op, point) for point in every[::5]])
 
 
+@pytest.mark.thorough
 def test_forms(emulated):
     check(
         [

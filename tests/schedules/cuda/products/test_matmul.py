@@ -46,6 +46,7 @@ def small(op, machine=MACHINE):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dtype", "machine"), [("float16", MACHINE), ("float32", TF32), *exhaustive([("float32", MACHINE)])]
 )
@@ -59,6 +60,7 @@ def test_tiles_of_every_kind(dtype, machine, emulated):
     check([(op, {"tile": tile, "splits": 1}) for tile in tiles], machine)
 
 
+@pytest.mark.thorough
 def test_epilogues(emulated):
     steps = [
         ("bias",),
@@ -85,16 +87,19 @@ ODD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float16", *exhaustive(["bfloat16"])])
 def test_odd_shapes(dtype, emulated):
     check([default(Matmul(lead, n, k, ("bias",), dtype)) for lead, n, k in ODD])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", [MACHINE, *exhaustive([TF32])], ids=["f32", "tf32"])
 def test_odd_shapes_of_float32(machine, emulated):
     check([small(Matmul(lead, n, k, ("bias",)), machine) for lead, n, k in ODD], machine)
 
 
+@pytest.mark.thorough
 def test_parts_of_the_reduction(emulated):
     """Even and uneven parts, and more parts than steps; every epilogue is applied once."""
     cases = [

@@ -29,6 +29,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough
 def test_numbers(emulated):
     check(SPACE, CASES)
     check(SPACE, {name: CASES[name] for name in ("long rows", "ties of integers")}, every=True)

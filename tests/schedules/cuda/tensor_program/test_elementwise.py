@@ -66,6 +66,7 @@ ROPES = [
 ]
 
 
+@pytest.mark.thorough
 def test_numbers(emulated):
     check(SPACE, CASES)
 

@@ -50,6 +50,7 @@ CASES = {
 # fmt: on
 
 
+@pytest.mark.thorough
 def test_numbers(emulated):
     check(SPACE, CASES, tolerance=2e-5)
 

@@ -50,6 +50,7 @@ def test_default_tiles_give_the_contract(op, preset):
     assert_close(SPACE, op, machine(preset), masked(op))
 
 
+@pytest.mark.thorough
 def test_every_choice_gives_the_contract():
     op, mach = Attention(1, 2, 40, 72, 16, 0.25, 2, mask=(1, 1, 1, 72)), machine("edge")
     choices = SPACE.knobs(op, mach)[0].choices

@@ -18,6 +18,7 @@ OPS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["edge", "datacenter"])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.label)
 def test_what_fits_compiles(op, preset):

@@ -7,6 +7,7 @@ from tests.schedules.npu.running import assert_close, machine
 SPACE = NpuMatmulSpace()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [("bias", "residual"), ("gelu_erf",), ("bias", "relu", "residual")])
 def test_reductions_in_parts_give_the_contract(steps):
     """Sums wait in float16 between the parts; sizes that no tile divides."""

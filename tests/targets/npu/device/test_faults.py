@@ -261,6 +261,7 @@ def test_any_byte_flipped_is_rejected_at_load():
                 device.load(data[:length])
 
 
+@pytest.mark.thorough
 def test_code_of_random_instructions():
     """Streams of valid instructions with random fields: most are refused, none is fatal."""
     rng = np.random.default_rng(11)

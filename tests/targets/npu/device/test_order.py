@@ -80,6 +80,7 @@ def test_a_race_in_dram_between_slots_of_one_allocation():
             device.execute(program, [(address + 64, 4096), (address, 4096)])
 
 
+@pytest.mark.thorough
 def test_flags_removed_or_reordered():
     """200 mutants, of them 133 without one flag: a race is reported exactly when an independent judge
     finds one, whatever the speed of the machine.

@@ -29,6 +29,7 @@ def measured(library, tmp_path_factory):
     return json.loads(json.dumps(documents[0])), json.loads(trace.read_text())
 
 
+@pytest.mark.thorough
 def test_operators_add_up_to_the_region(measured):
     document, _ = measured
     (region,) = document["regions"]

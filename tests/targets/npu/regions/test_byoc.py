@@ -86,6 +86,7 @@ def same(case, outputs):
     return len(outputs) == len(case[2]) and all(map(np.array_equal, outputs, case[2]))
 
 
+@pytest.mark.thorough
 def test_a_fresh_process_needs_only_the_runtime(bert, tmp_path):
     done, outputs = fresh(bert, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -167,6 +168,7 @@ def counted(done):
     return {name: int(count) for _, name, count in lines}
 
 
+@pytest.mark.thorough
 def test_a_vendor_driver_serves_every_call(net, program, vendor):
     binary = program("main.cc")
     expected = sum_of(without_python(binary, net))
@@ -192,6 +194,7 @@ def test_drivers_that_cannot_serve_are_refused_by_name(net, program, vendor, tmp
         assert done.returncode == 1 and reason in done.stderr
 
 
+@pytest.mark.thorough
 def test_python_gets_the_drivers_reason(net, tmp_path):
     done, outputs = fresh(net, tmp_path, HNPU_DRIVER=tmp_path / "none.so")
     assert done.returncode == 1 and not outputs

@@ -77,6 +77,7 @@ def test_copies_wait_for_results_that_come_in_a_burst():
     check(chain)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(64, 48, 48), (96, 47, 37)])
 def test_strips_through_two_blocks_that_wait_for_dram(size):
     chain = two_blocks(*size, 16)

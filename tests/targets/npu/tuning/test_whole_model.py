@@ -58,6 +58,7 @@ def test_the_timer_times_what_is_built(optimized, regions):
     assert cycles(optimized, default(optimized)) == built
 
 
+@pytest.mark.thorough
 def test_a_flag_of_the_model_missing_or_elsewhere(optimized, regions):
     """Between kernels, too, the simulator says what an independent judge of happens-before says."""
     (region,) = regions
@@ -100,6 +101,7 @@ def searched(optimized, trials, known=None, seed=0):
     return found, noted
 
 
+@pytest.mark.thorough
 def test_points_that_cost_the_model_cycles_are_taken_back(optimized):
     """However fast they are alone: one that claims to be is timed and left."""
     bad = other(optimized)
@@ -125,6 +127,7 @@ def test_the_search_finds_what_only_shows_in_the_model(optimized):
     assert not [one for one in more if one in noted]
 
 
+@pytest.mark.thorough
 def test_other_cycles_than_recorded_are_not_believed(optimized):
     """The compiler has changed since: what was best is timed again."""
     norm = task_named(optimized, "layer_norm")
