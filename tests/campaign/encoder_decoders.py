@@ -6,13 +6,13 @@ several lengths, which transformers pads.  10 s each.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.campaign.language_models import main
 
 NEW_TOKENS = 32
 SOURCES = (
@@ -136,17 +136,5 @@ def compare(kind: str, folder: Path) -> list[str]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=list(CASES), metavar="KIND", help=", ".join(CASES))
-    failed = 0
-    for kind in parser.parse_args().kinds:
-        with tempfile.TemporaryDirectory(prefix="hetero_tvm-language-") as folder:
-            found = compare(kind, Path(folder))
-        failed += bool(found)
-        print("\n".join(found) if found else f"{kind}: {4 * NEW_TOKENS} tokens are the same", flush=True)
-    return int(failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, CASES, compare))
