@@ -48,11 +48,17 @@ from tests.tiny_llama import write
 
 write(Path("checkpoint"))
 """
+SPEECH = """
+from tests.campaign.encoder_decoders import reference
+
+features, others, _ = reference("whisper", Path("whisper"))[0]
+model = hetero_tvm.load_language_model(hetero_tvm.build_language_model("whisper", "heard"))
+"""
 BEFORE = {
     "README.md": [BERT, NET + "ids = x\n", "del ids, mask\n" + BERT],
     "pytorch.md": [NET + "ids = x\n"],
     "own-operators.md": [],
-    "language-models.md": [LLAMA],
+    "language-models.md": [LLAMA, SPEECH],
     "stablehlo.md": ["def predict(ids):\n    return (ids * 2).sum(-1)\n\n\n"],
     "concepts.md": [],
     "how-to.md": [],
