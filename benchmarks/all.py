@@ -32,13 +32,15 @@ from benchmarks.measured import DISTURBED, Others, ResultsFile, Row, facts, fail
 from benchmarks.suites import SUITES, Setup, Suite
 from benchmarks.tables import show
 
-_PEERS = "onnxruntime,openvino,torch,tvm"
+_PEERS = {False: "onnxruntime,openvino,torch,tvm", True: "onnxruntime,openvino,torch"}
+"""Other runtimes, by whether the run is quick: TVM with schedules of its own takes minutes of its time."""
 _SILENCE = {True: 900, False: 3600}
 """Seconds that a case may take, when quick and otherwise: what takes longer hangs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
+    options.vs = options.vs or _PEERS[options.quick]
     chosen = [SUITES[name] for name in options.only or SUITES]
     if options.list:
         for suite in chosen:
@@ -69,7 +71,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few cases and rounds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks.json"), metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=SUITES, metavar="SUITE", help=", ".join(SUITES))
-    parser.add_argument("--vs", default=_PEERS, metavar="NAMES", help=f"runtimes (default: {_PEERS})")
+    parser.add_argument(
+        "--vs", metavar="NAMES", help=f"runtimes (default: {_PEERS[False]}; quick: {_PEERS[True]})"
+    )
     parser.add_argument("--keep", action="store_true", help="go on with --out: only what is missing")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keeps what was built")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")

@@ -192,7 +192,12 @@ def _decode(precision: str, setup: Setup) -> Iterator[Row]:
 
 COMPILE = Suite("compile", "build of a model without records: time, memory, size", _names, _compile)
 MODELS = Suite("models", "latency without records, beside other runtimes", _names, _models)
-RUNNING = Suite("running", "a library in a process of its own: loading, memory, throughput", _names, _running)
+RUNNING = Suite(
+    "running",
+    "a library in a process of its own: loading, memory, throughput",
+    lambda quick: _QUICK[:1] if quick else _ALL,
+    _running,
+)
 TUNED = Suite("tuned", "latency after 64 trials from nothing", _only_whole(*_TUNED), _tuned)
 LOW_PRECISION = Suite(
     "low_precision",
