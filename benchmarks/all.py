@@ -39,8 +39,7 @@ _SILENCE = {True: 900, False: 3600}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = make_parser().parse_args(argv)
-    options.vs = options.vs or _PEERS[options.quick]
+    options = parsed(argv)
     chosen = [SUITES[name] for name in options.only or SUITES]
     if options.list:
         for suite in chosen:
@@ -62,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     broken = sum(map(failed, results.rows))
     print(f"{len(results.rows)} rows, {broken} failed, {left} cases left: {options.out}")
     return 1 if broken or left else 0
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Options of the command line; a quick run compares with fewer runtimes by default."""
+    options = make_parser().parse_args(argv)
+    options.vs = options.vs or _PEERS[options.quick]
+    return options
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -82,7 +82,7 @@ def test_a_run_of_one_suite(tmp_path, capsys):
     assert command.main([*arguments, "--minutes", "0"]) == 1  # no case is begun
     assert "5 cases left" in capsys.readouterr().out
     results = ResultsFile(out, read(out), keep=True)
-    parsed = command.make_parser().parse_args([*arguments, *options])
+    parsed = command.parsed([*arguments, *options])
     for answer in command.answers(suite, parsed.cases, tmp_path, float("inf"), parsed):
         results.add(command.complete(suite, answer))
     peak, time, broken = results.rows
