@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hetero_tvm.errors import ModelError
-from hetero_tvm.torch.examine import examine
+from hetero_tvm.torch.examine import copied, examine
 
 
 def changed_attributes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> list[str]:
@@ -30,8 +30,7 @@ def changed_attributes(gm: torch.fx.GraphModule, arguments: Sequence[Any]) -> li
 
 def as_arguments(gm: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
     """A copy of the graph whose last arguments are these of its attributes."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
+    graph = copied(gm.graph)
     copy = torch.fx.GraphModule(gm, graph)
     last = list(graph.find_nodes(op="placeholder"))[-1:]
     for name in names:

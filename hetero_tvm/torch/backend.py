@@ -46,16 +46,21 @@ def hetero_tvm(
     def make(
         graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: dict[int, torch.Tensor]
     ) -> Compiled:
-        if changed := changed_attributes(graph, arguments):
-            held = graph
-            whole = make(as_arguments(held, changed), [*arguments, *values(held, changed)], frozen)
-            return lambda given: whole([*given, *values(held, changed)])
         if gradients:
             return trained(graph, arguments, chosen)
         return inference(graph, arguments, frozen, chosen)
 
+    def make_whole(
+        graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: dict[int, torch.Tensor]
+    ) -> Compiled:
+        changed = changed_attributes(graph, arguments)
+        if not changed:
+            return make(graph, arguments, frozen)
+        whole = make(as_arguments(graph, changed), [*arguments, *values(graph, changed)], frozen)
+        return lambda given: whole([*given, *values(graph, changed)])
+
     freeze = not gradients and chosen.parameters == FROZEN
-    compiled = Specialized(gm, example_inputs, make, freeze, chosen.shapes)
+    compiled = Specialized(gm, example_inputs, make_whole, freeze, chosen.shapes)
     compiled.prepare(example_inputs)
     return compiled.__call__
 

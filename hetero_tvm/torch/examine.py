@@ -147,7 +147,7 @@ def _is_read(node: torch.fx.Node) -> bool:
 
 def with_values(gm: torch.fx.GraphModule, values: dict[int, Any]) -> torch.fx.GraphModule:
     """A copy of the graph in which arguments, which stay arguments, have fixed values where they are read."""
-    copy = torch.fx.GraphModule(gm, _copied(gm.graph))
+    copy = torch.fx.GraphModule(gm, copied(gm.graph))
     nodes = copy.graph.find_nodes(op="placeholder")
     for index, value in values.items():
         for user in list(nodes[index].users):
@@ -160,7 +160,7 @@ def with_values(gm: torch.fx.GraphModule, values: dict[int, Any]) -> torch.fx.Gr
 
 def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphModule:
     """A copy of the graph that returns a tuple of the outputs with these numbers."""
-    copy = torch.fx.GraphModule(gm, _copied(gm.graph))
+    copy = torch.fx.GraphModule(gm, copied(gm.graph))
     outputs = output_arguments(copy.graph)
     node = next(iter(copy.graph.find_nodes(op="output")))
     node.args = (tuple(outputs[index] for index in kept),)
@@ -169,7 +169,8 @@ def returning(gm: torch.fx.GraphModule, kept: Iterable[int]) -> torch.fx.GraphMo
     return copy
 
 
-def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+def copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A copy of the nodes, which belongs to no module yet."""
     fresh = torch.fx.Graph()
     value = fresh.graph_copy(graph, {})
     fresh.output(value)

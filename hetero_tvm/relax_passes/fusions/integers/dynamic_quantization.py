@@ -62,15 +62,9 @@ class QuantizeDynamically(Rule):
         self._factors = factors or {}
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
-        call = graph.value(var)
-        found = contract(graph.functions(), call)
-        if not isinstance(found, Matmul | GatedMatmul) or found.dtype != "float32":
+        if (product := float_product(graph, var, self._kept)) is None:
             return None
-        if chosen := self._kept.intersection(graph.sources(var)):
-            raise Miss(f"{min(chosen)} is kept in float32")
-        weights = array_of(graph.value(call.args[1].fields[1]))
-        if weights is None:
-            raise Miss("the weights are not constant")
+        call, found, weights = product
         if found.n < LEAST_COLUMNS or found.k < LEAST_DEPTH:
             raise Miss(f"{found.k} x {found.n} weights are too few to win by 8 bits")
         if not np.isfinite(weights).all():
@@ -87,6 +81,27 @@ class QuantizeDynamically(Rule):
         operands = [relax.const(array) for array in dynamic_weights(found.weights, found.op, found.factors)]
         args = [x, *operands, *extra]
         graph.replace(var, graph.call_function(found.op.workload(), found.op.label, args, var), [var])
+
+
+def float_product(
+    graph: Graph, var: Var, kept: frozenset[str]
+) -> tuple[Call, Matmul | GatedMatmul, np.ndarray] | None:
+    """A float32 product at ``var``: its call, its contract, its weights [k, columns]; None for other kernels.
+
+    Raises
+    ------
+    Miss : one of its source nodes is among ``kept``, or its weights are not constant.
+    """
+    call = graph.value(var)
+    found = contract(graph.functions(), call)
+    if not isinstance(found, Matmul | GatedMatmul) or found.dtype != "float32":
+        return None
+    if chosen := kept.intersection(graph.sources(var)):
+        raise Miss(f"{min(chosen)} is kept in float32")
+    weights = array_of(graph.value(call.args[1].fields[1]))
+    if weights is None:
+        raise Miss("the weights are not constant")
+    return call, found, weights
 
 
 def dynamic_form(

@@ -20,8 +20,9 @@ from hetero_tvm.ops.decoding.storage import GROUPS, QuantizedWeight, Storage, st
 from hetero_tvm.ops.gated_matmul import GatedMatmul
 from hetero_tvm.ops.integers.stored_matmul import StoredMatmul
 from hetero_tvm.ops.matmul import Matmul
-from hetero_tvm.relax_passes.rewriting.fused import Claims, contract
-from hetero_tvm.relax_passes.rewriting.graph import Graph, array_of
+from hetero_tvm.relax_passes.fusions.integers.dynamic_quantization import float_product
+from hetero_tvm.relax_passes.rewriting.fused import Claims
+from hetero_tvm.relax_passes.rewriting.graph import Graph
 from hetero_tvm.relax_passes.rewriting.rule import Miss, Rule
 
 LEAST_WEIGHTS = 1024
@@ -66,20 +67,14 @@ class StoreWeights(Rule):
         self._claims, self._storage, self._rounded, self._kept = claims, storage, rounded, kept
 
     def match(self, graph: Graph, var: Var) -> _Found | None:
-        call = graph.value(var)
-        found = contract(graph.functions(), call)
-        if not isinstance(found, Matmul | GatedMatmul) or found.dtype != "float32":
+        if (product := float_product(graph, var, self._kept)) is None:
             return None
-        if chosen := self._kept.intersection(graph.sources(var)):
-            raise Miss(f"{min(chosen)} is kept in float32")
-        weights, storage = array_of(graph.value(call.args[1].fields[1])), self._storage
-        if weights is None:
-            raise Miss("the weights are not constant")
+        call, found, weights = product
         if weights.size < LEAST_WEIGHTS:
             raise Miss(f"{found.k} x {found.n} weights are too few to count in memory")
-        if (fitting := fitting_storage(storage, found.k)) is None:
+        storage = fitting_storage(self._storage, found.k)
+        if storage is None:
             raise Miss(f"{found.k} weights of a column are less than a group")
-        storage = fitting
         if not storage.bits and found.m > MOST_ROWS_OF_HALVES:
             raise Miss(
                 f"{found.m} rows: float32 weights are faster, halves up to {MOST_ROWS_OF_HALVES} rows only"

@@ -240,21 +240,14 @@ class ReductionKernel:
                     with vector(width) as v:
                         take(v + (u * columns + at), first + start + u, v + at)
 
-        if self._long:
-            steps, rest = divmod(part.length, _ROWS)
+        if self._long or self._column is not None:
+            body, each = (rows, _ROWS) if self._long else (step, sets)
+            steps, rest = divmod(part.length, each)
             if steps:
                 with k.serial(steps) as s:
-                    rows(s * _ROWS, _ROWS)
+                    body(s * each, each)
             if rest:
-                rows(int32(steps * _ROWS), rest)
-            return
-        if self._column is not None:
-            steps, rest = divmod(part.length, sets)
-            if steps:
-                with k.serial(steps) as s:
-                    step(s * sets, sets)
-            if rest:
-                step(int32(steps * sets), rest)
+                body(int32(steps * each), rest)
             return
         steps, rest = divmod(part.length, sets * lanes)
         if steps:
