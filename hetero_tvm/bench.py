@@ -240,6 +240,7 @@ def _subject(options: argparse.Namespace, library: Path | None, folder: Path) ->
             shapes=dict(options.shape),
             batch=options.batch,
             sequence=options.sequence,
+            values=dict(options.value),
             trust=options.trust,
         )
     if library is None:

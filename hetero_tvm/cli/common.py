@@ -49,6 +49,19 @@ def shape(text: str) -> tuple[str, tuple[int | Span, ...]]:
         raise argparse.ArgumentTypeError(error.message) from None
 
 
+def value(text: str) -> tuple[str, Any]:
+    """``NAME=16000`` or ``NAME=[1,2]`` -> (NAME, the number or list); an argparse type."""
+    name, _, written = text.rpartition("=")
+    try:
+        found = json.loads(written)
+        fits = name and isinstance(found, int | float | list)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, as in rate=16000 or sizes=[1,2]")
+    return name, found
+
+
 def precision(text: str) -> str:
     """The short name of a precision, where ``text`` is another spelling of one; an argparse type.
 
@@ -151,6 +164,15 @@ def model_parser(
         "library (? leaves the range open)",
     )
     result.add_argument(
+        "--value",
+        type=value,
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="value of an input of an ONNX file that never changes (also NAME=[1,2]): it becomes a constant, "
+        "and the library has no such input; may be repeated",
+    )
+    result.add_argument(
         "--batch", type=positive, metavar="N", help="batch size, where the model leaves it open"
     )
     result.add_argument(
@@ -171,8 +193,10 @@ def check_options(options: argparse.Namespace) -> None:
     if precision is not None and precision not in PRECISIONS:
         problems.append(f"--precision {precision} is unknown")
         hint = f"{unknown_name('', precision, PRECISIONS)[1]}; without --precision, the target's own"
-    given = [name for name, _ in getattr(options, "shape", ())]
-    problems += [f"--shape gives {name} twice" for name in dict.fromkeys(given) if given.count(name) > 1]
+    for option in ("shape", "value"):
+        given = [name for name, _ in getattr(options, option, ())]
+        twice = [name for name in dict.fromkeys(given) if given.count(name) > 1]
+        problems += [f"--{option} gives {name} twice" for name in twice]
     if problems and getattr(options, "target", None) is not None:
         # Alone, a target that cannot be is told by whoever uses it first.
         try:
@@ -218,6 +242,7 @@ def load_model(
             shapes={**shapes, **dict(options.shape)},
             batch=options.batch,
             sequence=options.sequence,
+            values=dict(options.value),
             trust=options.trust,
         )
     if model.open is not None:

@@ -131,6 +131,7 @@ def import_model(
     shapes: Mapping[str, Sequence[int | Span]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
+    values: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> ImportedModel:
     """Read a model: the path of an ONNX or ``.pt2`` file, ``zoo:NAME``, or an object.
@@ -143,6 +144,8 @@ def import_model(
         dimension that stays open: one library serves all sizes in it.
     batch, sequence : sizes by role, for zoo models, symbols with such names and open dimensions of
         PyTorch programs.
+    values : numbers or arrays by name, for inputs of an ONNX model that never change (a sample rate, a
+        switch): they become constants, and what depends on them is folded.
     trust : whether a ``.pt2`` file may run code while it is read: only for files that you made yourself.
 
     Raises
@@ -150,7 +153,9 @@ def import_model(
     ModelError : the file is broken, uses unsupported operators (all are listed), or has open shapes.
     UsageError : the source is of no known kind.
     """
-    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence, trust=trust)
+    return _import_model(
+        source, shapes=shapes, batch=batch, sequence=sequence, values=values, trust=trust
+    )
 
 
 def optimize_model(

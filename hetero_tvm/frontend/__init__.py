@@ -41,6 +41,7 @@ def import_model(
     sequence: int | None = None,
     seed: int = 0,
     trust: bool = False,
+    values: Mapping[str, Any] | None = None,
 ) -> ImportedModel:
     """Import a model: ``zoo:NAME``, a file (ONNX, ``.pt2``, ``.tflite``, StableHLO, JSON), or an object.
 
@@ -54,6 +55,8 @@ def import_model(
     batch, sequence : sizes by role: options of a zoo model, or values of symbols with such names.
     trust : whether a ``.pt2`` file may run code while it is read.
     seed : seed of a zoo model's weights.
+    values : numbers or arrays by input name, of inputs of an ONNX model that never change: they become
+        constants of it.
 
     Raises
     ------
@@ -69,12 +72,19 @@ def import_model(
                 f"shapes[{name!r}] is a list of whole numbers, as in (1, 128), not {sizes!r}",
                 hint="a dimension with a range of sizes is hetero_tvm.Span(8, 256)",
             )
+    expect(values, (Mapping, type(None)), "values are numbers by name of an input, as in {'rate': 16000}")
+    source = getattr(source, "model_proto", source)  # torch.onnx.ONNXProgram
+    if values and not _is_onnx(source):
+        raise UsageError(
+            "values= fixes inputs of ONNX models only",
+            hint="export the model without these inputs, or to ONNX",
+        )
     if any(isinstance(size, Span) for sizes in (shapes or {}).values() for size in sizes):
-        return _import_open(source, shapes or {}, batch, sequence, seed, trust)
+        return _import_open(source, shapes or {}, batch, sequence, seed, trust, values)
     if isinstance(source, str) and source.startswith("zoo:"):
         return _import_zoo(source.removeprefix("zoo:"), shapes or {}, batch, sequence, seed)
     if isinstance(source, ModelProto):
-        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
+        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if isinstance(source, str | Path):
         suffix = Path(source).suffix.lower()
         if suffix in (".pt2", ".pt", ".pth"):
@@ -87,14 +97,12 @@ def import_model(
             return import_tflite(source, shapes=shapes, batch=batch)
         if not Path(source).exists() and str(source) in zoo.names():
             raise ModelError(f"There is no model file {source}.", hint=f"Did you mean zoo:{source}?")
-        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence)
+        return import_onnx(source, shapes=shapes, batch=batch, sequence=sequence, values=values)
     if hasattr(source, "mlir_module_serialized"):  # jax.export.Exported
         return import_stablehlo(source)
     kind = f"{type(source).__module__}.{type(source).__qualname__}"
     if kind == "torch.export.exported_program.ExportedProgram":
         return _import_torch(source, shapes=shapes, batch=batch, sequence=sequence)
-    if isinstance(getattr(source, "model_proto", None), ModelProto):  # torch.onnx.ONNXProgram
-        return import_onnx(source.model_proto, shapes=shapes, batch=batch, sequence=sequence)
     hint = None
     if any(base.__module__.startswith("torch.nn.") for base in type(source).__mro__):
         hint = "Export it first: torch.export.export(model.eval(), example_inputs)."
@@ -111,6 +119,7 @@ def _import_open(
     sequence: int | None,
     seed: int,
     trust: bool,
+    values: Mapping[str, Any] | None,
 ) -> ImportedModel:
     """Import a model with ranges of lengths; a file is read once."""
     options: dict[str, Any] = {"batch": batch, "sequence": sequence}
@@ -133,9 +142,16 @@ def _import_open(
     if suffix == TFLITE:
         declared, load = open_tflite(source, batch=batch)
         return import_open(shapes, declared, load)
-    source = getattr(source, "model_proto", source)  # torch.onnx.ONNXProgram
-    declared, load = open_onnx(source, **options)
+    declared, load = open_onnx(source, **options, values=values)
     return import_open(shapes, declared, load)
+
+
+def _is_onnx(source: Any) -> bool:
+    """Whether a source is an ONNX model: in memory, or a file that is nothing else by its name."""
+    if not isinstance(source, str | Path):
+        return isinstance(source, ModelProto)
+    others = (".pt2", ".pt", ".pth", ".json", TFLITE, *SUFFIXES)
+    return not str(source).startswith("zoo:") and Path(source).suffix.lower() not in others
 
 
 def _import_torch(source: Any, **options: Any) -> ImportedModel:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -69,6 +69,8 @@ class ImportedModel:
     """Type of the weights in the source; in ``module`` they are float32."""
     source: StoredModel | None = None
     """The ONNX model as it came, at its own opset."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs of the file that were made constants, by name."""
     open: OpenShapes | None = None
     """The same model at other sizes, where its lengths stay open."""
 

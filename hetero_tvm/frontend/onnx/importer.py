@@ -19,6 +19,7 @@ from hetero_tvm.frontend.onnx.load import load_stored, tensors
 from hetero_tvm.frontend.onnx.operators.common import fixed_extents
 from hetero_tvm.frontend.onnx.relax import source_names, supported_operators, to_relax
 from hetero_tvm.frontend.onnx.shapes import declared_dimensions
+from hetero_tvm.frontend.onnx.values import fix_values
 from hetero_tvm.frontend.onnx.widen import stored_type
 from hetero_tvm.frontend.signature import ImportedModel, Signature, TensorSpec
 from hetero_tvm.frontend.stored import StoredModel, detached
@@ -32,6 +33,7 @@ def import_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> ImportedModel:
     """Import an ONNX model with fixed shapes.
@@ -42,6 +44,7 @@ def import_onnx(
     shapes : dimensions by input name; needed for inputs that the file leaves symbolic.  A symbol
         fixed in one input is fixed in all.
     batch, sequence : sizes of symbols with such names (``batch_size``, ``seq_len``, ...).
+    values : numbers or arrays by input name, of inputs that never change: they become constants.
     name : name of the result; by default the stem of the file or the name of the graph.
 
     Raises
@@ -49,6 +52,7 @@ def import_onnx(
     ShapeError : shapes are missing or contradictory (all are listed).
     UnsupportedOperatorError : operators without importer (all are listed).
     ModelError : the file or the graph is broken, or TVM cannot convert a node.
+    UsageError : ``values`` do not fit the inputs.
     """
     if isinstance(source, onnx.ModelProto):
         default = source.graph.name or "model"
@@ -67,7 +71,7 @@ def import_onnx(
             stored = source
         else:
             stored = load_stored(Path(source))
-        stored = dataclasses.replace(stored, proto=plain_ends(stored.proto))
+        stored = dataclasses.replace(stored, proto=fix_values(plain_ends(stored.proto), values or {}))
         cleaned = clean(stored, supported_operators(), shapes or {}, batch=batch, sequence=sequence)
         module = to_relax(cleaned)
         signature = _signature(cleaned.proto, module)
@@ -85,12 +89,17 @@ def import_onnx(
         name=name or default,
         stored=stored_type(stored.proto),
         source=stored,
+        values=dict(values or {}),
         weight_bytes=sum(_tensor_bytes(t) for t in cleaned.proto.graph.initializer),
     )
 
 
 def open_onnx(
-    source: str | Path | onnx.ModelProto, *, batch: int | None = None, sequence: int | None = None
+    source: str | Path | onnx.ModelProto,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, list[int | str | None] | None], Callable[[Any], ImportedModel]]:
     """Read a model once, to import it at several sizes.
 
@@ -106,9 +115,10 @@ def open_onnx(
         stored, name = load_stored(Path(source)), Path(source).stem
 
     def load(shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
-        return import_onnx(stored, shapes=shapes, batch=batch, sequence=sequence, name=name)
+        return import_onnx(stored, shapes=shapes, batch=batch, sequence=sequence, name=name, values=values)
 
-    return declared_dimensions(stored.proto.graph.input), load
+    inputs = [value for value in stored.proto.graph.input if value.name not in (values or {})]
+    return declared_dimensions(inputs), load
 
 
 def _refuse_external(model: onnx.ModelProto) -> None:
