@@ -1,8 +1,8 @@
 """Scan, and Loop of a known number of rounds, written out one round after another.
 
 A Loop that may stop early keeps its state from the round on in which its condition fails: every round is
-computed.  The number of rounds is a constant, or the promised extent of what the rounds give
-(``promised.py``).
+computed.  The number of rounds is a constant, or follows from the body's own counter (``graph/rounds.py``),
+or is the promised extent of what the rounds give (``promised.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import onnx
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
 from hetero_tvm.frontend.onnx.graph.constants import rename_inputs
+from hetero_tvm.frontend.onnx.graph.rounds import counted_rounds
 
 _MOST_ROUNDS = 1024
 """Largest number of rounds, since each is written out."""
@@ -64,7 +65,11 @@ def loop(b: PromisedBody) -> bool:
     lengths = {shape[0] for n in rows if (shape := b.promised(n))}
     given = b.value(0) if b.input(0) else None
     stops = not _goes_on(inner, b)
-    if given is not None:
+    counted = _counted(b, inner, states) if stops else None
+    if counted is not None:
+        count = counted if given is None else min(counted, int(given.reshape(-1)[0]))
+        stops = False
+    elif given is not None:
         count = int(given.reshape(-1)[0])
         if stops and lengths:
             count = min(count, min(lengths))
@@ -81,7 +86,8 @@ def loop(b: PromisedBody) -> bool:
         running = b.const(True, "bool")
     collected: list[list[str]] = [[] for _ in rows]
     alive = running
-    tests = [] if given is not None or stops else [b.op("Equal", b.whole(b.input(0)), b.ints(count))]
+    is_known = given is not None or counted is not None
+    tests = [] if is_known or stops else [b.op("Equal", b.whole(b.input(0)), b.ints(count))]
     if b.input(0) and given is None and stops:
         tests.append(b.op("GreaterOrEqual", b.whole(b.input(0)), b.ints(count)))
     for t in range(count):
@@ -103,6 +109,25 @@ def loop(b: PromisedBody) -> bool:
             value = b.guard(value, *open_tests, what="the number of rounds", dtype=b.dtype(b.wants(index)))
         b.end(index, value)
     return True
+
+
+def _counted(b: PromisedBody, inner: onnx.GraphProto, states: Sequence[str]) -> int | None:
+    """Rounds of a Loop that begins, and ends by its own counter; None where that is not known."""
+    begins = not b.input(1) or b.known_true(b.input(1))
+    if not begins or (b.input(0) and b.value(0) is None):
+        return None
+    known = {name: array for name in _outer(inner) if (array := b.constant_of(name)) is not None}
+    for value, name in zip(inner.input[2:], states, strict=True):
+        if (array := b.constant_of(name)) is not None:
+            known[value.name] = array
+    return counted_rounds(inner, b.opset, known, _MOST_ROUNDS)
+
+
+def _outer(inner: onnx.GraphProto) -> list[str]:
+    """What the nodes of a body read of the graph around it."""
+    own = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
+    own |= {name for node in inner.node for name in node.output}
+    return [name for node in inner.node for name in node.input if name and name not in own]
 
 
 def _is_true(b: PromisedBody, name: str) -> bool:

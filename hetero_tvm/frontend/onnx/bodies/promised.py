@@ -76,7 +76,10 @@ class PromisedBody(Body):
 
     def value(self, index: int) -> np.ndarray | None:
         """Values of an input that is a constant."""
-        name = self.input(index)
+        return self.constant_of(self.input(index))
+
+    def constant_of(self, name: str) -> np.ndarray | None:
+        """Values of a tensor of the model that is a constant."""
         return self._pool.array(name) if name and name in self._pool else None
 
     def known_true(self, name: str) -> bool:

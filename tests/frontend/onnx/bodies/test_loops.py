@@ -65,3 +65,42 @@ def test_too_many_rounds_are_refused():
     model = text_model(LOOP.format(trip="", constant="n = Constant <value = int64 {5000}> ()\n  "))
     with pytest.raises(UnsupportedOperatorError, match="runs 5000 rounds"):
         import_onnx(model)
+
+
+WHILE = """g (float[2] x) => (float[2] y, float[?,2] all) {{
+  n = Constant <value = int32 {{{limit}}}> ()
+  step = Constant <value = int32 {{3}}> ()
+  first = Constant <value = int32 {{0}}> ()
+  {trip}y, last, all = Loop <body = round (int64 i, bool going, float[2] a, int32 k)
+   => (bool on, float[2] b, int32 next, float[2] row) {{
+    next = Add (k, step)
+    on = Less (next, n)
+    number = Cast <to = 1> (k)
+    b = Add (a, number)
+    row = Mul (a, x)
+  }}> ({bound}, , x, first)
+}}"""
+
+
+@pytest.mark.parametrize("limit, rounds", [(1, 1), (3, 1), (4, 2), (20, 7)])
+def test_loop_that_ends_by_its_own_counter(limit: int, rounds: int):
+    x = np.array([1, 2], np.float32)
+    model = text_model(WHILE.format(limit=limit, trip="", bound=""))
+    imported = against_reference(model, {"x": x}, judge="onnxruntime")
+    assert "Loop" not in operators(imported)
+    assert imported.signature.outputs[1].shape[0] == rounds
+
+
+def test_the_smaller_of_counter_and_trip_count():
+    x = np.array([1, 2], np.float32)
+    for trip, rounds in ((2, 2), (2**40, 7)):
+        bound = f"m = Constant <value = int64 {{{trip}}}> ()\n  "
+        model = text_model(WHILE.format(limit=20, trip=bound, bound="m"))
+        imported = against_reference(model, {"x": x}, judge="onnxruntime")
+        assert imported.signature.outputs[1].shape[0] == rounds
+
+
+def test_a_counter_that_never_ends_is_refused():
+    model = text_model(WHILE.format(limit=10**6, trip="", bound=""))
+    with pytest.raises(UnsupportedOperatorError, match="Loop"):
+        import_onnx(model)
