@@ -153,9 +153,7 @@ def import_model(
     ModelError : the file is broken, uses unsupported operators (all are listed), or has open shapes.
     UsageError : the source is of no known kind.
     """
-    return _import_model(
-        source, shapes=shapes, batch=batch, sequence=sequence, values=values, trust=trust
-    )
+    return _import_model(source, shapes=shapes, batch=batch, sequence=sequence, values=values, trust=trust)
 
 
 def optimize_model(

@@ -124,7 +124,7 @@ def _counted(b: PromisedBody, inner: onnx.GraphProto, states: Sequence[str]) -> 
 
 
 def _outer(inner: onnx.GraphProto) -> list[str]:
-    """What the nodes of a body read of the graph around it."""
+    """Names that the nodes of a body read of the graph around it."""
     own = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
     own |= {name for node in inner.node for name in node.output}
     return [name for node in inner.node for name in node.input if name and name not in own]

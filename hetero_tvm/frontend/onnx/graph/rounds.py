@@ -15,7 +15,7 @@ _LARGEST = 16
 def counted_rounds(
     body: onnx.GraphProto, opset: int, known: Mapping[str, np.ndarray], most: int
 ) -> int | None:
-    """How often a body runs until its condition fails, if it runs at least once.
+    """Number of rounds that a body runs until its condition fails, at least one.
 
     Exporters of ``while`` loops (tf2onnx, Paddle2ONNX) give no trip count: the body counts, and compares.
 
