@@ -230,7 +230,7 @@ def _depends_on_values(node: onnx.NodeProto) -> ModelError:
     return ModelError(
         f"The shape of what node {node.name!r} ({node.op_type}) gives depends on the values of its inputs: "
         "it is known at run time only, and shapes must be fixed.",
-        hint="Where it depends on an input that never changes, fix that input: --value NAME=NUMBER, values= in "
+        hint="Where it depends on an input that never changes, fix that: --value NAME=NUMBER, values= in "
         "Python. Else export the model without this node, and compute what comes from it on outside of it.",
     )
 
