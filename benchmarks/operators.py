@@ -2,7 +2,7 @@
 
     python benchmarks/operators.py [--only PATTERN] [--json FILE] [--folder FOLDER] [--target cpu:NAME]
 
-Each case of ``operator_cases.py``, ``more_operator_cases.py`` and ``further_operator_cases.py`` is built
+Each case of ``operator_cases.py`` and of the three ``*_operator_cases.py`` that add to its list is built
 without records and compared with ONNX Runtime: one process each, pinned to the same cores, asked in turn.
 ``--build`` stops before anything is timed and ``--keep`` takes what ``--folder`` holds already, so that a
 busy machine may build and a quiet one measure.  ``--json`` adds to a file that exists; ``--report FILE``
@@ -31,6 +31,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import benchmarks.further_operator_cases  # noqa: F401  more of CASES
+import benchmarks.model_operator_cases  # noqa: F401  more of CASES
 import benchmarks.more_operator_cases  # noqa: F401  more of CASES
 from benchmarks.operator_cases import CASES, build
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +100,13 @@ def operators(document: Document) -> str:
     """``operators.py --json``."""
     rows = [row for row in document["rows"] if "error" not in row]
     times = {row["case"]: (row["hetero_tvm"]["p10_ms"], row["onnxruntime"]["p10_ms"]) for row in rows}
-    return _operators(times, "ONNX Runtime", 1.3)
+    text = _operators(times, "ONNX Runtime", 1.3)
+    rounds = [row["hetero_tvm"]["rounds_p10_ms"] for row in rows if "rounds_p10_ms" in row["hetero_tvm"]]
+    if not rounds:
+        return text
+    spread = statistics.median(max(taken) / min(taken) - 1 for taken in rounds)
+    where = f"{document['machine']} ({document['microarchitecture']}), {document['threads']} threads"
+    return f"{where}, {document['date']}; turns of a case differ by {spread:.0%} (median).\n\n{text}"
 
 
 def relax_operators(document: Document) -> str:

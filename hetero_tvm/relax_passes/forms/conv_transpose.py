@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -107,22 +110,10 @@ class ConvTransposeAsPhases(Rule):
             x = bind(relax.op.reshape(x, (batch, channels, 1, *extents)), "image")
         down, across = axes
         groups, each = int(attrs.groups), weight.shape[1]
-        y = bind(
-            relax.op.nn.conv2d(
-                x,
-                constant(_phases(weight, down, across, groups)),
-                groups=groups,
-                padding=(down.before, across.before, down.after, across.after),
-                dilation=tuple(gaps),
-            ),
-            "phases",
+        rows, columns = (
+            extent + axis.before + axis.after - gap * (axis.taps - 1)
+            for extent, axis, gap in zip(shape_of(x)[2:], axes, gaps, strict=True)
         )
-        rows, columns = shape_of(y)[2:]
-        if bias is not None:
-            per_phase = np.broadcast_to(
-                bias.reshape(groups, 1, each), (groups, down.stride * across.stride, each)
-            )
-            y = bind(relax.op.add(y, relax.const(per_phase.reshape(1, -1, 1, 1).copy())), "bias")
         op = Interleave(
             batch,
             groups,
@@ -133,7 +124,26 @@ class ConvTransposeAsPhases(Rule):
             (down.cut, across.cut),
             (down.out, across.out),
         )
-        if op.strides != (1, 1) and self.claims(op):
+        claimed = op.strides != (1, 1) and self.claims(op)
+        if claimed and groups == 1 and set(gaps) == {1} and _apart_pays(weight, down, across):
+            y = self._apart(bind, x, weight, bias, down, across)
+        else:
+            y = bind(
+                relax.op.nn.conv2d(
+                    x,
+                    constant(_phases(weight, down, across, groups)),
+                    groups=groups,
+                    padding=(down.before, across.before, down.after, across.after),
+                    dilation=tuple(gaps),
+                ),
+                "phases",
+            )
+            if bias is not None:
+                per_phase = np.broadcast_to(
+                    bias.reshape(groups, 1, each), (groups, down.stride * across.stride, each)
+                )
+                y = bind(relax.op.add(y, relax.const(per_phase.reshape(1, -1, 1, 1).copy())), "bias")
+        if claimed:
             ty = relax.TensorType(op.output.shape, op.output.dtype)
             kernel = graph.add_function(op.workload(), op.label)
             y = bind(relax.call_tir(kernel, [y], out_ty=ty), "whole")
@@ -151,6 +161,49 @@ class ConvTransposeAsPhases(Rule):
         if begin != [0, 0] or tuple(end) != shape_of(y)[2:]:
             y = bind(relax.op.strided_slice(y, [2, 3], begin, end), "cut")
         graph.replace(top, relax.op.reshape(y, out) if flat else y, [var])
+
+    @staticmethod
+    def _apart(
+        bind: Callable[[Call, str], Var],
+        x: Var,
+        weight: np.ndarray,
+        bias: np.ndarray | None,
+        down: Axis,
+        across: Axis,
+    ) -> Var:
+        """One convolution for each phase, of the taps that it has, side by side."""
+        parts = []
+        for r, q in product(range(down.stride), range(across.stride)):
+            taps = weight[:, :, r :: down.stride, q :: across.stride][:, :, ::-1, ::-1]
+            filters = np.ascontiguousarray(taps.transpose(1, 0, 2, 3))
+            less = [
+                axis.taps - extent for axis, extent in zip((down, across), filters.shape[2:], strict=True)
+            ]
+            padding = (down.before - less[0], across.before - less[1], down.after, across.after)
+            part = bind(relax.op.nn.conv2d(x, constant(filters), padding=padding), f"phase_{r}_{q}")
+            if bias is not None:
+                part = bind(relax.op.add(part, relax.const(bias.reshape(1, -1, 1, 1).copy())), "bias")
+            parts.append(part)
+        return bind(relax.op.concat(parts, axis=1), "phases")
+
+
+_WORTH = 1.3
+"""Products of all phases together, zeros included, by those of phases apart, from which the latter pay."""
+
+_FULL = 16
+"""Filters from which on those of one phase fill vectors."""
+
+
+def _apart_pays(weight: np.ndarray, down: Axis, across: Axis) -> bool:
+    """Whether phases differ so much in their taps that each should be a convolution of its own."""
+    each, *kernel = weight.shape[1:]
+    axes = (down, across)
+    if any(k < axis.stride for k, axis in zip(kernel, axes, strict=True)):
+        return False  # a phase without taps
+    if any(axis.before < axis.taps - k // axis.stride for k, axis in zip(kernel, axes, strict=True)):
+        return False  # it would begin inside of the image
+    together = math.prod(axis.taps * axis.stride for axis in axes)
+    return each >= _FULL and together >= _WORTH * math.prod(kernel)
 
 
 def _spread(weight: np.ndarray, dilation: list[int]) -> np.ndarray:

@@ -75,6 +75,24 @@ PHASES = {
             x, constant(weights(4, 3, 3, 2)), strides=(2, 1), dilation=(2, 3), groups=2, padding=(1, 1)
         ),
     ),
+    "phases of unequal taps, each apart": (
+        (2, 3, 5, 4),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, constant(weights(3, 16, 3, 3)), strides=(2, 2), padding=(1, 1), output_padding=(1, 1)
+        ),
+    ),
+    "phases of unequal taps, cut on three sides": (
+        (1, 3, 4, 5),
+        lambda x: relax.op.nn.conv2d_transpose(
+            x, constant(weights(3, 17, 5, 4)), strides=(3, 3), padding=(2, 0, 1, 3)
+        ),
+    ),
+    "phases of unequal taps, one dimension": (
+        (2, 3, 7),
+        lambda x: relax.op.nn.conv1d_transpose(
+            x, constant(weights(3, 16, 5)), strides=4, padding=1, output_padding=2
+        ),
+    ),
     "one dimension": (
         (2, 3, 7),
         lambda x: relax.op.nn.conv1d_transpose(
@@ -82,6 +100,15 @@ PHASES = {
         ),
     ),
 }
+
+
+APART = {name: case for name, case in PHASES.items() if "unequal" in name}
+
+
+@pytest.mark.parametrize("shape, build", APART.values(), ids=APART.keys())
+def test_phases_of_unequal_taps_multiply_no_zeros(shape, build):
+    found = check_convolution(shape, build, [ConvTransposeAsPhases(lambda op: True)])
+    assert found.count("relax.nn.conv2d") == (4 if len(shape) == 3 or shape[0] == 2 else 9)
 
 
 @pytest.mark.parametrize("shape, build", PHASES.values(), ids=PHASES.keys())

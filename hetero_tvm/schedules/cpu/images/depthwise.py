@@ -2,7 +2,7 @@
 
 Loop structure::
 
-    parallel over channel blocks x blocks of rows:
+    parallel over blocks of rows x channel blocks:
         for each tile of rows x columns of the output:
             acc[pixel] = bias                                                    (registers)
             for each pixel of the input under the tile:                          (unrolled)
@@ -12,8 +12,9 @@ Loop structure::
 
 A 3x3 filter uses an input vector up to nine times from one load, so that a tile of 2 x 7 pixels loads
 36 vectors for 126 FMAs: arithmetic, not the load port, is the bound.  Zeros around the planes come with
-X's halo.  A block of channels at a time is small enough for L1/L2, and every thread writes what it will
-probably read in the next 1x1 convolution.
+X's halo.  A block of channels at a time is small enough for L1/L2, and every thread reads what it has
+probably written in the 1x1 convolution before: pixels of all channels of a large image, channels of a small
+one.
 """
 
 from __future__ import annotations
@@ -152,7 +153,25 @@ def _cost(op: Conv2d, point: Point, machine: CpuModel) -> float:
     plane += wide * tile(low, columns) + tile(low, narrow)
     work = min(point["blocks"], -(-op.out_height // rows)) * -(-op.filters // machine.lanes) * op.batch
     total = plane * -(-op.filters // machine.lanes) * op.batch
-    return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads
+    foreign = _foreign_bytes(op, point["blocks"], machine) / _FROM_OTHERS
+    return total * -(-work // machine.threads) / work + 40.0 * work / machine.threads + foreign
+
+
+_FROM_OTHERS = 5.0
+"""Bytes per cycle of what lies in another core's cache."""
+
+_LARGE = 3
+"""Images of this many L2 caches come from 1x1 convolutions whose threads share pixels, not filters."""
+
+
+def _foreign_bytes(op: Conv2d, blocks: int, machine: CpuModel) -> float:
+    """Bytes of X that a thread reads and another has written, as a rule."""
+    size = 4.0 * op.batch * op.channels * op.height * op.width
+    by_rows = op.batch == 1 and blocks % machine.threads == 0
+    by_rows_before = op.batch == 1 and size > _LARGE * machine.l2
+    if by_rows == by_rows_before:
+        return 0.0
+    return size * (1 - 1 / machine.threads) / machine.threads
 
 
 class _DepthwiseKernel:
@@ -183,8 +202,9 @@ class _DepthwiseKernel:
     def _item(self, item: Expr) -> None:
         """Emit one block of rows of one channel block."""
         k, op = self.k, self.op
-        block = tirx.floormod(item, self.blocks)
-        plane = tirx.floordiv(item, self.blocks)
+        block = tirx.floormod(tirx.floordiv(item, self.planes), self.blocks)
+        batch = tirx.floordiv(item, self.planes * self.blocks)
+        plane = batch * self.planes + tirx.floormod(item, self.planes)
         first, count = share(block, self.tiles, self.blocks)
         height = self.tile.rows
 

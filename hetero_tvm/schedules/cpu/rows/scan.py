@@ -77,7 +77,7 @@ class _ScanKernel:
         return for_graph(k.function, size)
 
     def _strips(self, size: int) -> None:
-        k, wanted = self.k, -(-self.inner // -(-2 * self.threads // self.outer))
+        k, wanted = self.k, -(-self.inner // -(-self.threads // self.outer))  # wide: rows may be pages apart
         whole = -(-wanted // self.lanes) * self.lanes
         strip = min(whole, self.inner, _STRIP_BYTES * 8 // tvm.DataType(self.dtype).bits)
         strips = -(-self.inner // strip)
