@@ -35,6 +35,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "tests/runtime/test_lifetimes.py",
         "tests/runtime/test_observing.py",
         "tests/codegen/test_thread_pool.py",
+        # Bounds the memory of a process, of which sanitizers take a share.
+        "--deselect=tests/runtime/test_threads.py::test_a_fresh_process_imports_neither_compiler_nor_torch",
     ),
     "runtime/cuda/cpp": (
         "tests/runtime/cuda",
