@@ -32,6 +32,12 @@ def _d(value: float, x: Expr) -> Expr:
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
+def _wide(value: int, x: Expr) -> Expr:
+    """An int64 constant in as many lanes as ``x`` has."""
+    scalar, lanes = tirx.const(value, "int64"), tvm.DataType(str(x.ty.dtype)).lanes
+    return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
+
+
 def _reinterpret(dtype: str, x: Expr) -> Expr:
     return tirx.call_intrin(_typed(dtype, x), "tirx.reinterpret", x)
 
@@ -158,31 +164,37 @@ def power(x: Expr, y: Expr) -> Expr:
 
 
 # remainders --------------------------------------------------------------------------------------------
+_FMOD_STEPS = 4
+"""Digits of a quotient, of 23 bits at least; TVM takes twice the time to compile with each one more."""
+
+
 def fmod(x: Expr, y: Expr) -> Expr:
-    """Remainder of the division that is rounded towards zero, with the sign of ``x``; exact while the
-    quotient has at most 48 bits."""
+    """Remainder of the division that is rounded towards zero, with the sign of ``x``; exact
+    while the quotient has at most 92 bits."""
 
-    def remainder(a: Expr, b: Expr) -> Expr:
-        # Two quotients of 24 bits: their products with b are exact in float64.
-        def first(a: Expr) -> Expr:
-            quotient = _cast("float64", _cast("float32", tirx.floor(a / b)))
-            return _let(a - quotient * b, second)
+    def remainder(a: Expr, b: Expr, inverse: Expr) -> Expr:
+        # As by hand: the quotient's first 24 bits; in float64 their product with b is exact, and the rest.
+        def step(rest: Expr, left: int) -> Expr:
+            if not left:
+                return within(rest)
+            first = _reinterpret("int64", rest * inverse) & _wide(-(1 << 29), rest)
+            digit = tirx.floor(_reinterpret("float64", first))
+            return _let(rest - digit * b, lambda rest: step(rest, left - 1))
 
-        def second(rest: Expr) -> Expr:
-            return _let(rest - tirx.floor(rest / b) * b, within)
-
+        # The inverse is rounded, so that the last digit may be wrong by one.
         def within(rest: Expr) -> Expr:
             rest = tirx.Select(rest < _d(0.0, rest), rest + b, rest)
             return _let(rest, lambda rest: tirx.Select(rest >= b, rest - b, rest))
 
-        return _let(a, first)
+        return _let(a, lambda a: step(a, _FMOD_STEPS))
 
     def whole(x: Expr, y: Expr) -> Expr:
         none = _c(0.0, x)
         size, divisor = tirx.Select(x < none, none - x, x), tirx.Select(y < none, none - y, y)
 
         def of(a: Expr, b: Expr) -> Expr:
-            value = _let(_cast("float64", b), lambda wide: remainder(_cast("float64", a), wide))
+            wide = _cast("float64", a)
+            value = _let(_cast("float64", b), lambda b: _let(_d(1.0, b) / b, lambda r: remainder(wide, b, r)))
             value = tirx.Select(a < b, a, _cast("float32", value))
             return tirx.Select(tirx.isnan(y), y, tirx.Select(a < _c(math.inf, a), value, _c(math.nan, a)))
 

@@ -99,6 +99,8 @@ _KEEPS_VALUES = frozenset(
 
 _LENGTHS = {"ReverseSequence": 1, "RNN": 4, "GRU": 4, "LSTM": 4}
 """Operators on sequences -> which of their inputs says how long each is."""
+_IMAGES = {"RoiAlign": 2}
+"""Operators on boxes -> which of their inputs says in which image each lies."""
 
 
 def _steps(node: onnx.NodeProto, shapes: _Shapes) -> list[int]:
@@ -132,6 +134,8 @@ def _table_rows(name: str, consumers: _Consumers, shapes: _Shapes) -> int | None
     for node, read in _readers(name, consumers):
         if node.op_type in _LENGTHS and read in node.input[_LENGTHS[node.op_type] :][:1]:
             rows += [extent + 1 for extent in _steps(node, shapes)]
+        if node.op_type in _IMAGES and read in node.input[_IMAGES[node.op_type] :][:1]:
+            rows += shapes.get(node.input[0], ())[:1]
         if node.op_type not in _INDEXING or read not in node.input[1:2]:
             continue
         shape = shapes.get(node.input[0], ())

@@ -20,7 +20,24 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES: dict[str, tuple[str, ...]] = {
     "host/cpp": ("tests/host/test_peaks.py",),
     "memory/cpp": ("tests/memory",),
-    "runtime/cpp": ("tests/runtime/test_programs.py",),
+    "runtime/cpp": (
+        "tests/runtime/test_programs.py",
+        "tests/runtime/test_checksum.py",
+        "tests/runtime/test_code.py",
+        "tests/runtime/test_library.py",
+        "tests/runtime/test_opening.py",
+        "tests/compile/test_segment.py",
+    ),
+    "runtime/cpp/pool": (
+        "tests/runtime/test_pool.py",
+        "tests/runtime/test_threads.py",
+        "tests/runtime/test_callers.py",
+        "tests/runtime/test_lifetimes.py",
+        "tests/runtime/test_observing.py",
+        "tests/codegen/test_thread_pool.py",
+        # Bounds the memory of a process, of which sanitizers take a share.
+        "--deselect=tests/runtime/test_threads.py::test_a_fresh_process_imports_neither_compiler_nor_torch",
+    ),
     "runtime/cuda/cpp": (
         "tests/runtime/cuda",
         "tests/targets/cuda/test_emulator.py",
@@ -38,7 +55,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "drivers of design spaces": ("tests/end_to_end/dot_accelerator", "tests/end_to_end/fourth_target"),
 }
 """C++ by folder of the package, and the tests that run it."""
-THREADED = ("host/cpp", "memory/cpp", "runtime/cuda/cpp", "targets/npu/cpp")
+THREADED = ("host/cpp", "runtime/cpp/pool", "memory/cpp", "runtime/cuda/cpp", "targets/npu/cpp")
 LIBRARIES = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 _REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer: .*|.*: runtime error: .*")
 

@@ -101,11 +101,11 @@ def test_remainders(lanes):
     random = np.random.default_rng(2)
     (run,) = compiled([kernel("fmod", lanes, 2)])
     pairs = np.array(np.meshgrid(EDGES, EDGES)).reshape(2, -1)
-    pairs = pairs[:, np.abs(pairs[0]) / 1e14 < np.abs(pairs[1])]
-    for low, high, by in ((-10, 10, 3), (-1e6, 1e6, 1e-3), (-3, 3, 1e20)):
+    pairs = pairs[:, np.abs(pairs[0]) / 4e27 < np.abs(pairs[1])]
+    for low, high, by in ((-10, 10, 3), (-1e6, 1e6, 1e-3), (-3, 3, 1e20), (-1e23, 1e23, 1)):
         x, y = (random.uniform(*ends, SIZE).astype("float32") for ends in ((low, high), (-by, by)))
         x[: pairs.shape[1]], y[: pairs.shape[1]] = pairs
-        x[-3:], y[-3:] = (9, 7.5, np.inf), (3, -2.5, 2)
+        x[-4:], y[-4:] = (1e24, 9, 7.5, np.inf), (3e-3, 3, -2.5, 2)
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(run(x, y), np.fmod(x, y))
 

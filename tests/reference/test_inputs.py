@@ -49,3 +49,11 @@ def test_symbolic_shapes_are_refused():
 def test_an_extent_of_zero_is_fixed():
     source = text_model("g (float[0,3] x, int64[2,0] i) => (float[0,3] y) { y = Exp(x) }")
     assert {name: array.shape for name, array in sample_inputs(source).items()} == {"x": (0, 3), "i": (2, 0)}
+
+
+def test_boxes_lie_in_images_that_are_there():
+    source = text_model(
+        "g (float[2,3,9,9] x, float[64,4] boxes, int64[64] images) => (float[64,3,1,1] y) "
+        "{ y = RoiAlign(x, boxes, images) }"
+    )
+    assert set(sample_inputs(source)["images"]) == {0, 1}

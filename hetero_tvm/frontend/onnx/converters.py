@@ -354,16 +354,53 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
         inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
 
 
+def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
+    """The formula, of a scalar, of which TVM's converter makes a vector."""
+    x = inputs[0]
+    if static_shape(x) != ():
+        return None
+    zero, one, alpha = (relax.const(v, str(x.ty.dtype)) for v in (0.0, 1.0, float(attrs.get("alpha", 1.0))))
+    below = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(x, alpha)), one))
+    return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))
+
+
+def _grid_sample(inputs: Inputs, attrs: dict[str, Any]) -> None:
+    """Leave the operator to TVM, with positions from which it computes what PyTorch does.
+
+    For the nearest pixel and linear steps, NaN is the place of the first pixel where the image goes on
+    beyond its border, and so is what lies too far away to be reflected.  Cubic steps make NaN of infinity;
+    TVM counts the places of far positions in 32 bits.  Cubic steps with reflection stay as they are: TVM
+    repeats the positions in every term, and takes minutes to compile longer ones.
+    """
+    x, grid = inputs[0], inputs[1]
+    mode, padding = (
+        as_text(attrs.get(name, default)) for name, default in (("mode", "linear"), ("padding_mode", "zeros"))
+    )
+    dtype, shape, size = str(grid.ty.dtype), static_shape(x), relax.op.abs(grid)
+    first, nan, infinity = (relax.const(value, dtype) for value in (-1.0, np.nan, np.inf))
+    cubic = mode in ("cubic", "bicubic")
+    if padding == "reflection":
+        near = relax.op.less(size, relax.const(6e4 if dtype == "float16" else 1e9, dtype))
+        inputs[1] = grid if cubic else relax.op.where(near, grid, first)
+    elif cubic and shape is not None:
+        end = 1 + 10 / max(min(shape[2:]) - 1, 1)  # four pixels beyond the image, and more
+        inputs[1] = relax.op.where(relax.op.less(size, infinity), relax.op.clip(grid, -end, end), nan)
+    elif padding == "border":
+        inputs[1] = relax.op.where(relax.op.isnan(grid), first, grid)
+
+
 CONVERTERS: dict[str, Callable[[Inputs, dict[str, Any]], Expr | None]] = {
     **ARITHMETIC,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
+    "Celu": _celu,
     "Clip": _clip,
     "Compress": _compress,
     "Einsum": _einsum,
     "Gather": _gather,
     "GatherElements": _checked_indices,
     "GatherND": _gather_nd,
+    "GridSample": _grid_sample,
     "IsInf": _is_inf,
     "Max": _pairwise(relax.op.maximum),
     "MaxRoiPool": _max_roi_pool,

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from hetero_tvm.errors import UnsupportedOperatorError, shortened
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
-from hetero_tvm.frontend.onnx.bodies.resize import resize
+from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST, resize
 from hetero_tvm.frontend.onnx.check import set_nodes
 from hetero_tvm.frontend.onnx.expand import Expansion, write_out
 from hetero_tvm.frontend.onnx.graph.body import Body, as_text
@@ -109,7 +109,8 @@ def settle_old_forms(graph: onnx.GraphProto, opset: int) -> None:
 def restore_corners(graph: onnx.GraphProto) -> None:
     """Let all Resize nodes of a model from before opset 11 stretch from the corner, as they did then.
 
-    The converter gives them other modes, and their results other names.
+    The converter gives them other modes, and their results other names.  The nearest element was the lower
+    one where an axis grows and the upper one where it shrinks, which ONNX cannot say now (``OLD_NEAREST``).
     """
     for node in (*graph.node, *_inner(graph)):
         if node.op_type == "Resize" and node.domain in ONNX_DOMAINS:
@@ -119,7 +120,7 @@ def restore_corners(graph: onnx.GraphProto) -> None:
             del node.attribute[:]
             node.attribute.extend(kept)
             node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
-            node.attribute.append(helper.make_attribute("nearest_mode", "floor"))
+            node.attribute.append(helper.make_attribute("nearest_mode", OLD_NEAREST))
 
 
 def _flattened(node: onnx.NodeProto, axis: int, opset: int) -> list[onnx.NodeProto]:

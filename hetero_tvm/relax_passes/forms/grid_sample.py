@@ -51,10 +51,11 @@ class GridSampleAsTake(Rule):
         batch, _, height, width = shape_of(x)
         if batch * height * width >= _MOST_PIXELS:
             raise Miss("the image has too many pixels")
-        if max(height, width) > _LONGEST_SIDE and graph.op_name(grid) in (None, "relax.permute_dims"):
+        if max(height, width) > _LONGEST_SIDE:
             source = graph.value(grid)
-            while graph.op_name(source) == "relax.permute_dims":
-                source = graph.value(source.args[0])
+            # Behind a change of layout, and the place that NaN gets.
+            while (name := graph.op_name(source)) in ("relax.permute_dims", "relax.where"):
+                source = graph.value(source.args[0 if name == "relax.permute_dims" else 2])
             if isinstance(source, relax.Var):
                 raise Miss(f"16 bits are too few for positions in an image of {height} x {width}")
         border = str(attrs.padding_mode) == "border"

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import hetero_tvm
 from hetero_tvm.errors import ModelError
@@ -389,3 +390,48 @@ def test_whole_powers_with_exponents_of_floats_are_exact():
     )
     (y,) = built.run({"x": x.astype(np.int32), "e": e.astype(np.float32)})
     np.testing.assert_array_equal(y, x.astype(np.int64) ** e)
+
+
+BEYOND = [
+    *((mode, padding) for mode in ("linear", "nearest") for padding in ("zeros", "border", "reflection")),
+    *(("cubic", padding) for padding in ("zeros", "border")),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("mode", "padding"), BEYOND)
+def test_positions_that_are_nowhere_are_those_of_pytorch(mode, padding):
+    """ONNX Runtime converts such positions to integers as they come."""
+    method = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    source = text_model(
+        f"""g (float[1,1,4,5] x, float[1,1,9,2] grid) => (float[1,1,1,9] y) {{
+            y = GridSample <mode = "{mode}", padding_mode = "{padding}"> (x, grid) }}""",
+        opset=20,
+    )
+    x = np.arange(1, 21, dtype=np.float32).reshape(1, 1, 4, 5)
+    nan, inf = np.nan, np.inf
+    places = [
+        [nan, 0],
+        [0, nan],
+        [nan, nan],
+        [inf, 0],
+        [0, -inf],
+        [1e30, 0],
+        [0, -1e30],
+        [inf, nan],
+        [0.1, 0.2],
+    ]
+    grid = np.array(places, np.float32).reshape(1, 1, 9, 2)
+    (y,) = run_tvm(import_onnx(source), {"x": x, "grid": grid})
+    expected = torch.nn.functional.grid_sample(
+        torch.from_numpy(x), torch.from_numpy(grid), method, padding, align_corners=False
+    )
+    np.testing.assert_allclose(y, expected.numpy(), rtol=0, atol=1e-4)  # twenty times 5e-6 of a pixel
+
+
+def test_celu_of_a_scalar_is_a_scalar():
+    source = text_model("g (float x) => (float y) { y = Celu <alpha = 1.5> (x) }")
+    for x in (-0.7, 2.0):
+        (y,) = run_tvm(import_onnx(source), {"x": np.float32(x)})
+        assert y.shape == ()
+        np.testing.assert_allclose(y, x if x > 0 else 1.5 * np.expm1(x / 1.5), rtol=1e-6)

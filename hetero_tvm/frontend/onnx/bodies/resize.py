@@ -21,6 +21,8 @@ _MOST_WEIGHTS = 1 << 24
 """Largest matrix of an axis, in elements."""
 _MOST_TAPS = 16
 """Most neighbours that are gathered."""
+OLD_NEAREST = "as_before_opset_11"
+"""A ``nearest_mode`` of ours: ``floor`` along axes that grow, ``ceil`` along those that shrink."""
 _PLAIN = ("half_pixel", "align_corners", "asymmetric")
 """Coordinate transformations that TVM has in ONNX's sense."""
 
@@ -52,6 +54,9 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
     exact = all(math.isclose(s, ratios[a], rel_tol=1e-6) for a, s in zip(axes, scales, strict=True))
     changed = [(a, s, e) for a, s, e in zip(axes, scales, extents, strict=True) if e != shape[a] or s != 1.0]
     shrinks = any(s < 1 for _, s, _ in changed)
+    if nearest == OLD_NEAREST and not shrinks:  # a plain form stays, in ONNX's words
+        nearest = "floor"
+        next(a for a in node.attribute if a.name == "nearest_mode").s = b"floor"
     exclude = bool(b.attributes.get("exclude_outside", 0))
     crops = coordinates == "tf_crop_and_resize"
     smooth = bool(b.attributes.get("antialias", 0)) and shrinks and mode != "nearest"
@@ -82,7 +87,10 @@ def resize(node: onnx.NodeProto, opset: int, types: Types, pool: ConstantPool) -
         beyond = (at < 0) | (at > shape[axis] - 1) if crops else np.zeros(extent, bool)
         outside = outside | beyond.reshape([-1 if n == axis else 1 for n in range(len(shape))])
         if mode == "nearest":
-            x = b.op("Gather", x, b.const(_nearest(at, nearest, shape[axis]), "int64"), axis=axis)
+            rounding = nearest
+            if nearest == OLD_NEAREST:
+                rounding = "ceil" if scale < 1 else "floor"
+            x = b.op("Gather", x, b.const(_nearest(at, rounding, shape[axis]), "int64"), axis=axis)
             continue
         cubic = float(b.attributes.get("cubic_coeff_a", -0.75)) if mode == "cubic" else None
         dtype = pool.dtype(node.input[0], types)

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
+from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST
 from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
@@ -121,7 +122,7 @@ def _coordinates(
 def _interpolated(b: PromisedBody, x: str, axis: int, at: str, length: int, scale: str, mode: str) -> str:
     """``x`` resized along an axis, to the places ``at``."""
     if mode == "nearest":
-        place = b.op("Cast", _rounded(b, at), to=TensorProto.INT64)
+        place = b.op("Cast", _rounded(b, at, scale), to=TensorProto.INT64)
         return b.op("Gather", x, b.op("Max", b.op("Min", place, b.ints(length - 1)), b.ints(0)), axis=axis)
     rank, dtype = len(b.shape(b.input(0)) or ()), b.dtype(b.input(0))
     if not (b.attributes.get("antialias", 0) or b.attributes.get("exclude_outside", 0)):
@@ -170,13 +171,15 @@ def _gathered(
     return terms[0]
 
 
-def _rounded(b: PromisedBody, at: str) -> str:
+def _rounded(b: PromisedBody, at: str, scale: str) -> str:
     """The nearest whole places."""
     rounding, half = _text(b, "nearest_mode", "round_prefer_floor"), b.const(0.5)
     if rounding == "round_prefer_floor":
         return b.op("Ceil", b.op("Sub", at, half))
     if rounding == "round_prefer_ceil":
         return b.op("Floor", b.op("Add", at, half))
+    if rounding == OLD_NEAREST:
+        return b.op("Where", b.op("Less", scale, b.const(1.0)), b.op("Ceil", at), b.op("Floor", at))
     return b.op("Floor" if rounding == "floor" else "Ceil", at)
 
 

@@ -116,6 +116,12 @@ def test_resizing_before_opset_11_stretches_from_the_corner(operator, opset, mod
     against_original(add_weight(source, "s", np.array([1, 1, 2, 3], np.float32)))
 
 
+@pytest.mark.parametrize("scales", [[1, 1, 0.6, 0.7], [1, 1, 0.4, 1.9]])
+def test_shrinking_before_opset_11_takes_the_upper_of_two_neighbours(scales):
+    source = text_model("g (float[1,1,7,9] x) => (float[A,B,C,D] y) { y = Resize(x, s) }", opset=10)
+    against_original(add_weight(source, "s", np.array(scales, np.float32)))
+
+
 def test_resizing_in_the_middle_before_opset_11_stretches_from_the_corner():
     """ONNX's converter gives its result another name."""
     source = text_model(
