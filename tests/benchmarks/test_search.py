@@ -30,15 +30,16 @@ def test_a_replayed_search_finds_what_the_estimate_knows_and_what_it_does_not():
     ops = [Matmul((7,), 768, 512), Matmul((7,), 512, 768)]
     tables = [table_of(op, lambda point: 1.0) for op in ops]
     knob = next(knob.name for knob in SPACE.knobs(ops[0], MACHINE) if len(knob.choices) > 2)
-    turned = [
-        table_of(op, lambda point: 3.0 if point[knob] == default else 1.0)
-        for op in ops
-        for default in (SPACE.default(op, MACHINE)[knob],)
-    ]
+
+    def turned(op):
+        default = SPACE.default(op, MACHINE)[knob]
+        return table_of(op, lambda point: 3.0 if point[knob] == default else 1.0)
+
     assert all(can_replay(table, SPACE) for table in tables)
     known = replayed(tables[0], tables, SPACE, seeds=1)
     assert known["model"]["64"] == 1.0 and known["estimate"]["8"] == 1.0
-    unknown = replayed(turned[0], turned, SPACE, seeds=1)
+    others = [turned(op) for op in ops]
+    unknown = replayed(others[0], others, SPACE, seeds=1)
     assert unknown["estimate"]["1"] < 0.5 < 0.9 < unknown["model"]["8"]
     shares = [list(unknown[name].values()) for name in ("model", "estimate", "random")]
     assert all(a <= b + 1e-9 for one in shares for a, b in itertools.pairwise(one))
