@@ -159,7 +159,7 @@ def _one(held: Table, tables: Sequence[Table], space: DesignSpace, stock: bool) 
         raise SystemExit(f"{held.space}: the space no longer has all points of a table; collect it again")
     found: dict[str, float] = {"points": len(points)}
     trained = pretrained.model_of(others, space)
-    models = {"estimate": SpaceModel(), "model": trained or SpaceModel()}
+    models = {"estimate": SpaceModel(), "model": SpaceModel(base=trained and trained.booster())}
     for name, model in models.items():
         score = model.score(points)
         found |= _quality(name, score, seconds)
