@@ -1,18 +1,20 @@
 """Tables of measured points, collected so that other load on the machine does not end up in them.
 
 Every window times a few candidates and the space's default side by side.  A window in which the default is
-slower than it is known to be was disturbed: it is thrown away and comes again.  What is written is each
-candidate's ratio to the default beside it, times the default's least time, once two windows agree on it; what
-never agrees with itself is left out.
+far slower than it is known to be was disturbed: it is thrown away and comes again.  What is written is each
+candidate's ratio to the default beside it, times the default's least time, once two windows agree on it, the
+calmest that do; what never agrees with itself is left out.  One window is enough where nothing varied in it,
+and for what is far from the best.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -21,13 +23,19 @@ from hetero_tvm.records.tables import Table
 from hetero_tvm.schedules.base import DesignSpace, Point
 from hetero_tvm.search import points
 from hetero_tvm.search.measure.forked_workers import ForkedWorkers
-from hetero_tvm.search.measure.service import DISTURBED, Job, Result, contract_spec
+from hetero_tvm.search.measure.service import CRASH, DISTURBED, TIMEOUT, Job, Result, contract_spec
 
 _WINDOW = 8
 """Candidates beside the default in one window."""
-_DRIFT = 0.25
+_DRIFT = 0.6
 """A window counts when its default takes no longer than this above the least of all windows."""
-_ATTEMPTS = 2
+_STEADY = 0.04
+"""One window is enough where the repeats of default and candidate lie this close together."""
+_SLOW = 1.7
+"""One window is enough for a point that takes this many times the best one's time."""
+_ATTEMPTS = 5
+_LEAST_GAIN = 0.1
+"""Attempts go on while one brings this share of the points that the one before has left."""
 _AGREE = 0.12
 """Two windows must agree on a point this far; where caches are shared with strangers, many do not."""
 _FINAL, _FINAL_BUDGET = 11, 0.03
@@ -56,7 +64,7 @@ def collect(
     ratios, least = _windows(name, listed, workers)
     complete = complete and len(ratios) == len(listed)
     listed = [listed[index] for index, _ in ratios]
-    seconds = [None if ratio is None else ratio * least for _, ratio in ratios]
+    seconds: list[float | None] = [None if ratio is None else ratio * least for _, ratio in ratios]
     order = sorted((s, i) for i, s in enumerate(seconds) if s is not None and i)
     best = [0, *(index for _, index in order[:_FINAL])]
     for ratio, index in zip(_final(name, [listed[i] for i in best], workers), best, strict=True):
@@ -68,14 +76,23 @@ def collect(
     )  # fmt: skip
 
 
+class _Seen(NamedTuple):
+    """A candidate in one window: the default's seconds beside it, its ratio to them, and how both varied."""
+
+    default: float
+    ratio: float
+    spread: float
+
+
 def _windows(
     name: str, listed: Sequence[Point], workers: ForkedWorkers
 ) -> tuple[list[tuple[int, float | None]], float]:
     """Indices of points with their times as multiples of the first one's, and its least time."""
-    seen: dict[int, list[tuple[float, float]]] = defaultdict(list)  # (default's seconds beside it, ratio)
+    seen: dict[int, list[_Seen]] = defaultdict(list)
     failed: set[int] = set()
+    ended: Counter[int] = Counter()  # times that a candidate's process ended early, which others may cause
     least, left = float("inf"), list(range(1, len(listed)))
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         groups = [left[i : i + _WINDOW] for i in range(0, len(left), _WINDOW)] or [[]]
         jobs = [_job(name, [listed[i] for i in (0, *group)]) for group in groups]
         for number, (default, *results) in workers.measure(jobs):
@@ -83,24 +100,42 @@ def _windows(
                 continue
             least = min(least, default.seconds)
             for index, result in zip(groups[number], results, strict=True):
-                if result.seconds is None:
+                if result.status in (TIMEOUT, CRASH):
+                    ended[index] += 1
+                elif result.seconds is None:
                     failed.add(index)
                 elif result.ok:
-                    seen[index].append((default.seconds, result.seconds / default.seconds))
-        agreed = {index: _agreed(seen[index], least) for index in left}
-        left = [index for index in left if index not in failed and agreed[index] is None]
+                    ratio, spread = result.seconds / default.seconds, max(default.spread, result.spread)
+                    seen[index].append(_Seen(default.seconds, ratio, spread))
+        found = _agreed(seen, least)
+        failed |= {index for index in left if ended[index] > 1 and not seen[index]}
+        before = len(left)
+        left = [index for index in left if index not in failed and index not in found]
         random.Random(len(left)).shuffle(left)  # other neighbours in the next windows
-        if not left:
+        if not left or (attempt and before - len(left) < _LEAST_GAIN * before):
             break
-    ratios = [(index, _agreed(seen[index], least)) for index in range(1, len(listed)) if index not in failed]
-    kept = [(index, ratio) for index, ratio in ratios if ratio is not None]
-    return [(0, 1.0), *kept, *((index, None) for index in sorted(failed))], least
+    found |= {0: 1.0} | dict.fromkeys(failed)
+    return sorted(found.items()), least
 
 
-def _agreed(seen: Sequence[tuple[float, float]], least: float) -> float | None:
-    """Least of two ratios from calm windows that agree; None where there are no such two."""
-    calm = sorted(ratio for default, ratio in seen if default <= least * (1 + _DRIFT))
-    return next((a for a, b in itertools.pairwise(calm) if b <= a * (1 + _AGREE)), None)
+def _agreed(seen: Mapping[int, Sequence[_Seen]], least: float) -> dict[int, float]:
+    """Ratios by index, of those that calm windows agree on."""
+    calm = {
+        index: sorted(one for one in windows if one.default <= least * (1 + _DRIFT))
+        for index, windows in seen.items()
+    }
+    best = min((one.ratio for windows in calm.values() for one in windows), default=1.0)
+    found = {}
+    for index, windows in calm.items():
+        ratios = [one.ratio for one in windows]
+        steady = [one.ratio for one in windows if one.spread <= _STEADY]
+        pairs = [(min(a, b), max(a, b)) for a, b in itertools.combinations(ratios, 2)]
+        agreeing = [low for low, high in pairs if high <= low * (1 + _AGREE)]
+        if steady or agreeing:
+            found[index] = (steady or agreeing)[0]
+        elif ratios and min(ratios) > _SLOW * best:
+            found[index] = ratios[0]
+    return found
 
 
 def _final(name: str, listed: Sequence[Point], workers: ForkedWorkers) -> list[float | None]:

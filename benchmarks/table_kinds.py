@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -206,6 +207,43 @@ def _sources(found: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(named, key=lambda item: -item[1])
 
 
+def cost_models(document: Document) -> str:
+    """``search.py judge --json``."""
+    rows, logs = [], defaultdict(list)
+    for row in document["spaces"]:
+        cells = [row["space"], str(row["tables"]), str(row["points"]), f"{row['model spearman']:.2f}"]
+        for kind in ("model", "estimate", "random"):
+            logs[kind].append(math.log1p(row[f"{kind} regret@16"]))
+            cells.append(" / ".join(f"{row[f'{kind} regret@{size}']:.1%}" for size in (8, 16, 32)))
+        rows.append(cells)
+    means = {kind: math.expm1(sum(one) / len(one)) for kind, one in logs.items()}
+    heads = ["space", "tables", "points", "Spearman", "model", "estimate alone", "random"]
+    return (
+        f"{_tables_of(document)}.  Geometric mean of regret@16: "
+        + ", ".join(f"{kind} {mean:.1%}" for kind, mean in means.items())
+        + f".\n\n{markdown(heads, rows)}"
+    )
+
+
+def replays(document: Document) -> str:
+    """``search.py replay --json``."""
+    rows = [
+        [row["operator"], f"{row['points']}{'' if row['complete'] else ', random'}"]
+        + [
+            " / ".join(f"{row[kind][step]:.1%}" for step in ("16", "64"))
+            for kind in ("model", "estimate", "random")
+        ]
+        for row in document["operators"]
+    ]
+    table = markdown(["operator", "points", "model", "estimate alone", "random"], rows)
+    return f"{_tables_of(document)}.\n\n{table}"
+
+
+def _tables_of(document: Document) -> str:
+    days = " to ".join(dict.fromkeys(document["measured"]))
+    return f"Tables of {', '.join(document['machines'])}, {days}"
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "all": all_table,
     "all-operators": operators_of_all,
@@ -217,5 +255,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "npu-tuned": npu_tuned,
     "npu-parts": npu_parts,
     "cuda-zoo": cuda_zoo,
+    "cost-models": cost_models,
+    "replays": replays,
 }
 """By the name that a mark in the page has."""

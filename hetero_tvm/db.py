@@ -266,7 +266,7 @@ def _train(options: argparse.Namespace) -> int:
 
     target = cli_common.load_target(options.target or "cpu", None)
     folder, kind = _folder(options), target.record_kind
-    folders = dict.fromkeys([folder, *filter(None, [shipped_logs()])])
+    folders = dict.fromkeys(one.resolve() for one in (folder, shipped_logs()) if one is not None)
     tables = [table for one in folders for table in shipped_tables(one, kind)]
     if not options.only_tables:
         tables += pretrained.tables_of(_selected(options), target.spaces, target.machine, kind)

@@ -78,10 +78,18 @@ class SpaceModel:
         score = self._begin(described)
         return score if self._booster is None else score + _corrections(self._booster, described)
 
-    def booster(self, rounds: int = _ROUNDS) -> Any:
-        """Trees trained with all measurements, to be shipped; None where there is nothing to learn."""
+    def booster(self) -> Any:
+        """Trees trained with all measurements, to be shipped; None where there is nothing to learn.
+
+        They must hold for other operators: every task counts alike, however many points it has, and no leaf
+        is of a few points.
+        """
         labels = self._residuals()
-        return None if labels is None else _train(*labels, self._seed, rounds)
+        if labels is None:
+            return None
+        counts = [len(s) for s in self._seconds.values() if any(one is not None for one in s)]
+        weights = np.concatenate([np.full(count, len(labels[1]) / len(counts) / count) for count in counts])
+        return _train(*labels, self._seed, weights=weights, max_depth=3, min_child_weight=4)
 
     def _begin(self, described: Sequence[Description]) -> np.ndarray:
         """Scores before any measurement of this model."""
@@ -94,7 +102,7 @@ class SpaceModel:
         if not self._stale or len(self) < _LEAST_SAMPLES:
             return
         if (labels := self._residuals()) is not None:
-            self._booster = _train(*labels, self._seed, _ROUNDS)
+            self._booster = _train(*labels, self._seed)
             self._stale = False
 
     def _residuals(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -140,7 +148,10 @@ def has_trees() -> bool:
     return importlib.util.find_spec("xgboost") is not None
 
 
-def _train(features: np.ndarray, labels: np.ndarray, seed: int, rounds: int) -> Any:
+def _train(
+    features: np.ndarray, labels: np.ndarray, seed: int, weights: np.ndarray | None = None, **limits: int
+) -> Any:
+    """Trees for features and labels; ``limits`` are parameters of theirs."""
     if not has_trees():
         return Ridge(features.astype(np.float64), labels)
     import xgboost
@@ -155,8 +166,10 @@ def _train(features: np.ndarray, labels: np.ndarray, seed: int, rounds: int) -> 
         "nthread": 1,
         "seed": seed,
         "verbosity": 0,
+        **limits,
     }
-    return xgboost.train(parameters, xgboost.DMatrix(features, label=labels), num_boost_round=rounds)
+    data = xgboost.DMatrix(features, label=labels, weight=weights)
+    return xgboost.train(parameters, data, num_boost_round=_ROUNDS)
 
 
 def _corrections(booster: Any, described: Sequence[Description]) -> np.ndarray:

@@ -127,6 +127,8 @@ class _Run:
             self._prepare()
             self._measure_generic_defaults()
             self._first_round()
+            if self.ledger.beyond_peak():
+                self._measure_roofs()  # in a spell, and a low peak sends all trials to the heaviest task
             self._skip_small_generic_tasks()
             self._measure_suspects()
             self._search()

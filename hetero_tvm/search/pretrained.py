@@ -57,19 +57,18 @@ class Pretrained:
         return found
 
 
-def rows_of(table: Table, space: DesignSpace) -> list[tuple[Description, float | None]]:
+@lru_cache(maxsize=128)
+def rows_of(table: Table, space: DesignSpace) -> tuple[tuple[Description, float | None], ...]:
     """Points of a table that the space still has, as the cost model sees them, with their seconds."""
     op, machine = table.operator(), table.described_machine()
     if space.refuses(op, machine) is not None:
-        return []
-    knobs, found = space.knobs(op, machine), []
+        return ()
+    knobs, found = space.knobs(op, machine), []  # not space.check(), which makes them for every point
     for point, seconds in zip(table.each_point(), table.seconds, strict=True):
-        try:
-            space.check(op, point, machine)
-        except ValueError:
+        if any(point.get(knob.name, knob.absent) not in knob.choices for knob in knobs):
             continue
         found.append((described(space, op, point, machine, knobs), seconds))
-    return found
+    return tuple(found)
 
 
 def train(tables: Iterable[Table], spaces: Sequence[DesignSpace]) -> dict[str, Pretrained]:

@@ -4,7 +4,8 @@ The gradient of Ansor (Zheng et al., 2020) and of MetaSchedule's ``GradientBased
 the model's time is ``calls * (0.2 * recent improvement per round + 0.8 * optimistic guess)``.  The
 guess, best / rounds, assumes that as many rounds again could remove all of the time; no task can
 become faster than the roofline, so the guess is cut there, but never to nothing: the roofline is a
-measurement too.
+measurement too.  Each round without a gain makes what lies above the roofline less likely to be had: else a
+heavy kernel that is as fast as it gets would starve all others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 
 _WINDOW = 3
 _ALPHA = 0.2
+_GAIN = 0.01
+"""A round that makes a task this much faster has gained something."""
 _LEAST_HOPE = 0.02
 """Part of the optimistic guess that is left for a task at its roofline."""
 
@@ -42,8 +45,13 @@ class Progress:
         recent = (self.history[-1 - _WINDOW] - best) / _WINDOW if rounds > _WINDOW else 0.0
         if recent == float("inf"):
             recent = 0.0
-        guess = min(best / rounds, max(best - self.floor, _LEAST_HOPE * best / rounds))
+        hope = (best - self.floor) / (1 + self._idle_rounds())
+        guess = min(best / rounds, max(hope, _LEAST_HOPE * best / rounds))
         return self.calls * (_ALPHA * recent + (1 - _ALPHA) * guess)
+
+    def _idle_rounds(self) -> int:
+        """Latest rounds in a row that gained nothing to speak of."""
+        return sum(before * (1 - _GAIN) <= self.history[-1] for before in self.history[:-1])
 
 
 def pick(tasks: Sequence[Progress]) -> int | None:

@@ -90,7 +90,9 @@ def main() -> int:
             ratio = busy.seconds / idle.seconds
             worst = max(worst, ratio - 1 if pair[0] != pair[1] else 0.0)
             print(
-                f"{task.name}: idle {idle.seconds * 1e3:.4f} ms, busy {ratio:.3f} of it  {pair[1]['point']}"
+                f"{task.name}: idle {idle.seconds * 1e3:.4f} ms, busy {ratio:.3f} of it",
+                *(f"{name}: {one['point']}" for name, one in zip(winners, pair, strict=True)),
+                sep="\n  ",
             )
     right = worst <= _SLOWER or told
     print(

@@ -16,6 +16,17 @@ def test_the_task_with_more_to_gain():
     assert pick([Progress(1, history=[9.0, 5.0, 3.0, 2.0]), Progress(1, history=[2.0] * 4)]) == 0
 
 
+def test_a_heavy_task_that_gains_nothing_starves_no_other():
+    heavy, light = Progress(1, floor=1.6, history=[1.8]), Progress(1, floor=0.09, history=[0.15])
+    rounds = 0
+    while pick([heavy, light]) == 0:
+        heavy.round_done(1.8)
+        rounds += 1
+    assert 1 <= rounds <= 4
+    heavy.round_done(1.7)  # a gain: worth more rounds
+    assert pick([heavy, light]) == 0
+
+
 def test_a_wrong_roofline_stops_nobody():
     assert pick([Progress(1, floor=5.0, history=[1.0]), Progress(9, floor=5.0, history=[1.0])]) == 1
 

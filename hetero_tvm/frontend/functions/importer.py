@@ -19,11 +19,13 @@ from hetero_tvm.errors import ModelError, UsageError, last_line
 from hetero_tvm.frontend.functions.run import UnscheduledProgram
 from hetero_tvm.frontend.signature import ImportedModel
 from hetero_tvm.frontend.stored import StoredModel
-from hetero_tvm.host.tvm import IRModule, PrimFunc, SBlock, relax, te, tirx, tvm, tvm_ffi
+from hetero_tvm.host.tvm import IRModule, PrimFunc, SBlock, SBlockRealize, relax, te, tirx, tvm, tvm_ffi
 from hetero_tvm.runtime.signature import Signature, TensorSpec
 
 _OPAQUE = {"op_pattern": 8}
 """Attribute of a kernel that is left alone by the fusion of generic kernels."""
+_SPATIAL = 0
+"""TVM's ``IterVar.DataPar``."""
 
 
 def import_function(source: Any, *, name: str | None = None) -> ImportedModel:
@@ -100,6 +102,8 @@ def _around(function: PrimFunc, symbol: str) -> IRModule:
         specs.append((parameter.name, shape, str(parameter.dtype), role is not None))
     if not problems and not seen_result:
         problems.append("no parameter is written: there is no result")
+    elif not isinstance(function.body, SBlockRealize):
+        problems.append("its body has no block: TVM schedules blocks (with T.sblock(...))")
     if problems:
         raise ModelError(
             f"{symbol} cannot be compiled as an operator.",
@@ -119,6 +123,15 @@ def _around(function: PrimFunc, symbol: str) -> IRModule:
     return module.with_attr("hetero.outputs", names)
 
 
+def _in_place(block: Any) -> bool:
+    """Whether a block of one statement, without a reduction, changes elements that others have given it."""
+    if block.init is not None or any(one.iter_type != _SPATIAL for one in block.iter_vars):
+        return False
+    return isinstance(block.body, tirx.BufferStore) and any(
+        region.source.same_as(block.body.buffer) for region in block.reads
+    )
+
+
 def _written(function: PrimFunc) -> dict[str, str]:
     """Roles of the parameters that a function writes: ``written``, or ``read and written``."""
     stored: set[str] = set()
@@ -129,7 +142,7 @@ def _written(function: PrimFunc) -> dict[str, str]:
 
     def visit_block(block: Any) -> None:
         # A reduction's own update reads what its `init` has written.
-        own = {region.source.name for region in block.writes}
+        own = set() if _in_place(block) else {region.source.name for region in block.writes}
         read_first.update({region.source.name for region in block.reads} - own - stored)
 
     callbacks = [(tirx.BufferStore, visit_store), (SBlock, visit_block)]

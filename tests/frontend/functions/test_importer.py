@@ -105,6 +105,7 @@ def test_all_that_is_wrong_with_parameters_is_listed():
         import_function(bad)
     assert caught.value.problems == (
         "parameter n is no buffer",
+        "Y is read before it is written: it is input and result at once",
         "Z is an input after a result",
     )
     size = tirx.Var("n", "int64")
@@ -114,6 +115,28 @@ def test_all_that_is_wrong_with_parameters_is_listed():
     y = te.placeholder((3,), name="y")
     with pytest.raises(ModelError, match="no parameter is written"):
         import_function(te.create_prim_func([y]))
+
+
+def test_a_sum_without_init_writes_before_it_reads_and_a_body_without_blocks_is_refused():
+    @T.prim_func(s_tir=True)
+    def running(X: T.Buffer((4, 8), "float32"), Y: T.Buffer((4,), "float32")):
+        for i, k in T.grid(4, 8):
+            with T.sblock("Y"):
+                v, r = T.axis.remap("SR", [i, k])
+                if r == 0:
+                    Y[v] = T.float32(0)
+                Y[v] = Y[v] + X[v, r]
+
+    (given,) = draw((4, 8))
+    np.testing.assert_allclose(run(import_function(running), given)[0], given.sum(1), rtol=1e-5)
+
+    @T.prim_func(s_tir=True)
+    def bare(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+        for i in range(4):
+            Y[i] = X[i] * T.float32(3)
+
+    with pytest.raises(ModelError, match="its body has no block"):
+        import_function(bare)
 
 
 @pytest.mark.parametrize("what", [7, [], "bert.onnx", [1, 2], None, tvm.IRModule({})], ids=repr)
