@@ -242,7 +242,7 @@ def _rounding(
     storage: Storage | None,
 ) -> _Rounding:
     if method == "static":
-        ranges = Calibration(model, samples, calibration)
+        ranges = Calibration(model, samples, calibration, parse_target(target).pairs_safe)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
         return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))
