@@ -112,13 +112,13 @@ def dot_for(machine: CpuModel, pairs_safe: int = 0) -> Dot:
 
 
 def wanted_pairs(machine: CpuModel) -> int:
-    """How many pairs of weights make the fastest product on ``machine`` where they are safe."""
+    """Number of pairs of weights that make the fastest product on ``machine`` where they are safe."""
     ways = [dot_for(machine, pairs) for pairs in range(MOST_PAIRS + 1)]
     return ways.index(ways[-1])
 
 
 def safe_pairs(w: np.ndarray) -> int:
-    """How many pairs of weights that meet cannot saturate 16 bits: int8 [K, N], or [..., K, N]."""
+    """Number of pairs of weights that cannot saturate 16 bits where they meet: int8 [K, N], or [..., K, N]."""
     for pairs in range(MOST_PAIRS, 0, -1):
         if all(part.max(initial=0) <= 128 for part in sums_of_pairs(w.astype(np.int16), pairs)):
             return pairs
