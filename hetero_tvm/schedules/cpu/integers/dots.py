@@ -118,7 +118,7 @@ def wanted_pairs(machine: CpuModel) -> int:
 
 
 def safe_pairs(w: np.ndarray) -> int:
-    """Number of pairs of weights that cannot saturate 16 bits where they meet: int8 [K, N], or [..., K, N]."""
+    """Number of pairs of weights that cannot saturate 16 bits where they meet: int8 [..., K, N]."""
     for pairs in range(MOST_PAIRS, 0, -1):
         if all(part.max(initial=0) <= 128 for part in sums_of_pairs(w.astype(np.int16), pairs)):
             return pairs
