@@ -264,6 +264,7 @@ def sums_of_pairs(w: np.ndarray, pairs: int) -> tuple[np.ndarray, np.ndarray]:
 
     A word has two pairs of neighbours; two pairs that meet are those at the same place of two words.
     """
+    pairs = int(pairs)  # contracts of older files say true
     width = 4 * pairs
     lead, (k, n) = w.shape[:-2], w.shape[-2:]
     whole = np.zeros((*lead, k + -k % width, n), w.dtype)

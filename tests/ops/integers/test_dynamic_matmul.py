@@ -81,5 +81,6 @@ def test_weights_are_within_half_a_step(k, n, seed, safe):
 
 
 def test_columns_of_zeros():
-    q, scale = quantized_weights(np.zeros((4, 2), np.float32), True)
-    assert not q.any() and not scale.any()
+    for pairs in (0, True, 2):
+        q, scale = quantized_weights(np.zeros((4, 2), np.float32), pairs)
+        assert not q.any() and not scale.any()
