@@ -113,6 +113,18 @@ def _json_number(value: float | None) -> float | str | None:
     return value if value is None or np.isfinite(value) else "infinite"
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One row of a comparison: its name, the runtime, and the files that this takes.
+
+    ``files`` has the keys ``library``, ``model`` and ``clean_model`` (see ``runtimes.Job``).
+    """
+
+    name: str
+    runtime: str
+    files: dict[str, Path | None]
+
+
 def compare(
     names: Sequence[str],
     inputs: dict[str, np.ndarray],
@@ -120,18 +132,28 @@ def compare(
     options: Options,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
-    """Measure ``names`` (ours first) on the same inputs and cores.
+    """Measure runtimes ``names`` (ours first) on the same files, inputs and cores.
 
-    ``files`` has the keys ``library``, ``model`` and ``clean_model`` (see ``runtimes.Job``).
     A runtime that fails gets a row that says why; the others go on.
     """
+    return compare_entries([Entry(name, name, files) for name in names], inputs, options, progress)
+
+
+def compare_entries(
+    entries: Sequence[Entry],
+    inputs: dict[str, np.ndarray],
+    options: Options,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """Measure ``entries`` on the same inputs and cores, as :func:`compare` does; the first one of our own is
+    what ratios are of."""
     with temporary_folder("hetero_tvm-bench-") as folder:
         np.savez(folder / "inputs.npz", **inputs)
         workers: list[_Worker] = []
         try:
-            for name in names:
-                progress(f"starting {name}")
-                workers.append(_Worker(name, folder, files, options))
+            for entry in entries:
+                progress(f"starting {entry.name}")
+                workers.append(_Worker(entry, folder, options))
             _measure([worker for worker in workers if worker.alive], options, progress)
         finally:
             for worker in workers:
@@ -154,7 +176,7 @@ def _measure(workers: list[_Worker], options: Options, progress: Callable[[str],
 
 def _finish(workers: list[_Worker]) -> None:
     """Ratios and differences, with our row as the reference."""
-    ours = next((w for w in workers if w.result.name == OURS and w.result.status == "ok"), None)
+    ours = next((w for w in workers if w.runtime == OURS and w.result.status == "ok"), None)
     reference = ours.outputs() if ours else []
     for worker in workers:
         result = worker.result
@@ -188,7 +210,8 @@ def _difference(reference: list[np.ndarray], outputs: list[np.ndarray]) -> tuple
 class _Worker:
     """Parent's side of one worker process."""
 
-    def __init__(self, name: str, folder: Path, files: dict[str, Path | None], options: Options):
+    def __init__(self, entry: Entry, folder: Path, options: Options):
+        name, self.runtime = entry.name, entry.runtime
         self.result = Result(name)
         self._outputs = folder / f"{name}.npz"
         self._log = (folder / f"{name}.log").open("w+b")
@@ -211,11 +234,11 @@ class _Worker:
         )
         start = time.perf_counter()
         task = {
-            "runtime": name,
+            "runtime": self.runtime,
             "inputs": str(folder / "inputs.npz"),
             "outputs": str(self._outputs),
             "cores": list(options.cores),
-            **{key: str(path) if path else None for key, path in files.items()},
+            **{key: str(path) if path else None for key, path in entry.files.items()},
         }
         answer = self._ask(task, _START_LIMIT)
         self.result.version = answer.get("version", "")

@@ -25,6 +25,8 @@ from onnx import numpy_helper
 from hetero_tvm.compile.least_error import Values, least_error_ranges
 from hetero_tvm.errors import UsageError
 from hetero_tvm.frontend import ImportedModel, import_model
+from hetero_tvm.ops.integers.dynamic_matmul import safe_range
+from hetero_tvm.ops.integers.quantized import QuantConv2d
 
 CALIBRATIONS = ("minmax", "percentile", "mse", "entropy")
 """Ways to find the range of a tensor: all that samples show; all but the outermost 0.001%; the range of least
@@ -53,13 +55,14 @@ class Calibration:
     model : the model in float32.
     samples : inputs whose values tell the ranges.
     way : one of :data:`CALIBRATIONS`.
+    pairs_safe : pairs of weights that are scaled so that they cannot saturate 16 bits where they meet.
 
     Raises
     ------
     UsageError : ONNX Runtime is not installed, or ``way`` is not known.
     """
 
-    def __init__(self, model: ImportedModel, samples: Samples, way: str = "minmax"):
+    def __init__(self, model: ImportedModel, samples: Samples, way: str = "minmax", pairs_safe: int = 0):
         if way not in CALIBRATIONS:
             raise UsageError(f"there is no calibration {way!r}", hint=f"known: {', '.join(CALIBRATIONS)}")
         if importlib.util.find_spec("onnxruntime") is None:
@@ -76,6 +79,7 @@ class Calibration:
         with _QuietLogging():
             quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)  # norms into convolutions
         self._ready = ready
+        self._weights = weight_ranges(onnx.load(ready), pairs_safe) if pairs_safe else {}
 
     def quantized(self, kept: Sequence[str] = ()) -> onnx.ModelProto:
         """The model with quantisers around everything but the nodes ``kept``."""
@@ -114,7 +118,7 @@ class Calibration:
                 extra_options={
                     "MatMulConstBOnly": True,
                     "CalibPercentile": 99.999,
-                    "TensorQuantOverrides": dict(ranges),
+                    "TensorQuantOverrides": {**self._weights, **ranges},
                 },
             )
         return onnx.load(path)
@@ -152,6 +156,30 @@ class Calibration:
             return [*zip(wanted, made, strict=True), *own]
 
         return values
+
+
+def weight_ranges(model: onnx.ModelProto, pairs_safe: int) -> dict[str, list[dict[str, Any]]]:
+    """Ranges of the weights of products and convolutions by channel, as ONNX Runtime takes them, in which so
+    many pairs are safe."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for node in model.graph.node:
+        if node.op_type not in _LAYERS or node.input[1] not in stored:
+            continue
+        w, axis = numpy_helper.to_array(stored[node.input[1]]), 1
+        if node.op_type == "Conv":
+            if w.ndim != 4:
+                continue
+            ordered, axis = QuantConv2d.word_order(w), 0
+        elif node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
+            ordered, axis = w.T, 0
+        else:
+            ordered = w
+        if ordered.ndim < 2 or (w.ndim != 2 and node.op_type != "Conv") or w.dtype != np.float32:
+            continue
+        most = np.maximum(safe_range(ordered, pairs_safe), np.finfo(np.float32).tiny * 127).astype(np.float32)
+        found[node.input[1]] = [{"axis": axis, "rmin": -value, "rmax": value} for value in most]
+    return found
 
 
 def _operands(

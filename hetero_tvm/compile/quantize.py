@@ -158,6 +158,7 @@ def quantize_model(
             hint="--method static takes convolutions" if method != "static" else None,
         )
     kept: tuple[str, ...] = ()
+    failed: QuantizationReport | None = None
     while True:
         built = build(rounding.optimized(kept))
         given = [built.run(sample) for sample in samples]
@@ -181,14 +182,17 @@ def quantize_model(
                 problems=[f"{node}: {reason}" for node, reason in report.left.items()],
                 hint="--method static takes convolutions" if method != "static" else None,
             )
-        if report.least_cosine >= least_cosine:
+        if report.quantized and report.least_cosine >= least_cosine:
             return built, report
+        failed = report if report.quantized or failed is None else failed
         more = max(1, 2 * len(kept))
         if len(kept) >= len(rounding.layers):
             raise AccuracyError(
-                f"{model.name}: the cosine stays below {least_cosine:g}",
-                problems=str(report).splitlines(),
-                hint="--least-cosine sets the bar; --data FILE.npz gives real samples to measure on",
+                f"{model.name}: the cosine stays below {least_cosine:g} with any product in "
+                f"{rounding.bits} bits",
+                problems=str(failed).splitlines(),
+                hint="--least-cosine sets the bar; --data FILE.npz gives real samples to measure on"
+                + ("; --method static takes convolutions too" if method != "static" else ""),
             )
         kept = tuple(layer.nodes[-1] for layer in rounding.layers[:more])
 
@@ -242,7 +246,7 @@ def _rounding(
     storage: Storage | None,
 ) -> _Rounding:
     if method == "static":
-        ranges = Calibration(model, samples, calibration)
+        ranges = Calibration(model, samples, calibration, parse_target(target).pairs_safe)
         found = ranges.layers(ranges.quantized())
         layers = tuple(Layer((layer.node,), layer.error) for layer in found)
         return _Rounding(layers, lambda kept: optimize_model(ranges.imported(ranges.quantized(kept)), target))

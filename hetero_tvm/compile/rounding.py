@@ -120,7 +120,7 @@ def sorted_layers(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: -layer.error))
 
 
-def dynamic_layers(products: Sequence[Product], pairs_safe: bool) -> tuple[Layer, ...]:
+def dynamic_layers(products: Sequence[Product], pairs_safe: int) -> tuple[Layer, ...]:
     """Errors by 8-bit weights and rows of 8 bits."""
     layers = []
     for product in products:
@@ -142,7 +142,7 @@ def stored_layers(products: Sequence[Product], storage: Storage) -> tuple[Layer,
 
 
 def smoothed_layers(
-    products: Sequence[Product], pairs_safe: bool
+    products: Sequence[Product], pairs_safe: int
 ) -> tuple[tuple[Layer, ...], dict[str, np.ndarray]]:
     """Errors by 8 bits with X smoothed where that helps, and the factors by source node.
 

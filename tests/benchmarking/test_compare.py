@@ -7,7 +7,7 @@ import pytest
 
 from hetero_tvm import host
 from hetero_tvm.benchmarking import compare as module
-from hetero_tvm.benchmarking.compare import Options, Result, compare
+from hetero_tvm.benchmarking.compare import Entry, Options, Result, compare, compare_entries
 from hetero_tvm.benchmarking.worker import _short, _thread_times, _time
 
 FILES = {"library": None, "model": None, "clean_model": None}
@@ -22,6 +22,22 @@ def test_a_runtime_that_fails_is_a_row_with_a_reason():
     assert results[1].to_json() == {"name": "nonsense", "status": "failed", "reason": results[1].reason}
 
 
+def test_one_runtime_may_have_several_entries(tmp_path, monkeypatch):
+    asked = []
+
+    def worker(entry, folder, options):
+        asked.append((entry.runtime, entry.files["model"]))
+        one = SimpleNamespace(result=Result(entry.name, "failed"), runtime=entry.runtime, alive=False)
+        return SimpleNamespace(**vars(one), stop=lambda: None)
+
+    monkeypatch.setattr(module, "_Worker", worker)
+    files = [{**FILES, "model": tmp_path / name} for name in "ab"]
+    entries = [Entry("one", "peer", files[0]), Entry("other", "peer", files[1])]
+    results = compare_entries(entries, {}, Options((0,), rounds=1))
+    assert [result.name for result in results] == ["one", "other"]
+    assert asked == [("peer", tmp_path / "a"), ("peer", tmp_path / "b")]
+
+
 def test_a_worker_that_dies_costs_its_row_only(tmp_path, monkeypatch):
     started = []
     popen = module.subprocess.Popen
@@ -32,7 +48,7 @@ def test_a_worker_that_dies_costs_its_row_only(tmp_path, monkeypatch):
         return started[-1]
 
     monkeypatch.setattr(module.subprocess, "Popen", start)
-    worker = module._Worker("peer", tmp_path, FILES, Options((0,)))
+    worker = module._Worker(Entry("peer", "peer", FILES), tmp_path, Options((0,)))
     assert worker.alive and worker.result.version == "1"
     os.kill(started[0].pid, signal.SIGKILL)
     worker.turn(0.01)
@@ -45,7 +61,7 @@ def test_ratios_and_differences_refer_to_us():
     workers = []
     for result, outputs in ((ours, [np.ones(3)]), (peer, [np.array([1.0, 1.5, 1.0])])):
         worker = object.__new__(module._Worker)
-        worker.result = result
+        worker.result, worker.runtime = result, result.name
         worker.outputs = lambda outputs=outputs: outputs
         workers.append(worker)
     module._finish(workers)

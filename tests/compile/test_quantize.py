@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_tvm import api, quantize
 from hetero_tvm.compile.quantize import quantize_model, samples_of
@@ -46,6 +47,25 @@ def test_sensitive_products_stay_in_float32_until_the_bar_holds(model):
 def test_a_bar_that_no_model_meets(model):
     with pytest.raises(AccuracyError, match="stays below 2"):
         quantize_model(model, build, least_cosine=2.0)
+
+
+def test_a_model_of_which_nothing_is_left_in_8_bits_is_no_success():
+    """One product, too coarse in 8 bits: in float32 the bar would hold, of a model as it was."""
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.standard_normal((256, 256)).astype("float32"), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 256])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 256])],
+        [w],
+    )
+    one = api.import_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    )
+    with pytest.raises(AccuracyError, match="with any product in 8 bits") as caught:
+        quantize_model(one, build, least_cosine=0.99999999)
+    assert "1 products in 8 bits" in str(caught.value) and "static" in str(caught.value)
 
 
 @pytest.mark.exhaustive

@@ -105,7 +105,7 @@ class QuantMatmul(_Quantized):
     ----------
     lead : leading dimensions of X and Y.
     n, k : columns of the result; reduction length.
-    pairs_safe : whether no two weights that meet in one word of a CPU's multiplier saturate 16 bits (see
+    pairs_safe : how many pairs of weights that meet in a CPU's multiplier cannot saturate 16 bits (see
         ``schedules/cpu/integers/dots.py``).
     bounds : least and largest value of a Y of 8 bits, in its own type; empty for those of the type.
 
@@ -119,7 +119,7 @@ class QuantMatmul(_Quantized):
     lead: tuple[int, ...] = ()
     n: int = 1
     k: int = 1
-    pairs_safe: bool = False
+    pairs_safe: int = 0
     bounds: tuple[int, ...] = ()
 
     @property
@@ -213,7 +213,7 @@ class QuantConv2d(_Quantized):
     dilation: tuple[int, int] = (1, 1)
     fill: int = 0
     groups: int = 1
-    pairs_safe: bool = False
+    pairs_safe: int = 0
     bounds: tuple[int, ...] = ()
     residual: str = ""
     final: str = ""

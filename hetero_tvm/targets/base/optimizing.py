@@ -67,9 +67,9 @@ class OptimizingTarget(ABC):
         raise UsageError(f"--target {self.kind} smooths no operands", hint="--target cpu does")
 
     @property
-    def pairs_safe(self) -> bool:
-        """Whether 8-bit weights are scaled so that no two of a pair saturate 16 bits."""
-        return False
+    def pairs_safe(self) -> int:
+        """Pairs of 8-bit weights that are scaled so that they cannot saturate 16 bits where they meet."""
+        return 0
 
     def for_stored(self, dtype: str) -> Any:
         """This target at the precision for weights stored as ``dtype``, where none is asked for."""

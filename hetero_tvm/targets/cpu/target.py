@@ -50,7 +50,7 @@ from hetero_tvm.schedules.cpu.decoding.kernels import DecoderKernels
 from hetero_tvm.schedules.cpu.images.grid_sample import Sampling, emit_grid_sample
 from hetero_tvm.schedules.cpu.images.lone import blocks_pay
 from hetero_tvm.schedules.cpu.images.resize import emit_resize, neighbours
-from hetero_tvm.schedules.cpu.integers.dots import are_pairs_safe, wants_pairs_safe
+from hetero_tvm.schedules.cpu.integers.dots import safe_pairs, wanted_pairs
 from hetero_tvm.schedules.cpu.integers.stored_matmul import rounded_bits
 from hetero_tvm.schedules.cpu.products import contraction
 from hetero_tvm.schedules.cpu.rows.arg_extremum import emit_arg_extremum
@@ -223,8 +223,8 @@ class CpuTarget(Target):
         return self._with(precision="int8", factors=factors)
 
     @property
-    def pairs_safe(self) -> bool:
-        return wants_pairs_safe(self.machine)
+    def pairs_safe(self) -> int:
+        return wanted_pairs(self.machine)
 
     def _with(self, **changed: Any) -> CpuTarget:
         own = {"precision": self.precision, "kept": self.kept, "storage": self.storage}
@@ -313,7 +313,7 @@ class CpuTarget(Target):
         elif self.storage is not None:
             bits = functools.partial(rounded_bits, machine=self.machine)
             lower = (StoreWeights(claims, self.storage, bits, self.kept),)
-        safe = are_pairs_safe if self.pairs_safe else lambda w: False
+        safe = safe_pairs if self.pairs_safe else lambda w: 0
         return (
             SinkDequantizers(),  # first: moves between two quantisers are moves of bytes
             FuseQuantized(claims, safe, bounds=True),  # before constants are folded: its weights are integers

@@ -42,7 +42,7 @@ class QuantizeDynamically(Rule):
     Parameters
     ----------
     claims : whether the target has a kernel for an operator.
-    pairs_safe : whether weights are scaled so that no two of a pair saturate 16 bits.
+    pairs_safe : pairs of weights that are scaled so that they cannot saturate 16 bits where they meet.
     kept : source nodes whose products stay in float32.
     factors : vectors [k] by source node of a product: X is divided by its vector before it is rounded, and
         the rows of the weights are multiplied with it (SmoothQuant).
@@ -54,7 +54,7 @@ class QuantizeDynamically(Rule):
     def __init__(
         self,
         claims: Claims,
-        pairs_safe: bool,
+        pairs_safe: int,
         kept: frozenset[str] = frozenset(),
         factors: Mapping[str, np.ndarray] | None = None,
     ):
@@ -105,7 +105,7 @@ def float_product(
 
 
 def dynamic_form(
-    op: Matmul | GatedMatmul, pairs_safe: bool, smoothed: bool = False
+    op: Matmul | GatedMatmul, pairs_safe: int, smoothed: bool = False
 ) -> DynamicMatmul | DynamicGatedMatmul:
     """The product of 8-bit integers that stands for one of floats."""
     size = (op.lead, op.n, op.k)

@@ -60,7 +60,7 @@ class FuseQuantized(Rule):
     Parameters
     ----------
     claims : whether the target has a kernel for an operator; where it has none, the graph stays as it is.
-    pairs_safe : whether weights [k, n] may meet in pairs without saturating 16 bits, where that matters.
+    pairs_safe : how many pairs of weights [k, n] may meet without saturating 16 bits, where that matters.
     bounds : whether the target bounds results by other values than those of their type.
     """
 
@@ -70,7 +70,7 @@ class FuseQuantized(Rule):
     def __init__(
         self,
         claims: Claims = lambda op: True,
-        pairs_safe: Callable[[np.ndarray], bool] = lambda w: False,
+        pairs_safe: Callable[[np.ndarray], int] = lambda w: 0,
         bounds: bool = False,
     ):
         self._claims, self._pairs_safe, self._bounds = claims, pairs_safe, bounds

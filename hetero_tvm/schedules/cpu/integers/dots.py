@@ -8,14 +8,18 @@ done depends on what the machine has:
 name        instructions                      needs                       exact
 ==========  ================================  ==========================  ========================
 ``dot4``    vpdpbusd                          AVX-512 VNNI or AVX-VNNI    always
-``pairs4``  vpmaddubsw, vpmaddwd, vpaddd      AVX2 or AVX-512 BW          weights are pair-safe
+``pairs8``  2 vpmaddubsw, vpaddw, vpmaddwd,   AVX2 or AVX-512 BW          two pairs of weights are safe
+            vpaddd: two words at once
+``pairs4``  vpmaddubsw, vpmaddwd, vpaddd      AVX2 or AVX-512 BW          a pair of weights is safe
 ``pairs2``  widened to int16; vpmaddwd        AVX2 or AVX-512 BW          always
 ``single``  widened to int32; multiply, add   nothing                     always
 ==========  ================================  ==========================  ========================
 
-vpmaddubsw adds two products in 16 bits and saturates: 255 * 127 * 2 does not fit.  Weights are *pair-safe*
-where no two that meet in one word can do so: the positive ones of a pair sum up to at most 128, and so do the
-negative ones (255 * 128 < 2**15).  Whoever chooses the scale of the weights can see to that
+vpmaddubsw adds two products in 16 bits and saturates: 255 * 127 * 2 does not fit.  A *pair is safe* where no
+two weights that meet in one word can do so: the positive ones of a pair sum up to at most 128, and so do the
+negative ones (255 * 128 < 2**15).  Two pairs are safe where the same holds for pairs at the same place of
+words 2i and 2i + 1, four weights in all: their products are added up in 16 bits before they are widened,
+which spares one multiplication of four.  Whoever chooses the scale of the weights can see to that
 (:func:`hetero_tvm.ops.integers.dynamic_matmul.quantized_weights`).
 """
 
@@ -27,6 +31,7 @@ import numpy as np
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.ops.integers.dynamic_matmul import MOST_PAIRS, sums_of_pairs
 
 _ONE_INTEGER_MULTIPLIER = ("znver1",)
 """CPUs that multiply integers in one of the two ports that multiply floats."""
@@ -38,11 +43,12 @@ class Dot:
 
     Attributes
     ----------
-    group : values of X, and of one column of W, that one step takes.
+    group : values of X, and of one column of W, in one word.
     x_dtype : type that X's values are kept in.
-    cycles : instructions that a step issues to the multipliers' ports.
-    temporaries : registers that a step needs beside accumulators, weights and a word of X.
+    cycles : instructions that a word issues to the multipliers' ports.
+    temporaries : registers that a step needs beside accumulators, weights and words of X.
     source : LLVM IR of the function called; empty for plain arithmetic.
+    words : words that one step takes; a last one that is left is :attr:`single`'s.
     """
 
     name: str
@@ -51,11 +57,21 @@ class Dot:
     cycles: float
     temporaries: int
     source: str = ""
+    words: int = 1
+    single: Dot | None = None
 
     @property
     def imports(self) -> tuple[str, ...]:
         """LLVM IR for a kernel to import (:meth:`Kernel.imported`)."""
-        return (self.source,) if self.source else ()
+        others = () if self.single is None else self.single.imports
+        return (self.source, *others) if self.source else ()
+
+    def steps(self, first: int, count: int) -> list[tuple[Dot, int]]:
+        """(way, first word) of the steps that take ``count`` words from ``first`` on."""
+        full = count // self.words
+        steps = [(self, first + step * self.words) for step in range(full)]
+        rest = range(first + full * self.words, first + count)
+        return steps + [(self.single or self, word) for word in rest]
 
     def x_word(self, values: Expr) -> Expr:
         """The word that ``group`` values of X make."""
@@ -69,15 +85,16 @@ class Dot:
             values = values.astype(f"int16x{self.group * lanes}")
         return tirx.reinterpret(_wide("int32", lanes), values)
 
-    def add(self, acc: Expr, x_words: Expr, w_words: Expr, lanes: int) -> Expr:
-        """``acc`` with the products of one step."""
+    def add(self, acc: Expr, lanes: int, *words: Expr) -> Expr:
+        """``acc`` with the products of one step: X's word and W's, of each of :attr:`words`."""
         if not self.source:
+            x_words, w_words = words
             return acc + x_words * w_words
-        return tirx.call_extern(_wide("int32", lanes), f"hetero_tvm_{self.name}", acc, x_words, w_words)
+        return tirx.call_extern(_wide("int32", lanes), f"hetero_tvm_{self.name}", acc, *words)
 
 
-def dot_for(machine: CpuModel, pairs_safe: bool = False) -> Dot:
-    """The fastest exact way on ``machine`` for weights that are ``pairs_safe`` or not."""
+def dot_for(machine: CpuModel, pairs_safe: int = 0) -> Dot:
+    """The fastest exact way on ``machine`` for weights of which so many pairs are safe."""
     features, lanes = set(machine.features), machine.lanes
     if lanes == 16 and "avx512_vnni" in features:
         return Dot("dot4", 4, "uint8", 1.0, 0, _dot4("avx512.vpdpbusd.512", lanes))
@@ -86,32 +103,35 @@ def dot_for(machine: CpuModel, pairs_safe: bool = False) -> Dot:
     if (lanes == 16 and "avx512bw" in features) or (lanes == 8 and "avx2" in features):
         slow = 2.0 if machine.mcpu in _ONE_INTEGER_MULTIPLIER else 1.0
         if pairs_safe:
-            return Dot("pairs4", 4, "uint8", 2.1 * slow, 2, _pairs4(lanes))
+            one = Dot("pairs4", 4, "uint8", 2.1 * slow, 2, _pairs4(lanes))
+            if pairs_safe == 1:
+                return one
+            return Dot("pairs8", 4, "uint8", 1.6 * slow, 3, _pairs8(lanes), 2, one)
         return Dot("pairs2", 2, "int16", 1.3 * slow, 1, _pairs2(lanes))
     return Dot("single", 1, "uint8", 2.0, 2)
 
 
-def wants_pairs_safe(machine: CpuModel) -> bool:
-    """Whether pair-safe weights make a faster product than others on ``machine``."""
-    return dot_for(machine, pairs_safe=True) != dot_for(machine, pairs_safe=False)
+def wanted_pairs(machine: CpuModel) -> int:
+    """Number of pairs of weights that make the fastest product on ``machine`` where they are safe."""
+    ways = [dot_for(machine, pairs) for pairs in range(MOST_PAIRS + 1)]
+    return ways.index(ways[-1])
 
 
-def are_pairs_safe(w: np.ndarray) -> bool:
-    """Whether no two weights that meet in one word can saturate: int8 [K, N], or [..., K, N]."""
-    if w.shape[-2] % 2:
-        w = np.concatenate([w, np.zeros_like(w[..., :1, :])], -2)
-    pairs = w.reshape(*w.shape[:-2], -1, 2, w.shape[-1]).astype(np.int16)
-    positive, negative = np.maximum(pairs, 0).sum(-2), np.minimum(pairs, 0).sum(-2)
-    return bool(positive.max(initial=0) <= 128 and negative.min(initial=0) >= -128)
+def safe_pairs(w: np.ndarray) -> int:
+    """Number of pairs of weights that cannot saturate 16 bits where they meet: int8 [..., K, N]."""
+    for pairs in range(MOST_PAIRS, 0, -1):
+        if all(part.max(initial=0) <= 128 for part in sums_of_pairs(w.astype(np.int16), pairs)):
+            return pairs
+    return 0
 
 
 def _wide(dtype: str, lanes: int) -> str:
     return f"{dtype}x{lanes}" if lanes > 1 else dtype
 
 
-def _define(name: str, lanes: int, body: list[str], declares: list[str]) -> str:
+def _define(name: str, lanes: int, body: list[str], declares: list[str], names: str = "cab") -> str:
     vector = f"<{lanes} x i32>"
-    operands = ", ".join(f"{vector} %{operand}" for operand in "cab")
+    operands = ", ".join(f"{vector} %{operand}" for operand in names)
     head = f"define linkonce_odr {vector} @hetero_tvm_{name}({operands}) alwaysinline {{"
     return "\n".join([*declares, head, *body, "}"]) + "\n"
 
@@ -156,6 +176,29 @@ def _pairs4(lanes: int) -> str:
             f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
             f"declare {acc} @{of_words}({words}, {words})",
         ],
+    )
+
+
+def _pairs8(lanes: int) -> str:
+    acc, words, bytes_ = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
+    of_bytes, of_words = _names(lanes)
+    return _define(
+        "pairs8",
+        lanes,
+        [
+            *(f"  %{one}b = bitcast {acc} %{one} to {bytes_}" for one in "xwyv"),
+            f"  %p = call {words} @{of_bytes}({bytes_} %xb, {bytes_} %wb)",
+            f"  %q = call {words} @{of_bytes}({bytes_} %yb, {bytes_} %vb)",
+            f"  %s = add {words} %p, %q",
+            f"  %t = call {acc} @{of_words}({words} %s, {words} splat (i16 1))",
+            f"  %r = add {acc} %c, %t",
+            f"  ret {acc} %r",
+        ],
+        [
+            f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
+            f"declare {acc} @{of_words}({words}, {words})",
+        ],
+        "cxwyv",
     )
 
 

@@ -40,7 +40,7 @@ class DynamicMatmulSpace(DesignSpace):
     """Knobs: register tile, grid of row and column blocks, unrolling of K, prefetch of the next panel."""
 
     name = "cpu.dynamic_matmul"
-    version = 1
+    version = 2
     kernel = DynamicMatmulKernel
 
     contract: type[DynamicMatmul | DynamicGatedMatmul | QuantMatmul] = DynamicMatmul
@@ -136,7 +136,7 @@ class DynamicGatedMatmulSpace(DynamicMatmulSpace):
     """Knobs of the plain product; tiles have an even number of vectors."""
 
     name = "cpu.dynamic_gated_matmul"
-    version = 1
+    version = 2
     kernel = DynamicGatedMatmulKernel
     contract = DynamicGatedMatmul
 

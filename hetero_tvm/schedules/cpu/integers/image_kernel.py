@@ -10,9 +10,9 @@ from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu.images.blocked import each_column_tile, each_tile, share
-from hetero_tvm.schedules.cpu.integers.dots import dot_for
+from hetero_tvm.schedules.cpu.integers.dots import Dot
 from hetero_tvm.schedules.cpu.integers.image_packing import ImagePacker
-from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
+from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.requantize import requantized, with_residual
 from hetero_tvm.schedules.emit import Index, Kernel, int32, vector_pieces
 
@@ -86,7 +86,7 @@ class ImageKernel:
 
     def __init__(self, op: QuantConv2d, decisions: ImageDecisions, machine: CpuModel):
         self.op, self.decisions, self.lanes = op, decisions, machine.lanes
-        self.dot = dot_for(machine, op.pairs_safe)
+        self.dot = image_dot(op, machine)
         self.shape = ImageWords(op, self.dot)
         shape = self.shape
         self.columns = decisions.vectors * machine.lanes
@@ -193,24 +193,30 @@ class ImageKernel:
         column = x - self.first if shape.flat else x
         row = 0 if shape.flat else (y - self.first) * shape.row_step
 
-        def step(word: Index, i: Index, place: Index, number: Index) -> None:
-            """Add one word of one tap, which lies ``place`` words behind the first tap's of its row."""
+        def step(way: Dot, word: Index, i: Index, place: Index, number: Index) -> None:
+            """Add the words of one step of a tap, which lies ``place`` words behind the first tap's of its
+            row."""
             base = (row + i * self.op.dilation[0]) * (phases * pitch) + place + column
             with k.unroll(height) as f, k.unroll(rows) as r, k.unroll(vectors) as v:
                 at = base + r * (shape.row_step * phases * pitch) + v * lanes
-                words = k.load(self.words, [word, k.ramp(at, lanes)])
-                weight = k.splat(k.load(self.w, [group, tile, number, f]), lanes)
+                operands = []
+                for inside in range(way.words):
+                    words = k.load(self.words, [word + inside, k.ramp(at, lanes)])
+                    weight = k.splat(k.load(self.w, [group, tile, number + inside, f]), lanes)
+                    operands += [words, weight]
                 target = [f, k.ramp((r * vectors + v) * lanes, lanes)]
-                k.store(acc, self.dot.add(k.load(acc, target), words, weight, lanes), target)
+                k.store(acc, way.add(k.load(acc, target), lanes, *operands), target)
 
         def words(i: Index, place: Index, tap: Index) -> None:
-            full, number = shape.words // unroll, tap * shape.words
+            many, number = max(unroll, self.dot.words), tap * shape.words
+            full = shape.words // many
             if full > 1:
-                with k.serial(full) as outer, k.unroll(unroll) as inner:
-                    word = outer * unroll + inner
-                    step(word, i, place, number + word)
-            for word in range(full * unroll if full > 1 else 0, shape.words):
-                step(int32(word), i, place, number + word)
+                with k.serial(full) as outer, k.unroll(many // self.dot.words) as inner:
+                    word = outer * many + inner * self.dot.words
+                    step(self.dot, word, i, place, number + word)
+            done = full * many if full > 1 else 0
+            for way, word in self.dot.steps(done, shape.words - done):
+                step(way, int32(word), i, place, number + word)
 
         def columns(i: Index) -> None:
             if self.op.strides[1] == 1 and shape.words > _FEW_WORDS and kw > 1:

@@ -12,8 +12,9 @@ import math
 
 import numpy as np
 
+from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.integers.quantized import QuantConv2d
-from hetero_tvm.schedules.cpu.integers.dots import Dot
+from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
 
 _LINE_WORDS = 16
 
@@ -103,3 +104,9 @@ class ImageWords:
         packed[:, self.steps, : self.filters] = sums
         packed = packed.reshape(groups, rows, tiles, height).transpose(0, 2, 1, 3)
         return np.ascontiguousarray(packed.astype(np.uint32, casting="unsafe")).view(np.int32)
+
+
+def image_dot(op: QuantConv2d, machine: CpuModel) -> Dot:
+    """The way to multiply in ``op``: where a tap has one word, no two are taken at once."""
+    dot = dot_for(machine, op.pairs_safe)
+    return dot.single if dot.single is not None and ImageWords(op, dot).words == 1 else dot

@@ -130,33 +130,38 @@ def accumulate(
 
     each(lambda r, v: k.store(acc, k.splat(int32(0), lanes), [r, k.ramp(v * lanes, lanes)]))
 
-    def step(word: Index) -> None:
+    def step(way: Dot, word: Index) -> None:
         def one(r: Expr, v: Expr) -> None:
-            x = dot.x_word(x_at(r, k.ramp(word * group, group)))
-            w = dot.w_words(w_at(word, k.ramp(v * many, many)), lanes)
+            words = []
+            for inside in range(way.words):
+                x = way.x_word(x_at(r, k.ramp((word + inside) * group, group)))
+                w = way.w_words(w_at(word + inside, k.ramp(v * many, many)), lanes)
+                words += [k.splat(x, lanes), w]
             at = [r, k.ramp(v * lanes, lanes)]
-            k.store(acc, dot.add(k.load(acc, at), k.splat(x, lanes), w, lanes), at)
+            k.store(acc, way.add(k.load(acc, at), lanes, *words), at)
 
         each(one)
 
+    unroll = max(unroll, dot.words)
     full = panels.groups // unroll
     if full:
         with k.serial(full) as ko:
             if on_step is not None:
                 on_step(ko)
-            with k.unroll(unroll) as ki:
-                step(ko * unroll + ki)
-    for rest in range(full * unroll, panels.groups):
-        step(rest)
+            with k.unroll(unroll // dot.words) as ki:
+                step(dot, ko * unroll + ki * dot.words)
+    for way, word in dot.steps(full * unroll, panels.groups - full * unroll):
+        step(way, word)
 
 
 def tile_fits(tile: RegisterTile, dot: Dot, machine: CpuModel) -> bool:
     """Whether accumulators, weights, a word of X and temporaries have a register each."""
-    return tile.rows * tile.vectors + tile.vectors + 1 + dot.temporaries <= machine.registers
+    words = (tile.vectors + 1) * dot.words
+    return tile.rows * tile.vectors + words + dot.temporaries <= machine.registers
 
 
 def step_cycles(tile: RegisterTile, dot: Dot, machine: CpuModel) -> float:
-    """Cycles of one step: multiplications, loads, or the latency of the accumulators."""
+    """Cycles of one word: multiplications, loads, or the latency of the accumulators."""
     issue = dot.cycles * tile.rows * tile.vectors / machine.fma_units
     loads = machine.broadcast_cycles * tile.rows + machine.load_cycles * tile.vectors
     spare = 1.25 * machine.fma_latency * machine.fma_units

@@ -31,9 +31,8 @@ from hetero_tvm.ops.integers.dynamic_matmul import MOST_K
 from hetero_tvm.ops.integers.quantized import QuantConv2d
 from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.integers import image_winograd
-from hetero_tvm.schedules.cpu.integers.dots import dot_for
 from hetero_tvm.schedules.cpu.integers.image_kernel import ImageDecisions, ImageKernel
-from hetero_tvm.schedules.cpu.integers.image_words import ImageWords
+from hetero_tvm.schedules.cpu.integers.image_words import ImageWords, image_dot
 from hetero_tvm.schedules.cpu.integers.integer_tile import step_cycles, tile_fits
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
@@ -101,7 +100,7 @@ class QuantConv2dSpace(DesignSpace):
         """Estimate of one call on the busiest thread."""
         if method == WINOGRAD:
             return image_winograd.cycles(op, _registers(tile), grid, machine)
-        dot = dot_for(machine, op.pairs_safe)
+        dot = image_dot(op, machine)
         shape, (filters, rows, vectors), lanes = ImageWords(op, dot), tile, machine.lanes
         units = -(-shape.out_width // (vectors * lanes)) if shape.flat else -(-shape.out_height // rows)
         blocks = min(grid[0], units)
@@ -147,7 +146,7 @@ class QuantConv2dSpace(DesignSpace):
         return total
 
     def features(self, op: QuantConv2d, point: Point, machine: CpuModel) -> list[float]:
-        dot = dot_for(machine, op.pairs_safe)
+        dot = image_dot(op, machine)
         shape, chosen = ImageWords(op, dot), ImageDecisions.of(point)
         ideal = op.flops / 2 / dot.group * dot.cycles / machine.lanes / machine.fma_units / machine.threads
         sizes = [math.log2(n) for n in (shape.channels, shape.filters, op.groups, op.batch)]
@@ -169,7 +168,7 @@ class QuantConv2dSpace(DesignSpace):
         height = ImageDecisions.of(point).filters
         if point["method"] == WINOGRAD:
             return {1: lambda w: image_winograd.pack(op, w, height)}
-        shape = ImageWords(op, dot_for(machine, op.pairs_safe))
+        shape = ImageWords(op, image_dot(op, machine))
         return {1: lambda w: shape.pack(w, height)}
 
     def emit(self, op: QuantConv2d, point: Point, machine: CpuModel) -> PrimFunc:
@@ -188,7 +187,7 @@ def _registers(tile: tuple[int, int, int]) -> RegisterTile:
 
 def _fitting(op: QuantConv2d, machine: CpuModel) -> Iterator[tuple[int, int, int]]:
     """Register tiles that fit; several rows only where one tile has whole rows."""
-    dot = dot_for(machine, op.pairs_safe)
+    dot = image_dot(op, machine)
     shape = ImageWords(op, dot)
     wide = -(-shape.out_width // machine.lanes)
     for vectors in range(1, min(_MOST_VECTORS, wide) + 1):
@@ -201,7 +200,7 @@ def _fitting(op: QuantConv2d, machine: CpuModel) -> Iterator[tuple[int, int, int
 
 def _grids(op: QuantConv2d, machine: CpuModel) -> list[tuple[int, int]]:
     """Pairs of blocks of pixels and parts of the filters."""
-    shape, threads = ImageWords(op, dot_for(machine, op.pairs_safe)), machine.threads
+    shape, threads = ImageWords(op, image_dot(op, machine)), machine.threads
     units = -(-shape.out_width // machine.lanes) if shape.flat else shape.out_height
     blocks = [b for b in sorted({1, threads, 2 * threads, 4, 7, 8, 14, 28}) if b <= units]
     parts = [p for p in sorted({1, threads, 2 * threads}) if p <= max(1, shape.filters // 4)]

@@ -9,7 +9,7 @@ from hetero_tvm.codegen.pipeline import compile_kernels
 from hetero_tvm.host.tvm import tvm
 from hetero_tvm.ops.integers.quantized import QuantConv2d, QuantMatmul
 from hetero_tvm.schedules.cpu.integers import image_kernel
-from hetero_tvm.schedules.cpu.integers.dots import Dot, are_pairs_safe
+from hetero_tvm.schedules.cpu.integers.dots import Dot, safe_pairs
 from hetero_tvm.schedules.cpu.integers.quant_conv2d import DIRECT, QuantConv2dSpace
 from tests.schedules.cpu.integers.test_dots import machine
 from tests.schedules.cpu.integers.test_dynamic_matmul import WAYS
@@ -29,7 +29,8 @@ def arrays_of(op, extreme=False):
 
     w = whole("int8", op.inputs[1].shape)
     if op.pairs_safe:
-        w = np.where(w > 0, 64, -64).astype("int8") if extreme else w // 2
+        large = 128 // 2**op.pairs_safe
+        w = np.where(w > 0, large, -large).astype("int8") if extreme else w // 2**op.pairs_safe
     arrays = [whole(op.x_dtype, op.inputs[0].shape), w, rng.integers(-1000, 1000, op.filters).astype("int32")]
     arrays.append(rng.uniform(1e-4, 2e-3, op.filters).astype("float32"))
     if op.residual:  # factors whose sums lie on no half
@@ -46,7 +47,7 @@ def check(cases, here, extreme=False):
     library = compile_kernels(tvm.IRModule(functions), TARGET).jit()
     for n, (op, points) in enumerate(cases):
         arrays = arrays_of(op, extreme)
-        assert not op.pairs_safe or are_pairs_safe(op.word_order(arrays[1]))
+        assert safe_pairs(op.word_order(arrays[1])) >= op.pairs_safe
         wanted = op.reference(*arrays)
         for p, point in enumerate(points):
             result = tvm.runtime.tensor(np.full(op.output.shape, 7).astype(op.output.dtype))
@@ -67,14 +68,17 @@ def check(cases, here, extreme=False):
 OPERATORS = [
     QuantConv2d("uint8", "uint8", 3, True, 2, 6, 5, 19, 7, (3, 3), (2, 1), (1, 1, 0, 2), (1, 1), -20),
     QuantConv2d("int8", "int32", 0, False, 1, 5, 8, 8, 5, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 7),
-    QuantConv2d("int8", "int8", 9, False, 2, 9, 5, 7, 6, pairs_safe=True, bounds=(-90, 33)),
+    QuantConv2d("int8", "int8", 9, False, 2, 9, 5, 7, 6, pairs_safe=1, bounds=(-90, 33)),
     QuantConv2d("uint8", "float32", 0, False, 1, 3, 13, 13, 4, (5, 5), (2, 2), (2, 2, 2, 2), (1, 1), -128),
     QuantConv2d("uint8", "int8", 9, False, 1, 8, 7, 9, 4, (3, 3), (1, 2), (1, 1, 1, 1), (1, 1), 11, 4,
                 residual="int8", final="uint8", final_bounds=(5, 250)),
     QuantConv2d("int8", "uint8", 3, True, 2, 3, 9, 21, 3, (3, 3), (2, 2), (1, 1, 0, 2), (1, 1), -20, 3),
     QuantConv2d("int8", "int8", 3, False, 1, 2, 9, 9, 4, (5, 2), (1, 1), (6, 6, 6, 6), (2, 1), -20, 2),
     QuantConv2d("uint8", "int8", 3, False, 1, 4, 9, 9, 3, (1, 1), (2, 3)),
-    QuantConv2d("uint8", "int32", 0, False, 1, 4, 9, 10, 3, (2, 2), (3, 3), pairs_safe=True),
+    QuantConv2d("uint8", "int32", 0, False, 1, 4, 9, 10, 3, (2, 2), (3, 3), pairs_safe=1),
+    QuantConv2d("int8", "uint8", 9, False, 1, 29, 5, 7, 6, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 4,
+                pairs_safe=2),
+    QuantConv2d("uint8", "int8", 9, True, 2, 20, 5, 7, 6, pairs_safe=2),
     QuantConv2d("uint8", "int32", 0, False, 1, 2, 4, 40, 3, (1, 3), (1, 2), (1, 0, 1, 0), (1, 3), 1),
 ]
 # fmt: on
@@ -103,7 +107,7 @@ def test_nothing_saturates_at_the_extremes(here):
                     (1, 1), (1, 1, 1, 1), (1, 1), fill, 2 if channels == 2 else 1, safe)
         for x_dtype, fill in (("int8", -128), ("uint8", 127))
         for channels in (2, 40)
-        for safe in (False, True)
+        for safe in (0, 1, 2)
     ]  # fmt: skip
     check([(op, [SPACE.default(op, here)]) for op in ops], here, extreme=True)
 

@@ -24,7 +24,8 @@ def arrays_of(op, seed=0, extreme=False):
         x = np.where(x > x.mean(), limits.max, limits.min)
     w, _ = quantized_weights(rng.standard_normal((op.k, op.n)).astype("float32"), op.pairs_safe)
     if extreme:
-        w = np.where(w > 0, 64, -64) if op.pairs_safe else np.where(w > 0, 127, -128)
+        large = 128 // 2**op.pairs_safe
+        w = np.where(w > 0, large - (not op.pairs_safe), -large)
     bias = rng.integers(-1000, 1000, op.n).astype("int32")
     scale = rng.uniform(1e-4, 2e-3, op.n).astype("float32")
     return [x.astype(op.x_dtype), w.astype("int8"), bias, scale][: len(op.inputs)]
@@ -51,7 +52,8 @@ def test_every_choice_computes_the_product(here):
     lanes, seen = here.lanes, set()
     for op in (
         QuantMatmul("int8", "int8", 3, True, (2, 29), 5 * lanes + 7, 19),
-        QuantMatmul("uint8", "uint8", 120, False, (1,), 3 * lanes, 8, True),
+        QuantMatmul("uint8", "uint8", 120, False, (1,), 3 * lanes, 8, 1),
+        QuantMatmul("int8", "uint8", 7, True, (9,), 3 * lanes, 21, 2),
         QuantMatmul("uint8", "int32", 0, True, (3,), 1, 5),
         QuantMatmul("int8", "float32", 0, False, (17,), lanes - 1, 1),
     ):
@@ -61,7 +63,7 @@ def test_every_choice_computes_the_product(here):
 
 @pytest.mark.parametrize("here", WAYS)
 @pytest.mark.parametrize("x_dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("safe", [0, 1, 2])
 def test_nothing_saturates_at_the_extremes(here, x_dtype, safe):
     op = QuantMatmul(x_dtype, "int32", 0, False, (5,), 20, 1000, safe)
     check(op, [SPACE.default(op, here)], here, extreme=True)
