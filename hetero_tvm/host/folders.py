@@ -20,7 +20,7 @@ def user_cache() -> Path:
 
 
 def _base(variable: str, default: str) -> Path:
-    """What ``variable`` says where it is an absolute path (the XDG rule), else a folder of the home.
+    """Path in ``variable`` where it is absolute (the rule of XDG), else ``default`` in the home.
 
     A user without a home (a container that runs as a number) gets a folder among the temporary ones.
     """
