@@ -143,7 +143,10 @@ def _tell(options: argparse.Namespace, records: Sequence[Record], detailed: bool
     for record in records:
         cli_common.say(options, _line(record, detailed))
     if not detailed:
-        cli_common.say(options, f"{len(records)} records in {_folder(options)}")
+        folder = _folder(options)
+        count = f"{len(records)} record{'s' * (len(records) != 1)}"
+        nothing = "" if folder.is_dir() else ", a folder that does not exist; the first tune makes it"
+        cli_common.say(options, f"{count} in {folder}{nothing}")
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,9 +179,16 @@ def _print(document: dict[str, Any]) -> None:
     for kernel in document["kernels"]:
         spaces[kernel["space"] or "generic"] += kernel["calls"]
     table("kernels", ("design space", "calls"), spaces.most_common())
-    rows = [(name, f"{1e3 * seconds:.1f}") for name, seconds in document["seconds"].items()]
-    total = 1e3 * sum(document["seconds"].values())
-    table("time of each pass", ("pass", "ms"), [*rows, ("all", f"{total:.1f}")])
+    table("time of the passes", ("pass", "ms"), _slow_passes(document["seconds"]))
+
+
+def _slow_passes(seconds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Rows of the passes that take 1% of the time or more, in the order they run; the others in one."""
+    total = sum(seconds.values())
+    told = {name: spent for name, spent in seconds.items() if spent >= 0.01 * total}
+    others = len(seconds) - len(told)
+    rest = [(f"{others} others, under 1% each", total - sum(told.values()))] if others else []
+    return [(name, f"{1e3 * spent:.1f}") for name, spent in [*told.items(), *rest, ("all", total)]]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,18 @@ def test_text(capsys):
     assert inspect.main([MODEL]) == 0
     text = capsys.readouterr().out
     assert "softmax: 2 of 2 inside fused operators" in text
-    assert "attention" in text and "time of each pass" in text
+    assert "attention" in text and "time of the passes" in text
+
+
+def test_passes_that_take_no_time_share_a_line():
+    rows = inspect._slow_passes({"fold": 0.5, "quick": 0.001, "attention": 0.4, "none": 0.0})
+    assert rows == [
+        ("fold", "500.0"),
+        ("attention", "400.0"),
+        ("2 others, under 1% each", "1.0"),
+        ("all", "901.0"),
+    ]
+    assert inspect._slow_passes({"fold": 0.5}) == [("fold", "500.0"), ("all", "500.0")]
 
 
 def test_a_library_is_read_and_not_loaded(tmp_path, capsys):

@@ -207,6 +207,8 @@ PEERS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime",),
     "openvino": ("openvino",),
     "torch": ("torch", "torch.compile"),
+    "torch.compile": ("torch.compile",),
+    "ort": ("onnxruntime",),
     "tvm": ("tvm",),
 }
 """Names that ``--vs`` accepts, and the runtimes that each stands for."""

@@ -147,15 +147,22 @@ def _fixed(signature: Signature, sizes: Sizes) -> Signature:
     """The signature with the dimensions that the user names.  :class:`UsageError` lists what does not fit."""
     names = [spec.name for spec in signature.inputs]
     problems = [f"there is no input {name!r}" for name in sizes.shapes if name not in names]
-    fixed = []
+    symbols = {symbol.name: symbol for symbol in signature.symbols}
+    highest = {name: symbol.high for name, symbol in symbols.items()}
+    fixed, asked = [], []
     for spec in signature.inputs:
         shape = tuple(sizes.shapes.get(spec.name, spec.shape))
         shape = tuple(_size(dimension, index, sizes) for index, dimension in enumerate(shape))
-        wanted = zip(spec.shape, shape, strict=True) if len(shape) == len(spec.shape) else [(0, 1)]
+        wanted = list(zip(spec.shape, shape, strict=True)) if len(shape) == len(spec.shape) else [(0, 1)]
         if any(isinstance(have, int) and have != want for have, want in wanted):
             problems.append(f"{spec.name} is {list(spec.shape)} in the library, not {list(shape)}")
         if open_ones := [size for size in shape if isinstance(size, str)]:
             problems.append(f"{spec.name}: how large is {', '.join(map(repr, open_ones))}?")
+            asked.append(f"--shape {spec.name}={'x'.join(str(highest.get(size, size)) for size in shape)}")
+        for have, want in wanted:
+            symbol = symbols.get(have)
+            if symbol is not None and isinstance(want, int) and not symbol.low <= want <= symbol.high:
+                problems.append(f"{spec.name}: {have} is {want}, outside of {symbol.low}..{symbol.high}")
         fixed.append(replace(spec, shape=shape))
     first = signature.inputs[0].shape[:1] if signature.inputs else ()
     if sizes.batch is not None and first and isinstance(first[0], int) and first[0] != sizes.batch:
@@ -164,10 +171,16 @@ def _fixed(signature: Signature, sizes: Sizes) -> Signature:
         raise UsageError(
             "these sizes do not fit the library",
             problems=problems,
-            hint=f"its inputs: {', '.join(map(str, signature.inputs))}; --shape NAME=1x128 fixes what is "
-            "open, and a model that is built anew can have other sizes",
+            hint=f"{_inputs_told(signature)}{'; for example ' if asked else ''}{' '.join(asked)}",
         )
     return Signature(tuple(fixed), signature.outputs)
+
+
+def _inputs_told(signature: Signature) -> str:
+    """The inputs, the ranges of their open dimensions, and what other sizes would need."""
+    ranges = f" for {', '.join(map(str, signature.symbols))}" if signature.symbols else ""
+    inputs = ", ".join(map(str, signature.inputs))
+    return f"its inputs: {inputs}{ranges}; a model that is built anew can have other sizes"
 
 
 def _size(dimension: int | str, index: int, sizes: Sizes) -> int | str:
@@ -222,5 +235,5 @@ def choose_runtimes(
             f"--vs: unknown runtime {', '.join(unknown)}",
             hint=" ".join([*guesses, f"choose among {', '.join(table)}"]),
         )
-    names = [name for peer in dict.fromkeys(peers) for name in table[peer]]
+    names = list(dict.fromkeys(name for peer in peers for name in table[peer]))
     return [n for n in names if installed(n)], [n for n in names if not installed(n)]

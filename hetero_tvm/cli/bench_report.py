@@ -48,11 +48,11 @@ def alone_lines(name: str, figures: Mapping[str, Any]) -> list[str]:
     names["jitter_ms"] = "jitter"
     lines.append("    " + "".join(f"{heading:>11}" for heading in names.values()))
     lines.append("    " + "".join(f"{milliseconds(latency[key]):>11}" for key in names))
-    lines.append(f"  throughput   {1e3 / latency['mean_ms']:,.4g} calls/s, one caller")
+    lines.append(f"  throughput   {_rate(1e3 / latency['mean_ms'])} calls/s, one caller")
     for one in figures["streams"]:
         each, callers = one["threads_each"], "caller" if one["streams"] == 1 else "callers"
         lines.append(
-            f"               {one['per_second']:,.4g} calls/s, {one['streams']} {callers} at once, "
+            f"               {_rate(one['per_second'])} calls/s, {one['streams']} {callers} at once, "
             f"{each} thread{'s' * (each > 1)} each"
         )
     grown = memory["peak"] - memory["before"]
@@ -71,6 +71,11 @@ def device_lines(latency_ms: float, cost: DeviceCost) -> str:
         "is what 'ours / this' compares; the times of our row are the wall's"
         + (", for which the simulator computes the numbers" if cost.simulated else "")
     )
+
+
+def _rate(per_second: float) -> str:
+    """Calls per second in four digits at least, never as a power of ten."""
+    return f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
 
 
 def _mega(size: float) -> str:

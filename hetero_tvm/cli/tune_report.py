@@ -56,6 +56,11 @@ def plan_lines(
         budget += f", {minutes:g} minutes at most"
     cores = f" on cores {_ranges(host.available_cores())}" if described["kind"] == "cpu" else ""
     inputs = ", ".join(map(str, signature.inputs))
+    shortage = (
+        [f"         fewer trials than kernels: --trials {len(tasks)} measures each once"]
+        if trials is not None and 0 < trials < len(tasks)
+        else []
+    )
     return [
         f"model    {optimized.model.name}({inputs})",
         f"target   {described['kind']} {' '.join(filter(None, device))}, "
@@ -66,6 +71,7 @@ def plan_lines(
         + (", ..." if len(spaces) > 4 else ""),
         f"records  {origins['record']} of {len(tasks)} kernels have one; new ones go to {store.path.parent}",
         f"plan     {budget}{'' if seconds is None else f', about {seconds:.0f} s'}; less where records exist",
+        *shortage,
     ]
 
 
@@ -100,6 +106,6 @@ def print_tasks(tasks: Sequence[dict[str, Any]]) -> None:
 def next_commands(library: str) -> str:
     """Commands that one wants to type once a library has been written."""
     return (
-        f"next: python -m hetero_tvm.bench {library}      how fast is it, and how evenly?\n"
+        f"next: python -m hetero_tvm.bench {library}      how fast is it?\n"
         f"      python -m hetero_tvm.profile {library}    where does the time go?"
     )

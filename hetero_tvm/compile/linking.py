@@ -91,7 +91,9 @@ def failure(path: Path, error: Exception) -> BuildError:
             hint="free some space, give another --out, or name another folder with TMPDIR",
         )
     if isinstance(error, OSError):
-        return BuildError(f"cannot write {path}: {error}", hint="give another --out")
+        return BuildError(
+            f"cannot write {path}: {error}", hint="name another path: --out, or export(path) in Python"
+        )
     lines = [line for line in str(error).splitlines() if line.strip()]
     return BuildError(
         f"linking {path.name} failed",

@@ -21,6 +21,7 @@ from hetero_tvm.errors import (
 from hetero_tvm.frontend import ImportedModel, Signature, Span, TensorSpec, source_names
 from hetero_tvm.frontend import import_model as _import_model
 from hetero_tvm.frontend.signature import Symbol
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import IRModule
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.pages import views
@@ -65,7 +66,8 @@ class OptimizedModel:
 
     def __repr__(self) -> str:
         fused = sum(self.report.fusions.values())
-        words = f"{len(self.tasks)} kernels, {fused} fusions, {len(self.report.misses)} misses"
+        counts = (("kernel", len(self.tasks)), ("fusion", fused), ("near miss", len(self.report.misses)))
+        words = ", ".join(number_of(count, word) for word, count in counts)
         return f"<OptimizedModel {self.model.name!r} for {self.target.kind}: {words}>"
 
     def _repr_html_(self) -> str:

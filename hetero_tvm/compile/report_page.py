@@ -135,7 +135,11 @@ def _headlines(built: Built, search: TuneReport | None, end_to_end: EndToEnd | N
     elif end_to_end is not None:
         facts.append(("a call, default kept", f"{milliseconds(1e3 * end_to_end.default_seconds)} ms"))
     elif search is not None and (total := search.total_seconds("tuned_seconds")):
-        facts.append(("all kernels", f"{milliseconds(1e3 * total)} ms"))
+        timed = sum(task.tuned_seconds is not None for task in search.tasks)
+        which = (
+            "all kernels" if timed == len(search.tasks) else f"{timed} timed of {len(search.tasks)} kernels"
+        )
+        facts.append((which, f"{milliseconds(1e3 * total)} ms"))
     facts.append(("kernels", f"{len(kernels)} in {sum(row['calls'] for row in kernels)} calls"))
     facts.append(("work", f"{sum(row['calls'] * row['flops'] for row in kernels) / 1e9:.3g} GFLOP"))
     facts.append(("arena", f"{built.memory.peak / 1e6:.3g} MB"))

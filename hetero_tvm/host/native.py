@@ -25,6 +25,7 @@ from pathlib import Path
 from hetero_tvm.errors import NativeBuildError
 from hetero_tvm.host.cpu import cpu_features
 from hetero_tvm.host.files import replaced, sync
+from hetero_tvm.host.folders import user_cache
 from hetero_tvm.host.scratch import scratch_folder
 
 CACHE_VARIABLE = "HETERO_TVM_CACHE"
@@ -43,9 +44,7 @@ def cache_dir() -> Path:
     if chosen:
         folder = Path(chosen).expanduser()
     else:
-        import platformdirs
-
-        folder = Path(platformdirs.user_cache_dir("hetero_tvm")) / "native"
+        folder = user_cache() / "native"
     sanitizers = os.environ.get(SANITIZE_VARIABLE)
     return folder / f"sanitized-{sanitizers.replace(',', '-')}" if sanitizers else folder
 

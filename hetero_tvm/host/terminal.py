@@ -107,6 +107,12 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
 
 
+def number_of(count: int, thing: str) -> str:
+    """``1 kernel``, ``2 kernels``, ``0 near misses``: a count and what is counted."""
+    plural = "" if count == 1 else "es" if thing.endswith("s") else "s"
+    return f"{count} {thing}{plural}"
+
+
 def percent(fraction: float | None) -> str:
     """A fraction as per cent; ``>100%`` where operands come from caches that the roofline does not know."""
     if fraction is None:

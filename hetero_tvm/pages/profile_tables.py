@@ -84,6 +84,8 @@ def compare_profiles(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 def show_comparison(before: Mapping[str, Any], now: Mapping[str, Any], console: Any, top: int) -> None:
     """Table of what changed between two profiles."""
+    if before.get("model") != now.get("model"):
+        console.print(f"the earlier profile is of another model: {before.get('model')}", soft_wrap=True)
     rows = compare_profiles(before, now)
     least = _LEAST_CHANGE * before["call_ms"]
     worth = [row for row in rows if abs(row["change_ms"]) >= least][:top]

@@ -32,7 +32,7 @@ def open_locked(path: Path) -> Iterator[int]:
     except OSError as error:
         raise RecordError(
             f"the tuning record cannot be written to {path}: {error.strerror}",
-            hint="pass another folder with --logs",
+            hint="name another folder: --logs, or logs= in Python",
         ) from error
 
 

@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 
 from hetero_tvm.errors import RecordError
+from hetero_tvm.host.folders import user_data
 from hetero_tvm.machines.base import Machine
 from hetero_tvm.records.appending import append_line, lines_between, unwritable
 from hetero_tvm.records.record import (
@@ -43,9 +44,7 @@ def user_logs() -> Path:
     """The default folder for new records (environment variable ``HETERO_TVM_LOGS`` overrides it)."""
     if os.environ.get(LOGS_VARIABLE):
         return Path(os.environ[LOGS_VARIABLE])
-    from platformdirs import user_data_path
-
-    return user_data_path("hetero_tvm", appauthor=False) / "logs"
+    return user_data() / "logs"
 
 
 def shipped_logs() -> Path | None:
@@ -179,7 +178,7 @@ class RecordStore:
         if (obstacle := unwritable(self.path)) is not None:
             raise RecordError(
                 f"tuning records cannot be written to {self.path}: {obstacle} cannot be written to",
-                hint="pass another folder with --logs",
+                hint="name another folder: --logs, or logs= in Python",
             )
 
     def trials(self, task: Task) -> list[Record]:
@@ -265,7 +264,10 @@ def _read(path: Path) -> tuple[list[Record], int]:
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise RecordError(f"the record file {path} cannot be read: {error.strerror}") from error
+        raise RecordError(
+            f"the record file {path} cannot be read: {error.strerror}",
+            hint="name another folder: --logs, or logs= in Python",
+        ) from error
     records, bad = _parsed(data)
     if bad:
         number, error = bad[0]

@@ -237,7 +237,7 @@ class Library:
         problems = [f"{name}: given twice, in order and by name" for name in kwargs if name in given]
         problems += [f"{name}: no input has this name" for name in kwargs if name not in self._names]
         if len(args) > len(self._names):
-            problems.append(f"{len(args)} arrays given in order, there are {len(self._names)} inputs")
+            problems.append(f"arrays given in order: {len(args)}; inputs: {len(self._names)}")
         given |= kwargs
         for slot in self._slots:
             if slot.spec.name not in given:

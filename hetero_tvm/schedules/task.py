@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.ops.base import FusedOp
 from hetero_tvm.schedules.base import DesignSpace
 from hetero_tvm.schedules.sampled import SampledSpace
@@ -43,7 +44,8 @@ class Task:
 
     def __repr__(self) -> str:
         space = self.space.name if self.space is not None else "no space"
-        return f"<Task {self.name!r}: {self.count} calls, {self.flops / 1e6:.4g} MFLOP each, {space}>"
+        calls = number_of(self.count, "call")
+        return f"<Task {self.name!r}: {calls}, {self.flops / 1e6:.4g} MFLOP each, {space}>"
 
     @property
     def count(self) -> int:

@@ -47,9 +47,13 @@ def summary(report: TuneReport) -> list[str]:
     lines = []
     default, tuned = report.total_seconds("default_seconds"), report.total_seconds("tuned_seconds")
     if default and tuned:
-        lines.append(
-            f"all kernels together: {_time(default)} ms -> {_time(tuned)} ms ({default / tuned:.2f} x)"
+        timed = sum(task.tuned_seconds is not None for task in report.tasks)
+        which = (
+            "all kernels together"
+            if timed == len(report.tasks)
+            else f"the {timed} of {len(report.tasks)} kernels that were timed (shares are of these)"
         )
+        lines.append(f"{which}: {_time(default)} ms -> {_time(tuned)} ms ({default / tuned:.2f} x)")
     speed = f", {report.trials_per_second:.1f} per second" if report.trials else ""
     lines.append(
         f"{report.trials} trials in {report.elapsed:.1f} s{speed}; {report.reused} taken from records; "

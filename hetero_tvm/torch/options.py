@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tvm.errors import UsageError
+from hetero_tvm.host.folders import user_cache
 
 FROZEN, INPUTS = "frozen", "inputs"
 EAGER, RAISE = "eager", "raise"
@@ -99,9 +100,7 @@ class Options:
             return Path(self.cache).expanduser()
         if chosen := os.environ.get("HETERO_TVM_CACHE"):
             return Path(chosen).expanduser() / "torch"
-        import platformdirs
-
-        return Path(platformdirs.user_cache_dir("hetero_tvm")) / "torch"
+        return user_cache() / "torch"
 
     @property
     def bound(self) -> int:

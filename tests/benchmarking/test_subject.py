@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from hetero_tvm.benchmarking.subject import Sizes, _fixed, _plain_inputs, _shaped_like
+from hetero_tvm.benchmarking.runtimes import PEERS
+from hetero_tvm.benchmarking.subject import Sizes, _fixed, _plain_inputs, _shaped_like, choose_runtimes
 from hetero_tvm.errors import UsageError
 from hetero_tvm.runtime import Signature, TensorSpec
+from hetero_tvm.runtime.signature import Symbol
 
 OPEN = Signature((TensorSpec("ids", ("batch", "seq_len"), "int64"), TensorSpec("x", (2, 4), "float32")), ())
 
@@ -23,6 +25,24 @@ def test_all_that_does_not_fit_is_told_at_once():
     text = str(caught.value)
     assert "there is no input 'y'" in text and "x is [2, 4] in the library, not [3, 4]" in text
     assert "ids: how large is 'seq_len'?" in text
+
+
+def test_a_range_is_told_with_the_option_that_fixes_it():
+    ranged = Signature((TensorSpec("x", ("batch", 64), "float32"),), (), (Symbol("batch", 1, 8),))
+    with pytest.raises(UsageError, match=r"for batch = 1\.\.8; .* --shape x=8x64"):
+        _fixed(ranged, Sizes())
+    with pytest.raises(UsageError, match=r"x: batch is 9, outside of 1\.\.8"):
+        _fixed(ranged, Sizes({"x": (9, 64)}))
+    assert _fixed(ranged, Sizes({"x": (8, 64)})).inputs[0].shape == (8, 64)
+
+
+def test_peers_are_asked_once_however_they_are_named():
+    names, absent = choose_runtimes(
+        ["torch", "torch.compile", "ort", "onnxruntime", "openvino"], PEERS, lambda name: name != "openvino"
+    )
+    assert names == ["torch", "torch.compile", "onnxruntime"] and absent == ["openvino"]
+    with pytest.raises(UsageError, match="did you mean 'openvino'"):
+        choose_runtimes(["openvno"], PEERS, lambda name: True)
 
 
 def test_given_arrays_fix_what_is_open():

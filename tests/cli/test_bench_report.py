@@ -12,12 +12,17 @@ def test_the_figures_of_one_library_fit_80_columns():
         "first_call_ms": 3.25,
         "latency": statistics([0.0123, 0.0131, 104.0]),
         "memory": {"before": 36_000_000, "loaded": 120_000_000, "peak": 136_000_000, "file": 90_000_000},
-        "streams": [{"streams": 2, "threads_each": 1, "per_second": 1234.5, "calls": [1, 2]}],
+        "streams": [{"streams": 2, "threads_each": 1, "per_second": 12345.6, "calls": [1, 2]}],
     }
     lines = alone_lines("model", figures)
     text = "\n".join(lines)
     assert max(map(len, lines)) <= 80
-    assert "0.0131" in text and "104" in text and "1,23" in text and "100.0 MB beside" in text
+    assert (
+        "0.0131" in text
+        and "104" in text
+        and "12,346 calls/s, 2 callers" in text
+        and "100.0 MB beside" in text
+    )
 
 
 def test_the_comparison(capsys):

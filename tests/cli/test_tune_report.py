@@ -17,6 +17,8 @@ def test_the_plan_names_model_target_kernels_records_and_budget(tmp_path):
     assert "minilm-l6-tiny(input_ids: int64[1, 12]" in text and "cpu.matmul" in text
     assert f"0 of {len(optimized.tasks)} kernels have one; new ones go to {tmp_path}" in text
     assert "64 trials, 5 minutes at most, about" in text
+    short = plan_lines(optimized, 2, None, tmp_path, use_shipped=False)[-1]
+    assert f"fewer trials than kernels: --trials {len(optimized.tasks)} measures" in short
 
 
 def test_estimates():
@@ -33,4 +35,5 @@ def test_tasks_and_next_commands(capsys):
     print_tasks([{"name": "m" * 90, "calls": 3, "flops": 12e6, "nbytes": 1, "space": "cpu.matmul"}])
     said = capsys.readouterr().out
     assert " 12 " in said and " 1e-06 " in said
-    assert "python -m hetero_tvm.bench out/model.so" in next_commands("out/model.so")
+    told = next_commands("out/model.so")
+    assert "python -m hetero_tvm.bench out/model.so" in told and max(map(len, told.splitlines())) <= 80

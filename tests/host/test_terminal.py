@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hetero_tvm.host.terminal import Column, console, figure, milliseconds, percent, table
+from hetero_tvm.host.terminal import Column, console, figure, milliseconds, number_of, percent, table
 
 COLUMNS = [
     Column("kernel", text=True),
@@ -70,4 +70,6 @@ def test_endless_names_keep_their_ends(width):
 def test_numbers():
     assert [milliseconds(v) for v in (12.3456, 0.00123456, 0)] == ["12.346", "0.00123", "0.000"]
     assert [figure(v) for v in (0, 0.00123456, 1.5, 12345.6)] == ["0", "0.00123", "1.5", "12346"]
+    assert [number_of(n, "near miss") for n in (0, 1, 2)] == ["0 near misses", "1 near miss", "2 near misses"]
+    assert number_of(3, "kernel") == "3 kernels"
     assert [percent(v) for v in (None, 0.5, 1.0, 3.0)] == ["", "50%", "100%", ">100%"]

@@ -20,3 +20,11 @@ def test_noise_is_not_worth_a_row():
     stream = io.StringIO()
     show_comparison(document(100, a=50.0, b=50.0), document(101, a=50.5, b=50.5), console(stream), 5)
     assert "no kernel changed by more than 2%" in stream.getvalue()
+    assert "another model" not in stream.getvalue()
+
+
+def test_profiles_of_different_models_say_so():
+    stream = io.StringIO()
+    before = {**document(100, a=50.0), "model": "bert"}
+    show_comparison(before, {**document(100, a=50.0), "model": "vit"}, console(stream), 5)
+    assert "the earlier profile is of another model: bert" in stream.getvalue()

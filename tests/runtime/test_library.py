@@ -50,7 +50,7 @@ def test_one_error_lists_every_problem(many):
     assert "x: given twice" in text
     assert "token_ids: the dtype is float32, expected int64" in text
     assert ".astype('int64')" in text
-    with pytest.raises(InputError, match="3 arrays given in order, there are 2 inputs"):
+    with pytest.raises(InputError, match="arrays given in order: 3; inputs: 2"):
         net(sample(), sample(), sample())
     with pytest.raises(InputError, match="expected float32"):
         net(sample().astype(">f4"), np.zeros((ROWS, WIDTH), "int64"))

@@ -16,7 +16,7 @@ from hetero_tvm.search.progress import (
     share_done,
     time_left,
 )
-from hetero_tvm.search.report import print_report, table
+from hetero_tvm.search.report import print_report, summary, table
 
 EVENT = {
     "event": "trial",
@@ -67,7 +67,10 @@ def test_table():
     for part in ("matmul", "2.000", "1.000", "80%", "200.0", "100%", "record 2026-11-21", "1 crash"):
         assert part in shown, part
     assert shown.index("matmul") < shown.index("small")  # the heaviest first
-    assert "12.000 ms -> 6.000 ms (2.00 x)" in shown
+    assert "1 of 2 kernels that were timed (shares are of these): 12.000 ms -> 6.000 ms (2.00 x)" in shown
+    whole = report()
+    whole.tasks = whole.tasks[1:]
+    assert "all kernels together: 12.000 ms -> 6.000 ms" in "\n".join(summary(whole))
     assert "7 trials in 0.5 s, 14.0 per second" in shown
     assert "warning: something" in shown
 

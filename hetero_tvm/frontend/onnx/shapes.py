@@ -209,7 +209,8 @@ def _refuse_open(
 
     The sizes that are suggested give every symbol one value.
     """
-    problems, options = [], []
+    problems: list[str] = []
+    told: dict[str, tuple[int | str, ...]] = {}
     suggested = dict(symbols)
     for dims in fixed.values():
         for axis, dim in enumerate(dims):
@@ -218,7 +219,7 @@ def _refuse_open(
     for name, dims in declared.items():
         if name not in fixed:
             problems.append(f"{name}: even the number of dimensions is unknown")
-            options.append(f"--shape {name}=AxBxC")
+            told[name] = ("A", "B", "C")
             continue
         still_open = [axis for axis, size in enumerate(fixed[name]) if not isinstance(size, int)]
         if still_open:
@@ -231,12 +232,18 @@ def _refuse_open(
                 d if isinstance(d, int) else _suggested_size(d, axis, suggested)
                 for axis, d in enumerate(fixed[name])
             )
-            options.append(f"--shape {name}={'x'.join(map(str, sizes))}")
+            told[name] = tuple(sizes)
     if problems:
+        options = [f"--shape {name}={'x'.join(map(str, sizes))}" for name, sizes in told.items()]
+        python = ", ".join(
+            f"{name!r}: ({', '.join(map(str, sizes))}{',' * (len(sizes) == 1)})"
+            for name, sizes in told.items()
+        )
         raise ShapeError(
             "Some input dimensions have no value to compile for; shapes must be fixed before compilation.",
             problems=problems,
-            hint=f"Add {' '.join(options)} (with the sizes that you will run).",
+            hint=f"Add {' '.join(options)} (with the sizes that you will run; "
+            f"in Python: shapes={{{python}}}).",
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_tvm.host.terminal import number_of
 from hetero_tvm.host.tvm import Expr, Var
 from hetero_tvm.pages import views
 from hetero_tvm.relax_passes.rewriting.graph import Graph, dtype_of
@@ -53,7 +54,7 @@ class Report:
 
     def __repr__(self) -> str:
         found = ", ".join(f"{name} {count}" for name, count in sorted(self.fusions.items()))
-        return f"<Report: {found or 'no fusions'}; {len(self.misses)} misses>"
+        return f"<Report: {found or 'no fusions'}; {number_of(len(self.misses), 'near miss')}>"
 
     def _repr_html_(self) -> str:
         return views.view("Fusions", (), *views.fusion_parts(self.to_json()))

@@ -1,0 +1,35 @@
+"""Folders of a user: the variables of XDG where they are absolute, the home, and users without one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hetero_tvm.host import folders
+
+CASES = [
+    (folders.user_data, "XDG_DATA_HOME", ".local/share"),
+    (folders.user_cache, "XDG_CACHE_HOME", ".cache"),
+]
+
+
+@pytest.mark.parametrize(("folder", "variable", "default"), CASES)
+def test_the_variable_is_taken_where_it_is_absolute(folder, variable, default, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(variable, str(tmp_path / "chosen"))
+    assert folder() == tmp_path / "chosen" / "hetero_tvm"
+    for nothing in ("", "  ", "relative/path"):
+        monkeypatch.setenv(variable, nothing)
+        assert folder() == tmp_path / "home" / default / "hetero_tvm"
+
+
+@pytest.mark.parametrize(("folder", "variable", "default"), CASES)
+def test_a_user_without_a_home_gets_a_temporary_folder(folder, variable, default, monkeypatch, tmp_path):
+    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert folder() == tmp_path / f"user-{os.getuid()}" / default / "hetero_tvm"
