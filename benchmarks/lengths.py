@@ -4,9 +4,9 @@
 
 Prints one line per length (milliseconds of a call: static, dynamic, ONNX Runtime; ratios), and geometric
 means.  ``--calls N`` draws N lengths from the range, and compares the dynamic library with ONNX Runtime at
-all of them; static libraries are built for the lengths of ``--at``.  The dimension with the widest range varies,
-others stay at their least size.  All take turns in one process, with as many threads as there are cores; a rest
-before each turn lets the threads of the runtime before stop spinning.
+all of them; static libraries are built for the lengths of ``--at``.  The dimension with the widest range
+varies, others stay at their least size.  All take turns in one process, with as many threads as there are
+cores; a rest before each turn lets the threads of the runtime before stop spinning.
 """
 
 from __future__ import annotations

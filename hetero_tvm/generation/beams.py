@@ -1,8 +1,8 @@
 """Beam search: the likeliest texts among several that are continued together.
 
-The rules are those of transformers' ``generate(num_beams=...)``, so that the texts are the same.  All beams go
-through the model in one step, which reads each weight once; a beam that two continuations share is forked, so
-that they share the pages of the cache that are full, and nothing is moved when beams change places.
+The rules are those of transformers' ``generate(num_beams=...)``, so that the texts are the same.  All beams
+go through the model in one step, which reads each weight once; a beam that two continuations share is forked,
+so that they share the pages of the cache that are full, and nothing is moved when beams change places.
 """
 
 from __future__ import annotations

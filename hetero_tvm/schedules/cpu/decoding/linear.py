@@ -24,7 +24,7 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, fetch_ahead, quotient, remainder
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
@@ -146,8 +146,14 @@ def one_row(p: Parts) -> None:
                 k.store(acc, k.load(acc, place) + product, place)
 
         full = depth // _UNROLL
-        with k.serial(full) as ko, k.unroll(_UNROLL) as ki:
-            step(ko * _UNROLL + ki)
+        with k.serial(full) as ko:
+            # The hardware's own prefetch keeps up with float32.
+            for i in range(layout.together if p.op.storage.dtype == "float16" else 0):
+                for row in range(0, _UNROLL, max(1, 2 * LINE_FLOATS // layout.width)):
+                    panel = group * layout.together + i
+                    fetch_ahead(k, p.weight[0], panel, ko * _UNROLL + row, layout.together)
+            with k.unroll(_UNROLL) as ki:
+                step(ko * _UNROLL + ki)
         for rest in range(full * _UNROLL, depth):
             step(int32(rest))
         for i in range(layout.together):
