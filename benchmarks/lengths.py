@@ -4,8 +4,9 @@
 
 Prints one line per length (milliseconds of a call: static, dynamic, ONNX Runtime; ratios), and geometric
 means.  ``--calls N`` draws N lengths from the range, and compares the dynamic library with ONNX Runtime at
-all of them; static libraries are built for the lengths of ``--at``.  All take turns in one process, with
-as many threads as there are cores.
+all of them; static libraries are built for the lengths of ``--at``.  The dimension with the widest range
+varies, others stay at their least size.  All take turns in one process, with as many threads as there are
+cores; a rest before each turn lets the threads of the runtime before stop spinning.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from hetero_tvm.reference import sample_inputs
 from hetero_tvm.runtime.signature import Signature
 
 _REPEATS = 7
+_REST = 0.05
+"""Seconds between the turns of two runtimes."""
 
 
 def main() -> int:
@@ -37,7 +40,7 @@ def main() -> int:
     )
     parser.add_argument("model")
     parser.add_argument("--shape", action="append", required=True, type=parse_shape_option)
-    parser.add_argument("--at", default="", help="sizes of the first open dimension for static libraries")
+    parser.add_argument("--at", default="", help="sizes for static libraries")
     parser.add_argument("--calls", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.02, help="of each repeat of one runtime")
     parser.add_argument("--quick", action="store_true", help="both ends of the range, one between, 20 calls")
@@ -45,10 +48,7 @@ def main() -> int:
     parser.add_argument("--libraries", type=Path, help="folder that keeps what was built")
     options = parser.parse_args()
     shapes = dict(options.shape)
-    (first, axis) = next(
-        (n, a) for n, dims in shapes.items() for a, d in enumerate(dims) if isinstance(d, Span)
-    )
-    span = shapes[first][axis]
+    span = max((d for dims in shapes.values() for d in dims if isinstance(d, Span)), key=_width)
     sizes = [int(text) for text in options.at.split(",") if text]
     if options.quick:
         high = span.high or 512
@@ -62,7 +62,7 @@ def main() -> int:
             path = folder / f"{Path(options.model).stem}-{'dynamic' if size is None else size}.so"
             if not path.exists():
                 started = time.perf_counter()
-                fixed = {n: _fixed(dims, size) for n, dims in shapes.items()}
+                fixed = {n: _fixed(dims, size, span) for n, dims in shapes.items()}
                 optimized = api.optimize_model(api.import_model(options.model, shapes=fixed))
                 api.build_model(optimized).export(path)
                 seconds[size] = time.perf_counter() - started
@@ -75,11 +75,15 @@ def main() -> int:
     return 0
 
 
-def _fixed(dims: tuple[int | Span, ...], size: int | None) -> tuple[int | Span, ...]:
-    """The shape with every range at this size, or at its nearest; None: as it is."""
+def _width(span: Span) -> int:
+    return (span.high or 512) - span.low
+
+
+def _fixed(dims: tuple[int | Span, ...], size: int | None, varied: Span) -> tuple[int | Span, ...]:
+    """The shape with ranges like ``varied`` at this size, and others at their least; None: as it is."""
     if size is None:
         return dims
-    return tuple(min(max(size, d.low), d.high or size) if isinstance(d, Span) else d for d in dims)
+    return tuple((size if _width(d) == _width(varied) else d.low) if isinstance(d, Span) else d for d in dims)
 
 
 def _report(options: argparse.Namespace, span: Span, nets: Mapping, paths: Mapping) -> None:
@@ -109,6 +113,8 @@ def _report(options: argparse.Namespace, span: Span, nets: Mapping, paths: Mappi
                 ("dynamic", lambda f: nets[None](**f)),
                 ("ort", lambda f: session.run(None, f)),
             ):
+                time.sleep(_REST)
+                call(feeds[drawn[0]])
                 for size in drawn:
                     started = time.perf_counter()
                     call(feeds[size])
@@ -151,6 +157,8 @@ def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> di
         counts[name] = max(1, int(seconds / (time.perf_counter() - started)))
     for _ in range(_REPEATS):
         for name, call in calls.items():
+            time.sleep(_REST)
+            call()
             started = time.perf_counter()
             for _ in range(counts[name]):
                 call()
@@ -168,7 +176,8 @@ def _inputs(model: str, signature: Signature, size: int) -> dict[str, np.ndarray
     if model not in _declared:
         _declared[model] = onnx.load(model, load_external_data=False)
     proto = _declared[model]
-    sizes = {symbol.name: min(max(size, symbol.low), symbol.high) for symbol in signature.symbols}
+    widest = max(symbol.high - symbol.low for symbol in signature.symbols)
+    sizes = {s.name: size if s.high - s.low == widest else s.low for s in signature.symbols}
     shapes = {spec.name: spec.shape for spec in signature.inputs}
     fixed = onnx.ModelProto()
     fixed.CopyFrom(proto)

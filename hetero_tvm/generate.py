@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _EXAMPLES = {
     "out --prompt 'The capital of France is'": "continue a text, the likeliest token each time",
     "out --prompt-ids 5,6,7 --max-new-tokens 16 --temperature 0.8 --seed 1": "tokens, drawn at random",
+    "out --source 'How are you?' --beams 4": "the best of four translations that grow side by side",
 }
 
 
@@ -68,6 +70,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--min-p", type=float, default=0.0)
     parser.add_argument("--repetition-penalty", type=float, default=1.0)
+    parser.add_argument("--beams", type=cli_common.positive, metavar="N", help="beam search; the best text")
+    parser.add_argument(
+        "--length-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="of --beams: above 0 favours long texts",
+    )
     parser.add_argument("--seed", type=cli_common.count, help="of the random numbers")
     parser.add_argument("--stop-ids", type=_ids, metavar="1,2", help="default: those of the checkpoint")
     parser.add_argument("--ignore-stop", action="store_true", help="generate all --max-new-tokens")
@@ -127,10 +137,15 @@ def _run(options: argparse.Namespace) -> int:
 
     batch = Batch(model)
     requests = [
-        batch.submit(Request(prompt, options.max_new_tokens, sampling, frozenset(stop), show, source=source))
+        Request(prompt, options.max_new_tokens, sampling, frozenset(stop), show, source=source)
         for prompt, source in zip(prompts, sources or [None] * len(prompts), strict=True)
     ]
-    batch.run()
+    if options.beams:
+        _search(model, requests, options)
+    else:
+        for request in requests:
+            batch.submit(request)
+        batch.run()
     if options.json:
         cli_common.print_json(_document(requests, tokenizer))
     else:
@@ -144,6 +159,33 @@ def _run(options: argparse.Namespace) -> int:
         if request.error is not None:
             raise request.error
     return 0
+
+
+def _search(model: LanguageModel, requests: Sequence[Request], options: argparse.Namespace) -> None:
+    """The best text of a beam search for each request."""
+    from hetero_tvm.generation.beams import BeamSearch, search_beams
+
+    if options.temperature or options.top_k or options.top_p < 1 or options.min_p:
+        raise UsageError(
+            "--beams takes the likeliest texts, and draws none",
+            hint="leave out --temperature, --top-k, --top-p and --min-p",
+        )
+    search = BeamSearch(options.beams, options.length_penalty, repetition_penalty=options.repetition_penalty)
+    for request in requests:
+        started = time.perf_counter()
+        [best, *_] = search_beams(
+            model,
+            request.prompt,
+            search=search,
+            max_new_tokens=request.max_new_tokens,
+            stop=request.stop,
+            source=request.source,
+        )
+        request.reason, request.decode_s = best.reason, time.perf_counter() - started
+        for token in best.tokens:
+            request.tokens.append(token)
+            if request.on_token is not None:
+                request.on_token(token)
 
 
 def _features(path: Path) -> Any:

@@ -3,7 +3,9 @@ import shutil
 
 import pytest
 
+import hetero_tvm
 from hetero_tvm import generate
+from hetero_tvm.generation.beams import BeamSearch, search_beams
 from tests import tiny_llama
 
 
@@ -26,6 +28,14 @@ def test_several_texts(capsys):
     assert capsys.readouterr().out.split() == [",".join(map(str, tokens)) for tokens in want]
 
 
+def test_the_best_of_several_beams(capsys):
+    """Also of two prompts; the text is what the search gives."""
+    model = hetero_tvm.load_language_model(tiny_llama.built())
+    want = [search_beams(model, p, search=BeamSearch(3), max_new_tokens=6)[0].tokens for p in ([5, 6], [90])]
+    assert run("--prompt-ids", "5,6", "--prompt-ids", "90", "--beams", "3", "--max-new-tokens", "6") == 0
+    assert capsys.readouterr().out.split() == [",".join(map(str, tokens)) for tokens in want]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -34,6 +44,7 @@ def test_several_texts(capsys):
         (("--prompt-ids", "5", "--max-new-tokens", "500"), "context is 128"),
         (("--prompt-ids", "5", "--temperature", "-1"), "temperature"),
         (("--prompt", "hello"), "tokenizer.json"),
+        (("--prompt-ids", "5", "--beams", "2", "--top-k", "3"), "draws none"),
     ],
 )
 def test_what_cannot_be_is_told(capsys, arguments, message):

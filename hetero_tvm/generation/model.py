@@ -201,9 +201,8 @@ class LanguageModel:
             [(slots[number], position, token) for number, position, token in rows], np.int32
         ).T.copy()
         # A few sizes only, so that the virtual machine keeps a few buffers for results.
-        picked = np.full(
-            1 << max(len(ends) - 1, 0).bit_length(), ends[0] if ends else len(rows) - 1, np.int32
-        )
+        count = min(1 << max(len(ends) - 1, 0).bit_length(), self.facts.rows)
+        picked = np.full(count, ends[0] if ends else len(rows) - 1, np.int32)
         picked[: len(ends)] = ends
         pools = [self.pool.keys, self.pool.values]
         if self.sources is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from hetero_tvm.host.tvm import Expr, tirx
 from hetero_tvm.machines.cpu import CpuModel
+from hetero_tvm.schedules.cpu.decoding.layout import VECTORS
 from hetero_tvm.schedules.cpu.decoding.words import FEW, WordProduct
 from hetero_tvm.schedules.emit import constant, int32
 
@@ -101,7 +102,7 @@ class IntegerWordProduct(WordProduct):
         mask = k.splat(int32(0x0F0F0F0F), lanes)
         for w in range(_SAFE // self._per):
             number_of_word = g * (self._group // self._per) + part * _SAFE // self._per + w
-            word = [self._word(first + i, number_of_word, v) for i, v in vectors]
+            word = [self._word(first + i, number_of_word, v, count // VECTORS) for i, v in vectors]
             at = g * self._group + part * _SAFE + w * self._per
             for half in range(2):
                 xs = [self._x_words(row, at + half * 4, 4) for row in rows]
@@ -125,7 +126,7 @@ class IntegerWordProduct(WordProduct):
         lane, words = k.ramp(0, lanes), self._group // per
         with k.serial(words // 4) as outer, k.unroll(4) as inner:
             at = g * words + outer * 4 + inner
-            word = [self._word(first + i, at, v) for i, v in vectors]
+            word = [self._word(first + i, at, v, count // VECTORS) for i, v in vectors]
             for half in range(2):
                 xs = [self._x_words(row, at * per + half * 2, 2) for row in rows]
                 for number in range(count):

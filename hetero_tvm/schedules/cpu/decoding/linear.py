@@ -24,7 +24,7 @@ from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.activation_code import ActivationCode
 from hetero_tvm.schedules.cpu.decoding.integer_words import IntegerWordProduct, has_integer_words
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, quotient, remainder
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, fetch_ahead, quotient, remainder
 from hetero_tvm.schedules.cpu.decoding.words import WordProduct
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile, accumulate
 from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
@@ -32,6 +32,8 @@ from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32, vector_pieces
 _UNROLL = 4
 _ROWS_SHARED = 96
 """Rows from which threads share rows and not panels."""
+_TILES_WORTH_A_COPY = 3
+"""Register tiles of rows from which on a panel of halves is made floats once."""
 _BLOCK = 128
 """Rows of a block: what stays in L2 beside a panel."""
 
@@ -56,7 +58,7 @@ def emit_linear(op: Linear, machine: CpuModel) -> PrimFunc:
                 words = product(op, layout, k, x, weight, parts.finish)
                 words.emit(rows, lambda: many_rows(parts, rows))
             else:
-                k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: many_rows(parts, rows))
+                k.branch(tirx.EQ(rows, 1), lambda: one_row(parts), lambda: _several_rows(parts, rows))
     return k.function
 
 
@@ -146,8 +148,14 @@ def one_row(p: Parts) -> None:
                 k.store(acc, k.load(acc, place) + product, place)
 
         full = depth // _UNROLL
-        with k.serial(full) as ko, k.unroll(_UNROLL) as ki:
-            step(ko * _UNROLL + ki)
+        with k.serial(full) as ko:
+            # The hardware's own prefetch keeps up with float32.
+            for i in range(layout.together if p.op.storage.dtype == "float16" else 0):
+                for row in range(0, _UNROLL, max(1, 2 * LINE_FLOATS // layout.width)):
+                    panel = group * layout.together + i
+                    fetch_ahead(k, p.weight[0], panel, ko * _UNROLL + row, layout.together)
+            with k.unroll(_UNROLL) as ki:
+                step(ko * _UNROLL + ki)
         for rest in range(full * _UNROLL, depth):
             step(int32(rest))
         for i in range(layout.together):
@@ -163,8 +171,20 @@ def tile_height(machine: CpuModel) -> int:
     return 8 if machine.registers >= 32 else 6
 
 
-def many_rows(p: Parts, rows: Expr, height: int | None = None) -> None:
-    """Register tiles over blocks of rows and panels, ``height`` rows each."""
+def _several_rows(p: Parts, rows: Expr) -> None:
+    """Halves are made floats on the way into registers, or once per panel where many tiles read it."""
+    if p.op.storage.dtype == "float32":
+        many_rows(p, rows)
+        return
+    few = _TILES_WORTH_A_COPY * tile_height(p.machine)
+    p.k.branch(rows < few, lambda: many_rows(p, rows), lambda: many_rows(p, rows, copied=True))
+
+
+def many_rows(p: Parts, rows: Expr, height: int | None = None, copied: bool = False) -> None:
+    """Register tiles over blocks of rows and panels, ``height`` rows each.
+
+    ``copied``: a panel of halves is made floats in scratch, as one of integers always is.
+    """
     k, layout, threads = p.k, p.layout, p.machine.threads
     height = height or tile_height(p.machine)
     panels = -(-p.op.n // layout.columns)
@@ -178,7 +198,7 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None) -> None:
         number, panel = k.let(quotient(piece, panels)), k.let(remainder(piece, panels))
         first = k.let(tirx.truncdiv(number * tiles, blocks))
         end = k.let(tirx.min(tirx.truncdiv((number + 1) * tiles, blocks), full))
-        b_at = _panel_reader(p, panel)
+        b_at = _panel_reader(p, panel, copied)
         with k.serial(end - first) as tile:
             _tile(p, (first + tile) * height, height, panel, b_at, tile)
 
@@ -193,11 +213,18 @@ def many_rows(p: Parts, rows: Expr, height: int | None = None) -> None:
             tail(1, height - 1)
 
 
-def _panel_reader(p: Parts, panel: Expr) -> Callable[[Index, Expr], Expr]:
+def _panel_reader(p: Parts, panel: Expr, copied: bool) -> Callable[[Index, Expr], Expr]:
     """(k, columns) -> a vector of the panel as float32; integers are made floats once, in scratch."""
     k, op = p.k, p.op
-    if not op.storage.bits:
+    if not op.storage.bits and not copied:
         return lambda at, column: p.floats(panel, at, column)
+    if not op.storage.bits:
+        copy = k.scratch((op.k, p.layout.width))
+        with k.serial(op.k) as at:
+            for v in range(VECTORS):
+                column = k.ramp(v * p.lanes, p.lanes)
+                k.store(copy, p.floats(panel, at, column), [at, column])
+        return lambda at, column: k.load(copy, [at, column])
     copy = k.scratch((p.layout.groups * op.storage.group, p.layout.width))
     WordProduct(op, p.layout, k, p.x, p.weight, p.finish).dequantize(panel, copy)
     return lambda at, column: k.load(copy, [at, column])

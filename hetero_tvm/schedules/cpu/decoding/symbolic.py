@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hetero_tvm.host.tvm import Expr, T, Var, tirx
+from hetero_tvm.host.tvm import Buffer, Expr, T, Var, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 
 _ROWS_WORTH_A_LAUNCH = 8
+_ROWS_AHEAD = 32
+"""Rows of a packed weight between what is fetched and what is read: 1 to 4 KB."""
 
 
 class SymbolicKernel(Kernel):
@@ -39,6 +41,20 @@ def quotient(a: Expr, b: int) -> Expr:
 def remainder(a: Expr, b: int) -> Expr:
     """``a mod b`` for numbers that are not negative."""
     return tirx.truncmod(a, int32(b))
+
+
+def fetch_ahead(
+    k: SymbolicKernel, weight: Buffer, panel: Expr, row: Expr, abreast: int, column: int = 0
+) -> None:
+    """Ask for the line of a packed weight [panels, rows, columns] that is read some rows later.
+
+    ``abreast`` panels are read at once: behind the end of one, its stream goes on as many panels later.
+    """
+    panels, rows = (int(extent) for extent in weight.shape[:2])
+    ahead = k.let(row + _ROWS_AHEAD)
+    ahead = tirx.Select(ahead < rows, ahead, ahead + (abreast - 1) * rows)
+    line = tirx.min(panel * rows + ahead, int32(panels * rows - 1))
+    k.prefetch(weight, [0, line, column])
 
 
 def each_row(k: SymbolicKernel, rows: Expr, machine: CpuModel, body: Callable[[Expr], None]) -> None:

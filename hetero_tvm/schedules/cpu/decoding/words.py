@@ -13,8 +13,8 @@ from collections.abc import Callable
 from hetero_tvm.host.tvm import Buffer, Expr, tirx
 from hetero_tvm.ops.decoding.contracts import Linear
 from hetero_tvm.schedules.cpu.decoding.layout import VECTORS, PanelLayout
-from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel
-from hetero_tvm.schedules.emit import Index, int32
+from hetero_tvm.schedules.cpu.decoding.symbolic import SymbolicKernel, fetch_ahead
+from hetero_tvm.schedules.emit import LINE_FLOATS, Index, int32
 
 FEW = 8
 """Rows from which a panel is made floats once, in L2."""
@@ -179,7 +179,7 @@ class WordProduct:
             for slot in range(len(rows) * count):
                 k.store(acc, k.splat(0.0, lanes), [split, slot, lane])
         with k.serial(words) as w:
-            word = [self._word(first + i, g * words + w, v) for i, v in vectors]
+            word = [self._word(first + i, g * words + w, v, count // VECTORS) for i, v in vectors]
             for j in range(per):
                 at = (g * words + w) * per + j
                 xs = [k.let(k.splat(k.load(self._scaled, [row, at]), lanes)) for row in rows]
@@ -199,7 +199,10 @@ class WordProduct:
         return sums
 
     # weights -----------------------------------------------------------------------------------
-    def _word(self, panel: Expr, at: Expr, vector: int) -> Expr:
+    def _word(self, panel: Expr, at: Expr, vector: int, abreast: int) -> Expr:
+        """Words of a vector; ``abreast`` panels are read at once."""
+        if vector * self._lanes % LINE_FLOATS == 0:
+            fetch_ahead(self._k, self._w, panel, at, abreast, vector * self._lanes)
         place = [panel, at, self._k.ramp(vector * self._lanes, self._lanes)]
         return self._k.let(self._k.load(self._w, place))
 
