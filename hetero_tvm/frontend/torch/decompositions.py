@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions of tensors that compute the same, by operator; also those of packages that are imported."""
     torch = require("torch")
-    return _of_pytorch() | groups.decompositions(torch) | quantizers.decompositions(torch)
+    table = _of_pytorch() | groups.decompositions(torch) | quantizers.decompositions(torch)
+    if hasattr(torch.ops.prims, "fma"):  # Inductor's, which Dynamo writes for some of torch's functions
+        table[torch.ops.prims.fma.default] = lambda x, y, z: x * y + z
+    return table
 
 
 @functools.lru_cache(maxsize=1)
