@@ -59,7 +59,9 @@ def test_what_has_no_float64_is_judged_by_the_program():
     gm.recompile()
     graph, given = traced(gm)
     assert graph.run(given)[0][0] == np.float32(1 / 3) * 7 + np.float32(0.1)
-    np.testing.assert_allclose(graph.run(given, double=True)[0], np.array([1.0, 2.0, 4.0]) / 3 + 0.1, rtol=1e-7)
+    np.testing.assert_allclose(
+        graph.run(given, double=True)[0], np.array([1.0, 2.0, 4.0]) / 3 + 0.1, rtol=1e-7
+    )
 
 
 @pytest.mark.thorough

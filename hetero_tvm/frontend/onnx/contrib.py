@@ -22,7 +22,7 @@ from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
 from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
 from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.definitions import with_constants
-from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
 
 DOMAIN = "com.microsoft"

@@ -1,8 +1,9 @@
 """ONNX Runtime's layers with activations, and those over images in channel blocks, written out in plain ONNX.
 
-With all its optimisations on, ONNX Runtime keeps images as [N, C/b, H, W, b] between convolutions and writes that
-into the files that it saves (domain ``com.microsoft.nchwc``): weights in the order of its kernels, channels filled
-up to whole blocks with zeros.  Here such an image is a plain [N, C, H, W] with all channels of its blocks.
+With all its optimisations on, ONNX Runtime keeps images as [N, C/b, H, W, b] between convolutions and
+writes that into the files that it saves (domain ``com.microsoft.nchwc``): weights in the order of its
+kernels, channels filled up to whole blocks with zeros.  Here such an image is a plain [N, C, H, W] with all
+channels of its blocks.
 Semantics: ONNX Runtime, core/optimizer/nchwc_transformer.cc and core/mlas/lib/reorder.cpp.
 """
 

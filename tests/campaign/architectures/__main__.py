@@ -2,8 +2,8 @@
 
 The ways are an exported program, the ONNX files of both of PyTorch's exporters, and ``torch.compile``.  Each
 ends *ok*, *divided* (PyTorch runs parts of it), *refused* (one of our errors), *wrong* (numbers further from
-PyTorch's than 1e-4 of the largest), *not exported* (PyTorch itself fails), or *broken* (anything else).  Each runs in
-a process of its own.  ``--depth optimize`` ends files and programs before their kernels are compiled, which takes
+PyTorch's than 1e-4 of the largest), *not exported* (PyTorch itself fails), or *broken* (anything else), in a
+process of its own.  ``--depth optimize`` ends files and programs before their kernels are compiled, after
 seconds instead of half a minute.
 """
 

@@ -282,7 +282,12 @@ def _trocr() -> Made:
 ARCHITECTURES: dict[str, Callable[[], Made]] = {
     "bert": _of("BertModel", "BertConfig", _text, **_TEXT),
     "deberta": _of(
-        "DebertaV2Model", "DebertaV2Config", _text, **_TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"]
+        "DebertaV2Model",
+        "DebertaV2Config",
+        _text,
+        **_TEXT,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
     ),
     "electra": _of("ElectraModel", "ElectraConfig", _text, **_TEXT, embedding_size=16),
     "xlnet": _of(
@@ -310,7 +315,9 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         num_heads=4,
         decoder_start_token_id=0,
     ),
-    "bart": _of("BartModel", "BartConfig", _pair, vocab_size=_VOCABULARY, max_position_embeddings=64, **_PARTS),
+    "bart": _of(
+        "BartModel", "BartConfig", _pair, vocab_size=_VOCABULARY, max_position_embeddings=64, **_PARTS
+    ),
     "vit": _of("ViTModel", "ViTConfig", _pixels(), **_IMAGE),
     "swin": _of("SwinModel", "SwinConfig", _pixels(), **_SWIN),
     "beit": _of("BeitModel", "BeitConfig", _pixels(), **_IMAGE, use_relative_position_bias=True),
@@ -329,7 +336,11 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
     "whisper": _of(
         "WhisperModel",
         "WhisperConfig",
-        lambda: {"input_features": torch.randn(1, 8, 40), "decoder_input_ids": _tokens(5), "use_cache": False},
+        lambda: {
+            "input_features": torch.randn(1, 8, 40),
+            "decoder_input_ids": _tokens(5),
+            "use_cache": False,
+        },
         **_PARTS,
         vocab_size=_VOCABULARY,
         max_source_positions=20,
@@ -342,7 +353,11 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         "SpeechT5ForSpeechToText",
         "SpeechT5Config",
         lambda: {**_wave(400)(), "decoder_input_ids": _tokens(5), "use_cache": False},
-        **{key: value for key, value in _SPEECH.items() if key not in ("num_hidden_layers", "num_attention_heads")},
+        **{
+            key: value
+            for key, value in _SPEECH.items()
+            if key not in ("num_hidden_layers", "num_attention_heads")
+        },
         **{key: value for key, value in _PARTS.items() if key != "d_model"},
         vocab_size=_VOCABULARY,
         num_feat_extract_layers=2,
@@ -384,7 +399,15 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         mlp_ratios=[2, 2],
     ),
     "mask2former": _mask2former,
-    "mamba": _of("MambaForCausalLM", "MambaConfig", _prompt, vocab_size=99, hidden_size=32, num_hidden_layers=1, state_size=8),
+    "mamba": _of(
+        "MambaForCausalLM",
+        "MambaConfig",
+        _prompt,
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=1,
+        state_size=8,
+    ),
     "mamba2": _of(
         "Mamba2ForCausalLM",
         "Mamba2Config",
@@ -398,7 +421,15 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         n_groups=2,
         chunk_size=4,
     ),
-    "rwkv": _of("RwkvModel", "RwkvConfig", _prompt, vocab_size=99, hidden_size=32, num_hidden_layers=2, context_length=16),
+    "rwkv": _of(
+        "RwkvModel",
+        "RwkvConfig",
+        _prompt,
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=2,
+        context_length=16,
+    ),
     "recurrentgemma": _of(
         "RecurrentGemmaForCausalLM",
         "RecurrentGemmaConfig",
@@ -434,9 +465,13 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
     "gemma3": _of("Gemma3ForCausalLM", "Gemma3TextConfig", _prompt, **_DECODER),
     "phi3": _of("Phi3ForCausalLM", "Phi3Config", _prompt, **_DECODER),
     "falcon": _of("FalconForCausalLM", "FalconConfig", _prompt, **_TEXT),
-    "bloom": _of("BloomForCausalLM", "BloomConfig", _prompt, vocab_size=99, hidden_size=32, n_layer=1, n_head=4),
+    "bloom": _of(
+        "BloomForCausalLM", "BloomConfig", _prompt, vocab_size=99, hidden_size=32, n_layer=1, n_head=4
+    ),
     "llama": _of("LlamaForCausalLM", "LlamaConfig", _prompt, **_DECODER),
-    "opt": _of("OPTForCausalLM", "OPTConfig", _prompt, **_TEXT, ffn_dim=64, word_embed_proj_dim=32, pad_token_id=0),
+    "opt": _of(
+        "OPTForCausalLM", "OPTConfig", _prompt, **_TEXT, ffn_dim=64, word_embed_proj_dim=32, pad_token_id=0
+    ),
     "trocr": _trocr,
     "videomae": _of(
         "VideoMAEModel",
@@ -488,7 +523,15 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
         neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32],
         image_size=64,
     ),
-    "regnet": _of("RegNetModel", "RegNetConfig", _pixels(), embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=8),
+    "regnet": _of(
+        "RegNetModel",
+        "RegNetConfig",
+        _pixels(),
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        groups_width=8,
+    ),
     "depth-anything": _depth_anything,
     "diffusion-unet": _plain(
         DiffusionUNet, lambda: {"x": torch.randn(2, 3, 16, 16), "t": torch.tensor([3.0, 77.0])}

@@ -98,6 +98,8 @@ def test_weights_that_come_at_run_time_are_refused():
     given = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [1, 8, 4, 4]), ("w", [8, 8, 1, 1]))]
     result = helper.make_tensor_value_info("y", 1, [1, 8, 4, 4])
     imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft.nchwc", 1)]
-    model = helper.make_model(helper.make_graph([node], "g", given, [result]), opset_imports=imports, ir_version=8)
+    model = helper.make_model(
+        helper.make_graph([node], "g", given, [result]), opset_imports=imports, ir_version=8
+    )
     with pytest.raises(UnsupportedOperatorError, match="blocked.*not stored in the file"):
         import_onnx(model)

@@ -102,12 +102,14 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         side: str | None = None,
         sorter: Tensor | None = None,
     ) -> Tensor:
-        """How many elements of each ordered row come before each of the values."""
+        """Number of elements of each ordered row that come before each of the values."""
         if sorter is not None:
             ordered = ordered.gather(-1, sorter)
         values = torch.as_tensor(values)
         ordered = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
-        beyond = ordered > values.unsqueeze(-1) if right or side == "right" else ordered >= values.unsqueeze(-1)
+        beyond = (
+            ordered > values.unsqueeze(-1) if right or side == "right" else ordered >= values.unsqueeze(-1)
+        )
         return (~beyond).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
     return {
