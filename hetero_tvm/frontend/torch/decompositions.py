@@ -56,6 +56,12 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         return program.run_decompositions(dict(table))
 
 
+def _mixes(node: Any) -> bool:
+    """Whether a tensor of integers is subtracted from a float, which PyTorch's own decomposition cannot."""
+    value = node.args[0].meta.get("val")
+    return isinstance(node.args[1], float) and value is not None and not value.dtype.is_floating_point
+
+
 def _base(operator: Any) -> str:
     """Name of an operator without its overload, the same for its form in place."""
     return operator._schema.name.rstrip("_")

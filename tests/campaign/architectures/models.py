@@ -194,10 +194,10 @@ _MAPPED = {
     "num_attention_heads": 1,
     "image_size": [64, 64],
     "patch_kernel_size": [7, 7],
-    "blocks_per_stage": [1, 1, 1, 1],
+    "blocks_per_stage": [1, 1, 2, 1],
     "embed_dim_per_stage": [16, 32, 64, 128],
     "num_attention_heads_per_stage": [1, 2, 4, 8],
-    "global_attention_blocks": [2],
+    "global_attention_blocks": [3],
 }
 _SWIN = {
     "image_size": 32,

@@ -54,6 +54,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         size = 2 * (x.shape[dim] - 1) if n is None else n
         return inverse_real(x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), size)
 
+    def subtracted(x: Tensor, other: float, alpha: float = 1) -> Any:
+        """``other - x`` where a float makes floats of integers."""
+        if x.dtype.is_floating_point or x.dtype.is_complex or not isinstance(other, float):
+            return NotImplemented
+        return aten.sub.Tensor(torch.full((), other), x, alpha=alpha)
+
     def cumulative_product(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
         """Running product, in steps of 1, 2, 4, ... places."""
         if dtype is not None or not x.dtype.is_floating_point:
@@ -113,6 +119,7 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         return (~beyond).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
     return {
+        aten.rsub.Scalar: subtracted,
         aten.cummax.default: lambda x, dim: running_extremum(x, dim, 1),
         aten.cummin.default: lambda x, dim: running_extremum(x, dim, -1),
         aten.searchsorted.Tensor: places_in_order,

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.api import import_model
+from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 
 ATEN = torch.ops.aten
 
@@ -63,3 +64,17 @@ def test_places_in_ordered_rows(right):
     assert torch.equal(found, torch.searchsorted(row, values, right=right))
     scalar = decompositions()[ATEN.searchsorted.Scalar]
     assert scalar(row, 0.5, right=right).item() == torch.searchsorted(row, 0.5, right=right).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_are_subtracted_from_a_float(dtype):
+    class Hidden(torch.nn.Module):
+        def forward(self, mask):
+            return (1.0 - mask if dtype is not torch.bool else 1.0 - mask.int()) * -1e4
+
+    mask = torch.tensor([[1, 0, 1]]).to(dtype)
+    program = decomposed(torch.export.export(Hidden(), (mask,)))
+    torch.testing.assert_close(program.module()(mask), Hidden()(mask))
+    subtract = decompositions()[ATEN.rsub.Scalar]
+    assert subtract(torch.ones(2), 1.0) is NotImplemented and subtract(mask, 1) is NotImplemented
+    assert import_model(torch.export.export(Hidden(), (mask,))).signature.outputs[0].dtype == "float32"
