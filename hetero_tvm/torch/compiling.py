@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 
 from hetero_tvm import api
+from hetero_tvm.frontend.signature import Original
 from hetero_tvm.runtime.library import Library
 from hetero_tvm.runtime.opening import load
 from hetero_tvm.torch.cache import GraphCache
@@ -19,6 +21,7 @@ from hetero_tvm.torch.call import TensorCall
 from hetero_tvm.torch.examine import Findings, output_arguments, returning
 from hetero_tvm.torch.options import Options
 from hetero_tvm.torch.program import exported, key_of
+from hetero_tvm.torch.reference import TracedGraph
 
 
 class PassedThrough:
@@ -60,9 +63,9 @@ def compile_graph(
     plain = returning(gm, findings.results)
     with unset_fake_temporarily(), torch._guards.tracing(None):
         program = exported(plain, arguments, bound)
-        library, was_there = compiled(program, options)
-    free = [index for index in range(len(arguments)) if index not in bound]
-    names = dict(zip(program.graph_signature.user_inputs, free, strict=True))
+        free = [index for index in range(len(arguments)) if index not in bound]
+        names = dict(zip(program.graph_signature.user_inputs, free, strict=True))
+        library, was_there = compiled(program, options, TracedGraph(plain, program, names, bound))
     inputs = [names[spec.name] for spec in library.signature.inputs]
     options.tell(
         event="cached" if was_there else "compiled",
@@ -75,8 +78,10 @@ def compile_graph(
     return TensorCall(library, inputs, findings.outputs, _constants(plain, free))
 
 
-def compiled(program: ExportedProgram, options: Options) -> tuple[Library, bool]:
-    """The library of a program, and whether it was in the cache.
+def compiled(
+    program: ExportedProgram, options: Options, judge: Original | None = None
+) -> tuple[Library, bool]:
+    """The library of a program, and whether it was in the cache; ``judge`` is as :func:`build` takes it.
 
     Raises
     ------
@@ -84,15 +89,17 @@ def compiled(program: ExportedProgram, options: Options) -> tuple[Library, bool]
     """
 
     def make(path: Path) -> None:
-        build(program, options).export(path)
+        build(program, options, judge).export(path)
 
     with torch.inference_mode(False), torch.no_grad():
         return GraphCache(options.folder, options.bound).get(key_of(program, options), make, load)
 
 
-def build(program: ExportedProgram, options: Options) -> api.BuiltModel:
-    """Compile a program, and check it where the options say so."""
+def build(program: ExportedProgram, options: Options, judge: Original | None = None) -> api.BuiltModel:
+    """Compile a program, and check it where the options say so: by ``judge``, or by the program itself."""
     model = api.import_model(program)
+    if judge is not None:
+        model = dataclasses.replace(model, original=judge)
     optimized = api.optimize_model(model, options.target, precision=options.precision)
     built = api.build_model(optimized, logs=options.logs)
     if options.check and built.unrunnable is None:

@@ -14,6 +14,7 @@ from onnx import defs
 from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.bodies.empty import EMPTY
 from hetero_tvm.frontend.onnx.contrib import DOMAIN, EXPANSIONS
+from hetero_tvm.frontend.onnx.contrib_layers import BLOCKED
 from hetero_tvm.frontend.onnx.converters import CONVERTERS
 from hetero_tvm.frontend.onnx.counted.sources import SOURCES
 from hetero_tvm.frontend.onnx.expand import SHAPED
@@ -52,6 +53,10 @@ What skl2onnx writes for linear models, trees, forests, boosting, support vector
 clusters, naive Bayes and perceptrons, with their scalers, imputers and encoders.  Labels that are text
 become their index in the file's list of labels; `ZipMap` at the end gives its tensor of scores, [n, classes],
 in the order of the labels.  Trees go down together, one level at a time.  Written out in ONNX's own: """
+_BLOCKED = f""".
+
+Files that it saved with all its optimisations on keep images in channel blocks (com.microsoft.nchwc), of the
+size that suits the machine that saved them: {", ".join(sorted(BLOCKED))} become plain again."""
 _FLOATS = frozenset({"tensor(float)", "tensor(float16)", "tensor(double)", "tensor(bfloat16)"})
 _INTEGERS = frozenset(f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _REFUSED_TYPES = ("string", "complex", "map(", "optional(")
@@ -80,6 +85,7 @@ def table() -> str:
             "\n".join(rows),
             "\n\n## Operators of ONNX Runtime (com.microsoft)\n\nWritten out in ONNX's own: ",
             ", ".join(contrib),
+            _BLOCKED,
             _LEARNING,
             ", ".join(sorted(learning.EXPANSIONS)),
             ".\n\n## Refused\n\n",

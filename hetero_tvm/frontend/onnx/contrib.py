@@ -17,11 +17,12 @@ import onnx
 from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
+from hetero_tvm.frontend.onnx import contrib_layers as layers
 from hetero_tvm.frontend.onnx.bodies import contrib_attention as attention
 from hetero_tvm.frontend.onnx.bodies import contrib_quantized as quantized
 from hetero_tvm.frontend.onnx.bodies import learning
 from hetero_tvm.frontend.onnx.definitions import with_constants
-from hetero_tvm.frontend.onnx.graph.body import Body, as_text
+from hetero_tvm.frontend.onnx.graph.body import Body
 from hetero_tvm.frontend.onnx.graph.constants import ConstantPool, tensor_type
 
 DOMAIN = "com.microsoft"
@@ -136,12 +137,19 @@ def _layer_norm(b: Body) -> None:
 
 
 def _group_norm(b: Body) -> None:
-    """GroupNormalization as PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator."""
+    """GroupNormalization as PyTorch exports it, over [N, C, -1]: ONNX infers no type for the operator.
+
+    Before opset 21 scale and bias are those of groups.
+    """
     x, groups = b.input(0), int(b.attributes["num_groups"])
     flat = b.op("Reshape", x, b.const([0, 0, -1], "int64"))
     rows = b.op("Reshape", flat, b.const([0, groups, -1], "int64"))
-    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
     eps = float(b.attributes.get("epsilon", 1e-5))
+    if b.opset < 21 and b.shape(b.input(1)) in (None, (groups,)):
+        y = b.op("InstanceNormalization", rows, b.input(1), b.input(2), epsilon=eps)
+        b.op("Reshape", y, b.op("Shape", x), output=b.wants(0))
+        return
+    ones, zeros = b.const(np.ones(groups)), b.const(np.zeros(groups))
     y = b.op("Reshape", b.op("InstanceNormalization", rows, ones, zeros, epsilon=eps), b.op("Shape", flat))
     column = b.const([-1, 1], "int64")
     y = b.op("Mul", y, b.op("Reshape", b.input(1), column))
@@ -204,36 +212,6 @@ def _is_turn(node: onnx.NodeProto) -> bool:
     return node.op_type == "Einsum" and any(a.s == _TURN.encode() for a in node.attribute)
 
 
-def _activated(b: Body, y: str) -> str:
-    """``y`` behind the activation that a fused operator names."""
-    kind = as_text(b.attributes.get("activation", ""))
-    given = [float(value) for value in b.attributes.get("activation_params", [])]
-    if not kind:
-        return y
-    if kind in ("Relu", "Tanh", "Sigmoid"):
-        return b.op(kind, y)
-    if kind == "LeakyRelu":
-        return b.op(kind, y, alpha=(given or [float(b.attributes.get("activation_alpha", 0.01))])[0])
-    if kind == "Clip" and len(given) == 2:
-        return b.op("Min", b.op("Max", y, b.const(given[0])), b.const(given[1]))
-    if kind == "HardSigmoid" and len(given) == 2:
-        return b.op(kind, y, alpha=given[0], beta=given[1])
-    raise UnsupportedOperatorError(
-        f"Node {b.node.name!r} ({b.node.op_type}) has the activation {kind}, which is not supported.",
-        hint="Optimise the file with ONNX Runtime's level 'basic', or take the file it was made from.",
-    )
-
-
-def _fused_layer(b: Body) -> None:
-    """FusedConv and FusedGemm: the plain operator, what FusedConv adds, and an activation."""
-    kind = b.node.op_type.removeprefix("Fused")
-    own = {key: value for key, value in b.attributes.items() if not key.startswith("activation")}
-    y = b.op(kind, *[b.input(n) for n in range(3) if b.input(n)], **own)
-    if kind == "Conv" and b.input(3):
-        y = b.op("Add", y, b.input(3))
-    b.end(0, _activated(b, y))
-
-
 EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "SkipLayerNormalization"): lambda b: _skip_norm(b, centered=True),
     (DOMAIN, "SkipSimplifiedLayerNormalization"): lambda b: _skip_norm(b, centered=False),
@@ -243,8 +221,9 @@ EXPANSIONS: dict[tuple[str, str], Callable[[Body], None]] = {
     (DOMAIN, "FastGelu"): _fast_gelu,
     (DOMAIN, "QuickGelu"): _quick_gelu,
     (DOMAIN, "FusedMatMul"): _fused_matmul,
-    (DOMAIN, "FusedConv"): _fused_layer,
-    (DOMAIN, "FusedGemm"): _fused_layer,
+    (DOMAIN, "FusedConv"): layers.fused_layer,
+    (DOMAIN, "FusedGemm"): layers.fused_layer,
+    **{(layers.BLOCKED_DOMAIN, name): expansion for name, expansion in layers.BLOCKED.items()},
     **{(DOMAIN, name): expansion for name, expansion in quantized.EXPANSIONS.items()},
     **{(learning.DOMAIN, name): expansion for name, expansion in learning.EXPANSIONS.items()},
     # ONNX Runtime keeps this one in the default domain, where the standard does not know it.

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Functions of tensors that compute the same, by operator; also those of packages that are imported."""
     torch = require("torch")
-    return _of_pytorch() | groups.decompositions(torch) | quantizers.decompositions(torch)
+    table = _of_pytorch() | groups.decompositions(torch) | quantizers.decompositions(torch)
+    if hasattr(torch.ops.prims, "fma"):  # Inductor's, which Dynamo writes for some of torch's functions
+        table[torch.ops.prims.fma.default] = lambda x, y, z: x * y + z
+    return table
 
 
 @functools.lru_cache(maxsize=1)
@@ -51,6 +54,12 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         return program
     with quiet(), torch.no_grad():
         return program.run_decompositions(dict(table))
+
+
+def _mixes(node: Any) -> bool:
+    """Whether a tensor of integers is subtracted from a float, which PyTorch's own decomposition cannot."""
+    value = node.args[0].meta.get("val")
+    return isinstance(node.args[1], float) and value is not None and not value.dtype.is_floating_point
 
 
 def _base(operator: Any) -> str:

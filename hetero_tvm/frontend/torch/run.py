@@ -46,7 +46,7 @@ class TorchProgram:
             widened.  Values stay what they were, only arithmetic becomes finer.
         """
         torch = require("torch")
-        interpreter = _interpreter(torch, self.program.graph_module, double)
+        interpreter = _interpreter(torch, self._graph(), double)
         default = torch.get_default_dtype()
         try:
             if double:
@@ -58,13 +58,7 @@ class TorchProgram:
             raise ModelError(f"PyTorch cannot run the program. {type(error).__name__}: {reason}") from error
         finally:
             torch.set_default_dtype(default)
-        flat = torch.utils._pytree.tree_leaves(results)
-        kinds = torch.export.graph_signature.OutputKind
-        returned = [
-            value
-            for value, spec in zip(flat, self.program.graph_signature.output_specs, strict=True)
-            if spec.kind is kinds.USER_OUTPUT and isinstance(value, torch.Tensor)
-        ]
+        returned = self._returned(torch, torch.utils._pytree.tree_leaves(results))
         return tuple(value.detach().cpu().numpy() for value in returned)
 
     def tensors(self, inputs: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
@@ -90,6 +84,19 @@ class TorchProgram:
         from hetero_tvm.frontend.torch.to_onnx import to_onnx
 
         return to_onnx(self.program).whole()
+
+    def _graph(self) -> GraphModule:
+        """The graph that :meth:`run` runs."""
+        return self.program.graph_module
+
+    def _returned(self, torch: ModuleType, results: Sequence[Any]) -> list[Any]:
+        """Tensors that the caller gets, of all results of the graph."""
+        kinds = torch.export.graph_signature.OutputKind
+        return [
+            value
+            for value, spec in zip(results, self.program.graph_signature.output_specs, strict=True)
+            if spec.kind is kinds.USER_OUTPUT and isinstance(value, torch.Tensor)
+        ]
 
     def _arguments(self, torch: ModuleType, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Arguments of the flat graph: weights and constants, then the caller's inputs."""
@@ -117,6 +124,12 @@ def _interpreter(torch: ModuleType, module: GraphModule, double: bool) -> Interp
             if double:
                 args, kwargs = torch.utils._pytree.tree_map(widen, (args, kwargs))
             return super().call_function(target, args, kwargs)
+
+        def call_method(self, target: str, args: tuple, kwargs: dict) -> Any:
+            if double:
+                args, kwargs = torch.utils._pytree.tree_map(widen, (args, kwargs))
+                target = "double" if target in ("float", "half", "bfloat16") else target
+            return super().call_method(target, args, kwargs)
 
     def widen(value: Any) -> Any:
         if isinstance(value, torch.fx.GraphModule):

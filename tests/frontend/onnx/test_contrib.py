@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from hetero_tvm.api import build_model, import_model, optimize_model
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.contrib import EXPANSIONS
+from tests.frontend.onnx.helpers import run_onnxruntime
 
 N = 24
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
@@ -250,6 +251,25 @@ def test_group_norms():
         ("InstanceNormalization", [(C,), (C,)], {}),
     )
     assert report.fusions == {"group_norm": 2} and not report.misses
+
+
+@pytest.mark.parametrize("opset, length", [(18, 4), (18, C), (20, 4), (21, C)])
+def test_scales_of_group_norms_are_those_of_groups_before_opset_21(opset, length):
+    """Some exporters write one scale per channel before, too."""
+    scale, bias = (np.linspace(low, 2, length, dtype="float32") for low in (-1, 0.5))
+    node = helper.make_node("GroupNormalization", ["x", "scale", "bias"], ["y"], "n", num_groups=4)
+    ends = [helper.make_tensor_value_info(name, FLOAT, (2, C, 3, 4)) for name in "xy"]
+    stored = [numpy_helper.from_array(scale, "scale"), numpy_helper.from_array(bias, "bias")]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    x = np.random.default_rng(0).standard_normal((2, C, 3, 4), np.float32)
+    rows = x.reshape(2, 4, -1).astype("float64")
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
+    along = [1, C, 1, 1]
+    wide = (np.repeat(values, C // length).reshape(along) for values in (scale, bias))
+    expected = rows.reshape(x.shape) * next(wide) + next(wide)
+    (y,) = run_onnxruntime(import_model(model).onnx_model, {"x": x})
+    np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
 def test_activations():

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with matrices of cosines and sines, distances, and running products."""
+"""Fourier transforms as products with matrices of cosines and sines, distances, and running values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Distances between rows, inverse transforms to real values, and running products."""
+    """Distances between rows, inverse transforms to real values, running products and extrema."""
     aten = torch.ops.aten
 
     def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: int | None = None) -> Any:
@@ -54,6 +54,12 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
         size = 2 * (x.shape[dim] - 1) if n is None else n
         return inverse_real(x, [dim], {"forward": 0, "ortho": 1}.get(norm or "", 2), size)
 
+    def subtracted(x: Tensor, other: float, alpha: float = 1) -> Any:
+        """``other - x`` where a float makes floats of integers."""
+        if x.dtype.is_floating_point or x.dtype.is_complex or not isinstance(other, float):
+            return NotImplemented
+        return aten.sub.Tensor(torch.full((), other), x, alpha=alpha)
+
     def cumulative_product(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
         """Running product, in steps of 1, 2, 4, ... places."""
         if dtype is not None or not x.dtype.is_floating_point:
@@ -67,7 +73,57 @@ def decompositions(torch: ModuleType) -> dict[Any, Callable[..., Any]]:
             x, step = x * before, 2 * step
         return x.movedim(-1, dim)
 
+    def running_extremum(x: Tensor, dim: int, sign: int) -> tuple[Tensor, Tensor]:
+        """Largest element so far (least, for ``sign`` -1) and its place, the last one of equals.
+
+        In steps of 1, 2, 4, ... places; NaN is the extremum of all that follows.
+        """
+        if x.dim() == 0:
+            return x.clone(), torch.zeros((), dtype=torch.int64)
+        values = x.movedim(dim, -1)
+        size, step = values.shape[-1], 1
+        places = torch.arange(size).expand(values.shape)
+        kind = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
+        edge = kind.min if sign > 0 else kind.max
+        if x.dtype.is_floating_point:
+            edge = -sign * math.inf
+        while step < size:
+            before, there = (
+                aten.constant_pad_nd(part[..., : size - step], [step, 0], filling)
+                for part, filling in ((values, edge), (places, 0))
+            )
+            stays = values >= before if sign > 0 else values <= before
+            if x.dtype.is_floating_point:
+                stays = values.isnan() | (stays & ~before.isnan())
+            values, places = torch.where(stays, values, before), torch.where(stays, places, there)
+            step *= 2
+        return values.movedim(-1, dim), places.movedim(-1, dim)
+
+    def places_in_order(
+        ordered: Tensor,
+        values: Any,
+        *,
+        out_int32: bool = False,
+        right: bool = False,
+        side: str | None = None,
+        sorter: Tensor | None = None,
+    ) -> Tensor:
+        """Number of elements of each ordered row that come before each of the values."""
+        if sorter is not None:
+            ordered = ordered.gather(-1, sorter)
+        values = torch.as_tensor(values)
+        ordered = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
+        beyond = (
+            ordered > values.unsqueeze(-1) if right or side == "right" else ordered >= values.unsqueeze(-1)
+        )
+        return (~beyond).sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
     return {
+        aten.rsub.Scalar: subtracted,
+        aten.cummax.default: lambda x, dim: running_extremum(x, dim, 1),
+        aten.cummin.default: lambda x, dim: running_extremum(x, dim, -1),
+        aten.searchsorted.Tensor: places_in_order,
+        aten.searchsorted.Scalar: places_in_order,
         aten.cumprod.default: cumulative_product,
         aten.cdist.default: distances,
         aten._cdist_forward.default: distances,

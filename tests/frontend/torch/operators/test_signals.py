@@ -1,9 +1,12 @@
 """Inverse real Fourier transforms and distances against PyTorch's own."""
 
+import math
+
 import pytest
 import torch
 
-from hetero_tvm.frontend.torch.decompositions import decompositions
+from hetero_tvm.api import import_model
+from hetero_tvm.frontend.torch.decompositions import decomposed, decompositions
 
 ATEN = torch.ops.aten
 
@@ -34,3 +37,44 @@ def test_running_products(shape, dim):
     for x in (torch.randn(shape), torch.randint(-2, 3, shape), torch.rand(shape) > 0.3):
         found = decompositions()[torch.ops.aten.cumprod.default](x, dim)
         torch.testing.assert_close(found, x.cumprod(dim))
+
+
+@pytest.mark.parametrize("shape, dim", [((2, 7), 1), ((5, 3), 0), ((1,), 0), ((), 0), ((3, 0), 1)], ids=str)
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extrema_and_the_last_of_their_places(name, shape, dim):
+    lost = torch.where(torch.rand(shape) < 0.2, math.nan, torch.randn(shape))
+    for x in (torch.randn(shape), torch.randint(-2, 3, shape), torch.full(shape, -math.inf), lost):
+        if x.numel() == 0 and not x.is_floating_point():
+            continue
+        found = decompositions()[getattr(ATEN, name).default](x, dim)
+        want = getattr(torch, name)(x, dim)
+        torch.testing.assert_close(tuple(found), (want.values, want.indices), equal_nan=True)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_places_in_ordered_rows(right):
+    search = decompositions()[ATEN.searchsorted.Tensor]
+    row = torch.tensor([-1.0, 0.0, 0.0, 2.0, math.inf])
+    values = torch.tensor([[-2.0, -1.0, 0.0], [1.0, math.inf, math.nan]])
+    for ordered, x in ((row, values), (torch.stack([row, row + 1]), values), (row[:0], values)):
+        found = search(ordered, x, right=right, out_int32=True)
+        assert torch.equal(found, torch.searchsorted(ordered, x, right=right, out_int32=True))
+    turned, order = row.flip(0), torch.arange(4, -1, -1)
+    found = search(turned, values, side="right" if right else "left", sorter=order)
+    assert torch.equal(found, torch.searchsorted(row, values, right=right))
+    scalar = decompositions()[ATEN.searchsorted.Scalar]
+    assert scalar(row, 0.5, right=right).item() == torch.searchsorted(row, 0.5, right=right).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_are_subtracted_from_a_float(dtype):
+    class Hidden(torch.nn.Module):
+        def forward(self, mask):
+            return (1.0 - mask if dtype is not torch.bool else 1.0 - mask.int()) * -1e4
+
+    mask = torch.tensor([[1, 0, 1]]).to(dtype)
+    program = decomposed(torch.export.export(Hidden(), (mask,)))
+    torch.testing.assert_close(program.module()(mask), Hidden()(mask))
+    subtract = decompositions()[ATEN.rsub.Scalar]
+    assert subtract(torch.ones(2), 1.0) is NotImplemented and subtract(mask, 1) is NotImplemented
+    assert import_model(torch.export.export(Hidden(), (mask,))).signature.outputs[0].dtype == "float32"
