@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
+
+from hetero_tvm.errors import UsageError
 
 _NAME = "hetero_tvm"
 
@@ -22,7 +26,11 @@ def user_cache() -> Path:
 def _base(variable: str, default: str) -> Path:
     """Path in ``variable`` where it is absolute (the rule of XDG), else ``default`` in the home.
 
-    A user without a home (a container that runs as a number) gets a folder among the temporary ones.
+    A user without a home (a container that runs as a number) gets a private folder among the temporary ones.
+
+    Raises
+    ------
+    UsageError : another user could have written to that folder: code that is run lies in it.
     """
     chosen = os.environ.get(variable, "").strip()
     if os.path.isabs(chosen):
@@ -30,4 +38,18 @@ def _base(variable: str, default: str) -> Path:
     try:
         return Path.home() / default
     except RuntimeError:
-        return Path(tempfile.gettempdir()) / f"user-{os.getuid()}" / default
+        return _private(Path(tempfile.gettempdir()) / f"hetero_tvm-user-{os.getuid()}") / default
+
+
+def _private(folder: Path) -> Path:
+    """The folder, made if it is not there, which nobody else may write to."""
+    with contextlib.suppress(OSError):  # it is there; or nothing can be written, as whoever tries will say
+        folder.mkdir(0o700)
+    if os.path.lexists(folder):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise UsageError(
+                f"this user has no home, and others may write to {folder}",
+                hint="set HOME, or XDG_CACHE_HOME and XDG_DATA_HOME, to a folder of this user's own",
+            )
+    return folder

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tvm.errors import UsageError
 from hetero_tvm.host import folders
 
 CASES = [
@@ -32,4 +33,14 @@ def test_a_user_without_a_home_gets_a_temporary_folder(folder, variable, default
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert folder() == tmp_path / f"user-{os.getuid()}" / default / "hetero_tvm"
+    private = tmp_path / f"hetero_tvm-user-{os.getuid()}"
+    assert folder() == private / default / "hetero_tvm"
+    assert private.stat().st_mode & 0o077 == 0
+    assert folder() == private / default / "hetero_tvm"  # it is there now
+    private.chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        folder()
+    private.rmdir()
+    private.symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="others may write"):
+        folder()
