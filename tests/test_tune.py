@@ -86,7 +86,7 @@ def named(calls, name):
 def test_defaults(calls, capsys, tmp_path):
     assert tune.main(["--out", str(tmp_path)]) == 0
     assert named(calls, "import") == [
-        ("zoo:minilm-l6", {"shapes": {}, "batch": None, "sequence": None, "trust": False})
+        ("zoo:minilm-l6", {"shapes": {}, "batch": None, "sequence": None, "values": {}, "trust": False})
     ]
     ((options,),) = named(calls, "tune")
     assert options == {
@@ -140,7 +140,7 @@ def test_options_reach_the_api(calls, tmp_path):
     assert tune.main(command) == 0
     shapes = {"x": (1, 128), "a:0": (2, 3, 4)}
     assert named(calls, "import") == [
-        ("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64, "trust": False})
+        ("m.onnx", {"shapes": shapes, "batch": 2, "sequence": 64, "values": {}, "trust": False})
     ]
     assert named(calls, "optimize") == [("cpu:znver4", ["gelu"])]
     ((options,),) = named(calls, "tune")

@@ -354,11 +354,9 @@ def _max_roi_pool(inputs: Inputs, attrs: dict[str, Any]) -> None:
         inputs[1] = relax.op.concat([image, relax.op.strided_slice(rois, [1], [1], [5])], axis=1)
 
 
-def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr | None:
-    """The formula, of a scalar, of which TVM's converter makes a vector."""
+def _celu(inputs: Inputs, attrs: dict[str, Any]) -> Expr:
+    """The formula: ONNX's own definition makes a vector of a scalar."""
     x = inputs[0]
-    if static_shape(x) != ():
-        return None
     zero, one, alpha = (relax.const(v, str(x.ty.dtype)) for v in (0.0, 1.0, float(attrs.get("alpha", 1.0))))
     below = relax.op.multiply(alpha, relax.op.subtract(relax.op.exp(relax.op.divide(x, alpha)), one))
     return relax.op.add(relax.op.maximum(x, zero), relax.op.minimum(below, zero))

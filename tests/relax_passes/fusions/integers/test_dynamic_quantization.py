@@ -16,7 +16,7 @@ W = weights(48, 40)
 
 
 def quantize(**options):
-    return QuantizeDynamically(options.pop("claims", lambda op: True), options.pop("safe", False), **options)
+    return QuantizeDynamically(options.pop("claims", lambda op: True), options.pop("safe", 0), **options)
 
 
 def product(emit, x, w=W):
@@ -42,7 +42,7 @@ def test_gated_product():
     assert calls(after) == {"dynamic_gated_matmul": 1}
 
 
-@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("safe", [0, 1, 2])
 def test_numbers(safe):
     before = module({"x": (4, 48)}, product)
     after, _, _ = fuse(before, FuseMatmul(), quantize(safe=safe))
