@@ -19,6 +19,8 @@ from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
 _MOST_WEIGHTS = 1 << 24
 """Largest matrix of an axis, in elements."""
+HALFWAY = np.float32(1e-6)
+"""Distance from the middle of two elements within which a place counts as there."""
 _MOST_TAPS = 16
 """Most neighbours that are gathered."""
 OLD_NEAREST = "as_before_opset_11"
@@ -190,12 +192,16 @@ def _coordinates(
 
 
 def _nearest(at: np.ndarray, rounding: str, length: int) -> np.ndarray:
-    """Index of the nearest element of the operand."""
-    half = np.float32(0.5)
+    """Index of the nearest element of the operand.
+
+    Halfway is what is this near to it, as in ONNX Runtime: float32 misses the middle of 19.5 / 1.3.
+    """
+    half, down = np.float32(0.5), np.floor(at)
+    halfway = np.abs(at - down - half) <= HALFWAY
     rounded = {
-        "round_prefer_floor": np.ceil(at - half),
-        "round_prefer_ceil": np.floor(at + half),
-        "floor": np.floor(at),
+        "round_prefer_floor": np.where(halfway, down, np.ceil(at - half)),
+        "round_prefer_ceil": np.where(halfway, down + 1, np.floor(at + half)),
+        "floor": down,
         "ceil": np.ceil(at),
     }[rounding]
     return np.clip(rounded, 0, length - 1).astype(np.int64)

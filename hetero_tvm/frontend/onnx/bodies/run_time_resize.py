@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from hetero_tvm.errors import UnsupportedOperatorError
 from hetero_tvm.frontend.onnx.bodies.promised import PromisedBody
-from hetero_tvm.frontend.onnx.bodies.resize import OLD_NEAREST
+from hetero_tvm.frontend.onnx.bodies.resize import HALFWAY, OLD_NEAREST
 from hetero_tvm.frontend.onnx.graph.body import as_text
 from hetero_tvm.frontend.onnx.graph.products import sparse_product
 
@@ -173,11 +173,14 @@ def _gathered(
 
 def _rounded(b: PromisedBody, at: str, scale: str) -> str:
     """The nearest whole places."""
-    rounding, half = _text(b, "nearest_mode", "round_prefer_floor"), b.const(0.5)
-    if rounding == "round_prefer_floor":
-        return b.op("Ceil", b.op("Sub", at, half))
-    if rounding == "round_prefer_ceil":
-        return b.op("Floor", b.op("Add", at, half))
+    rounding = _text(b, "nearest_mode", "round_prefer_floor")
+    if rounding in ("round_prefer_floor", "round_prefer_ceil"):
+        half, down = b.const(0.5), b.op("Floor", at)
+        distance = b.op("Abs", b.op("Sub", b.op("Sub", at, down), half))
+        halfway = b.op("LessOrEqual", distance, b.const(HALFWAY))
+        if rounding == "round_prefer_floor":
+            return b.op("Where", halfway, down, b.op("Ceil", b.op("Sub", at, half)))
+        return b.op("Where", halfway, b.op("Add", down, b.const(1.0)), b.op("Floor", b.op("Add", at, half)))
     if rounding == OLD_NEAREST:
         return b.op("Where", b.op("Less", scale, b.const(1.0)), b.op("Ceil", at), b.op("Floor", at))
     return b.op("Floor" if rounding == "floor" else "Ceil", at)

@@ -194,3 +194,16 @@ def _silent() -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 3  # its own sizes are not those that the file states
     return options
+
+
+@pytest.mark.parametrize(
+    "length, scale, nearest",
+    [(20, 1.3, "round_prefer_floor"), (20, 0.3, "round_prefer_ceil"), (16, 5.7, None)],
+)
+def test_the_middle_of_two_elements_is_where_onnx_runtime_sees_it(length, scale, nearest):
+    options = {} if nearest is None else {"nearest_mode": nearest}
+    model = import_onnx(_model([1, 1, length, 1], [1, 1, scale, 1], mode="nearest", **options))
+    x = np.arange(length, dtype=np.float32).reshape(1, 1, -1, 1)
+    source = _model([1, 1, length, 1], [1, 1, scale, 1], mode="nearest", **options)
+    (wanted,) = ort.InferenceSession(source.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(run_tvm(model, {"x": x})[0], wanted)
