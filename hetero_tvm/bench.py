@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         "exported .so; --model names what it was built from."
     )
     exits = {**EXITS, _SLOWER: "slower than the --baseline"}
-    parser = cli_common.parser("bench", text, _EXAMPLES, dict(sorted(exits.items())))
+    parser = cli_common.parser("bench", text, _EXAMPLES, dict(sorted(exits.items())), out="out/bench")
     parser.add_argument("--model", dest="source", metavar="FILE", help="the model of an exported .so")
     parser.add_argument(
         "--vs",

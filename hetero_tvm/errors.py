@@ -120,8 +120,8 @@ def shortened(problems: Sequence[str], most: int = 12) -> list[str]:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` for the names of ``known`` that are spelled like ``name``; empty: none is."""
-    by_lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    by_lower = {one.lower().lstrip("-"): one for one in known}  # dashes make all options look alike
+    found = difflib.get_close_matches(name.lower().lstrip("-"), by_lower, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(repr(by_lower[one]) for one in found)}?" if found else ""
 
 

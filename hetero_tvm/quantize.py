@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
         "Build a model with products of few bits, measure what that costs beside float32, export one .so and "
         "accuracy.json.  Layers that would break the accuracy stay in float32."
     )
-    parser = cli_common.parser("quantize", text, _EXAMPLES)
+    parser = cli_common.parser("quantize", text, _EXAMPLES, out="out/int8")
     parser.add_argument(
         "--method",
         default="dynamic",

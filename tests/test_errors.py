@@ -1,6 +1,6 @@
 """What an error of ours says."""
 
-from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError, last_line, shortened
+from hetero_tvm.errors import HeteroTVMError, UnsupportedOperatorError, did_you_mean, last_line, shortened
 
 
 def test_problems_and_the_hint_stand_on_lines_of_their_own():
@@ -18,3 +18,8 @@ def test_long_lists_are_shortened():
 def test_the_last_line_of_another_library_is_taken():
     assert last_line(ValueError("Traceback\n  InternalError: wrong \n\n")) == "InternalError: wrong"
     assert last_line(ValueError()) == "ValueError"
+
+
+def test_dashes_of_options_make_no_two_alike():
+    assert did_you_mean("--precison", ["--version", "--precision"]) == "did you mean '--precision'?"
+    assert did_you_mean("--threads", ["--trust", "--version"]) == ""

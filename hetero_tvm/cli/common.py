@@ -119,11 +119,19 @@ def parser(
     description: str,
     examples: Mapping[str, str] | None = None,
     exits: Mapping[int, str] = EXITS,
+    out: str = "out",
 ) -> argparse.ArgumentParser:
-    """A parser with the options that tune and build share; ``examples`` as for :func:`command_parser`."""
+    """A parser with the options that tune and build share; ``examples`` as for :func:`command_parser`.
+
+    ``out`` is where the command writes by default: not over what another command has made.
+    """
     result = model_parser(command, description, examples, exits)
     result.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="folder or .so to write (default: ./out)"
+        "--out",
+        type=Path,
+        default=Path(out),
+        metavar="DIR",
+        help=f"folder or .so to write (default: ./{out})",
     )
     result.add_argument(
         "--inputs",
