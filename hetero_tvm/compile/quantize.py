@@ -186,7 +186,8 @@ def quantize_model(
             return built, report
         failed = report if report.quantized or failed is None else failed
         more = max(1, 2 * len(kept))
-        if len(kept) >= len(rounding.layers):
+        most = len(rounding.layers) - 1  # with all of them kept, nothing would be quantised
+        if len(kept) >= most:
             raise AccuracyError(
                 f"{model.name}: the cosine stays below {least_cosine:g} with any product in "
                 f"{rounding.bits} bits",
@@ -194,7 +195,7 @@ def quantize_model(
                 hint="--least-cosine sets the bar; --data FILE.npz gives real samples to measure on"
                 + ("; --method static takes convolutions too" if method != "static" else ""),
             )
-        kept = tuple(layer.nodes[-1] for layer in rounding.layers[:more])
+        kept = tuple(layer.nodes[-1] for layer in rounding.layers[: min(more, most)])
 
 
 def _refuse(
