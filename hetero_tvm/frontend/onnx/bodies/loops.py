@@ -116,18 +116,8 @@ def _counted(b: PromisedBody, inner: onnx.GraphProto, states: Sequence[str]) -> 
     begins = not b.input(1) or b.known_true(b.input(1))
     if not begins or (b.input(0) and b.value(0) is None):
         return None
-    known = {name: array for name in _outer(inner) if (array := b.constant_of(name)) is not None}
-    for value, name in zip(inner.input[2:], states, strict=True):
-        if (array := b.constant_of(name)) is not None:
-            known[value.name] = array
-    return counted_rounds(inner, b.opset, known, _MOST_ROUNDS)
-
-
-def _outer(inner: onnx.GraphProto) -> list[str]:
-    """Names that the nodes of a body read of the graph around it."""
-    own = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
-    own |= {name for node in inner.node for name in node.output}
-    return [name for node in inner.node for name in node.input if name and name not in own]
+    first = {value.name: name for value, name in zip(inner.input[2:], states, strict=True)}
+    return counted_rounds(inner, b.opset, lambda name: b.constant_of(first.get(name, name)), _MOST_ROUNDS)
 
 
 def _is_true(b: PromisedBody, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ _LARGEST = 16
 
 
 def counted_rounds(
-    body: onnx.GraphProto, opset: int, known: Mapping[str, np.ndarray], most: int
+    body: onnx.GraphProto, opset: int, known: Callable[[str], np.ndarray | None], most: int
 ) -> int | None:
     """Number of rounds that a body runs until its condition fails, at least one.
 
@@ -21,8 +21,8 @@ def counted_rounds(
 
     Parameters
     ----------
-    known : what the body sees of constants: of the graph around it by their names, and its states before
-        the first round by the body's own.
+    known : gives the constants that the body sees, None for what is none: of the graph around it by their
+        names, and its states before the first round by the body's own.
     most : rounds after which the count ends.
 
     Returns
@@ -38,8 +38,8 @@ def counted_rounds(
         return None
     condition = body.input[1].name
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in body.initializer}
-    constants |= {name: known[name] for name in free if name in known and name not in constants}
-    current = {name: known[name] for name in states if name in known}
+    constants |= {name: array for name in free - constants.keys() if (array := known(name)) is not None}
+    current = {name: array for name in states if (array := known(name)) is not None}
     current.setdefault(condition, np.array(True))
     missing = (free - constants.keys() - {number}) | (states - current.keys())
     if missing or any(array.size > _LARGEST for array in current.values()):
