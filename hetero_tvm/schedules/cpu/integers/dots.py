@@ -158,9 +158,22 @@ def _names(lanes: int) -> tuple[str, str]:
     return "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
 
 
+def _types(lanes: int) -> tuple[str, str, str]:
+    """LLVM's types of sums, of pairs of products and of bytes at this width."""
+    return f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
+
+
+def _declared(lanes: int) -> list[str]:
+    """Declarations of what sums of pairs call."""
+    (acc, words, bytes_), (of_bytes, of_words) = _types(lanes), _names(lanes)
+    return [
+        f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
+        f"declare {acc} @{of_words}({words}, {words})",
+    ]
+
+
 def _pairs4(lanes: int) -> str:
-    acc, words, bytes_ = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
-    of_bytes, of_words = _names(lanes)
+    (acc, words, bytes_), (of_bytes, of_words) = _types(lanes), _names(lanes)
     return _define(
         "pairs4",
         lanes,
@@ -172,16 +185,12 @@ def _pairs4(lanes: int) -> str:
             f"  %r = add {acc} %c, %q",
             f"  ret {acc} %r",
         ],
-        [
-            f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
-            f"declare {acc} @{of_words}({words}, {words})",
-        ],
+        _declared(lanes),
     )
 
 
 def _pairs8(lanes: int) -> str:
-    acc, words, bytes_ = f"<{lanes} x i32>", f"<{2 * lanes} x i16>", f"<{4 * lanes} x i8>"
-    of_bytes, of_words = _names(lanes)
+    (acc, words, bytes_), (of_bytes, of_words) = _types(lanes), _names(lanes)
     return _define(
         "pairs8",
         lanes,
@@ -194,10 +203,7 @@ def _pairs8(lanes: int) -> str:
             f"  %r = add {acc} %c, %t",
             f"  ret {acc} %r",
         ],
-        [
-            f"declare {words} @{of_bytes}({bytes_}, {bytes_})",
-            f"declare {acc} @{of_words}({words}, {words})",
-        ],
+        _declared(lanes),
         "cxwyv",
     )
 
