@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
 import re
@@ -31,11 +32,43 @@ _ZEN5_FAMILY, _NARROW_ZEN5 = 26, (1, 3)
 """Models of Zen 5 for laptops, by blocks of 32: a 512-bit operation takes a unit of theirs twice."""
 
 
+_RAPIDS = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids")
+"""LLVM's names of Xeons with AMX."""
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""Number of the system call; ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA of Linux's ``asm/prctl.h``."""
+
+
 @functools.lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
-    """Feature flags as the kernel names them (``avx2``, ``fma``, ``avx512f``, ``avx512_vnni``)."""
+    """Feature flags as the kernel names them (``avx2``, ``fma``, ``avx512f``, ``avx512_vnni``); those of AMX
+    only where this process may use tiles, which it asks for here."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
-    return frozenset(match.group(1).split()) if match else frozenset()
+    shown = frozenset(match.group(1).split()) if match else frozenset()
+    if "amx_tile" in shown and not tiles_are_permitted():
+        return frozenset(name for name in shown if not name.startswith("amx_"))
+    return shown
+
+
+def tiles_are_permitted() -> bool:
+    """Whether the operating system lets this process use AMX's tiles; a sandbox may not."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return False
+    call.argtypes, call.restype = (ctypes.c_long,) * 3, ctypes.c_long
+    return call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
+def shown_as(name: str, features: frozenset[str]) -> str:
+    """LLVM's name of the microarchitecture that ``features`` belong to, where ``name`` cannot be it.
+
+    LLVM goes by the number of the model, and a hypervisor may show that of a laptop: code for it would have
+    neither bfloat16 nor tiles.
+    """
+    if "avx512_fp16" not in features or not name or name in _RAPIDS or name.startswith("znver"):
+        return name
+    return "graniterapids" if "amx_fp16" in features else "sapphirerapids"
 
 
 def psabi_level(features: frozenset[str], architecture: str) -> str:

@@ -45,7 +45,8 @@ def detect() -> Host:
     """The facts of this machine.  Imports TVM to learn LLVM's name of the CPU, when installed."""
     features = cpu.cpu_features()
     architecture = platform.machine()
-    microarchitecture = _llvm_cpu_name() or cpu.psabi_level(features, architecture)
+    named = _llvm_cpu_name()
+    microarchitecture = cpu.shown_as(named, features) if named else cpu.psabi_level(features, architecture)
     simd_bits, registers = cpu.vector_unit(features, architecture)
     return Host(
         model_name=cpu.model_name(),

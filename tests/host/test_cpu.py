@@ -40,6 +40,31 @@ def test_vector_units(features, architecture, expected):
     assert cpu.vector_unit(frozenset(features), architecture) == expected
 
 
+@pytest.mark.parametrize(
+    "name, features, expected",
+    [
+        ("rocketlake", {"avx512_fp16", "amx_tile"}, "sapphirerapids"),
+        ("icelake-client", {"avx512_fp16"}, "sapphirerapids"),
+        ("rocketlake", {"avx512_fp16", "amx_fp16"}, "graniterapids"),
+        ("graniterapids", {"avx512_fp16"}, "graniterapids"),
+        ("znver6", {"avx512_fp16"}, "znver6"),
+        ("rocketlake", {"avx512f"}, "rocketlake"),
+    ],
+)
+def test_features_tell_what_a_hypervisor_hides(name, features, expected):
+    assert cpu.shown_as(name, frozenset(features)) == expected
+
+
+def test_tiles_without_permission_are_no_feature(monkeypatch):
+    text = "flags\t: fpu avx512f amx_tile amx_int8 amx_bf16\n"
+    for permitted, expected in ((True, {"amx_tile", "amx_int8", "amx_bf16"}), (False, set())):
+        monkeypatch.setattr(cpu, "_cpuinfo", lambda: text)
+        monkeypatch.setattr(cpu, "tiles_are_permitted", lambda permitted=permitted: permitted)
+        cpu.cpu_features.cache_clear()
+        assert cpu.cpu_features() == {"fpu", "avx512f"} | expected
+    cpu.cpu_features.cache_clear()
+
+
 def test_units_for_fused_multiply_add():
     assert cpu.fma_units_of("znver4", 512) == 1 and cpu.fma_units_of("znver4", 256) == 2
     assert cpu.fma_units_of("sapphirerapids", 512) == 2

@@ -211,9 +211,13 @@ def store(
     columns: int,
     lanes: int,
     put: Callable[[Expr, Index, int, Expr], None],
+    in_memory: bool = False,
 ) -> None:
-    """Hand the tile's first ``columns`` columns to ``put(row, column, width, value)``, vector by vector."""
-    with k.unroll(rows) as r:
+    """Hand the tile's first ``columns`` columns to ``put(row, column, width, value)``, vector by vector.
+
+    A tile ``in_memory`` has a loop over its rows.
+    """
+    with (k.serial if in_memory else k.unroll)(rows) as r:
         full = columns // lanes
         if full:
             with k.unroll(full) as v:

@@ -73,7 +73,8 @@ def test_blocks_become_plain_images(channels, width, tmp_path):
     model = against_reference(source, {"x": x}, judge="onnxruntime")
     found = operators(model)
     assert found["Conv"] == 6 and not {"ReorderInput", "Transpose"} & set(found)
-    if width % 16 == 0:
+    block = 16 if "avx512f" in cpu_features() else 8
+    if width % 16 == 0 and channels % block in (0, 3):  # three channels are read as they are
         assert "Pad" not in found and found["Slice"] <= 1  # whole blocks need neither
 
 

@@ -19,7 +19,9 @@ only shared out where there are few rows.
 from __future__ import annotations
 
 import math
+from itertools import product
 
+from hetero_tvm.codegen.amx import TILE_WORDS
 from hetero_tvm.host.tvm import PrimFunc
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.ops.base import FusedOp
@@ -29,7 +31,8 @@ from hetero_tvm.schedules.base import DesignSpace, Knob, Packer, Point
 from hetero_tvm.schedules.cpu.integers import integer_tile
 from hetero_tvm.schedules.cpu.integers.dots import dot_for
 from hetero_tvm.schedules.cpu.integers.dynamic_kernel import DynamicGatedMatmulKernel, DynamicMatmulKernel
-from hetero_tvm.schedules.cpu.integers.product_kernel import IntegerDecisions
+from hetero_tvm.schedules.cpu.integers.matrix_unit import has_matrix_unit, tile_cycles, tile_for
+from hetero_tvm.schedules.cpu.integers.product_kernel import MATRICES, VECTORS, IntegerDecisions
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 
 _MAX_ROWS = 14
@@ -59,6 +62,7 @@ class DynamicMatmulSpace(DesignSpace):
             Knob("grid", tuple(grids(op.m, op.n, machine))),
             Knob("unroll", (4, 2, 8, 1)),
             Knob("prefetch", (1, 0)),
+            *([Knob("unit", (MATRICES, VECTORS), absent=VECTORS)] if has_matrix_unit(machine) else []),
         )
 
     def _tiles(self, op: DynamicMatmul, machine: CpuModel) -> list[RegisterTile]:
@@ -74,28 +78,45 @@ class DynamicMatmulSpace(DesignSpace):
         best = grids(op.m, op.n, machine)
         return sorted(choices, key=lambda t: min(self.cycles(op, t, g, machine) for g in best))[:24]
 
+    def canonical(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> Point:
+        if point.get("unit", VECTORS) == VECTORS:
+            return point
+        tile = self._tiles(op, machine)[0]
+        return {**point, "tile": (tile.rows, tile.vectors), "unroll": 4}  # matrices have their own
+
     def default(self, op: DynamicMatmul, machine: CpuModel) -> Point:
-        tile, grid = min(
-            ((tile, grid) for tile in self._tiles(op, machine) for grid in grids(op.m, op.n, machine)),
-            key=lambda point: self.cycles(op, *point, machine),
+        units = (VECTORS, MATRICES) if has_matrix_unit(machine) else (VECTORS,)
+        tile, grid, unit = min(
+            product(self._tiles(op, machine), grids(op.m, op.n, machine), units),
+            key=lambda point: self.cycles(op, point[0], point[1], machine, point[2]),
         )
-        return {"tile": (tile.rows, tile.vectors), "grid": grid, "unroll": 4, "prefetch": int(op.m > 1)}
+        point = {"tile": (tile.rows, tile.vectors), "grid": grid, "unroll": 4, "prefetch": int(op.m > 1)}
+        return self.canonical(op, point | ({"unit": unit} if len(units) > 1 else {}), machine)
 
     def cycles(
-        self, op: DynamicMatmul, tile: RegisterTile, grid: tuple[int, int], machine: CpuModel
+        self,
+        op: DynamicMatmul,
+        tile: RegisterTile,
+        grid: tuple[int, int],
+        machine: CpuModel,
+        unit: str = VECTORS,
     ) -> float:
         """Estimate of one call on the busiest thread."""
         dot = dot_for(machine, op.pairs_safe)
         row_blocks, column_blocks = grid
         n = self.kernel.parts * op.n
+        if unit == MATRICES:
+            tile = tile_for(op.m, op.n, self.kernel.parts)
         groups, panels = -(-op.k // dot.group), -(-n // tile.columns(machine.lanes))
         tiles = -(-op.m // tile.rows)
         per_thread = -(-row_blocks * column_blocks // machine.threads)
-        full, rest = divmod(-(-tiles // row_blocks) * tile.rows, tile.rows)
-        once = 16 + 3 * tile.rows * tile.vectors
-        one = full * (groups * integer_tile.step_cycles(tile, dot, machine) + once)
-        one += groups * integer_tile.step_cycles(tile, dot, machine) if rest else 0
-        rows = min(op.m, -(-tiles // row_blocks) * tile.rows)
+        each = -(-tiles // row_blocks)
+        if unit == MATRICES:
+            one = each * (tile_cycles(tile, -(-groups // TILE_WORDS)) + 16 + 3 * tile.rows * tile.vectors)
+        else:
+            once = 16 + 3 * tile.rows * tile.vectors
+            one = each * (groups * integer_tile.step_cycles(tile, dot, machine) + once)
+        rows = min(op.m, each * tile.rows)
         quantise = rows * self.row_cycles(op, machine)
         compute = per_thread * (one * -(-panels // column_blocks) + quantise)
         # Rows beyond L2 are read again for every panel.
@@ -117,11 +138,12 @@ class DynamicMatmulSpace(DesignSpace):
         shape = [tile.rows, tile.vectors, tile.rows * tile.vectors]
         waste = [(op.m % tile.rows) / tile.rows, -op.n % tile.columns(machine.lanes) / op.n]
         decisions = [*grid, chosen.unroll, float(chosen.prefetch)]
-        return [*sizes, *shape, *waste, *decisions, ideal / self.cycles(op, tile, grid, machine)]
+        return [*sizes, *shape, *waste, *decisions, ideal / self.cycles(op, tile, grid, machine, chosen.unit)]
 
     def estimate(self, op: DynamicMatmul, point: Point, machine: CpuModel) -> float:
         chosen = IntegerDecisions.of(point)
-        cycles = self.cycles(op, chosen.tile, (chosen.row_blocks, chosen.column_blocks), machine)
+        grid = (chosen.row_blocks, chosen.column_blocks)
+        cycles = self.cycles(op, chosen.tile, grid, machine, chosen.unit)
         # What the model of ports does not see: short loop bodies, and weights that come from far.
         return cycles * (1.0 + 0.01 * abs(chosen.unroll - 4) + 0.005 * (chosen.prefetch != (op.m > 1)))
 

@@ -31,12 +31,13 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class Panels:
-    """Weights [k, n] as panels of ``columns``, ``group`` values of K to a word."""
+    """Weights [k, n] as panels of ``columns``, ``group`` values of K to a word, words in multiples of ``words``."""
 
     k: int
     n: int
     columns: int
     group: int
+    words: int = 1
 
     @property
     def count(self) -> int:
@@ -46,7 +47,7 @@ class Panels:
     @property
     def groups(self) -> int:
         """Words along K."""
-        return -(-self.k // self.group)
+        return -(-self.k // (self.group * self.words)) * self.words
 
     @property
     def tail(self) -> int:
@@ -61,7 +62,8 @@ class Panels:
     def pack(self, w: np.ndarray) -> np.ndarray:
         """int8 [k, n] -> :attr:`shape`; zeros behind K and N."""
         count, rows, width = self.shape
-        padded = np.pad(w, ((0, -self.k % self.group), (0, count * self.columns - self.n)))
+        behind = self.groups * self.group - self.k
+        padded = np.pad(w, ((0, behind), (0, count * self.columns - self.n)))
         words = padded.reshape(self.groups, self.group, count, self.columns).transpose(2, 0, 3, 1)
         sums = padded.sum(0, dtype=np.int32).reshape(count, self.columns).view(np.int8)
         packed = np.empty((count, rows, width), np.int8)

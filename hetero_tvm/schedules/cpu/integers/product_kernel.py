@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero_tvm.codegen.amx import BEGIN, END, TILE_WORDS, U8S8
 from hetero_tvm.host.tvm import Buffer, Expr, PrimFunc, tirx
 from hetero_tvm.machines.cpu import CpuModel
 from hetero_tvm.schedules.base import Point
 from hetero_tvm.schedules.cpu import register_tile
 from hetero_tvm.schedules.cpu.integers import integer_tile
 from hetero_tvm.schedules.cpu.integers.dots import Dot, dot_for
+from hetero_tvm.schedules.cpu.integers.matrix_unit import MatrixUnit, tile_for
 from hetero_tvm.schedules.cpu.register_tile import RegisterTile
 from hetero_tvm.schedules.emit import Index, Kernel, int32
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from hetero_tvm.ops.integers.quantized import QuantMatmul
 
     IntegerProduct = DynamicMatmul | DynamicGatedMatmul | QuantMatmul
+
+
+VECTORS, MATRICES = "vectors", "matrices"
+"""Units that multiply: dot products in vectors (``dots.py``), or tiles (``matrix_unit.py``)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class IntegerDecisions:
     row_blocks, column_blocks : pieces that rows and panels are cut into; each pair is one parallel piece.
     unroll : steps of K in one loop body.
     prefetch : whether the next weight panel is fetched ahead.
+    unit : what multiplies, :data:`VECTORS` or :data:`MATRICES`, whose tile is its own.
     """
 
     tile: RegisterTile
@@ -45,12 +52,14 @@ class IntegerDecisions:
     column_blocks: int
     unroll: int
     prefetch: bool
+    unit: str = VECTORS
 
     @classmethod
     def of(cls, point: Point) -> IntegerDecisions:
         """Decisions of a point."""
-        rows, columns = point["grid"]
-        return cls(RegisterTile.of(point["tile"]), rows, columns, point["unroll"], bool(point["prefetch"]))
+        (rows, columns), tile = point["grid"], RegisterTile.of(point["tile"])
+        unit = point.get("unit", VECTORS)
+        return cls(tile, rows, columns, point["unroll"], bool(point["prefetch"]), unit)
 
 
 class IntegerProductKernel(ABC):
@@ -63,18 +72,28 @@ class IntegerProductKernel(ABC):
         self.op, self.decisions, self.machine = op, decisions, machine
         self.lanes, self.tile = machine.lanes, decisions.tile
         self.dot: Dot = dot_for(machine, op.pairs_safe)
+        in_tiles = decisions.unit == MATRICES
+        if in_tiles:
+            self.tile = tile_for(op.m, op.n, self.parts)
         self.columns = self.tile.columns(self.lanes) // self.parts
         count = -(-op.n // self.columns)
         wide = op.n if self.parts == 1 else count * self.columns * self.parts
-        self.panels = integer_tile.Panels(op.k, wide, self.columns * self.parts, self.dot.group)
+        words = TILE_WORDS if in_tiles else 1
+        self.panels = integer_tile.Panels(op.k, wide, self.columns * self.parts, self.dot.group, words)
         self.full, self.rest = divmod(op.m, self.tile.rows)
         self.tiles = self.full + bool(self.rest)
+        self.per_block = max(1, self.full // decisions.row_blocks)
+        self.matrices = (
+            MatrixUnit(U8S8, self.tile, self.panels, self.per_block, decisions.prefetch) if in_tiles else None
+        )
         self.k = Kernel()
 
     @property
     def imports(self) -> tuple[str, ...]:
         """LLVM IR that the kernel imports."""
-        return self.dot.imports
+        if self.matrices is None:
+            return self.dot.imports
+        return self.matrices.imports([self.full and self.tile.rows, self.rest])
 
     @property
     def length(self) -> int:
@@ -104,7 +123,9 @@ class IntegerProductKernel(ABC):
     def emit(self) -> PrimFunc:
         """The PrimFunc: X, packed W, the other operands, Y."""
         op, k, grid = self.op, self.k, self.decisions
-        rows_at_once = -(-self.tiles // grid.row_blocks) * self.tile.rows
+        rows_at_once = min(-(-self.tiles // grid.row_blocks) * self.tile.rows, op.m)
+        if self.matrices is not None:
+            rows_at_once = self.matrices.padded_rows(rows_at_once)
         with k:
             x = k.argument("X", op.inputs[0].shape, op.inputs[0].dtype)
             self.w = k.argument("W", self.panels.shape, "int8")
@@ -114,10 +135,14 @@ class IntegerProductKernel(ABC):
             self.bind(extra)
             with k.imported(*self.imports):
                 with k.parallel(grid.row_blocks * grid.column_blocks, op.flops) as piece:
-                    self.values = self.begin(min(rows_at_once, op.m))
+                    self.values = self.begin(rows_at_once)
+                    if self.matrices is not None:
+                        k.call(BEGIN)
                     self._piece(
                         tirx.floordiv(piece, grid.column_blocks), tirx.floormod(piece, grid.column_blocks)
                     )
+                    if self.matrices is not None:
+                        k.call(END)
         return k.function
 
     def _piece(self, row_block: Expr, column_block: Expr) -> None:
@@ -130,7 +155,7 @@ class IntegerProductKernel(ABC):
             self.take(r, first_row + r)
         first_panel = tirx.floordiv(column_block * count, grid.column_blocks)
         end_panel = tirx.floordiv((column_block + 1) * count, grid.column_blocks)
-        per_block = max(1, self.full // grid.row_blocks)
+        per_block = self.per_block
         with k.serial(end_panel - first_panel) as p:
             panel = first_panel + p
             if self.full:
@@ -147,21 +172,24 @@ class IntegerProductKernel(ABC):
     ) -> None:
         """Emit ``height`` rows of one panel, from row ``inside`` of the block on."""
         k, panels = self.k, self.panels
-        acc = k.scratch((height, panels.columns), "int32")
-        integer_tile.accumulate(
-            k,
-            self.dot,
-            acc,
-            RegisterTile(height, self.tile.vectors),
-            self.lanes,
-            panels,
-            self.decisions.unroll,
-            x_at=lambda r, at: k.load(self.values, [inside + r, at]),
-            w_at=lambda row, at: k.load(self.w, [panel, row, at]),
-            on_step=panels.prefetch(k, self.w, panel, tile_index, tiles, self.decisions.unroll)
-            if self.decisions.prefetch
-            else None,
-        )
+        if self.matrices is not None:
+            acc = self.matrices.emit(k, self.values, inside, height, self.w, panel, tile_index)
+        else:
+            acc = k.scratch((height, panels.columns), "int32")
+            integer_tile.accumulate(
+                k,
+                self.dot,
+                acc,
+                RegisterTile(height, self.tile.vectors),
+                self.lanes,
+                panels,
+                self.decisions.unroll,
+                x_at=lambda r, at: k.load(self.values, [inside + r, at]),
+                w_at=lambda row, at: k.load(self.w, [panel, row, at]),
+                on_step=panels.prefetch(k, self.w, panel, tile_index, tiles, self.decisions.unroll)
+                if self.decisions.prefetch
+                else None,
+            )
 
         def put(r: Expr, c: Index, width: int, total: Expr) -> None:
             totals = [total]
@@ -172,7 +200,8 @@ class IntegerProductKernel(ABC):
             k.store(self.y, value, [row, k.ramp(place.column, width)])
 
         def write(count: int) -> None:
-            register_tile.store(k, acc, height, count, self.lanes, put)
+            in_memory = self.matrices is not None
+            register_tile.store(k, acc, height, count, self.lanes, put, in_memory)
 
         last = self.op.n - (panels.count - 1) * self.columns
         if last == self.columns:
